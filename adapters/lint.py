@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ..core import Origin
+from ..core import CallSite
 from ..core.errors import LintWarning
 from ..datapipes.cost import passes_of
 from ..graph import Cut, NoCut, Pipe, Rewritten, origin_of, parents_of, walk
@@ -31,7 +31,7 @@ class Mistake:
     """What happens because of it, in one sentence."""
     do: str
     """How to mend it."""
-    origin: Origin | None
+    origin: CallSite | None
     """Where the user wrote the pipe."""
 
     def __str__(self) -> str:

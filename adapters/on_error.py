@@ -8,7 +8,7 @@ from typing import Any
 from ..batching import DATA_ERRORS, ErrorPolicy
 from ..batching.failing import ACTIONS, RAISE
 from ..core.errors import GraphError
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, Rewritten, origin_of
 from ..graph.cut import split_of
 from .adapter import Adapter
@@ -83,7 +83,7 @@ class OnError(Adapter):
             msg = f"errors are classes of exceptions, got {errors!r}"
             raise TypeError(msg)
         if budget is not None:
-            budget = whole("budget", budget, least=0, do="or None for any number")
+            budget = validate_int("budget", budget, least=0, do="or None for any number")
         self.policy = ErrorPolicy(action, given, budget)
 
     def rewrite(self, pipe: Pipe) -> Rewritten:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..core.call_site import caller
 from ..core.errors import SampleError
-from ..core.origin import here
 from ..datapipes.batch_patches import override_rule
 from ..datapipes.sampling import refuse_no_policies
 from ..graph import Rule
@@ -44,7 +44,7 @@ class Override(Adapter):
     """
 
     def __init__(self, policies: Mapping[str, Policy]) -> None:
-        origin = here("Override(...)")
+        origin = caller("Override(...)")
         if not policies:
             msg = "Override() is given no policies"
             raise SampleError(msg, do='Write Override({"image": vp.Policy(...)}).').at(origin)

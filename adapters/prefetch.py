@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import BUFFER_BYTES
 from ..graph import Change, Pipe, Rewritten, chained_name, describe, parents_of, walk
@@ -40,8 +40,8 @@ class Prefetch(Adapter):
     def __init__(
         self, items: int = BATCHES, *, bytes: int = BUFFER_BYTES, after: str | None = None
     ) -> None:
-        self.items = whole("items", items, least=1)
-        self.bytes = whole("bytes", bytes, least=1, unit="bytes")
+        self.items = validate_int("items", items, least=1)
+        self.bytes = validate_int("bytes", bytes, least=1, unit="bytes")
         self.after = after
 
     def rewrite(self, pipe: Pipe) -> Rewritten:

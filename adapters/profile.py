@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.ledger import LEDGER, Entry
+from ..core.counters import PIPE_STATS, PipeCounts
 from ..graph import (
     Pipe,
     Refused,
@@ -99,13 +99,13 @@ class Profile(Adapter):
     def _timed(self, pipe: Pipe, name: str) -> Timed:
         return Timed(pipe, self.id, name, memory=self.memory)
 
-    def entries(self) -> list[tuple[str, Entry]]:
+    def entries(self) -> list[tuple[str, PipeCounts]]:
         """Return what each pipe did so far, in the order of the graph."""
-        known = LEDGER.of(self.id)
-        return [(name, known.get(name, Entry())) for name in dict.fromkeys(self._pipes)]
+        known = PIPE_STATS.of(self.id)
+        return [(name, known.get(name, PipeCounts())) for name in dict.fromkeys(self._pipes)]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return one dict per pipe: what the table shows, the counts of a Tally, the processes.
+        """Return one dict per pipe: what the table shows, its IOCounters, the processes.
 
         ``resident`` is by process id, in bytes; JSON has it as text.
         """
@@ -133,7 +133,7 @@ class Profile(Adapter):
 
     def reset(self) -> None:
         """Forget what was counted."""
-        LEDGER.forget(self.id)
+        PIPE_STATS.forget(self.id)
 
 
 class MemoryProfile(Profile):
@@ -179,7 +179,7 @@ _HEAD = (
 )
 
 
-def _row(name: str, entry: Entry, total: float) -> tuple[str, ...]:
+def _row(name: str, entry: PipeCounts, total: float) -> tuple[str, ...]:
     return (
         name,
         str(entry.items),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..core.errors import GraphError
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..datapipes.iter import BatchPatches, Realize
 from ..datapipes.tensors import need_cuda
 from ..graph import (
@@ -91,8 +91,8 @@ class Runtime(Adapter):
             need_cuda(f"Runtime(device={str(where)!r})", where, do=do)
         self.at = at
         self.hints = Hints(
-            None if threads is None else whole("threads", threads, least=1),
-            None if processes is None else whole("processes", processes, least=0),
+            None if threads is None else validate_int("threads", threads, least=1),
+            None if processes is None else validate_int("processes", processes, least=0),
             None if where is None else str(where),
         )
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..batching import Watch
-from ..core import TALLY, Tally
-from ..core.ledger import LEDGER, Entry
-from ..core.resident import SAMPLED, array_bytes, resident_bytes
+from ..core import IO_COUNTERS, IOCounters
+from ..core.counters import PIPE_STATS, PipeCounts
+from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..datapipes.datapipe import DataPipe, length_of
 from ..graph import Pipe, Traits, describe, parents_of, rebuilt
 
@@ -23,7 +23,7 @@ class _Inside:
     """What timed pipes further up took while this one waited for them."""
 
     seconds: float = 0.0
-    tally: Tally = field(default_factory=Tally)
+    tally: IOCounters = field(default_factory=IOCounters)
     grown: int = 0
 
 
@@ -57,7 +57,7 @@ class Timed(DataPipe):
             outer, inside = _OUTER.get(), _Inside()
             token = _OUTER.set(inside)
             grown = -resident_bytes() if self.memory else 0
-            started, before = time.perf_counter(), TALLY.snapshot()
+            started, before = time.perf_counter(), IO_COUNTERS.snapshot()
             item, ended = None, False
             try:
                 item = next(parent)
@@ -65,10 +65,10 @@ class Timed(DataPipe):
                 ended = True
             finally:
                 _OUTER.reset(token)
-                seconds, tally = time.perf_counter() - started, TALLY.snapshot() - before
-                held = {os.getpid(): resident_bytes()} if self.memory else SAMPLED.read()
+                seconds, tally = time.perf_counter() - started, IO_COUNTERS.snapshot() - before
+                held = {os.getpid(): resident_bytes()} if self.memory else MEMORY_SAMPLER.read()
                 grown += sum(held.values()) if self.memory else 0
-                own = Entry(
+                own = PipeCounts(
                     int(not ended),
                     seconds - inside.seconds,
                     tally - inside.tally,
@@ -77,7 +77,7 @@ class Timed(DataPipe):
                     resident=held,
                     grown=grown - inside.grown,
                 )
-                LEDGER.add((self.profile, self.pipe), own)
+                PIPE_STATS.add((self.profile, self.pipe), own)
                 if outer is not None:
                     outer.seconds += seconds
                     outer.tally = outer.tally + tally

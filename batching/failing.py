@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..core.errors import GridMismatch, VolumeError, VoxpipeError
-from ..core.hidden import public_name
+from ..core.redact import public_name
 from ..core.sample import case_of
 from ..storage.redaction import Secrets
 from .job import Failure, Job

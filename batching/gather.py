@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import META, Origin, Sample
+from ..core import META, CallSite, Sample
+from ..core.call_site import WarnOnce, is_looking_ahead, warn
 from ..core.errors import (
     LikelyLabel,
     PatchSizeError,
     ProvenanceLost,
     SampleError,
     UnopenedVolume,
-    about_lacking,
-    placed,
+    add_location,
+    missing_key_hint,
 )
 from ..core.likely_mistakes import Glimpse, classes, glimpse, many_values
 from ..core.memory import refuse_beyond_memory
-from ..core.origin import Once, is_looking_ahead, warn
 from ..core.sample import case_of
 from ..spatial import LazyPatch, Source
 from ..spatial.lazy.read_plan import stored_shown_to
@@ -45,7 +45,7 @@ class LikelyLabels:
     Copies of a pipe share one; in a worker it begins anew.
     """
 
-    def __init__(self, origin: Origin | None) -> None:
+    def __init__(self, origin: CallSite | None) -> None:
         self._origin = origin
         self._left: dict[str, int] = {}
         self._seen: dict[str, list[Glimpse]] = {}
@@ -85,7 +85,7 @@ class LikelyLabels:
         )
         warn(text, LikelyLabel, self._origin)
 
-    def __reduce__(self) -> tuple[type[LikelyLabels], tuple[Origin | None]]:
+    def __reduce__(self) -> tuple[type[LikelyLabels], tuple[CallSite | None]]:
         return LikelyLabels, (self._origin,)
 
 
@@ -104,13 +104,13 @@ class Gather:
 
     straight: bool = True
     """Whether patches are realized straight into the batch, without memory of their own."""
-    origin: Origin | None = None
+    origin: CallSite | None = None
     """Where the user wrote the pipe."""
     of_cases: bool = False
     """Whether the chain began with cases, so that items without provenance have lost it."""
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
     """Looks for labels among the images; None where the user has said which are labels."""
-    once: Once = field(default_factory=Once, compare=False, repr=False)
+    once: WarnOnce = field(default_factory=WarnOnce, compare=False, repr=False)
     """Knows the keys of which it was said that they hold paths, or that they hold none."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ class Gather:
             in_threads(self._fill, slots)
             self._tell(memory)
         except Exception as error:
-            raise placed(error, self.origin)  # noqa: B904  the very same error
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
         batch = {
             key: Realized(memory[key]) if key in memory else _collated([s[key] for s in items])
             for key in keys
@@ -199,7 +199,7 @@ class Gather:
                 else:
                     out[...] = thing.realize()
         except Exception as error:
-            raise placed(error, case=case_of(sample), key=key)  # noqa: B904
+            raise add_location(error, case=case_of(sample), key=key)  # noqa: B904
 
 
 _NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
@@ -225,7 +225,7 @@ def _keys(samples: Sequence[Any]) -> list[str]:
             first, other = _name(samples[0]), _name(sample)
             msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"
             (lacked, *_) = sorted(set(sample) ^ set(samples[0]), key=str)
-            do = about_lacking(lacked, "Every sample of a batch needs the same keys.")
+            do = missing_key_hint(lacked, "Every sample of a batch needs the same keys.")
             raise PatchSizeError(msg, do=do)
     return list(samples[0])
 
@@ -236,7 +236,7 @@ def _spec_of(key: str, samples: Sequence[Any]) -> ArraySpec:
         try:
             shapes.append(tuple(sample[key].shape))
         except Exception as error:
-            raise placed(error, case=case_of(sample))  # noqa: B904
+            raise add_location(error, case=case_of(sample))  # noqa: B904
         if shapes[-1] != shapes[0]:
             msg = (
                 f"{key} of {_name(samples[0])} is {shapes[0]}, "

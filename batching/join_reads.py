@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import Origin, Region, Sample
-from ..core.errors import placed
+from ..core import CallSite, Region, Sample
+from ..core.errors import add_location
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.read_plan import ChunkBytes
@@ -32,7 +32,7 @@ class JoinReads:
     they take one by one. The voxels of a patch stay the same.
     """
 
-    origin: Origin | None = None
+    origin: CallSite | None = None
     """Where the user wrote the pipe."""
     most_bytes: int = MOST_BYTES
     """What one block may take, decoded."""
@@ -68,7 +68,7 @@ class JoinReads:
             with reads_of(block.parts[0].key):
                 voxels: Voxels = volume.read(block.region)
         except Exception as error:
-            raise placed(error, self.origin)  # noqa: B904  the very same error
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
         return voxels
 
 

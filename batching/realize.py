@@ -9,8 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..core import META, Origin, Sample
-from ..core.errors import SampleError, VoxpipeError, about_lacking, placed
+from ..core import META, CallSite, Sample
+from ..core.errors import SampleError, VoxpipeError, add_location, missing_key_hint
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, stored_labels
 from ..spatial.lazy.halo import changed_by_last
@@ -25,7 +25,7 @@ from .threads import in_threads
 class RealizePatches:
     """Read and resample every lazy patch of each sample; the rest passes through."""
 
-    origin: Origin
+    origin: CallSite
     """Where the user wrote the pipe."""
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
     """Looks for labels among the images; None where the user has said which are labels."""
@@ -46,7 +46,7 @@ class RealizePatches:
                 if self.likely is not None:
                     self.likely.tell(key)
         except Exception as error:
-            raise placed(error, self.origin, item.case)  # noqa: B904
+            raise add_location(error, self.origin, item.case)  # noqa: B904
         made = dict(zip(lazy, map(Realized, arrays), strict=True))
         return item.replace(data={**dict(item), **made}, patches={**item.patches, **lazy})
 
@@ -67,7 +67,7 @@ class ApplyValue:
     step: ValueStep
     keys: Collection[str] | None
     """Volumes it applies to; by default all of the kind that the op is for."""
-    origin: Origin
+    origin: CallSite
     """Where the user wrote the pipe."""
 
     def __call__(self, items: Sequence[Any]) -> list[Sample]:
@@ -91,7 +91,7 @@ class ApplyValue:
             if key not in item:
                 msg = f"{name}() is to change {key!r}, but the sample has {', '.join(item)}"
                 do = f"Name one of these in {'On()' if key in own else 'keys='}."
-                do = about_lacking(key, do)
+                do = missing_key_hint(key, do)
                 raise SampleError(msg, do=do).at(self.origin, item.case)
         try:
             changed = {
@@ -99,7 +99,7 @@ class ApplyValue:
                 for key in dict.fromkeys((*asked, *own))
             }
         except Exception as error:
-            raise placed(error, self.origin, item.case)  # noqa: B904
+            raise add_location(error, self.origin, item.case)  # noqa: B904
         data = {key: new for key, (new, _) in changed.items()}
         patches = {key: patch for key, (_, patch) in changed.items() if patch is not None}
         return item.replace(data={**dict(item), **data}, patches={**item.patches, **patches})
@@ -141,7 +141,7 @@ class ApplyValue:
             msg = f"{self.step.op.name}() takes statistics inside {key!r}, but the sample has "
             msg += ", ".join(sample)
             do = "Name one of these in inside=."
-            do = do if key in sample else about_lacking(key, do)
+            do = do if key in sample else missing_key_hint(key, do)
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         stored_labels(patch, (), f"{self.step.op.name}(inside={key!r})", key)
         return stored_of(patch.volume)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from ..core import TALLY
-from ..core.errors import PLACED, GraphError, placed
-from ..core.ledger import LEDGER, Entry
-from ..core.remembered import cached_property
-from ..core.resident import SAMPLED, array_bytes, resident_bytes
+from ..core import IO_COUNTERS
+from ..core.counters import PIPE_STATS, PipeCounts
+from ..core.errors import LOCATABLE, GraphError, add_location
+from ..core.lru_cache import cached_property
+from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from .failing import Outcome
 from .job import Job
 from .standing import NOWHERE, STANDING
@@ -75,8 +75,8 @@ class Recipe:
                     clock.enter(instruction, items)
                 else:
                     items = instruction(items)
-        except PLACED as error:
-            raise placed(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
+        except LOCATABLE as error:
+            raise add_location(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
         finally:
             STANDING.at(NOWHERE)
         return the_batch(job, items)
@@ -109,13 +109,13 @@ class _Clock:
 
     def _begin(self) -> None:
         self._held = resident_bytes() if self._memory else 0
-        self._started, self._before = time.perf_counter(), TALLY.snapshot()
+        self._started, self._before = time.perf_counter(), IO_COUNTERS.snapshot()
 
     def enter(self, watch: Watch, items: Sequence[Any]) -> None:
         """Put down what was done since the last time."""
-        seconds, tally = time.perf_counter() - self._started, TALLY.snapshot() - self._before
-        held = {os.getpid(): resident_bytes()} if self._memory else SAMPLED.read()
-        entry = Entry(
+        seconds, tally = time.perf_counter() - self._started, IO_COUNTERS.snapshot() - self._before
+        held = {os.getpid(): resident_bytes()} if self._memory else MEMORY_SAMPLER.read()
+        entry = PipeCounts(
             len(items),
             seconds,
             tally,
@@ -124,5 +124,5 @@ class _Clock:
             resident=held,
             grown=sum(held.values()) - self._held if self._memory else 0,
         )
-        LEDGER.add((watch.profile, watch.pipe), entry)
+        PIPE_STATS.add((watch.profile, watch.pipe), entry)
         self._begin()

@@ -144,7 +144,7 @@ def _arguments() -> argparse.Namespace:
 
 def _row(form: str, chosen: argparse.Namespace, folder: Path) -> list[str]:
     import voxpipe as vp
-    from voxpipe.core import TALLY
+    from voxpipe.core import IO_COUNTERS
 
     cases = _cases(form, folder, chosen.count)
     described = (
@@ -170,11 +170,11 @@ def _row(form: str, chosen: argparse.Namespace, folder: Path) -> list[str]:
         for key in KEYS:
             vp.Volume(case[key]).read(vp.Region((0, 0, 0), (1, 1, 1)))
     TRAFFIC.requests = TRAFFIC.bytes = 0
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     # One by one and without a loader: nothing decoded is kept from patch to patch.
     for patch in lazy:
         patch.realize()
-    done = TALLY - before
+    done = IO_COUNTERS - before
     chunked = lazy[0].volume.chunks is not None
     decoded = done.bytes_decoded if chunked else done.bytes_read
     counted = form not in ("nii", "nii.gz", "b2nd", "h5")

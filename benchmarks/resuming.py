@@ -19,7 +19,7 @@ import machine
 import numpy as np
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 
 PROMISE = 5.0  # seconds
 PER_VOLUME = 8
@@ -38,9 +38,9 @@ def main() -> None:
             state = {**loader.state_dict(), "next_batch": chosen.patch // BATCH}
             print(f"- a state of {len(json.dumps(state))} bytes at patch {chosen.patch}\n")
             loader.load_state_dict(state)
-            before, began = TALLY.snapshot(), time.perf_counter()
+            before, began = IO_COUNTERS.snapshot(), time.perf_counter()
             next(iter(loader))
-            seconds, done = time.perf_counter() - began, TALLY - before
+            seconds, done = time.perf_counter() - began, IO_COUNTERS - before
     print(
         f"first batch after {seconds:.2f} s (promised: {PROMISE:g}), reading {done.reads} regions"
     )

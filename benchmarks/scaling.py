@@ -236,13 +236,13 @@ def epoch(job: dict[str, Any]) -> list[Cost]:
 
 def _now() -> Cost:
     """Return what this process has taken so far."""
-    from voxpipe.core import TALLY
+    from voxpipe.core import IO_COUNTERS
 
     return Cost(
         1000 * time.perf_counter(),
         1000 * time.process_time(),
         resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
-        TALLY.bytes_read / 1e6,
+        IO_COUNTERS.bytes_read / 1e6,
     )
 
 

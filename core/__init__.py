@@ -1,26 +1,24 @@
 """Values: regions, grids, streams, samples, errors. NumPy only; no I/O, no threads."""
 
 from . import errors
-from .chunk_grid import ChunkGrid
+from .call_site import CallSite
+from .counters import IO_COUNTERS, IOCounters
 from .grid import Affine, Grid
-from .oriented_box import OrientedBox
-from .origin import Origin
-from .region import Region
+from .region import ChunkGrid, OrientedBox, Region
 from .sample import META, Sample
 from .stream import Stream
-from .tally import TALLY, Tally
 
 __all__ = [
+    "IO_COUNTERS",
     "META",
-    "TALLY",
     "Affine",
+    "CallSite",
     "ChunkGrid",
     "Grid",
+    "IOCounters",
     "OrientedBox",
-    "Origin",
     "Region",
     "Sample",
     "Stream",
-    "Tally",
     "errors",
 ]

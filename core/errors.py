@@ -76,8 +76,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .hidden import public_name, public_text
-from .origin import Origin
+from .call_site import CallSite
+from .redact import public_name, public_text
 
 
 class VoxpipeError(Exception):
@@ -105,7 +105,7 @@ class VoxpipeError(Exception):
         self.case: str = ""
         self.item: str = ""
         self.key: str = ""
-        self.origin: Origin | None = None
+        self.origin: CallSite | None = None
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -117,7 +117,7 @@ class VoxpipeError(Exception):
         return
 
     def at(
-        self, origin: Origin | None = None, case: str = "", item: str = "", key: str = ""
+        self, origin: CallSite | None = None, case: str = "", item: str = "", key: str = ""
     ) -> VoxpipeError:
         """Say where it happened, unless a place closer to it already did.
 
@@ -147,12 +147,12 @@ class VoxpipeError(Exception):
 
 # What is told with its place. A function that calls sys.exit() would end its process; a worker
 # tells of it instead, as of any error.
-PLACED = (Exception, SystemExit)
+LOCATABLE = (Exception, SystemExit)
 E = TypeVar("E", bound=BaseException)
 
 
-def placed(
-    error: E, origin: Origin | None = None, case: str = "", item: str = "", key: str = ""
+def add_location(
+    error: E, origin: CallSite | None = None, case: str = "", item: str = "", key: str = ""
 ) -> E:
     """Return ``error`` with its place: in its message if it is ours, else as a note.
 
@@ -172,12 +172,12 @@ def placed(
     return error
 
 
-def about_lacking(key: str, do: str = "") -> str:
+def missing_key_hint(key: str, do: str = "") -> str:
     """Return what to do where a sample has no volume of a name that may be an optional one.
 
     Examples
     --------
-    >>> about_lacking("flair").partition(":")[0]
+    >>> missing_key_hint("flair").partition(":")[0]
     "If only some cases have 'flair' (optional= of list_cases)"
     """
     return (

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .affine3x4 import Affine3x4, affine3x4, apply, determinant, inverse, linear_of, product
+from .lru_cache import cached_property
 from .region import Region
-from .remembered import cached_property
-from .rows import Rows, applied, determinant, inverse, linear_of, product, rows_of
 
 Affine = NDArray[np.float64]
 """A 4x4 matrix of float64 that acts on homogeneous column vectors."""
@@ -63,9 +63,9 @@ class Grid:
         return Region.of_shape(self.shape)
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> Affine3x4:
         """Return the first three rows of the affine, as plain floats."""
-        return rows_of(self.affine)
+        return affine3x4(self.affine)
 
     @cached_property
     def is_singular(self) -> bool:
@@ -108,9 +108,9 @@ class Grid:
         if self.rows == other.rows:
             return 0.0
         # How far a voxel is displaced is a linear function of its index: largest at a corner.
-        off = rows_of(other.affine - self.affine)
+        off = affine3x4(other.affine - self.affine)
         back = inverse(linear_of(self.rows))
-        turned, shifted = product(back, linear_of(off)), applied(back, off[3::4])
+        turned, shifted = product(back, linear_of(off)), apply(back, off[3::4])
         farthest = []
         for axis, shift in enumerate(shifted):
             each = turned[3 * axis : 3 * axis + 3]

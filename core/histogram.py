@@ -79,13 +79,13 @@ class Histogram:
         return Histogram(self.values[kept], self.counts[kept])
 
 
-def together(histograms: Sequence[Histogram]) -> Histogram:
+def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
     """Return the histogram of the voxels of all.
 
     Examples
     --------
     >>> one = Histogram(np.array([1.0, 3.0]), np.array([1, 1]))
-    >>> together([one, Histogram(np.array([2.0]), np.array([4]))]).values.tolist()
+    >>> merge_histograms([one, Histogram(np.array([2.0]), np.array([4]))]).values.tolist()
     [1.0, 2.0, 3.0]
     """
     values = np.concatenate([histogram.values for histogram in histograms])

@@ -163,7 +163,7 @@ class Sample(MutableMapping[str, Any]):
             "seed": self.seed,
             "epoch": self.epoch,
             "sources": {key: _as_data(patch.provenance()) for key, patch in described.items()},
-            "draws": plain(draws),
+            "draws": to_jsonable(draws),
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -188,7 +188,7 @@ def _restore(
 
 def _as_data(provenance: Mapping[str, Any]) -> Any:
     """Return plain data; what a lazy patch tells is that already, and part of it not made yet."""
-    return provenance if hasattr(type(provenance), "__missing__") else plain(provenance)
+    return provenance if hasattr(type(provenance), "__missing__") else to_jsonable(provenance)
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -228,12 +228,12 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(msg) from None
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """Return ``value`` with NumPy arrays and scalars turned into what JSON knows.
 
     Examples
     --------
-    >>> plain({"a": np.float64(1.5), "b": (np.int64(2), np.eye(1))})
+    >>> to_jsonable({"a": np.float64(1.5), "b": (np.int64(2), np.eye(1))})
     {'a': 1.5, 'b': [2, [[1.0]]]}
     """
     kind = type(value)
@@ -241,15 +241,15 @@ def plain(value: Any) -> Any:
         return value
     if kind is list or kind is tuple:
         # Most of a provenance are numbers in lists: not worth a call each.
-        return [v if type(v) in _PLAIN else plain(v) for v in value]
+        return [v if type(v) in _PLAIN else to_jsonable(v) for v in value]
     if kind is dict:
-        return {k: v if type(v) in _PLAIN else plain(v) for k, v in value.items()}
+        return {k: v if type(v) in _PLAIN else to_jsonable(v) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {k: plain(v) for k, v in value.items()}
+        return {k: to_jsonable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [to_jsonable(v) for v in value]
     return value

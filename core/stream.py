@@ -106,7 +106,7 @@ class _Constant:
 _EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
 
 
-def drawn_from(identity: tuple[int, ...], depth: int | None, shared: bool) -> tuple[int, ...]:
+def stream_identity(identity: tuple[int, ...], depth: int | None, shared: bool) -> tuple[int, ...]:
     """Return the part of an item's identity that a step draws from.
 
     Parameters
@@ -122,23 +122,23 @@ def drawn_from(identity: tuple[int, ...], depth: int | None, shared: bool) -> tu
 
     Examples
     --------
-    >>> drawn_from((-1, 4, 2), 2, shared=False), drawn_from((-1, 4, 2), 3, shared=True)
+    >>> stream_identity((-1, 4, 2), 2, shared=False), stream_identity((-1, 4, 2), 3, shared=True)
     ((-1, 4), (4, 2))
     """
     part = identity[:depth]
     return part[1:] if shared and part and part[0] < 0 else part
 
 
-def is_drawn(draw: Callable[[np.random.Generator], Any]) -> bool:
+def is_random(draw: Callable[[np.random.Generator], Any]) -> bool:
     """Whether what ``draw`` returns depends on the random numbers that it is given.
 
     Only ``Generator.random`` is used by what draws here.
 
     Examples
     --------
-    >>> is_drawn(lambda generator: generator.random() < 0.5)
+    >>> is_random(lambda generator: generator.random() < 0.5)
     True
-    >>> is_drawn(lambda generator: generator.random() < 1.0)
+    >>> is_random(lambda generator: generator.random() < 1.0)
     False
     """
     constants: Any = map(_Constant, _EXTREMES)

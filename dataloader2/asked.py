@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.origin import shorten
+from ..core.call_site import shorten
 from ..core.stream import MAX_EPOCH
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..graph import is_pipe, traits_of, walk
 from ..reading_services import ReadingServiceInterface
 from ..reading_services.torchdata_service import TorchdataService
@@ -108,6 +108,6 @@ def checked_epoch(epoch: Any) -> int:
         ...
     ValueError: epoch is a whole number from 0 to below 2**62, got 18446744073709551616
     """
-    number = whole("epoch", epoch, least=0)
+    number = validate_int("epoch", epoch, least=0)
     # Whoever is below the least is not told of the most, which nobody reaches by counting.
-    return number if number < MAX_EPOCH else whole("epoch", number, least=0, below=MAX_EPOCH)
+    return number if number < MAX_EPOCH else validate_int("epoch", number, least=0, below=MAX_EPOCH)

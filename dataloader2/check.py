@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..core import Grid
+from ..core.call_site import looking_ahead, warn
 from ..core.errors import LikelyLabel, VolumeNotFound, VoxpipeError, WorkerDied
-from ..core.origin import looking_ahead, warn
 from ..datapipes.case_names import CASE
 from ..datapipes.cases import FromCases, ListCases
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..adapters import Adapter, Lint
+from ..core.call_site import shorten, warn
 from ..core.errors import GraphError, LintWarning
-from ..core.origin import shorten, warn
 from ..graph import Change, Pipe, clone, is_pipe, verify
 from ..reading_services import ReadingService
 from ..reading_services.work import Work

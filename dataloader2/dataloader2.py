@@ -14,10 +14,10 @@ from itertools import count
 from typing import Any, NoReturn
 
 from ..batching import ErrorPolicy, Failure
+from ..core.call_site import WarnOnce
 from ..core.errors import LoaderShutDown, NotPicklable, RanksAlike
-from ..core.origin import Once
-from ..core.turns import ForkSafeLock
-from ..core.whole import whole
+from ..core.locks import ForkSafeLock
+from ..core.validate import validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
@@ -133,7 +133,7 @@ class DataLoader2(Explaining, Telling):
         self._shut_down = False
         self._pace, self._waits, self._failed = Pace(), Waits(), Failed()
         self._negotiated: Negotiated | None = None
-        self._once = Once()
+        self._once = WarnOnce()
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
         # Where errors without a place of their own point: the last pipe that knows its line.
@@ -301,7 +301,7 @@ class DataLoader2(Explaining, Telling):
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
-        seed = whole("seed", seed, least=0, below=MAX_SEED)
+        seed = validate_int("seed", seed, least=0, below=MAX_SEED)
         why = "seed() of its DataLoader2 began another run"
         with self._taking_over(why), self._lock:
             self._seed, self._drawn, self._position = seed, None, Position()

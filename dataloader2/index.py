@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core.errors import SampleError, VoxpipeError
-from ..core.hidden import public_name
+from ..core.redact import public_name
 from ..datapipes.open_volume import LABELS
 from ..storage.location import absolute_place
 from ..volumes import Finding, Manifest, Volume, index_cases, read_manifest, write_manifest

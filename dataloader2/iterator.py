@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..batching import ErrorPolicy, Outcome
-from ..core import Origin
+from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
-from ..core.turns import LongTurn
+from ..core.locks import ReentrantDeferredLock
 from ..datapipes.tensors import with_tensors
 from ..reading_services import Epoch
 from ..reading_services.reading_service import leave
@@ -46,7 +46,7 @@ class Begun:
         return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-class Turn(LongTurn):
+class Turn(ReentrantDeferredLock):
     """Whose turn it is at a loader: of the threads that ask for a batch, or for another epoch."""
 
     def after_fork(self) -> None:
@@ -83,7 +83,7 @@ class DataLoader2Iterator:
         begin: Callable[[Progress], Begun],
         end: Callable[[Progress], None],
         counts: Counts,
-        origin: Origin | None,
+        origin: CallSite | None,
         turn: Turn,
     ) -> None:
         self._progress = progress
@@ -240,7 +240,7 @@ class DataLoader2Iterator:
 
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
-        self._turn.soon(self._progress.close)
+        self._turn.defer(self._progress.close)
 
 
 def _end_with_the_interpreter() -> None:

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import MapDataPipe
 
+from ..core.call_site import shorten
 from ..core.errors import GraphError
-from ..core.origin import shorten
 from ..graph import Pipe, is_pipe
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"

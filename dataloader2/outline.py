@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 
 from ..core.errors import StateMismatch
-from ..core.remembered import cached_property
+from ..core.lru_cache import cached_property
 from ..graph import (
     Pipe,
     chained_name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from ..core.whole import whole
+from ..core.validate import validate_int
 
 
 class PauseIteration(StopIteration):
@@ -22,7 +22,7 @@ class Pausing:
     def limit(self, batches: int | None) -> None:
         """Pause after this many more batches; None takes the limit away."""
         if batches is not None:
-            batches = whole("num_batches", batches, least=1)
+            batches = validate_int("num_batches", batches, least=1)
         self._most = self._left = batches
 
     def pause(self) -> None:

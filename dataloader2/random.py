@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..reading_services.seed_generator import MAX_SEED, SeedGenerator
 
 __all__ = ["SeedGenerator", "dist_share_seed"]
@@ -23,7 +23,7 @@ def dist_share_seed(seed: int, process_group: Any = None) -> int:
     import torch
     import torch.distributed as dist
 
-    seed = whole("seed", seed, least=0, below=MAX_SEED)
+    seed = validate_int("seed", seed, least=0, below=MAX_SEED)
     # Tensors have signed integers: the upper half of the seeds is below zero in between.
     shared = torch.tensor(seed - MAX_SEED // 2, dtype=torch.int64)
     source = 0 if process_group is None else dist.get_global_rank(process_group, 0)

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..core.call_site import shorten
 from ..core.errors import BadState, StateMismatch
-from ..core.origin import shorten
 from ..core.stream import MAX_EPOCH
 from ..reading_services.place import Run
 from ..reading_services.reading_service import Checkpointing, Refusing, Restoring

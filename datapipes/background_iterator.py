@@ -33,10 +33,10 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ..batching import Instruction
+from ..core.call_site import warn
 from ..core.errors import PrefetchTimeoutError
-from ..core.origin import warn
-from ..core.waits import wait_of
-from ..core.whole import whole
+from ..core.locks import timeout_or_none
+from ..core.validate import validate_int
 from ..graph import Pipe, Traits
 from .datapipe import Running, length_of
 from .forms import offered
@@ -195,7 +195,7 @@ class BackgroundIterator:
         self._refuse_child()
         note_progress()
         with self._changed:
-            if not self._changed.wait_for(self._is_settled, wait_of(timeout)):
+            if not self._changed.wait_for(self._is_settled, timeout_or_none(timeout)):
                 raise PrefetchTimeoutError(timeout)
             if self._held:
                 item, size = self._held.popleft()
@@ -397,8 +397,8 @@ class Prefetcher(RunningAhead):
     ) -> None:
         super().__init__()
         self.parent = source_datapipe
-        self.buffer_size = whole("buffer_size", buffer_size, least=1)
-        self.buffer_bytes = whole("buffer_bytes", buffer_bytes, least=1, unit="bytes")
+        self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
+        self.buffer_bytes = validate_int("buffer_bytes", buffer_bytes, least=1, unit="bytes")
         self.fresh()
 
     def change(self) -> Callable[[Any], Any] | None:

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..batching import Gather, InThreads, JoinReads, RealizePatches
-from ..core import Origin
+from ..core import CallSite
+from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake, PatchSizeError, SampleError
-from ..core.origin import Once, warn
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.patch_steps import in_batch
@@ -27,7 +27,7 @@ from .sampling import Sampling, asked_in, overriding_keys, refuse_conflict, refu
 from .tensors import applied, as_arrays, as_tensors
 
 
-def override_rule(policies: Mapping[str, Policy], origin: Origin | None = None) -> Rule:
+def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None) -> Rule:
     """Return the rule that has volumes opened with these policies, which pipes cannot change."""
     return Rule(
         "sample by other policies", partial(_opens, policies), partial(_opened, policies, origin)
@@ -43,7 +43,9 @@ def _opens(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
     return None if has else pipe
 
 
-def _opened(policies: Mapping[str, Policy], origin: Origin | None, pipe: OpenVolume) -> OpenVolume:
+def _opened(
+    policies: Mapping[str, Policy], origin: CallSite | None, pipe: OpenVolume
+) -> OpenVolume:
     other = copy.copy(pipe)
     other.policies = {**pipe.policies, **policies}
     other.overriding = tuple(sorted({*pipe.overriding, *policies}))
@@ -55,7 +57,7 @@ def _opened(policies: Mapping[str, Policy], origin: Origin | None, pipe: OpenVol
 
 
 def sampled_by(
-    policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: Origin
+    policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: CallSite
 ) -> Pipe:
     """Return a chain whose volumes are opened with these policies; the chain itself stays.
 
@@ -142,7 +144,7 @@ class BatchPatches(DataPipe):
         self.joins = False
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
-        self._once = Once()
+        self._once = WarnOnce()
         shares, looking = _oversampled(parent)
         # Of the chain as it is written: an adapter that takes realize() away changes no draw.
         self.has_shares = bool(shares) and looking is None

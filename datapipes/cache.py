@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ..core import Origin, Sample
-from ..core.amounts import as_keys
-from ..core.errors import GraphError, SampleError, about_lacking, placed
-from ..core.hidden import Hidden
+from ..core import CallSite, Sample
+from ..core.errors import GraphError, SampleError, add_location, missing_key_hint
 from ..core.memory import usable_memory
-from ..core.whole import whole
+from ..core.redact import Redacted
+from ..core.validate import as_keys, validate_int
 from ..graph import Pipe, Traits, describe
 from ..spatial import LazyPatch, PendingPlan
 from ..spatial.lazy.kept_copy import kept_in
@@ -111,7 +110,7 @@ class Cache(PerItem):
         self.memory_bytes = 0 if place is not None else _memory(memory_bytes)
         self.keys = None if keys is None else as_keys("cache(keys=)", keys)
         self.chunk, self.codec = chunk, codec
-        self.storage_options = Hidden(storage_options or {})
+        self.storage_options = Redacted(storage_options or {})
 
     @property
     def stays_in_workers(self) -> bool:
@@ -129,12 +128,12 @@ class Cache(PerItem):
                 what = "a volume" if key is None else repr(key)
                 msg = f"cache() is to keep {what}, but the sample has {', '.join(lazy) or 'none'}"
                 do = "Put it after open_volume() and before realize(), and name lazy volumes."
-                do = do if key is None or key in item else about_lacking(key, do)
+                do = do if key is None or key in item else missing_key_hint(key, do)
                 raise SampleError(msg, do=do).at(self.origin, item.case)
         try:
             return item.with_data(**{key: lazy[key].with_each(self._kept) for key in keys})
         except Exception as error:
-            raise placed(error, self.origin, item.case)  # noqa: B904  the very same error
+            raise add_location(error, self.origin, item.case)  # noqa: B904  the very same error
 
     def _kept(self, patch: LazyPatch) -> LazyPatch:
         where = f"cache at {self.origin}"
@@ -183,7 +182,7 @@ class Cache(PerItem):
 def _memory(given: int | None) -> int:
     if given is None:
         return (usable_memory() or _USUAL_MEMORY) // _MEMORY_PART
-    return whole("memory_bytes", given, least=1, unit="bytes")
+    return validate_int("memory_bytes", given, least=1, unit="bytes")
 
 
 @chained("flush")
@@ -214,7 +213,7 @@ class Flush(PerItem):
     flushes: ClassVar[bool] = True
     """What comes after it belongs to another plan, with policies of its own."""
 
-    put_before: Origin | None = None
+    put_before: CallSite | None = None
     """The pipe before which an adapter put it; None where the user wrote it."""
 
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
@@ -232,7 +231,7 @@ class Flush(PerItem):
         for key in keys:
             if key not in lazy:
                 msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
-                do = "Name lazy volumes." if key in item else about_lacking(key)
+                do = "Name lazy volumes." if key in item else missing_key_hint(key)
                 raise SampleError(msg, do=do).at(self.origin, item.case)
         return item.with_data(**{key: lazy[key].with_each(self._flushed) for key in keys})
 
@@ -310,7 +309,7 @@ class Recache(PerItem):
         try:
             return self._recached(item)
         except Exception as error:
-            raise placed(error, self.origin, item.case)  # noqa: B904  the very same error
+            raise add_location(error, self.origin, item.case)  # noqa: B904  the very same error
 
     def _recached(self, sample: Sample) -> Sample:
         patches = patches_of(sample)

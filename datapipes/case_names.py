@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from ..core.hidden import public_name
+from ..core.redact import public_name
 from ..volumes.catalog.find import plain_name
 
 CASE = "case"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core import Sample
-from ..core.amounts import count_text
-from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
-from ..core.hidden import Hidden, public_name
+from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, add_location
+from ..core.redact import Redacted, public_name
+from ..core.validate import count_text
 from ..storage.fsspec_ranges import listed_by, reached
 from ..storage.location import is_url
 from ..volumes import Entry, Manifest, Volume, catalogued, read_manifest
@@ -129,7 +129,7 @@ class ListCases(Seeded):
         super().__init__()
         self.url = None if url is None else os.fspath(url)
         self.patterns = dict(patterns)
-        self.storage_options = Hidden(storage_options or {})
+        self.storage_options = Redacted(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._cases: list[dict[str, str]] | None = None
         self._check()
@@ -259,7 +259,7 @@ class ListCases(Seeded):
             if not names:
                 raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
         except Exception as error:
-            raise placed(error, self.origin)  # noqa: B904  the very same error
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
         return [
             {CASE: name, **{k: found[name] for k, found in by_key.items() if name in found}}
             for name in names
@@ -426,7 +426,7 @@ def list_cases(
     Listing happens once, at the first iteration, with one glob per key. A star never stands for
     a hidden name, such as macOS's ``._ct.nii``.
     """
-    return ListCases(url, patterns, Hidden(storage_options or {}), optional)
+    return ListCases(url, patterns, Redacted(storage_options or {}), optional)
 
 
 class FromManifest(Seeded):
@@ -441,7 +441,7 @@ class FromManifest(Seeded):
         follow: str = "beside",
     ) -> None:
         super().__init__()
-        self.storage_options = Hidden(storage_options or {})
+        self.storage_options = Redacted(storage_options or {})
         try:
             self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
         except VoxpipeError as error:
@@ -523,4 +523,4 @@ def from_manifest(
     StaleEntry
         Later, where voxels are read: the volume has changed since; the message says how.
     """
-    return FromManifest(location, Hidden(storage_options or {}), follow)
+    return FromManifest(location, Redacted(storage_options or {}), follow)

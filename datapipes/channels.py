@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..core import Sample
-from ..core.amounts import as_keys
-from ..core.errors import PatchSizeError, SampleError, about_lacking, placed
+from ..core.errors import PatchSizeError, SampleError, add_location, missing_key_hint
+from ..core.validate import as_keys
 from ..graph import Pipe
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
@@ -43,7 +43,7 @@ class Regrouped(PerItem):
         called, told = type(self).chained, ", ".join(map(repr, lazy)) or "none"
         msg = f"{called}() speaks of {key!r}, but the sample has {told}"
         do = "Name lazy volumes: those of open_volume(), before realize()."
-        do = do if key in sample else about_lacking(key, do)
+        do = do if key in sample else missing_key_hint(key, do)
         raise SampleError(msg, do=do).at(self.origin, sample.case)
 
     def _with(
@@ -167,7 +167,7 @@ class Unstack(Regrouped):
         try:
             count = patch.shape[0]
         except Exception as error:
-            raise placed(error, self.origin, sample.case)  # noqa: B904
+            raise add_location(error, self.origin, sample.case)  # noqa: B904
         if count != len(self.names):
             msg = f"{self.key!r} has {count} channels, and unstack() names {len(self.names)}"
             raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, sample.case)

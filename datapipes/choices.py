@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..batching import ApplyValue
-from ..core.amounts import as_keys
 from ..core.errors import PolicyConflict, VoxpipeError
+from ..core.validate import as_keys
 from ..graph import Pipe
 from ..intensity import ValueStep
 from ..spatial import Step

@@ -20,10 +20,10 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..batching import Failure, Instruction
 from ..batching.failing import failure_of
-from ..core import Origin
-from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, placed
-from ..core.hidden import has_secrets, public_value
-from ..core.origin import CREDENTIALS, call_text, here
+from ..core import CallSite
+from ..core.call_site import CREDENTIALS, call_text, caller
+from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, add_location
+from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
@@ -174,7 +174,7 @@ def excused(pipe: DataPipe, item: Any, error: Exception) -> bool:
     excuses = _EXCUSES.get()
     if excuses is None or not isinstance(error, excuses.errors):
         return False
-    told = placed(error, pipe.origin, case_of(item))
+    told = add_location(error, pipe.origin, case_of(item))
     excuses.noted.append(failure_of(told, UNPLANNED, UNPLANNED, item))
     return True
 
@@ -211,7 +211,7 @@ class DataPipe(_Pipe):
     explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
     """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
 
-    origin: Origin
+    origin: CallSite
     """Where the user wrote it."""
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -226,7 +226,7 @@ class DataPipe(_Pipe):
         """Remember where the pipe was written, before its own ``__init__`` runs."""
         pipe = super().__new__(cls)
         shown = tuple(a for a in args if not is_pipe(a))
-        pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
+        pipe.origin = caller(call_text(cls.chained or cls.__name__, shown, kwargs))
         # A state can be resumed with other credentials.
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
         pipe._arguments = (public_value(shown), public_value(own))
@@ -337,12 +337,12 @@ def _taken_over(pipe: Pipe) -> IteratorInvalidated:
 
 def _line(pipe: Pipe) -> int:
     origin = vars(pipe).get("origin")
-    return origin.line if isinstance(origin, Origin) else 0
+    return origin.line if isinstance(origin, CallSite) else 0
 
 
 def _written(pipe: Pipe) -> str:
     origin = vars(pipe).get("origin")
-    return f"[{origin}]" if isinstance(origin, Origin) else f"[.{describe(pipe)}]"
+    return f"[{origin}]" if isinstance(origin, CallSite) else f"[.{describe(pipe)}]"
 
 
 def source_of(pipe: Any) -> Pipe:

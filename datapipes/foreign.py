@@ -11,8 +11,8 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from ..core.call_site import call_text, caller
 from ..core.errors import SampleError
-from ..core.origin import call_text, here
 from ..graph import Traits, is_pipe, register_traits, walk
 from ..spatial import LazyPatch
 from .datapipe import DataPipe
@@ -105,7 +105,7 @@ def _written(
     # Of what has several children, the pipe that they share runs the function.
     pipe = made[0].main_datapipe if isinstance(made, list) else made
     shown = tuple(arg for arg in args if not is_pipe(arg))
-    pipe.origin = here(call_text(name, shown, kwargs))
+    pipe.origin = caller(call_text(name, shown, kwargs))
     return made
 
 

@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core import Origin
+from ..core import CallSite
+from ..core.call_site import warn
 from ..core.errors import LikelyMistake
-from ..core.origin import warn
 from ..intensity.low_resolution import INVERSE, Anisotropy, LowResolution
 
 # The fields that are never told apart by their place, whatever else an op has.
@@ -205,7 +205,7 @@ def refuse_unknown_arguments(
         raise TypeError(msg)
 
 
-def tell_mistakes(op: Any, origin: Origin | None) -> None:
+def tell_mistakes(op: Any, origin: CallSite | None) -> None:
     """Warn of what an op says of its own numbers; an op without ``likely_mistakes`` says nothing.
 
     Pipes call this and ops do not, as ops are made again where nobody wrote anything.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core import Origin, Sample
+from ..core import CallSite, Sample
+from ..core.call_site import warn
 from ..core.errors import LikelyMistake, PatchSizeError
-from ..core.origin import warn
 from ..spatial import MaskedPatch, WeightedPatch, refuse_changed, stored_labels
 from ..spatial.placing.weight_index import OTHER, Classes
 from ..volumes import Volume
@@ -86,7 +86,7 @@ def weighted_by(
     given: Mapping[str, Any],
     otherwise: str,
     sampling: str,
-    origin: Origin,
+    origin: CallSite,
 ) -> ByWeights:
     """Return what makes the ops of a pipe that draws by weights.
 
@@ -125,7 +125,7 @@ def masked_by(
     given: Mapping[str, Any],
     otherwise: str,
     sampling: str,
-    origin: Origin,
+    origin: CallSite,
 ) -> InsideMask | None:
     """Return what makes the ops of a pipe with these arguments; None without a mask.
 
@@ -163,7 +163,7 @@ def _is_given(name: str, value: Any) -> bool:
     return not (isinstance(value, (int, float, Mapping)) and not value)
 
 
-def _tell_of_background(patch: MaskedPatch, origin: Origin) -> None:
+def _tell_of_background(patch: MaskedPatch, origin: CallSite) -> None:
     """Refuse, or tell of, the background as a class where patches anywhere are meant."""
     weights = dict(patch.class_weights)
     background = weights.get(0, 0.0)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core import Sample
-from ..core.errors import PatchSizeError, VoxpipeError, placed
+from ..core.errors import PatchSizeError, VoxpipeError, add_location
 from ..core.sample import case_of
 from ..graph import Pipe, Traits
 from ..spatial import (
@@ -279,7 +279,7 @@ class LazyPatches(DataPipe):
                 patches = self._grid(sample, pending_of(self, sample))
             except Exception as error:
                 if not excused(self, sample, error):
-                    raise placed(error, self.origin, case_of(sample))  # noqa: B904
+                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
                 continue
             for ordinal, place in patches:
                 step = Step(place, self.stream_names[0], self.origin, shared=self._shared)
@@ -306,7 +306,7 @@ class LazyPatches(DataPipe):
                 patch = self._drawing(sample, steps)
             except Exception as error:
                 if not excused(self, sample, error):
-                    raise placed(error, self.origin, case_of(sample))  # noqa: B904
+                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
                 continue
             yield patch
 

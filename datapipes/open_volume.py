@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..batching import LikelyLabels
-from ..core import Origin, Sample
-from ..core.amounts import as_keys
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError, about_lacking, placed
-from ..core.hidden import Hidden, origin_of
+from ..core import CallSite, Sample
+from ..core.call_site import WarnOnce, is_looking_ahead, shorten
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError, add_location, missing_key_hint
 from ..core.likely_mistakes import colours
-from ..core.origin import Once, is_looking_ahead, shorten
+from ..core.redact import Redacted, origin_of
+from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ..spatial.lazy.stack import sampled_as_before
@@ -55,13 +55,13 @@ def looks_like_label(key: str) -> bool:
     return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
 
 
-def likely_labels(origin: Origin, parent: Pipe) -> LikelyLabels | None:
+def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
     """Return what looks for labels among images; None where nobody left that open."""
     opening = [pipe for pipe in walk(parent) if traits_of(pipe).opens]
     return LikelyLabels(origin) if any(getattr(p, "guesses", False) for p in opening) else None
 
 
-Inherited = dict[str, Hidden]
+Inherited = dict[str, Redacted]
 """Storage options by scheme and bucket (``s3://scans``)."""
 
 
@@ -79,7 +79,7 @@ def inherited_options(parent: Pipe) -> Inherited:
     return found
 
 
-def options_for(source: Any, inherited: Inherited) -> Hidden | None:
+def options_for(source: Any, inherited: Inherited) -> Redacted | None:
     """Return the options for a source; None unless it lies in one of the buckets.
 
     A URL of another server gets none: credentials are for the place that they were given for.
@@ -178,7 +178,7 @@ class OpenVolume(Seeded):
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         self.guesses = labels is LABELS
         """Whether keys are taken for intensities that nobody has spoken of."""
-        self._once = Once()
+        self._once = WarnOnce()
         # Whether an array was looked at that might be a plane: the first sample's is like others.
         self._looked = False
         self._options = {**reader_kwargs, "io": io}
@@ -204,10 +204,10 @@ class OpenVolume(Seeded):
         self.policies = dict(policies or {})
         refuse_no_policies(self.policies, self.origin)
         # Where the policies of some keys were given, if not here.
-        self._policies_from: Mapping[str, Origin] = {}
+        self._policies_from: Mapping[str, CallSite] = {}
         # Keys whose policy holds whatever later pipes ask for.
         self.overriding = overriding_keys(self.policies, override, self.origin)
-        self.storage_options = None if storage_options is None else Hidden(storage_options)
+        self.storage_options = None if storage_options is None else Redacted(storage_options)
         self._inherited: Inherited | None = None
         for mode in values_of("io", io):
             check_io(mode)
@@ -267,7 +267,7 @@ class OpenVolume(Seeded):
             self._warn_of_colours(sample, volumes)
             volumes.update(_stored_masks(volumes, sample))
         except Exception as error:
-            raise placed(error, self.origin, sample.case)  # noqa: B904
+            raise add_location(error, self.origin, sample.case)  # noqa: B904
         pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
             key: LazyPatch(
@@ -444,7 +444,7 @@ def _meant(key: str, keys: Sequence[str], argument: str) -> str:
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
     if near:
         return f"Did you mean {near[0]!r}?"
-    return about_lacking(key, f"Name one of them in {argument}=.")
+    return missing_key_hint(key, f"Name one of them in {argument}=.")
 
 
 def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Origin, Sample
-from ..core.amounts import is_number
-from ..core.errors import SampleError, about_lacking
+from ..core import CallSite, Sample
+from ..core.errors import SampleError, missing_key_hint
+from ..core.validate import is_number
 from ..graph import Pipe
 from ..spatial import LazyPatch, SpatialPlan
 from .datapipe import PerItem, wrong_item
@@ -74,7 +74,7 @@ class Moving(PerItem):
         raise NotImplementedError
 
 
-def _moving_with(sample: Any, of: str | None, what: str, origin: Origin | None) -> LazyPatch:
+def _moving_with(sample: Any, of: str | None, what: str, origin: CallSite | None) -> LazyPatch:
     """Return the patch whose plan moves places: the one of key ``of``, or the first lazy one.
 
     Raises
@@ -94,7 +94,7 @@ def _moving_with(sample: Any, of: str | None, what: str, origin: Origin | None) 
     return lazy[key]
 
 
-def _entry(sample: Sample, key: str, pipe: str, origin: Origin | None) -> Any:
+def _entry(sample: Sample, key: str, pipe: str, origin: CallSite | None) -> Any:
     """Return what a sample has under ``key``.
 
     Raises
@@ -104,13 +104,13 @@ def _entry(sample: Sample, key: str, pipe: str, origin: Origin | None) -> Any:
     """
     if key not in sample:
         msg = f"{pipe}() is to move {key!r}, but the sample has {', '.join(sample)}"
-        do = about_lacking(key, "Name entries of the case.")
+        do = missing_key_hint(key, "Name entries of the case.")
         raise SampleError(msg, do=do).at(origin, sample.case)
     return sample[key]
 
 
 def _kept_beside(
-    sample: Sample, keys: Collection[str], kept: Sequence[bool], pipe: str, origin: Origin | None
+    sample: Sample, keys: Collection[str], kept: Sequence[bool], pipe: str, origin: CallSite | None
 ) -> dict[str, list[Any]]:
     """Return the entries that go with boxes or points, without the rows that these have lost.
 

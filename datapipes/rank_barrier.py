@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from ..core.errors import PrefetchTimeoutError, RankFailed, RankMissing, VoxpipeError
-from ..core.hidden import public_text
+from ..core.redact import public_text
 
 FAILED, LATE, LEFT = "failed", "late", "left"
 # How often a store is asked: soon at first, as ranks mostly come together, then ten times a second.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..core import Grid, Sample
+from ..core.draws import check_record
 from ..core.errors import BadRecord, SampleError
-from ..core.recorded import refuse_unlike
 from ..graph import Pipe, walk
 from ..intensity import ValueOp, ValueStep
 from ..spatial import SpatialPlan, Step
@@ -113,6 +113,6 @@ def _refuse_bad(step: Step | ValueStep, record: Any) -> None:
             raise BadRecord(str(error)) from error
 
     try:
-        refuse_unlike(step.op, record, drawn)
+        check_record(step.op, record, drawn)
     except BadRecord as error:
         raise error.at(step.origin)  # noqa: B904

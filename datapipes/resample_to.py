@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import Sample
-from ..core.amounts import as_keys
-from ..core.errors import SampleError, VoxpipeError, about_lacking
+from ..core.errors import SampleError, VoxpipeError, missing_key_hint
+from ..core.validate import as_keys
 from ..graph import Pipe
 from ..spatial import LazyPatch, ResampleTo
 from ..spatial.lazy.lazy_patch import patches_of
@@ -89,7 +89,7 @@ class ResampleToPipe(SpatialPipe):
         for key in (like, *(self.keys or ())):
             if key not in lazy:
                 msg = f"resample_to() speaks of {key!r}, but the sample has {_words(lazy)}"
-                do = "Name lazy volumes." if key in item else about_lacking(key)
+                do = "Name lazy volumes." if key in item else missing_key_hint(key)
                 raise SampleError(msg, do=do).at(self.origin, item.case)
         if any(patch.pending.steps for patch in lazy.values()):
             raise SampleError(

@@ -7,10 +7,10 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core import Origin
-from ..core.amounts import as_flag
-from ..core.errors import PolicyConflict, SampleError, about_lacking
-from ..core.origin import shorten
+from ..core import CallSite
+from ..core.call_site import shorten
+from ..core.errors import PolicyConflict, SampleError, missing_key_hint
+from ..core.validate import as_flag
 from ..graph import Pipe, parents_of, walk
 from ..spatial import LazyPatch, Policy
 from ..spatial.lazy.stack import StackedPatch
@@ -28,7 +28,7 @@ class Sampling:
 
     changes: tuple[tuple[str, str, Any], ...] = ()
     """(key or ``EVERY_INTENSITY``, field of Policy, value)."""
-    origin: Origin | None = dataclasses.field(default=None, compare=False)
+    origin: CallSite | None = dataclasses.field(default=None, compare=False)
     """Where the user wrote it."""
 
     @classmethod
@@ -62,7 +62,7 @@ class Sampling:
             Policy(**{field: value for key, field, value in changes if key == place})
         return cls(tuple(changes))
 
-    def at(self, origin: Origin) -> Sampling:
+    def at(self, origin: CallSite) -> Sampling:
         """Return the same, written at ``origin``."""
         return dataclasses.replace(self, origin=origin)
 
@@ -81,7 +81,7 @@ class Sampling:
             have = ", ".join(map(repr, keys))
             msg = f"{field}= speaks of {key!r}, but the volumes of this sample are {have}"
             do = f"Did you mean {near[0]!r}?" if near else ""
-            do = do or about_lacking(key, f"Give {field}= for one of them.")
+            do = do or missing_key_hint(key, f"Give {field}= for one of them.")
             raise SampleError(msg, do=do).at(self.origin, case)
 
     def _of(self, key: str, patch: LazyPatch) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Sampling:
             raise PolicyConflict(msg, do="Give a whole number.").at(self.origin)
 
 
-def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
+def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
     """Raise if a pipe of the same plan asked for something else for the same volumes.
 
     A plan is resampled once, so it has one policy; taking the last would silently
@@ -190,7 +190,7 @@ def asked_in(policies: Mapping[str, Policy]) -> list[tuple[str, str, Any]]:
     ]
 
 
-def refuse_no_policies(policies: Mapping[str, object], origin: Origin) -> None:
+def refuse_no_policies(policies: Mapping[str, object], origin: CallSite) -> None:
     """Raise where ``policies=`` holds what is none."""
     for key, policy in policies.items():
         if not isinstance(policy, Policy):
@@ -200,7 +200,7 @@ def refuse_no_policies(policies: Mapping[str, object], origin: Origin) -> None:
 
 
 def overriding_keys(
-    policies: Mapping[str, Policy], override: bool, origin: Origin
+    policies: Mapping[str, Policy], override: bool, origin: CallSite
 ) -> tuple[str, ...]:
     """Return the keys whose policies are to hold whatever pipes ask for."""
     if as_flag("override", override) and not policies:

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..batching.join_reads import needed_chunks, planned_apart
 from ..core import Sample, Stream
+from ..core.call_site import caller, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError
-from ..core.origin import here, shorten
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, Traits, clone, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial import without_reading
@@ -80,14 +80,14 @@ class ShuffleSpec:
                 name = type(self).__name__
                 msg = f"{name} is a subclass of ShuffleSpec that does not say its order"
                 do = f"Give {name} a method order(self, counts, cases, generator)."
-                raise SampleError(msg, do=do).at(here(f"{name}()"))
+                raise SampleError(msg, do=do).at(caller(f"{name}()"))
             object.__setattr__(self, "kind", OWN)
         elif self.kind not in (NONE, GLOBAL, WINDOWED, CHUNK_LOCAL):
             msg = f"no order is called {shorten(self.kind)}"
             do = "Write ShuffleSpec.none(), all_patches(), windowed(size) or chunk_local(bytes)."
             raise SampleError(msg, do=do)
         elif self.kind in (WINDOWED, CHUNK_LOCAL):
-            whole("size", self.size, least=1)
+            validate_int("size", self.size, least=1)
 
     def order(
         self, counts: Sequence[int], cases: Sequence[str], generator: np.random.Generator
@@ -127,12 +127,12 @@ class ShuffleSpec:
     @classmethod
     def windowed(cls, size: int = WINDOW) -> ShuffleSpec:
         """Shuffle within a window that slides over the plans."""
-        return cls(WINDOWED, whole("size", size, least=1))
+        return cls(WINDOWED, validate_int("size", size, least=1))
 
     @classmethod
     def chunk_local(cls, memory_bytes: int = MEMORY_BYTES) -> ShuffleSpec:
         """Shuffle what a cache of so many bytes of decoded chunks serves."""
-        return cls(CHUNK_LOCAL, whole("memory_bytes", memory_bytes, least=1, unit="bytes"))
+        return cls(CHUNK_LOCAL, validate_int("memory_bytes", memory_bytes, least=1, unit="bytes"))
 
     def __repr__(self) -> str:
         if self.kind == OWN:
@@ -427,10 +427,10 @@ def shuffle_report(
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
         local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
         cache_bytes = local[-1] if local else MEMORY_BYTES
-    cache = _Cache(whole("cache_bytes", cache_bytes, least=0, unit="bytes"))
+    cache = _Cache(validate_int("cache_bytes", cache_bytes, least=0, unit="bytes"))
     counts, samples = [], 0
     with without_reading():
-        items = islice(planner, whole("batches", batches, least=1) * split.group)
+        items = islice(planner, validate_int("batches", batches, least=1) * split.group)
         for batch in _batches(items, split.group):
             counts.append(len({_volume(item) for item in batch}))
             samples += len(batch)

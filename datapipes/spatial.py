@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from ..core import Origin, Sample
-from ..core.errors import PolicyConflict, SampleError, VoxpipeError, about_lacking
+from ..core import CallSite, Sample
+from ..core.errors import PolicyConflict, SampleError, VoxpipeError, missing_key_hint
 from ..core.sample import META
 from ..graph import Pipe, traits_of, walk
 from ..spatial import (
@@ -60,7 +60,7 @@ _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
 def refuse_useless_fill(
-    sampling: Sampling, origin: Origin, parent: Pipe, ops: Iterable[Any]
+    sampling: Sampling, origin: CallSite, parent: Pipe, ops: Iterable[Any]
 ) -> None:
     """Raise if a pipe asks for a fill that some volume certainly does not use.
 
@@ -373,7 +373,7 @@ def volume_named(key: str, sample: Sample, argument: str, kind: str = "label") -
     have = ", ".join(map(repr, sample)) or "nothing"
     what = "which it does not have" if thing is None else f"which holds a {type(thing).__name__}"
     do = "Name one of them; write vp.Volume(array, affine=...) around an array."
-    do = do if key in sample else about_lacking(key, do)
+    do = do if key in sample else missing_key_hint(key, do)
     if key in sample.patches:
         what = "which is realized already"
         do = "Move realize() after this pipe: it asks volumes, not voxels."

@@ -12,9 +12,9 @@ import torch
 
 from ..batching import Realized, Transform
 from ..core import Sample
+from ..core.call_site import shorten
 from ..core.errors import NoDevice
-from ..core.origin import shorten
-from ..core.whole import whole
+from ..core.validate import validate_int
 
 
 def as_tensors(thing: Any) -> Any:
@@ -190,7 +190,9 @@ def limit_of_bytes(given: int | None, *, unbounded: bool = False) -> int | None:
         It is no whole number of at least 1.
     """
     if given is not None:
-        return whole("buffer_bytes", given, least=1, unit="bytes", do="or None for the default")
+        return validate_int(
+            "buffer_bytes", given, least=1, unit="bytes", do="or None for the default"
+        )
     return None if unbounded else WAITING_BYTES
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ..batching import ApplyValue
-from ..core.amounts import as_keys
 from ..core.errors import VoxpipeError
+from ..core.validate import as_keys
 from ..graph import Pipe
 from ..intensity import (
     Anisotropy,

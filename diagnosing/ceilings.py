@@ -17,8 +17,8 @@ from ..adapters.timed import untimed
 from ..batching import Job, Outcome, usable_cores
 from ..batching.parts import Task
 from ..core import Region
-from ..core.amounts import count_text
 from ..core.errors import GraphError
+from ..core.validate import count_text
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, traits_of, walk
 from ..reading_services import Planned, ReadingService

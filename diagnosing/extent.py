@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
-from ..core.whole import whole
+from ..core.validate import validate_int
 
 BATCHES = 8
 """Batches whose plans are looked at: enough that their mean says something."""
@@ -30,7 +30,7 @@ class Extent:
     """Tells the time in seconds."""
 
     def __post_init__(self) -> None:
-        whole("batches", self.batches, least=1)
+        validate_int("batches", self.batches, least=1)
         given: Any = self.seconds
         is_number = isinstance(given, Real) and not isinstance(given, bool)
         if not is_number or not given > 0:

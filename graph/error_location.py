@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import FrameType
 
-from ..core import Origin
+from ..core import CallSite
 from ..core.sample import Sample
 from .node import Pipe, describe, is_pipe, origin_of, parents_of, traits_of
 
 
-def error_location(error: BaseException) -> Origin | None:
+def error_location(error: BaseException) -> CallSite | None:
     """Return the pipe, as the user wrote it, in which ``error`` was raised; None if unknown.
 
     The frame that caught it is left out: a look at its variables would keep the error, which
@@ -71,7 +71,7 @@ def _frames_of(error: BaseException) -> Iterator[FrameType]:
     return reversed(frames)
 
 
-def frame_location(frame: FrameType | None) -> Origin | None:
+def frame_location(frame: FrameType | None) -> CallSite | None:
     """Return the pipe, as the user wrote it, that a running frame works for; None if unknown."""
     return _innermost(_outwards(frame))
 
@@ -97,7 +97,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _innermost(frames: Iterator[FrameType]) -> Origin | None:
+def _innermost(frames: Iterator[FrameType]) -> CallSite | None:
     for frame in frames:
         owner = _owner(frame)
         if owner is not None:
@@ -105,14 +105,14 @@ def _innermost(frames: Iterator[FrameType]) -> Origin | None:
     return None
 
 
-def _unwritten(pipe: Pipe) -> Origin | None:
+def _unwritten(pipe: Pipe) -> CallSite | None:
     """Return a pipe that does not know its line, by what it is; None for one of our machinery.
 
     It is no reason to blame the pipe that reads from it.
     """
     if type(pipe).__module__.partition(".")[0] == "voxpipe":
         return None
-    return Origin(describe(pipe), "", 0)
+    return CallSite(describe(pipe), "", 0)
 
 
 def _owner(frame: FrameType) -> Pipe | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.amounts import LATER
+from ..core.validate import LATER
 from .node import Pipe, is_pipe, parents_of
 from .verify import stream_names
 from .walk import walk

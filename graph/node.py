@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from ..core import Origin
-from ..core.origin import shorten
+from ..core import CallSite
+from ..core.call_site import shorten
 
 Pipe: TypeAlias = IterDataPipe[Any]
 """Any torch datapipe, ours or not; map-style ones are walked too."""
@@ -156,10 +156,10 @@ def swap_parents(pipe: Pipe, swap: Mapping[int, Pipe]) -> None:
             vars(pipe)[name] = changed
 
 
-def origin_of(pipe: Pipe) -> Origin | None:
+def origin_of(pipe: Pipe) -> CallSite | None:
     """Return where the user wrote ``pipe``; a foreign pipe does not know."""
     origin = vars(pipe).get("origin")
-    return origin if isinstance(origin, Origin) else None
+    return origin if isinstance(origin, CallSite) else None
 
 
 def describe(pipe: Pipe) -> str:

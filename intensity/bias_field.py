@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.amounts import Entry, as_entry, entry_at, is_integer
 from ..core.errors import BadRecord
+from ..core.validate import ParameterRange, is_integer, parse_range, value_at
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
 
@@ -90,7 +90,7 @@ class BiasField(RandomValueOp):
     'bias_field strength 0.3 of order 3'
     """
 
-    strength: Entry = 0.5
+    strength: ParameterRange = 0.5
     """Coefficients are drawn from (-strength, strength), or from (low, high)."""
     order: int = 3
     """Of the polynomial, 0 to 8."""
@@ -99,7 +99,7 @@ class BiasField(RandomValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "strength", as_entry("strength", self.strength))
+        object.__setattr__(self, "strength", parse_range("strength", self.strength))
         if not is_integer(self.order) or not 0 <= self.order <= MOST_ORDERS:
             msg = f"order is an integer from 0 to {MOST_ORDERS}, got {self.order!r}"
             raise ValueError(msg)
@@ -110,7 +110,7 @@ class BiasField(RandomValueOp):
         strength = self.strength
         ends = strength if isinstance(strength, tuple) else (-strength, strength)
         numbers = generator.random(len(orders_of(self.order))).tolist()
-        coefficients = [entry_at(ends, u) for u in numbers]
+        coefficients = [value_at(ends, u) for u in numbers]
         return {"coefficients": coefficients} if acts else None
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:

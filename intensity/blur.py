@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.amounts import Entry
+from ..core.validate import ParameterRange
 from .filter_axis import filter_axis, gaussian, reach
 from .random_op import FROM_0, RandomValueOp
 from .value_op import Drawn, Facts, Halo
@@ -21,7 +21,7 @@ Unit = Literal["mm", "voxel"]
 class _Gaussian(RandomValueOp):
     """What blur and sharpen share: the filter, its reach, its unit."""
 
-    sigma: Entry
+    sigma: ParameterRange
     """Standard deviation along every axis: a number >= 0, or (low, high)."""
     unit: Unit = "mm"
     """``"mm"``, or ``"voxel"`` of the grid as it is here."""
@@ -92,7 +92,7 @@ class Sharpen(_Gaussian):
     'sharpen sigma 1 mm amount (0.5, 2.0)'
     """
 
-    amount: Entry = 1.0
+    amount: ParameterRange = 1.0
     """How much of what a blur takes away is added: a number >= 0, or (low, high)."""
 
     name: ClassVar[str] = "sharpen"
@@ -111,5 +111,5 @@ class Sharpen(_Gaussian):
         return f"{super().describe()} amount {_in_words(self.amount)}"
 
 
-def _in_words(entry: Entry) -> str:
+def _in_words(entry: ParameterRange) -> str:
     return str(entry) if isinstance(entry, tuple) else f"{entry:g}"

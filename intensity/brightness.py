@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.amounts import Entry
+from ..core.validate import ParameterRange
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .random_op import ANY
@@ -22,9 +22,9 @@ class Brightness(AffineValueOp):
     'brightness factor (0.75, 1.25) add 0 (p=0.15)'
     """
 
-    factor: Entry = 1.0
+    factor: ParameterRange = 1.0
     """A number, or (low, high)."""
-    add: Entry = 0.0
+    add: ParameterRange = 0.0
     """A number, or (low, high), in the units of the values."""
 
     name: ClassVar[str] = "brightness"

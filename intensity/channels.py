@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import as_number, as_probability, entries_of, is_integer
 from ..core.errors import VolumeError
+from ..core.validate import as_number, as_probability, entries_of, is_integer
 from .counter_noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts, ValueOp

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Stream
-from ..core.choice import Choice
+from ..core.draws import Choice
 from .epilogue import Epilogue
 from .on_keys import Elsewhere, OnKeys
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..core.amounts import as_number
+from ..core.validate import as_number
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts

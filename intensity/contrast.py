@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import Entry, as_flag, as_number
+from ..core.validate import ParameterRange, as_flag, as_number
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .random_op import FROM_0, VOLUME, as_over, channel_range
@@ -32,7 +32,7 @@ class Contrast(AffineValueOp):
     'contrast factor (0.75, 1.25) about the mean of each patch, in its range'
     """
 
-    factor: Entry
+    factor: ParameterRange
     """A number >= 0, or (low, high)."""
     middle: float | None = None
     """What stays as it is; None for the mean of the volume."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import Entry, as_entry, as_number, ends_of
+from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
 from .counter_noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
@@ -43,9 +43,9 @@ class DropBoxes(RandomValueOp):
     'drop_boxes size (4.0, 12.0) fraction 0.1 fill 0'
     """
 
-    size: Entry
+    size: ParameterRange
     """Edge in voxels, drawn for each edge of each box: a whole number >= 1, or (low, high)."""
-    fraction: Entry
+    fraction: ParameterRange
     """About which part of all voxels is taken away, overlaps not counted: a number, or (low,
     high)."""
     fill: float = 0.0
@@ -57,8 +57,8 @@ class DropBoxes(RandomValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "size", as_entry("size", self.size, least=1))
-        if any(edge != round(edge) for edge in ends_of(self.size)):
+        object.__setattr__(self, "size", parse_range("size", self.size, least=1))
+        if any(edge != round(edge) for edge in bounds_of(self.size)):
             msg = f"size is a whole number of voxels, or (low, high) of such, got {self.size!r}"
             raise ValueError(msg)
         object.__setattr__(self, "fill", as_number("fill", self.fill))
@@ -72,7 +72,7 @@ class DropBoxes(RandomValueOp):
 
     @property
     def _edges(self) -> tuple[int, int]:
-        low, high = ends_of(self.size)
+        low, high = bounds_of(self.size)
         return round(low), round(high)
 
     @property

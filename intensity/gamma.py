@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import Entry, as_flag
+from ..core.validate import ParameterRange, as_flag
 from .random_op import ABOVE_0, PATCH, VOLUME, RandomValueOp, as_over, channel_range
 from .rescale import as_rising
 from .value_op import Drawn, Facts
@@ -36,7 +36,7 @@ class Gamma(RandomValueOp):
     'gamma (0.7, 1.5) in the range of each patch, inverted, its mean and deviation kept'
     """
 
-    gamma: Entry
+    gamma: ParameterRange
     """A number above 0, or (low, high); above 1 darkens."""
     given: tuple[float, float] | None = None
     """The ends (low, high); None for the smallest and largest value of the volume."""

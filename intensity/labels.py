@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import as_choice, entries_of, is_integer
 from ..core.errors import VolumeError
+from ..core.validate import as_choice, entries_of, is_integer
 from .value_op import Drawn, Facts, ValueOp
 
 OTHERS = ("error", "drop")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.amounts import Entry, entries_of, is_integer, is_number
+from ..core.validate import ParameterRange, entries_of, is_integer, is_number
 from .coarsen_axis import coarsen_axis
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts, Halo
@@ -51,7 +51,7 @@ class LowResolution(RandomValueOp):
     'low_resolution factor (1.0, 2.0) (p=0.25)'
     """
 
-    factor: Entry
+    factor: ParameterRange
     """How much larger the voxels are, at least 1: a number, or (low, high)."""
 
     name: ClassVar[str] = "low_resolution"
@@ -102,7 +102,7 @@ class Anisotropy(RandomValueOp):
     'anisotropy factor (1.5, 5.0) along axis 2'
     """
 
-    factor: Entry
+    factor: ParameterRange
     """How much longer the voxels are, at least 1: a number, or (low, high)."""
     axes: int | tuple[int, ...] = (0, 1, 2)
     """One of these is drawn, of those along which the volume has more than one voxel: of 2-D data

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import as_flag
 from ..core.errors import SampleError
+from ..core.validate import as_flag
 from .value_op import Drawn, Facts, ValueOp
 
 

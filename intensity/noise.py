@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from ..core.amounts import Entry
+from ..core.validate import ParameterRange
 from .counter_noise import add_gaussian, make_rician
 from .random_op import ANY, FROM_0, RandomValueOp
 from .value_op import Drawn, Facts
@@ -26,9 +26,9 @@ class Noise(RandomValueOp):
     'noise std (0.0, 0.1) (p=0.5)'
     """
 
-    std: Entry
+    std: ParameterRange
     """Standard deviation, in the units of the values: a number >= 0, or (low, high)."""
-    mean: Entry = 0.0
+    mean: ParameterRange = 0.0
     """A number, or (low, high)."""
 
     name: ClassVar[str] = "noise"
@@ -65,7 +65,7 @@ class RicianNoise(RandomValueOp):
     'rician_noise std 0.1'
     """
 
-    std: Entry
+    std: ParameterRange
     """Standard deviation of either part: a number >= 0, or (low, high)."""
 
     name: ClassVar[str] = "rician_noise"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import as_number, as_volume_key
+from ..core.validate import as_number, as_volume_key
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts, ValueOp
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import as_keys
+from ..core.validate import as_keys
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts, ValueOp
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import as_entry, as_probability, entry_at
+from ..core.validate import as_probability, parse_range, value_at
 from .value_op import Drawn, ValueOp
 
 ABOVE_0: Mapping[str, Any] = {"positive": True}
@@ -54,14 +54,14 @@ class RandomValueOp(ValueOp):
 
     def __post_init__(self) -> None:
         for name, allowed in self.amounts.items():
-            object.__setattr__(self, name, as_entry(name, getattr(self, name), **allowed))
+            object.__setattr__(self, name, parse_range(name, getattr(self, name), **allowed))
         object.__setattr__(self, "p", as_probability("p", self.p))
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return the amounts by name, or None."""
         acts = generator.random() < self.p
         drawn: dict[str, Any] = {
-            name: entry_at(getattr(self, name), generator.random()) for name in self.amounts
+            name: value_at(getattr(self, name), generator.random()) for name in self.amounts
         }
         if self.keyed:
             drawn["key"] = int(generator.random() * 2**53)  # all bits of a double

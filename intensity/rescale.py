@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.amounts import as_flag, as_number, as_volume_key, entries_of
 from ..core.likely_mistakes import parts
+from ..core.validate import as_flag, as_number, as_volume_key, entries_of
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts

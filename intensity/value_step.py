@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import TALLY, Grid, Origin
-from ..core.errors import VoxpipeError, placed
-from ..core.recorded import Recorded, refuse_unlike
-from ..core.stream import is_drawn
+from ..core import IO_COUNTERS, CallSite, Grid
+from ..core.draws import RecordedDraw, check_record
+from ..core.errors import VoxpipeError, add_location
+from ..core.stream import is_random
 from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
@@ -25,7 +25,7 @@ class ValueStep:
     """What is done."""
     stream_name: str
     """Name of its random numbers: the name of the pipe, unique in the chain."""
-    origin: Origin | None = None
+    origin: CallSite | None = None
     """Where the user wrote it."""
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all."""
@@ -37,20 +37,20 @@ class ValueStep:
     """The volume that ``op.mask_key`` names, where it names one."""
     draws_from: str = ""
     """Name of a stream that it shares, so that both choose alike; empty for its own."""
-    recorded: Recorded | None = None
+    recorded: RecordedDraw | None = None
     """What it does in the place of what it would draw."""
 
     @property
     def is_drawn(self) -> bool:
         """Whether items get different parameters, or some get none, by what is drawn for them."""
-        return self.recorded is None and is_drawn(self.op.draw)
+        return self.recorded is None and is_random(self.op.draw)
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it."""
         if self.recorded is None:
             return self.op.draw(generator)
         try:
-            refuse_unlike(self.op, self.recorded.drawn, lambda op: op.draw(generator))
+            check_record(self.op, self.recorded.drawn, lambda op: op.draw(generator))
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
         return self.recorded.drawn
@@ -105,8 +105,8 @@ def applied(acting: Sequence[tuple[ValueStep, Drawn, Facts]], array: NDArray[Any
         try:
             array = step.op.apply(array, drawn, facts)
         except Exception as error:
-            raise placed(error, step.origin)  # noqa: B904
-        TALLY.count(value_passes=1)
+            raise add_location(error, step.origin)  # noqa: B904
+        IO_COUNTERS.count(value_passes=1)
     return array
 
 
@@ -119,7 +119,7 @@ def folded(
         try:
             epilogue = step.op.as_epilogue(drawn, facts)
         except Exception as error:
-            raise placed(error, step.origin)  # noqa: B904
+            raise add_location(error, step.origin)  # noqa: B904
         if epilogue is None:
             return together, acting[n:]
         together = epilogue if together is None else together.then(epilogue)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from .beside_output import progress, remark
-from .core.amounts import count_text
+from .core.validate import count_text
 from .patterns_argument import add_patterns, cases_of, labels_told_here, tell_likely_labels
 from .storage_option import add_options, add_reader, options_of
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
-from ..core.origin import warn
-from ..core.whole import whole
+from ..core.call_site import warn
+from ..core.validate import validate_int
 from ..datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
 from ..datapipes.epoch import set_epoch
 from ..datapipes.iter import Prefetcher
@@ -131,11 +131,11 @@ class InProcessReadingService:
         memory_bytes: int | None = None,
         prefetch_bytes: int | None = None,
     ) -> None:
-        self.prefetch_cnt = whole("prefetch_cnt", prefetch_cnt, least=0)
+        self.prefetch_cnt = validate_int("prefetch_cnt", prefetch_cnt, least=0)
         self.prefetch_bytes = (
             None
             if prefetch_bytes is None
-            else whole(
+            else validate_int(
                 "prefetch_bytes",
                 prefetch_bytes,
                 least=0,

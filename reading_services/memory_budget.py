@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from ..core.call_site import warn
 from ..core.errors import SlotsUsedUp
 from ..core.memory import usable_memory
-from ..core.origin import warn
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..storage.cache_directory import cache_budget
 from ..volumes.scheme import Budget
 from .transport.slot_writer import needed_bytes
@@ -36,7 +36,7 @@ def checked(given: int | None) -> int | None:
     """Return ``memory_bytes`` as it was given to a service, or raise if it is no count of bytes."""
     if given is None:
         return None
-    return whole("memory_bytes", given, least=1, unit="bytes", do="or None for the default")
+    return validate_int("memory_bytes", given, least=1, unit="bytes", do="or None for the default")
 
 
 def budgets(

@@ -16,9 +16,9 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..batching import usable_cores
+from ..core.call_site import WarnOnce, shorten, warn
 from ..core.errors import IdleWorkers
-from ..core.origin import Once, shorten, warn
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
 from .in_process import InProcessEpoch
@@ -169,37 +169,37 @@ class MultiProcessingReadingService:
         **others: NoReturn,
     ) -> None:
         refuse_unknown(MultiProcessingReadingService, others)
-        self.num_workers = whole("num_workers", num_workers, least=0)
+        self.num_workers = validate_int("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
         self.worker_prefetch_cnt = (
             None
             if worker_prefetch_cnt is None
-            else whole("worker_prefetch_cnt", worker_prefetch_cnt, least=0, do=_OR_NONE)
+            else validate_int("worker_prefetch_cnt", worker_prefetch_cnt, least=0, do=_OR_NONE)
         )
         self.order = order
         self.threads_per_worker = (
             None
             if threads_per_worker is None
-            else whole("threads_per_worker", threads_per_worker, least=1, do=_OR_NONE)
+            else validate_int("threads_per_worker", threads_per_worker, least=1, do=_OR_NONE)
         )
         self.persistent_workers = persistent_workers
         self.slot_bytes = (
             None
             if slot_bytes is None
-            else whole("slot_bytes", slot_bytes, least=0, unit="bytes", do=_OR_NONE)
+            else validate_int("slot_bytes", slot_bytes, least=0, unit="bytes", do=_OR_NONE)
         )
         self.memory_bytes = checked(memory_bytes)
         self.prefetch_bytes = (
             None
             if prefetch_bytes is None
-            else whole("prefetch_bytes", prefetch_bytes, least=0, unit="bytes", do=_OR_NONE)
+            else validate_int("prefetch_bytes", prefetch_bytes, least=0, unit="bytes", do=_OR_NONE)
         )
-        self.max_restarts = whole("max_restarts", max_restarts, least=0)
-        self.main_prefetch_cnt = whole("main_prefetch_cnt", main_prefetch_cnt, least=0)
+        self.max_restarts = validate_int("max_restarts", max_restarts, least=0)
+        self.main_prefetch_cnt = validate_int("main_prefetch_cnt", main_prefetch_cnt, least=0)
         self.hooks = checked_hooks(worker_init_fn, worker_reset_fn)
         self._pool: WorkerPool | None = None
         self._staying = False
-        self._once = Once()
+        self._once = WarnOnce()
         self._check()
         self._budget = SlotBudget(self.slot_bytes)
 

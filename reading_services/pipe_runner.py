@@ -11,8 +11,8 @@ from torch.utils.data import IterDataPipe
 
 from ..batching import NOWHERE, STANDING, Job
 from ..batching.recipe import the_batch
-from ..core import Origin, Stream
-from ..core.errors import PLACED, placed
+from ..core import CallSite, Stream
+from ..core.errors import LOCATABLE, add_location
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
@@ -61,12 +61,12 @@ class Step(IterDataPipe[Any]):
                 made = next(items)
             except StopIteration:
                 return
-            except PLACED as error:
+            except LOCATABLE as error:
                 # A StopIteration of a user's function ends its pipe's generator, whose frame,
                 # where the pipe is looked up otherwise, is not in the traceback of what follows.
                 ended = isinstance(error.__cause__, StopIteration)
                 origin = origin_of(self.parent) if ended else None
-                raise placed(error, origin, *self._at())  # noqa: B904  the very same error
+                raise add_location(error, origin, *self._at())  # noqa: B904  the very same error
             finally:
                 STANDING.at(step, item)
             yield made
@@ -125,19 +125,19 @@ class PipeRunner:
         try:
             with guard:
                 made = list(self.sink)
-        except PLACED as error:
+        except LOCATABLE as error:
             at = error_location(error)
-            raise placed(as_raised(error), at, job.cases(), job.place())  # noqa: B904
+            raise add_location(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
             self.handoff.job, self.handoff.seeds = _NO_JOB, None
             STANDING.at(NOWHERE)
         return the_batch(job, made, filters=self._filters)
 
 
-def written_last(pipes: list[Pipe]) -> Origin | None:
+def written_last(pipes: list[Pipe]) -> CallSite | None:
     """Return the last of some pipes, as the user wrote it, for what it yields."""
     shown = [pipe for pipe in pipes if not traits_of(pipe).watches]
-    return (origin_of(shown[-1]) or Origin(describe(shown[-1]), "", 0)) if shown else None
+    return (origin_of(shown[-1]) or CallSite(describe(shown[-1]), "", 0)) if shown else None
 
 
 def _seed_of_item(job: Job, seed: int, epoch: int, item: int) -> int:

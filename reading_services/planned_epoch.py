@@ -9,9 +9,9 @@ from itertools import takewhile
 from typing import Any, NoReturn
 
 from ..batching import Job
+from ..core.call_site import warn
+from ..core.counters import PIPE_STATS
 from ..core.errors import NotPicklable, VolumeChanged, WorkerDied, WorkerReplaced
-from ..core.ledger import LEDGER
-from ..core.origin import warn
 from ..datapipes.datapipe import without_opening
 from .memory_budget import PrefetchBudget
 from .place import Place
@@ -188,7 +188,7 @@ class PooledEpoch:
         VolumeChanged
             It reads another version of a volume than another worker.
         """
-        LEDGER.merge(answer.report.ledger)
+        PIPE_STATS.merge(answer.report.ledger)
         for opened in answer.report.versions:
             if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
                 self._pool.broken = True

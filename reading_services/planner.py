@@ -10,7 +10,7 @@ from typing import Any
 
 from ..batching import ErrorPolicy, Failure, Job
 from ..core import Stream
-from ..core.errors import placed
+from ..core.errors import add_location
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import Excuses, excusing
 from ..datapipes.epoch import items_from, set_epoch
@@ -142,4 +142,4 @@ def draws_globally(planner: Pipe) -> bool:
 
 def _placed(error: Exception) -> Exception:
     """Return an error of a planner's pipe with its place: what comes of its item is not known."""
-    return placed(as_raised(error), error_location(error), *failed_item(error))
+    return add_location(as_raised(error), error_location(error), *failed_item(error))

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.iter import ShardingFilter
 
 from ..core import Stream
-from ..core.errors import PLACED, GraphError, placed
-from ..core.origin import shorten
+from ..core.call_site import shorten
+from ..core.errors import LOCATABLE, GraphError, add_location
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
 from ..datapipes.epoch import numbered, set_epoch
@@ -315,9 +315,9 @@ class Replica:
         except StopIteration:
             self._items = None
             raise
-        except PLACED as error:
+        except LOCATABLE as error:
             at = error_location(error)
-            raise placed(as_raised(error), at, item=self._place(index))  # noqa: B904  the very same
+            raise add_location(as_raised(error), at, item=self._place(index))  # noqa: B904  the very same
 
     def _place(self, index: int) -> str:
         of = f" of share {self.share.number}" if self.share.count > 1 else ""

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from ..core.call_site import shorten
 from ..core.errors import NotPicklable, WorkerDied
-from ..core.origin import shorten
 from .memory_budget import PrefetchBudget
 from .place import Place
 from .planned_epoch import PooledEpoch, Restarts, raise_from_worker

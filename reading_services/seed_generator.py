@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from ..core import Stream
-from ..core.whole import whole
+from ..core.validate import validate_int
 
 MAX_SEED = 2**64
 
@@ -40,7 +40,7 @@ class SeedGenerator:
 
     def seed(self, seed: int) -> SeedGenerator:
         """Begin anew from ``seed``; the worker stays the same."""
-        self._seed = whole("seed", seed, least=0, below=MAX_SEED)
+        self._seed = validate_int("seed", seed, least=0, below=MAX_SEED)
         self._shared = self._own = 0
         return self
 
@@ -62,7 +62,7 @@ class SeedGenerator:
         ValueError
             If ``worker_id`` is negative.
         """
-        worker_id = whole("worker_id", worker_id, least=0)
+        worker_id = validate_int("worker_id", worker_id, least=0)
         spawned = self if inplace else copy.copy(self)
         spawned._worker = (*self._worker, worker_id)
         spawned._own = 0

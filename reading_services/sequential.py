@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ..core.origin import shorten
+from ..core.call_site import shorten
 from ..graph import Pipe
 from ..volumes.scheme import Budget
 from .distributed import DistributedReadingService, OneRank, run_divided, shares_of

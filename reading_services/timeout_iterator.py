@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ..adapters import Limits
 from ..batching import NOWHERE, STANDING
 from ..core.errors import ItemTimeout
-from ..core.waits import wait_of
+from ..core.locks import timeout_or_none
 from ..datapipes.background_iterator import join_threads, note_progress
 from ..datapipes.tensors import bytes_of
 from ..graph import frame_location, frame_pipe
@@ -130,7 +130,7 @@ class TimeoutIterator:
             left = end - time.monotonic()
             try:
                 wait = left if self._poll is None else min(left, self._poll)
-                return self._answers.get(timeout=wait_of(wait))
+                return self._answers.get(timeout=timeout_or_none(wait))
             except queue.Empty:
                 now = time.monotonic()
             if now >= end:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..adapters import limits_of
 from ..core import Stream
-from ..core.errors import placed
+from ..core.errors import add_location
 from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, clone, error_location, is_pipe
 from .place import Place
@@ -205,7 +205,7 @@ class TorchdataEpoch:
         except StopIteration:
             raise
         except Exception as error:
-            raise placed(as_raised(error), error_location(error))  # noqa: B904  the very same error
+            raise add_location(as_raised(error), error_location(error))  # noqa: B904  the very same error
 
     def close(self) -> None:
         """End the pass, and tell the service."""

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from ..adapters import Hints, Limits, hints_of, limits_of, policy_of
 from ..batching import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
-from ..core import Origin
-from ..core.remembered import cached_property
+from ..core import CallSite
+from ..core.lru_cache import cached_property
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
 from ..datapipes.foreign import RANKS, WORKERS
@@ -73,7 +73,7 @@ class WorkerStatus:
 
     what: str
     """The batch, its cases and their files."""
-    origin: Origin | None = None
+    origin: CallSite | None = None
     """The pipe that it runs, as the user wrote it."""
     seconds: float = math.inf
     """For how long it may be at that."""

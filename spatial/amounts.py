@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ..core.amounts import (
-    Entry,
+from ..core.likely_mistakes import numbers_of
+from ..core.validate import (
+    ParameterRange,
     as_choice,
     as_count,
-    as_entry,
     as_flag,
     as_keys,
     as_probability,
-    ends_of,
+    bounds_of,
     entries_of,
-    entry_at,
     is_integer,
+    parse_range,
+    value_at,
 )
-from ..core.likely_mistakes import numbers_of
 
 __all__ = [
     "MOST_VOXELS",
@@ -40,14 +40,14 @@ __all__ = [
     "as_probabilities",
     "as_probability",
     "as_triple",
+    "bounds_of",
     "draw_amount",
-    "ends_of",
     "entries_of",
     "is_integer",
     "per_axis",
 ]
 
-Amount = Entry | tuple[Entry, Entry, Entry]
+Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]
 """A scalar, a range (low, high), or three entries, each a scalar or a range."""
 
 MOST_VOXELS = 2**24
@@ -112,8 +112,8 @@ def as_factor(name: str, value: Any) -> Amount:
     return amount
 
 
-def _entry(name: str, value: Any, positive: bool) -> Entry:
-    return as_entry(name, value, positive=positive, forms=_FORMS)
+def _entry(name: str, value: Any, positive: bool) -> ParameterRange:
+    return parse_range(name, value, positive=positive, forms=_FORMS)
 
 
 def draw_amount(
@@ -139,10 +139,10 @@ def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) 
         return [amount] * 3
     if shared and len(amount) == 2:
         random = (random[0],) * 3
-    return [entry_at(entry, u) for entry, u in zip(per_axis(amount), random, strict=True)]
+    return [value_at(entry, u) for entry, u in zip(per_axis(amount), random, strict=True)]
 
 
-def per_axis(amount: Amount) -> tuple[Entry, Entry, Entry]:
+def per_axis(amount: Amount) -> tuple[ParameterRange, ParameterRange, ParameterRange]:
     """Return what an amount says for each axis.
 
     Examples

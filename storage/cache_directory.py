@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ..core.call_site import WarnOnce
 from ..core.errors import CacheUnused, VolumeReadError
-from ..core.origin import Once
 from .location import is_url, local_path, public_name
 
 DIRECTORY_VARIABLE = "VOXPIPE_CACHE"
@@ -41,7 +41,7 @@ _BLOCK = 4096
 # The first line of an entry: its kind, its length in bytes and their digest.
 _MAGIC = b"voxpipe-entry-1"
 _LONGEST_LINE = 128
-_ONCE = Once()
+_ONCE = WarnOnce()
 _BETWEEN_REMOVALS = 64
 _until_removal = _BETWEEN_REMOVALS
 

@@ -15,7 +15,7 @@ import os
 from functools import partial
 from itertools import islice
 
-from ..core.turns import Turns
+from ..core.locks import DeferredLock
 from .box_blocks import Blocks
 
 MOST_BYTES = 128 * 1024**2
@@ -52,7 +52,7 @@ class Hints:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
         self.told_bytes = 0
-        self._lock = Turns()
+        self._lock = DeferredLock()
         self._warm = self._passed = 0
 
     def worth_asking(self) -> bool:
@@ -103,14 +103,14 @@ class Hints:
 
     def release(self, size: int) -> None:
         """Make room for ``size`` bytes."""
-        self._lock.soon(partial(self._release, size))
+        self._lock.defer(partial(self._release, size))
 
     def _release(self, size: int) -> None:
         self.told_bytes -= size
 
     def forget_parent(self) -> None:
         """Start anew in a forked child, which has told nothing."""
-        self._lock = Turns()
+        self._lock = DeferredLock()
         self.told_bytes = self._warm = self._passed = 0
 
 

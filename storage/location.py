@@ -20,7 +20,7 @@ from ..core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
-from ..core.hidden import public_name, public_text, urls_in
+from ..core.redact import public_name, public_text, urls_in
 
 __all__ = [
     "absolute_place",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from ..core.hidden import public_name, public_text, secrets_in
+from ..core.redact import public_name, public_text, secrets_in
 
 # Options whose values are no secrets, and would make texts unreadable if they were cut out.
 _PUBLIC = {

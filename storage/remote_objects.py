@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..core.hidden import origin_of
+from ..core.redact import origin_of
 from .content import content_key
 from .location import public_name
 from .ranges import MOST_DOCUMENT_BYTES, ReadRange

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..core.turns import Turns
+from ..core.locks import DeferredLock
 
 K = TypeVar("K", bound=tuple[Any, ...])
 """A chunk of numbers, or the key of an object that holds many."""
@@ -47,7 +47,7 @@ class SmallAnswers:
         self.most_bytes, self.most_each = most_bytes, most_each
         self.held_bytes = 0
         self._answers: OrderedDict[tuple[str, tuple[Any, ...]], memoryview | None] = OrderedDict()
-        self._lock = Turns()
+        self._lock = DeferredLock()
 
     def found(self, token: str, chunks: Sequence[K]) -> dict[K, memoryview | None]:
         """Return those of the chunks that are here; None for one that is not stored."""
@@ -90,7 +90,7 @@ class SmallAnswers:
 
     def clear(self) -> None:
         """Drop everything."""
-        self._lock.soon(self._clear)
+        self._lock.defer(self._clear)
 
     def _clear(self) -> None:
         self._answers.clear()
@@ -98,7 +98,7 @@ class SmallAnswers:
 
     def forget_parent(self) -> None:
         """Leave behind a lock that a thread of the parent may have held at the fork."""
-        self._lock = Turns()
+        self._lock = DeferredLock()
 
     def __len__(self) -> int:
         return len(self._answers)

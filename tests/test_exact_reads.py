@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core import TALLY, ChunkGrid, Region
+from voxpipe.core import IO_COUNTERS, ChunkGrid, Region
 
 zarr = pytest.importorskip("zarr")
 
@@ -45,9 +45,9 @@ def test_a_rotated_patch_reads_the_chunks_of_its_region_once(stored):
     pipe = pipe.batch_patches(1)
 
     with vp.DataLoader2(pipe, vp.FuseSpatial(), seed=3) as loader:
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         (batch,) = list(loader)
-        done = TALLY - before
+        done = IO_COUNTERS - before
 
     region = Region(*zip(*batch["meta"][0]["sources"]["image"]["region"], strict=True))
     touched = list(ChunkGrid(SHAPE, CHUNK).touched(region))

@@ -10,7 +10,7 @@ import nibabel
 import numpy as np
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 
 
 def write_phantom(folder, number):
@@ -43,7 +43,7 @@ def main():
             .normalize()
             .batch_patches(4)
         )
-        assert TALLY.reads == 0
+        assert IO_COUNTERS.reads == 0
 
         # 2. Look at what will happen. This reads headers.
         loader = vp.DataLoader2(pipe, [vp.FuseSpatial(), vp.Profile()], seed=7)

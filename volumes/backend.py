@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import BadHeader, SampleError, UnknownFormat
-from ..core.remembered import cached_property
+from ..core.lru_cache import cached_property
 from ..storage.content import array_key, content_key
 from .chunks.cuts import Cuts, Needed
 from .fetched import touch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..core import TALLY, OrientedBox, Region
+from ..core import IO_COUNTERS, OrientedBox, Region
 from ..core.errors import BadHeader, CorruptVolume, OutOfVolume, VolumeChanged, VolumeTooLarge
 from ..core.memory import usable_memory
 from .backend import Backend
@@ -47,10 +47,10 @@ def _tallied(
 ) -> Voxels:
     if box is not None and backend.culls:
         culling: Any = backend  # which takes the box, as it says
-        TALLY.count(reads=1, bytes_read=culling.touched_bytes(region, channels, box))
+        IO_COUNTERS.count(reads=1, bytes_read=culling.touched_bytes(region, channels, box))
         voxels: Voxels = culling.read(region, channels, box)
         return voxels
-    TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
+    IO_COUNTERS.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
     return backend.read(region, channels)
 
 

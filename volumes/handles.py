@@ -15,8 +15,8 @@ from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
 from ..core.errors import VolumeChanged
-from ..core.remembered import Remembered
-from ..core.turns import Turns
+from ..core.locks import DeferredLock
+from ..core.lru_cache import LRUCache
 from ..storage.read_ahead import AHEAD
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS
@@ -66,7 +66,7 @@ class Handles:
         self._most, self._most_remote = most, most_remote
         self._most_bytes = most_bytes
         self._owner = os.getpid()
-        self._lock = Turns()
+        self._lock = DeferredLock()
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         # What a forked child found of its parent. Dropping it would run the parent's
         # clean-up in the child, with locks and threads that do not exist there.
@@ -151,13 +151,13 @@ class Handles:
 
     def close(self) -> None:
         """Drop every handle."""
-        self._lock.soon(self._handles.clear)
+        self._lock.defer(self._handles.clear)
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, whose locks may be held by threads it lacks."""
         self._inherited.append(self._handles)
         self._owner = os.getpid()
-        self._lock = Turns()
+        self._lock = DeferredLock()
         self._handles = OrderedDict()
 
     def __len__(self) -> int:
@@ -223,7 +223,7 @@ class Versions:
     """
 
     def __init__(self) -> None:
-        self._first: Remembered[Opened] = Remembered(MOST_VERSIONS)
+        self._first: LRUCache[Opened] = LRUCache(MOST_VERSIONS)
         self._new: deque[Opened] = deque(maxlen=MOST_VERSIONS)
 
     def first(self, opened: Opened) -> Opened:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import VolumeReadError
-from ..core.remembered import cached_property
+from ..core.lru_cache import cached_property
 from ..storage.cache_directory import FAILING, cache_directory, read_kept, warn_unused, write_kept
 from ..storage.content import array_key, quick_key
 from ..storage.waiting import made_once

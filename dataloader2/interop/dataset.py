@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ...batching import Failure
 from ...core.errors import TooManyFailures
-from ...core.whole import whole
+from ...core.validate import validate_int
 from ...graph import Pipe, clone, verify
 from ...reading_services.place import Place
 from ...reading_services.seed_generator import MAX_SEED
@@ -98,7 +98,7 @@ class ResumableDataset(IterableDataset[Any]):
     ) -> None:
         self._datapipe = clone(verify(datapipe))
         self._adapters = listed(datapipe_adapter_fn)
-        self._seed = None if seed is None else whole("seed", seed, least=0, below=MAX_SEED)
+        self._seed = None if seed is None else validate_int("seed", seed, least=0, below=MAX_SEED)
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
-from ...core.errors import placed
-from ...core.origin import warn
-from ...core.turns import ForkSafeLock
-from ...core.whole import whole
+from ...core.call_site import warn
+from ...core.errors import add_location
+from ...core.locks import ForkSafeLock
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, Running, length_of
 from ..forms import offered
@@ -61,7 +61,7 @@ class Trunk(Running):
         super().__init__()
         self.parent = parent
         self.count = count
-        self.buffer_size = whole("buffer_size", buffer_size, least=UNBOUNDED)
+        self.buffer_size = validate_int("buffer_size", buffer_size, least=UNBOUNDED)
         self.buffer_bytes = limit_of_bytes(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
         if self.buffer_bytes is None:
             text = f"Unlimited buffer size is set for `{self.chained}`: a branch that is read much "
@@ -181,7 +181,7 @@ class Trunk(Running):
         text = f"{self.chained}() buffer overflow, {what}: one branch is read that much further "
         text += f"than another. Read them in turn, or give a larger {more}."
         error = BufferError(text)
-        placed(error, self.origin)
+        add_location(error, self.origin)
         return error
 
     def _drop(self) -> None:
@@ -254,7 +254,7 @@ def columns_kept(sequence_length: int, columns_to_skip: Sequence[int] | None) ->
         If none is left.
     """
     skipped = {*(columns_to_skip or ())}
-    length = whole("sequence_length", sequence_length, least=1)
+    length = validate_int("sequence_length", sequence_length, least=1)
     kept = [column for column in range(length) if column not in skipped]
     if not kept:
         msg = f"unzip() skips all {length} columns; leave one out of columns_to_skip="
@@ -374,7 +374,7 @@ class RoundRobinDemultiplexer(DataPipe):
         buffer_bytes: int | None = None,
     ) -> list[Any]:
         """Return the pipes."""
-        if whole("num_instances", num_instances, least=1) == 1:
+        if validate_int("num_instances", num_instances, least=1) == 1:
             text = "The operation of `round_robin_demux` with `num_instances=1` is an no-op and "
             warn(text + "returns the provided `datapipe` in a list directly", UserWarning)
             return [datapipe]

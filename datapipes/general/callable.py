@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
-from ...core.whole import whole
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..epoch import Shuffling
@@ -113,7 +113,7 @@ class ShuffledFlatMapper(Shuffling):
         self.parent = datapipe
         self.fn = itself if fn is None else fn
         self.columns = Columns.checked(self.fn, input_col, None)
-        self.buffer_size = whole("buffer_size", buffer_size, least=1)
+        self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the items."""
@@ -189,7 +189,7 @@ class BatchMapper(DataPipe):
         super().__init__()
         self.parent = datapipe
         self.fn = function("fn", fn)
-        self.batch_size = whole("batch_size", batch_size, least=1)
+        self.batch_size = validate_int("batch_size", batch_size, least=1)
         self.input_col = input_col
 
     def __iter__(self) -> Iterator[Any]:

@@ -9,8 +9,8 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ...core import Stream
-from ...core.origin import Origin, warn
-from ...core.whole import whole
+from ...core.call_site import CallSite, warn
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..epoch import Drawing
@@ -198,7 +198,7 @@ class IterKeyZipper(DataPipe):
         self.ref_key_fn = key_fn if ref_key_fn is None else function("ref_key_fn", ref_key_fn)
         self.keep_key = keep_key
         self.buffer_size = (
-            None if buffer_size is None else whole("buffer_size", buffer_size, least=1)
+            None if buffer_size is None else validate_int("buffer_size", buffer_size, least=1)
         )
         self.buffer_bytes = limit_of_bytes(buffer_bytes, unbounded=buffer_size is None)
         self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
@@ -415,7 +415,7 @@ class SampleMultiplexer(Drawing):
         # The pipes were arguments: kept as such, they would travel along with every copy.
         self._arguments = ((self.weights,), {"seed": seed})
         call = f"SampleMultiplexer({len(self.parents)} pipes)"
-        self.origin = Origin(call, self.origin.file, self.origin.line)
+        self.origin = CallSite(call, self.origin.file, self.origin.line)
 
     def reset(self) -> None:
         """Seed the generator for a pass."""

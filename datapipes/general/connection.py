@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from ...core.hidden import Hidden, public_value
+from ...core.redact import Redacted, public_value
 from ...storage.location import public_name, remote_errors
 from ...storage.redaction import Secrets
 from ...storage.retry import Attempts, default_retry, retried_here
@@ -27,7 +27,7 @@ class Connected(DataPipe):
         """Remember where the pipe was written, without its options and without queries of URLs."""
         shown = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
         if len(shown) < len(kwargs):
-            shown["storage_options"] = Hidden(kwargs)
+            shown["storage_options"] = Redacted(kwargs)
         made = super().__new__(
             cls, *map(public_value, args), **{k: public_value(v) for k, v in shown.items()}
         )
@@ -35,10 +35,10 @@ class Connected(DataPipe):
         return made
 
 
-def options_of(given: Mapping[str, Any]) -> Hidden:
+def options_of(given: Mapping[str, Any]) -> Redacted:
     """Return connection options, those in ``storage_options`` and those beside it."""
     beside = {key: value for key, value in given.items() if key != "storage_options"}
-    return Hidden({**(given.get("storage_options") or {}), **beside})
+    return Redacted({**(given.get("storage_options") or {}), **beside})
 
 
 def tried(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
-from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache, placed
+from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache, add_location
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits, parents_of, walk
 from ...storage.ranges import open_regular
@@ -485,7 +485,7 @@ class EndOnDiskCacheHolder(DataPipe):
                 made.append(str(os.fspath(path)))
                 del data
         except Exception as error:
-            raise placed(error, self.origin)  # noqa: B904  the very same error
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
         finally:
             # Nothing stays open that only the error remembers.
             janitor(found)

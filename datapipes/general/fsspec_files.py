@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.utils.common import StreamWrapper, match_masks
 
-from ...core.errors import placed
-from ...core.hidden import Hidden
+from ...core.errors import add_location
+from ...core.redact import Redacted
 from ...graph import Pipe, Traits, is_pipe
 from ...storage.fsspec_ranges import reached
 from ...storage.location import is_url, local_path, public_name, remote_errors
@@ -72,7 +72,7 @@ class FSSpecFileLister(Connected):
         if not is_pipe(root):
             self.parent = IterableWrapper([root] if isinstance(root, str) else list(root))
         self.masks = masks
-        self.storage_options: Hidden = options_of(options)
+        self.storage_options: Redacted = options_of(options)
 
     def __iter__(self) -> Iterator[str]:
         """Yield what each folder holds."""
@@ -168,8 +168,8 @@ class FSSpecFileOpener(Connected):
         super().__init__()
         self.parent = parent
         self.mode = mode
-        self.kwargs_for_open = Hidden(kwargs_for_open or {})
-        self.storage_options: Hidden = options_of(options)
+        self.kwargs_for_open = Redacted(kwargs_for_open or {})
+        self.storage_options: Redacted = options_of(options)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the streams; each is closed with its last reference."""
@@ -177,7 +177,7 @@ class FSSpecFileOpener(Connected):
             try:
                 stream = self._opened(url)
             except Exception as error:
-                raise placed(error, self.origin)  # noqa: B904  the very same error
+                raise add_location(error, self.origin)  # noqa: B904  the very same error
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream
 
@@ -256,8 +256,8 @@ class FSSpecSaver(Connected):
         self.parent = parent
         self.mode = mode
         self.filepath_fn = filepath_fn
-        self.kwargs_for_open = Hidden(kwargs_for_open or {})
-        self.storage_options: Hidden = options_of(options)
+        self.kwargs_for_open = Redacted(kwargs_for_open or {})
+        self.storage_options: Redacted = options_of(options)
 
     @property
     def traits(self) -> Traits:
@@ -273,7 +273,7 @@ class FSSpecSaver(Connected):
             try:
                 self._write(url, data)
             except Exception as error:
-                raise placed(error, self.origin)  # noqa: B904  the very same error
+                raise add_location(error, self.origin)  # noqa: B904  the very same error
             finally:
                 janitor(data)
             yield url

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch.utils.data import DataChunk
 
-from ...core.whole import whole
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..epoch import Shuffling, in_new_order
@@ -62,9 +62,9 @@ class BucketBatcher(DataPipe):
         use_in_batch_shuffle: bool = True,
     ) -> Any:
         """Return the last pipe of the chain."""
-        whole("batch_size", batch_size, least=1)
-        bucket = batch_size * whole("batch_num", batch_num, least=1)
-        pool = bucket * whole("bucket_num", bucket_num, least=1)
+        validate_int("batch_size", batch_size, least=1)
+        bucket = batch_size * validate_int("batch_num", batch_num, least=1)
+        pool = bucket * validate_int("bucket_num", bucket_num, least=1)
         if bucket_num > 1 or sort_key is None:
             datapipe = _shuffled(datapipe, pool, whole_pools=use_in_batch_shuffle)
         if sort_key is not None:
@@ -143,7 +143,7 @@ class MaxTokenBucketizer(DataPipe):
         self.max_token_count = max_token_count
         self.len_fn = function("len_fn", len_fn)
         self.min_len, self.max_len = min_len, longest
-        self.buffer_size = whole("buffer_size", buffer_size, least=1)
+        self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
         self.include_padding = include_padding
 
     def __iter__(self) -> Iterator[DataChunk[Any]]:

@@ -15,9 +15,9 @@ from weakref import WeakSet
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
-from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, placed
-from ...core.hidden import Hidden
-from ...core.origin import warn
+from ...core.call_site import warn
+from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, add_location
+from ...core.redact import Redacted
 from ...graph import Pipe, Traits
 from ...storage.location import public_name, remote_errors
 from ...storage.redaction import Secrets
@@ -341,7 +341,7 @@ class _Reader(Connected):
         self.parent = parent
         self.timeout = timeout
         self.skip_on_error = skip_on_error
-        self.storage_options: Hidden = options_of(options)
+        self.storage_options: Redacted = options_of(options)
 
     @property
     def traits(self) -> Traits:
@@ -360,7 +360,7 @@ class _Reader(Connected):
                     text = f"{what}: {public_name(url)} is left out, skipping to the next"
                     warn("\n".join([text, *more]), UserWarning, self.origin)
                     continue
-                raise placed(error, self.origin)  # noqa: B904  the very same error
+                raise add_location(error, self.origin)  # noqa: B904  the very same error
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream
 

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ...core import Sample
+from ...core.call_site import warn
 from ...core.errors import GraphError
-from ...core.origin import warn
 from ...graph import Pipe, Traits, describe, walk
 from ...spatial import LazyPatch, PendingPlan
 from ...spatial.lazy.stack import StackedPatch

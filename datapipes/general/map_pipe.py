@@ -14,9 +14,9 @@ from torch.utils.data.datapipes.map import SequenceWrapper as SequenceWrapper
 from torch.utils.data.datapipes.map import Shuffler as Shuffler
 from torch.utils.data.datapipes.map import Zipper as Zipper
 
-from ...core import Origin
-from ...core.origin import call_text, here, warn
-from ...core.turns import ForkSafeLock
+from ...core import CallSite
+from ...core.call_site import call_text, caller, warn
+from ...core.locks import ForkSafeLock
 from ...graph import Traits, is_pipe
 from ..datapipe import length_of, pipes_only, source_of
 from ..forms import offered
@@ -39,14 +39,14 @@ class MapPipe(MapDataPipe[Any]):
     """Name of the chained form."""
     running: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that :meth:`fresh` sets."""
-    origin: Origin
+    origin: CallSite
     """Where the user wrote it."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
         pipe = super().__new__(cls)
         shown = tuple(a for a in args if not is_pipe(a))
-        pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
+        pipe.origin = caller(call_text(cls.chained or cls.__name__, shown, kwargs))
         return pipe
 
     @property

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from ...core.whole import whole
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
@@ -77,7 +77,9 @@ class RandomSplitter(DataPipe):
         if target is not None and target not in weights:
             msg = f"`target={target}` does not match any key in `weights`."
             raise KeyError(msg)
-        division = Division(dict(weights), seed, whole("total_length", total_length, least=0))
+        division = Division(
+            dict(weights), seed, validate_int("total_length", total_length, least=0)
+        )
         parts = {name: SplitterIterator(source_datapipe, division, name) for name in weights}
         return list(parts.values()) if target is None else parts[target]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import HashMismatch, SampleError, placed
+from ...core.errors import HashMismatch, SampleError, add_location
 from ...graph import Pipe, Traits
 from ...storage.cache_directory import sync_folder
 from ...storage.location import remote_errors
@@ -211,7 +211,7 @@ class Saver(PerItem):
         try:
             write_whole(os.fspath(path), data)
         except Exception as error:
-            raise placed(error, self.origin)  # noqa: B904  the very same error
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
         return path
 
     def __len__(self) -> int:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from torch.utils.data import MapDataPipe
 
 from ...core import Sample, Stream
-from ...core.origin import warn
-from ...core.whole import whole
+from ...core.call_site import warn
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, PerItem, length_of
 from ..epoch import seed_again
@@ -51,7 +51,7 @@ class Header(DataPipe):
     def __init__(self, source_datapipe: Pipe, limit: int | None = 10) -> None:
         super().__init__()
         self.parent = source_datapipe
-        self.limit = None if limit is None else whole("limit", limit, least=0)
+        self.limit = None if limit is None else validate_int("limit", limit, least=0)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the first items."""
@@ -104,7 +104,7 @@ class LengthSetter(DataPipe):
     def __init__(self, source_datapipe: Pipe, length: int) -> None:
         super().__init__()
         self.parent = source_datapipe
-        self.length = whole("length", length, least=0)
+        self.length = validate_int("length", length, least=0)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the parent's items."""
@@ -148,7 +148,7 @@ class Cycler(DataPipe):
     def __init__(self, source_datapipe: Pipe, count: int | None = None) -> None:
         super().__init__()
         self.parent = source_datapipe
-        self.count = None if count is None else whole("count", count, least=0)
+        self.count = None if count is None else validate_int("count", count, least=0)
         self._seed: int | None = None
 
     def set_seed(self, seed: int) -> Cycler:
@@ -211,7 +211,7 @@ class Repeater(DataPipe):
     def __init__(self, source_datapipe: Pipe, times: int) -> None:
         super().__init__()
         self.parent = source_datapipe
-        self.times = whole("times", times, least=2)
+        self.times = validate_int("times", times, least=2)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield every item as often as was asked for."""

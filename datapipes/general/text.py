@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from ...core.errors import StreamError, placed
+from ...core.errors import StreamError, add_location
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, PerItem
 from ..forms import offered
@@ -276,7 +276,7 @@ class JsonParser(PerItem):
         try:
             return name, json.loads(data, **self.kwargs)
         except (ValueError, RecursionError) as error:
-            raise placed(error, self.origin, name)  # noqa: B904  the very same error
+            raise add_location(error, self.origin, name)  # noqa: B904  the very same error
 
     def __len__(self) -> int:
         """Return the length of the parent."""

@@ -18,8 +18,8 @@ from concurrent.futures.thread import BrokenThreadPool
 from itertools import islice
 from typing import Any, ClassVar
 
-from ...core.errors import placed
-from ...core.whole import whole
+from ...core.errors import add_location
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..background_iterator import join_threads, note_progress, warn_still_running
 from ..datapipe import DataPipe, length_of
@@ -183,11 +183,11 @@ class ThreadPoolMapper(DataPipe):
         self.parent = source_datapipe
         self.fn = fn
         self.columns = Columns.checked(fn, input_col, output_col)
-        self.scheduled_tasks = whole("scheduled_tasks", scheduled_tasks, least=1)
+        self.scheduled_tasks = validate_int("scheduled_tasks", scheduled_tasks, least=1)
         self.max_workers = (
-            None if max_workers is None else whole("max_workers", max_workers, least=1)
+            None if max_workers is None else validate_int("max_workers", max_workers, least=1)
         )
-        self.buffer_bytes = whole("buffer_bytes", buffer_bytes, least=1, unit="bytes")
+        self.buffer_bytes = validate_int("buffer_bytes", buffer_bytes, least=1, unit="bytes")
         self.threadpool_kwargs = threadpool_kwargs
 
     def __iter__(self) -> Iterator[Any]:
@@ -301,15 +301,15 @@ class BatchAsyncMapper(DataPipe):
             raise ValueError(msg)
         self.parent = source_datapipe
         self.async_fn = async_fn
-        self.batch_size = whole("batch_size", batch_size, least=1)
+        self.batch_size = validate_int("batch_size", batch_size, least=1)
         self.columns = Columns.checked(async_fn, input_col, output_col)
-        self.max_concurrency = whole("max_concurrency", max_concurrency, least=1)
+        self.max_concurrency = validate_int("max_concurrency", max_concurrency, least=1)
         self.flat = flatten
         usual = BUFFER_BYTES if flatten else WAITING_BYTES
         self.buffer_bytes = (
             usual
             if buffer_bytes is None
-            else whole("buffer_bytes", buffer_bytes, least=1, unit="bytes")
+            else validate_int("buffer_bytes", buffer_bytes, least=1, unit="bytes")
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -359,7 +359,7 @@ class BatchAsyncMapper(DataPipe):
                 f"buffer_bytes is {self.buffer_bytes}. Give a smaller batch_size=, a larger "
                 "buffer_bytes=, or flatten=True, which makes fewer at once."
             )
-            raise placed(error, self.origin)
+            raise add_location(error, self.origin)
 
     async def _all_of(self, group: list[Any]) -> list[Any]:
         turn = asyncio.Semaphore(self.max_concurrency)

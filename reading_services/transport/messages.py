@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from ...core.ledger import Entry, Key
+from ...core.counters import Key, PipeCounts
 from ...volumes.handles import Opened
 
 
@@ -78,7 +78,7 @@ class RetireSlot:
 class Report:
     """What a worker did besides making the batch."""
 
-    ledger: dict[Key, Entry] = field(default_factory=dict)
+    ledger: dict[Key, PipeCounts] = field(default_factory=dict)
     warnings: tuple[tuple[str, type[Warning]], ...] = ()
     versions: tuple[Opened, ...] = ()
     """Which versions of volumes it has opened."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.waits import wait_of
+from ...core.locks import timeout_or_none
 
 _FAILED = ctypes.c_void_p(-1).value
 _LIBC = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
@@ -101,7 +101,7 @@ def limit_waits(channel: Connection, seconds: float) -> None:
     """
     if sys.platform == "win32":
         return  # pipes of another kind, without such limits
-    wait = wait_of(seconds) or 0.0  # the system's word for no limit
+    wait = timeout_or_none(seconds) or 0.0  # the system's word for no limit
     limit = struct.pack("ll", int(wait), int(wait % 1 * 1e6))
     with _socket_of(channel) as twin:
         twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...batching import ArraySpec, OwnMemory
+from ...core.call_site import warn
 from ...core.errors import SlotsUsedUp
-from ...core.origin import warn
 from .shared_memory import SharedMemory
 
 # Arrays in a slot start on a cache line, which also suits every vector load.

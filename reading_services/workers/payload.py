@@ -11,8 +11,8 @@ from importlib import util
 from typing import Any
 
 from ...batching import ApplyValue, Job
+from ...core.call_site import shorten
 from ...core.errors import NotPicklable
-from ...core.origin import shorten
 from ...graph import Pipe, describe, is_pipe, origin_of, walk
 from ...intensity import ValueStep
 from ...volumes import custom_backends, custom_decoders

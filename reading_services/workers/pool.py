@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from ...adapters import Limits
 from ...batching import Job
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
-from ...core.waits import wait_of
+from ...core.locks import timeout_or_none
 from ...storage.joining import Table
 from ..memory_budget import SlotBudget
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
@@ -337,7 +337,7 @@ class WorkerPool:
             by_handle[worker.process.sentinel] = worker
         left, poll = deadline - time.monotonic(), self.limits.poll
         handles = [self._woken, *by_handle]
-        ready = connection.wait(handles, wait_of(left if poll is None else min(left, poll)))
+        ready = connection.wait(handles, timeout_or_none(left if poll is None else min(left, poll)))
         if self._woken in ready:
             self._woken.recv_bytes()
             return
@@ -457,7 +457,7 @@ class WorkerPool:
 def _kill(worker: Worker, end: float) -> None:
     """Kill a process that does not end by itself until then."""
     try:
-        worker.process.join(wait_of(end - time.monotonic()))
+        worker.process.join(timeout_or_none(end - time.monotonic()))
     finally:
         if worker.process.is_alive():
             worker.process.kill()
@@ -473,7 +473,7 @@ def _free(worker: Worker, end: float) -> None:
 
 def _reap(worker: Worker, seconds: float) -> None:
     """Free what is left of a process that has ended."""
-    worker.process.join(wait_of(seconds))
+    worker.process.join(timeout_or_none(seconds))
     # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
     if worker.process.exitcode is not None:
         worker.process.close()

@@ -20,7 +20,7 @@ from multiprocessing import process, spawn
 from typing import Any
 
 from ...core.errors import NotPicklable
-from ...core.turns import ForkSafeLock
+from ...core.locks import ForkSafeLock
 
 WORKER_NAME = "voxpipe-worker"
 """What the names of processes begin with that are started without the script."""

@@ -17,9 +17,9 @@ from multiprocessing import connection, get_context, parent_process, util
 from typing import Any
 
 from ...batching import STANDING, Job, using, using_threads
+from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
-from ...core.hidden import public_text
-from ...core.ledger import LEDGER
+from ...core.redact import public_text
 from ...spatial.lazy.virtual_volume import divide_tiles
 from ...storage.joining import Table, using_joinings
 from ...storage.read_ahead import AHEAD
@@ -115,7 +115,7 @@ def run_worker(
     adopt(settings.environment, os.environ)
     make_semaphores_nameless()
     keep_freed_memory()
-    LEDGER.take()  # a forked child inherits what its parent has counted
+    PIPE_STATS.take()  # a forked child inherits what its parent has counted
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
     divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
@@ -295,7 +295,7 @@ def _report(caught: list[warnings.WarningMessage], job: Any) -> Report:
     opened = VERSIONS.take()
     if isinstance(job, Job):
         opened = tuple(one._replace(case=job.cases_with(one.name)) for one in opened)
-    return Report(LEDGER.take(), told, opened)
+    return Report(PIPE_STATS.take(), told, opened)
 
 
 def _words(message: Warning | str) -> str:

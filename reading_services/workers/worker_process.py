@@ -19,7 +19,7 @@ from ...adapters import Limits
 from ...batching import NOWHERE
 from ...batching.standing import read
 from ...core.errors import WorkerDied
-from ...core.waits import wait_of
+from ...core.locks import timeout_or_none
 from ..memory_budget import SlotBudget
 from ..transport.batch_pickle import unpack
 from ..transport.shared_memory import SharedMemory, limit_waits
@@ -154,7 +154,7 @@ class Worker:
         seconds
             How long its end may take; a closed channel is seen before it.
         """
-        self.process.join(wait_of(seconds))
+        self.process.join(timeout_or_none(seconds))
         doing = self.busy_with()
         died = WorkerDied(
             f"worker {self.number} (pid {self.process.pid}) "

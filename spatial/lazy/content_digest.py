@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import GraphError
-from ...core.remembered import Remembered
+from ...core.lru_cache import LRUCache
 from ...storage.content import content_key, opened_key
 from ...volumes import Volume
 from ...volumes.conversion.convert import version_of
@@ -34,7 +34,7 @@ from ..volume_like import stored_of
 _REVISION = 1
 # Voxels in memory are looked at piece by piece: each is copied if it is not contiguous.
 _PIECE_BYTES = 32 * 1024**2
-_DIGESTS: Remembered[str] = Remembered()
+_DIGESTS: LRUCache[str] = LRUCache()
 
 
 def digest_of_made(made: Any, *, opened: bool = False) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core import OrientedBox, Region
 from ...core.errors import CacheBusy, DestinationBusy
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...storage.content import content_key
 from ...storage.decoded_cache import LOCK_TIMEOUT
 from ...storage.location import absolute_place, is_url

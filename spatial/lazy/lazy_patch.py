@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region, Sample, Stream
 from ...core.errors import GraphError, PatchSizeError, SampleError
+from ...core.lru_cache import cached_property
 from ...core.memory import refuse_beyond_memory
-from ...core.remembered import cached_property
-from ...core.stream import drawn_from
+from ...core.stream import stream_identity
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import applied, folded, types_of
@@ -453,7 +453,7 @@ class LazyPatch(NoArithmetic):
 
     def _stream(self, step: ValueStep) -> Stream:
         pending, name = self.pending, step.draws_from or step.stream_name
-        identity = drawn_from(pending.identity, step.depth, step.shared)
+        identity = stream_identity(pending.identity, step.depth, step.shared)
         return Stream(pending.seed, pending.epoch, identity, name)
 
     def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Drawn, PatchFacts]]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...core import Grid, Stream
 from ...core.errors import VolumeError
-from ...core.histogram import Floats, Histogram, together
-from ...core.remembered import Remembered
+from ...core.histogram import Floats, Histogram, merge_histograms
+from ...core.lru_cache import LRUCache
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from ...intensity.value_op import kept_percentile
 from ...storage.content import version_key
@@ -28,7 +28,7 @@ Acting = tuple[ValueStep, Drawn, Any]
 """A step that acts, with what it drew and its facts."""
 
 # Of numbers that a volume's histogram gave.
-_REMEMBERED: Remembered[float] = Remembered()
+_REMEMBERED: LRUCache[float] = LRUCache()
 
 # Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
 # voxel is found on either side of it, no lattice lies half way between two by design.
@@ -182,7 +182,7 @@ class PatchFacts:
                 for step, drawn, facts in part._changing:
                     histogram = histogram.mapped(_on_values(step, drawn, facts))
                 found.append(histogram)
-        return together(found)
+        return merge_histograms(found)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ...core.draws import RecordedDraw
 from ...core.errors import SampleError
-from ...core.recorded import Recorded
 from ...intensity import RemapLabels, ValueStep
 from ..ops.op import Step
 from ..volume_like import made_like
@@ -136,7 +136,7 @@ def streams_of(patch: LazyPatch) -> set[str]:
 def _recorded(step: S, draws: Mapping[str, Any]) -> S:
     if step.stream_name not in draws:
         return step
-    return replace(step, recorded=Recorded(draws[step.stream_name]))
+    return replace(step, recorded=RecordedDraw(draws[step.stream_name]))
 
 
 # What decides where to cut looks at a volume as it is stored. Where ``remap_labels`` came before,

@@ -17,8 +17,8 @@ import numpy as np
 from ...core import Grid, Stream
 from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
-from ...core.remembered import cached_property
-from ...core.stream import drawn_from
+from ...core.lru_cache import cached_property
+from ...core.stream import stream_identity
 from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source
 from ..plans.matrices import flat_axes, one_after_another
@@ -203,7 +203,7 @@ class PendingPlan:
         except IndexError:
             generator = Stream(0, 0, (), "").generator()
         for step in self.steps:
-            identity = drawn_from(self.identity, step.depth, step.shared)
+            identity = stream_identity(self.identity, step.depth, step.shared)
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
                 seen = self.whole(plan) if step.asks_stored else plan

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
 from ...volumes.chunks.cuts import Cuts, Needed

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...core import ChunkGrid, Grid, OrientedBox, Region, Sample
 from ...core.errors import SampleError
-from ...core.remembered import Remembered, cached_property
+from ...core.lru_cache import LRUCache, cached_property
 from ...volumes import Volume
 from ...volumes.axis_map import AxisMap
 from ...volumes.header import Header, Triple, affine_entries, affine_matrix
@@ -43,7 +43,7 @@ def _bytes(array: NDArray[Any]) -> int:
     return array.nbytes
 
 
-TILES: Remembered[NDArray[Any]] = Remembered(most=0, weigh=_bytes)
+TILES: LRUCache[NDArray[Any]] = LRUCache(most=0, weigh=_bytes)
 """The tiles that this process keeps in memory, for chains that ask for it."""
 
 

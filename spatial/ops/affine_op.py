@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.amounts import LATER
+from ...core.affine3x4 import NO_TURN, affine3x4, linear_of
 from ...core.likely_mistakes import offsets, radians
-from ...core.rows import NO_TURN, linear_of, rows_of
+from ...core.validate import LATER
 from ..amounts import (
     MOST_VOXELS,
     Amount,
@@ -163,7 +163,7 @@ class Affine:
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the mapped plan."""
-        rows = rows_of(drawn["matrix"])
+        rows = affine3x4(drawn["matrix"])
         shape = plan.shape if self.shape is None else self.shape
         step = pull_back(plan, linear_of(rows), rows[3::4], space=self.space, shape=shape)
         return plan.then(step, shape, lattice=False)

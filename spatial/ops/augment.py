@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...core.affine3x4 import NO_TURN
 from ...core.likely_mistakes import offsets, radians
-from ...core.rows import NO_TURN
 from ..amounts import Amount, amount_at, as_amount, as_factor, as_probabilities, as_probability
 from ..plans.matrices import Space, as_space, flat_axes, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan

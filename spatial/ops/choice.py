@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.choice import Choice
+from ...core.draws import Choice
 from ..plans.plan import SpatialPlan
 from .op import Drawn, SpatialOp, displaces
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.choice import Choice, Rule
+from ...core.draws import Choice, Rule
 from ...intensity import ValueOp
 from ...intensity.choice import ValueChoice
 from ...intensity.on_keys import OnKeys

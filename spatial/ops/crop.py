@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.amounts import LATER, is_number
 from ...core.errors import PatchSizeError
+from ...core.validate import LATER, is_number
 from ..amounts import as_choice, as_flag, as_triple, entries_of
 from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import without_noise

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import PatchSizeError
-from ..amounts import Amount, as_amount, as_count, as_probability, draw_amount, ends_of, per_axis
+from ..amounts import Amount, as_amount, as_count, as_probability, bounds_of, draw_amount, per_axis
 from ..plans.matrices import Space, as_space
 from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import without_noise
@@ -70,7 +70,7 @@ class Elastic:
         for axis, (entry, distance) in enumerate(
             zip(per_axis(self.amount), distances, strict=True)
         ):
-            least, most = ends_of(entry)
+            least, most = bounds_of(entry)
             if least < 0:
                 msg = f"amount is a distance of at least 0, got {self.amount!r}"
                 raise ValueError(msg)

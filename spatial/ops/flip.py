@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...core.rows import Rows, affine
+from ...core.affine3x4 import Affine3x4, affine
 from ..amounts import as_flag, as_probabilities, as_probability, entries_of, is_integer
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
@@ -88,7 +88,7 @@ class Flip:
         return f"flip {', '.join(each)}"
 
 
-def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Rows:
+def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Affine3x4:
     """Return the pull-back that reverses ``axes`` of the plan's output."""
     signs, shift = [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]
     for axis in axes:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ...core import Region
-from ...core.amounts import as_choice, as_count, as_flag, is_finite, is_integer
 from ...core.errors import PatchSizeError
 from ...core.likely_mistakes import parts
+from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer
 from ..plans.plan import SpatialPlan
 from .needs import BoxNeed, NotAnswered, is_statistic
 from .op import Drawn

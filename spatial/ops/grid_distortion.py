@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.amounts import as_flag, as_probability, entries_of, is_finite
+from ...core.validate import as_flag, as_probability, entries_of, is_finite
 from ..plans.plan import SpatialPlan
 from .affine_op import in_words
 from .op import Drawn

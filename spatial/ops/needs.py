@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import GraphError
-from ...core.histogram import together
+from ...core.histogram import merge_histograms
 from ...intensity.value_op import kept_percentile
 from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import box_to_output
@@ -106,7 +106,7 @@ def statistic(volume: Any, name: str) -> float:
 
     parts = getattr(volume, "parts", (volume,))
     if not on_one_grid(parts):
-        histogram = together([volume_histogram(part) for part in parts])
+        histogram = merge_histograms([volume_histogram(part) for part in parts])
         return histogram.mean if name == "mean" else histogram.percentile(float(name[1:]))
     recorded: Any = volume_statistics(volume)
     if name == "mean":

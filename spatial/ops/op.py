@@ -13,10 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ...core import Grid, Origin
-from ...core.origin import is_looking_ahead, looking_ahead
-from ...core.recorded import Recorded, refuse_unlike
-from ...core.stream import is_drawn
+from ...core import CallSite, Grid
+from ...core.call_site import is_looking_ahead, looking_ahead
+from ...core.draws import RecordedDraw, check_record
+from ...core.stream import is_random
 from ..plans.plan import SpatialPlan
 
 # Larger than what anybody crops: a place in it is drawn.
@@ -88,14 +88,14 @@ class Step:
     """What is done."""
     stream_name: str
     """Name of its random numbers: the name of the pipe, unique in the chain."""
-    origin: Origin | None = None
+    origin: CallSite | None = None
     """Where the user wrote it."""
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all. An op that was
     applied before patches were cut draws from the case, and is the same for all its patches."""
     shared: bool = False
     """Whether chains of other sources draw alike under this name, because the user gave it."""
-    recorded: Recorded | None = None
+    recorded: RecordedDraw | None = None
     """What it does in the place of what it would draw."""
 
     @property
@@ -118,9 +118,9 @@ class Step:
         if self.recorded is not None:
             return False
         if plan is not None:
-            return is_drawn(lambda generator: self.op.draw(generator, plan))
+            return is_random(lambda generator: self.op.draw(generator, plan))
         try:
-            return is_drawn(lambda generator: self.op.draw(generator, _ANY_PLAN))
+            return is_random(lambda generator: self.op.draw(generator, _ANY_PLAN))
         except Exception:  # an op may be the user's: it is asked again with the plan of an item
             return False
 
@@ -129,7 +129,7 @@ class Step:
         if self.recorded is None:
             return self.op.draw(generator, plan)
         drawn = self.recorded.drawn
-        refuse_unlike(self.op, drawn, lambda op: op.draw(generator, plan))
+        check_record(self.op, drawn, lambda op: op.draw(generator, plan))
         return drawn
 
     def describe(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.amounts import LATER
+from ...core.validate import LATER
 from ..amounts import as_choice, as_flag, entries_of, is_integer
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan

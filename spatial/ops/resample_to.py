@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid
+from ...core.affine3x4 import affine3x4
 from ...core.errors import BadHeader
-from ...core.rows import rows_of
 from ..plans.clip import Clip
 from ..plans.displacement import Displacement
 from ..plans.plan import SpatialPlan
@@ -118,4 +118,4 @@ def onto(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
     if plan.affine_rows == grid.rows:
         return plan.then(np.eye(4), grid.shape, lattice=False)
     step = np.linalg.solve(plan.affine, grid.affine)
-    return plan.then(rows_of(step), grid.shape, lattice=False)
+    return plan.then(affine3x4(step), grid.shape, lattice=False)

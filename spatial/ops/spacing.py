@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
+from ...core.affine3x4 import Affine3x4, Vector, affine
 from ...core.errors import PatchSizeError
-from ...core.rows import Rows, Vector, affine
 from ..amounts import amount_at, as_amount, as_choice, as_flag, entries_of, is_integer
 from ..plans.matrices import about_centre, flat_axes, scaling
 from ..plans.plan import SpatialPlan
@@ -33,7 +33,7 @@ def as_extent(value: str) -> Extent:
     return cast("Extent", as_choice("extent", value, EXTENTS))
 
 
-def stepping(steps: Sequence[float], before: Sequence[int], after: Sequence[int]) -> Rows:
+def stepping(steps: Sequence[float], before: Sequence[int], after: Sequence[int]) -> Affine3x4:
     """Return the pull-back of ``after`` voxels that are ``steps`` apart, about the same centre.
 
     Parameters
@@ -51,7 +51,7 @@ def stepping(steps: Sequence[float], before: Sequence[int], after: Sequence[int]
     return about_centre(scaling(steps), before, after)
 
 
-def stepping_from_first(steps: Sequence[float]) -> Rows:
+def stepping_from_first(steps: Sequence[float]) -> Affine3x4:
     """Return the pull-back of voxels that are ``steps`` apart, the first one where it was."""
     nowhere: Vector = (0.0, 0.0, 0.0)
     return affine(scaling(steps), nowhere)

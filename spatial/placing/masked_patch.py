@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Origin, Region
-from ...core.amounts import entries_of, is_number
+from ...core import CallSite, Region
+from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
-from ...core.origin import warn
+from ...core.validate import entries_of, is_number
 from ..ops.op import Drawn
 from ..ops.sizes import of_grid, told_size
 from ..plans.plan import SpatialPlan
@@ -67,7 +67,7 @@ class MaskedPatch:
     listed. Empty: all that is not 0 is one class."""
     otherwise: str = "error"
     """``"error"`` or ``"anywhere"``: what happens where the mask has no such place."""
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
     token: str = ""
     """Of the mask: ops are equal if their masks are."""

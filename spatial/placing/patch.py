@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...core import Origin, Region
+from ...core import CallSite, Region
+from ...core.call_site import warn
 from ...core.errors import PatchSizeError
-from ...core.origin import warn
 from ..amounts import as_triple, entries_of, is_integer
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
@@ -40,7 +40,7 @@ class UniformPatch:
     size: Any
     """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
     keeps an axis."""
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
     name: ClassVar[str] = "lazy_patch"
@@ -87,7 +87,7 @@ class FixedPatch:
     """First voxel on each axis; it may be negative."""
     size: Sequence[int]
     """Number of voxels on each axis."""
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
     name: ClassVar[str] = "lazy_patch"
@@ -127,7 +127,7 @@ class GridPatch:
     """Number of voxels on each axis."""
     overlap: int | Sequence[int] = 0
     """Voxels that neighbours share, on every axis or per axis; below the size."""
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
     def __post_init__(self) -> None:
@@ -198,7 +198,7 @@ def patch_size(value: Any, *, one: bool = False) -> Any:
         ) from None
 
 
-def warn_if_larger(size: Sequence[int], shape: Sequence[int], origin: Origin | None) -> None:
+def warn_if_larger(size: Sequence[int], shape: Sequence[int], origin: CallSite | None) -> None:
     """Warn where a patch is longer than the grid.
 
     The message names the patch, the axes and the line, not the case, so that Python shows it once.

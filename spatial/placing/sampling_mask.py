@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import PatchSizeError
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from .weight_table import Triple, WeightTable
 
 Counts = NDArray[np.uint32]

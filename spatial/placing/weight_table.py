@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import PatchSizeError
-from ...core.remembered import Remembered
+from ...core.lru_cache import LRUCache
 from ...storage.cache_directory import cache_directory
 from ...storage.content import content_key, content_key_now
 from ...storage.waiting import made_once
@@ -188,7 +188,7 @@ class _Inside:
         return self.runs.nbytes + self.upto.nbytes
 
 
-_DECODED: Remembered[_Inside] = Remembered(_MOST_DECODED, lambda inside: inside.nbytes + 1)
+_DECODED: LRUCache[_Inside] = LRUCache(_MOST_DECODED, lambda inside: inside.nbytes + 1)
 
 
 def forget_decoded() -> None:
@@ -387,9 +387,7 @@ T = TypeVar("T")
 # Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
 MOST_BYTES = 256 * 1024**2
 
-KNOWN: Remembered[Any] = Remembered(
-    MOST_BYTES, lambda table: 0 if table is None else int(table.nbytes)
-)
+KNOWN: LRUCache[Any] = LRUCache(MOST_BYTES, lambda table: 0 if table is None else int(table.nbytes))
 """Masks and weights by what they were made of; those asked for least lately go first."""
 
 

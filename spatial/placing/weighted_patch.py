@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Origin, Region
+from ...core import CallSite, Region
 from ...core.errors import PatchSizeError
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
@@ -70,7 +70,7 @@ class WeightedPatch:
     """What the user calls it."""
     otherwise: str = "error"
     """``"error"`` or ``"anywhere"``: what happens where nothing weighs anything."""
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
     token: str = ""
     """Of the weights: ops are equal if these are."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from .pull_back import Matrix, coordinate
 
 Floats = NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ...core.rows import Rows
+from ...core.affine3x4 import Affine3x4
 from .policy import INTENSITY, Policy
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def kernel_class(plan: SpatialPlan, policy: Policy = INTENSITY) -> KernelClass:
     return "separable" if plain and _keeps_apart(plan.rows, plan.shape) else "affine"
 
 
-def _keeps_apart(rows: Rows, shape: Sequence[int]) -> bool:
+def _keeps_apart(rows: Affine3x4, shape: Sequence[int]) -> bool:
     """Whether no two axes of the output lead along one of the source, nor one along two."""
     led: list[tuple[int, int]] = [
         (source, axis)

@@ -8,8 +8,17 @@ from typing import Literal
 
 import numpy as np
 
+from ...core.affine3x4 import (
+    Affine3x4,
+    Matrix3x3,
+    Vector,
+    affine,
+    apply,
+    inverse,
+    linear_of,
+    product,
+)
 from ...core.errors import BadHeader
-from ...core.rows import Linear, Rows, Vector, affine, applied, inverse, linear_of, product
 from .clip import Clip
 from .displacement import Displacement
 from .plan import Shape, SpatialPlan
@@ -51,7 +60,7 @@ def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-def confined(turn: Linear, axes: Sequence[int]) -> Linear:
+def confined(turn: Matrix3x3, axes: Sequence[int]) -> Matrix3x3:
     """Return a 3x3 in voxels that leaves ``axes`` as they are.
 
     Examples
@@ -109,7 +118,7 @@ def as_space(value: str) -> Space:
     raise ValueError(msg)
 
 
-def rotation(degrees: Sequence[float]) -> Linear:
+def rotation(degrees: Sequence[float]) -> Matrix3x3:
     """Return ``Rz @ Ry @ Rx``, right-handed: +90 about z turns x into y.
 
     Examples
@@ -126,7 +135,7 @@ def rotation(degrees: Sequence[float]) -> Linear:
     )
 
 
-def turning(plan: SpatialPlan, degrees: Sequence[float], space: Space) -> Linear:
+def turning(plan: SpatialPlan, degrees: Sequence[float], space: Space) -> Matrix3x3:
     """Return the rotation of a plan's content; 2-D data turn in their plane only.
 
     Of the three angles these take the one about the axis next to their normal.
@@ -156,7 +165,7 @@ def _cos_sin(degrees: float) -> tuple[float, float]:
     return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
 
 
-def shearing(factors: Sequence[float]) -> Linear:
+def shearing(factors: Sequence[float]) -> Matrix3x3:
     """Return the unit triangular matrix of the factors (xy, xz, yz).
 
     Examples
@@ -168,7 +177,7 @@ def shearing(factors: Sequence[float]) -> Linear:
     return (1.0, xy, xz, 0.0, 1.0, yz, 0.0, 0.0, 1.0)
 
 
-def scaling(factors: Sequence[float]) -> Linear:
+def scaling(factors: Sequence[float]) -> Matrix3x3:
     """Return the diagonal matrix of the factors, one per axis."""
     x, y, z = factors
     return (x, 0.0, 0.0, 0.0, y, 0.0, 0.0, 0.0, z)
@@ -176,12 +185,12 @@ def scaling(factors: Sequence[float]) -> Linear:
 
 def pull_back(
     plan: SpatialPlan,
-    forward: Linear,
+    forward: Matrix3x3,
     move: Sequence[float] = _STAY,
     *,
     space: Space,
     shape: Sequence[int] | None = None,
-) -> Rows:
+) -> Affine3x4:
     """Return the pull-back of a forward map about the centre of the plan's output.
 
     The world is that of the plan's *present* affine, which says where the content came from: an
@@ -215,12 +224,12 @@ def pull_back(
 
 def growing(
     plan: SpatialPlan,
-    forward: Linear,
+    forward: Matrix3x3,
     *,
     space: Space,
     whole: Callable[[float], int],
     backward: bool = False,
-) -> tuple[Rows, Shape]:
+) -> tuple[Affine3x4, Shape]:
     """Return the pull-back of a forward map, and the shape of a grid that holds what it gives.
 
     Parameters
@@ -241,11 +250,11 @@ def growing(
 
 
 def _in_voxels(
-    plan: SpatialPlan, forward: Linear, move: Sequence[float], space: Space
-) -> tuple[Linear, Vector]:
+    plan: SpatialPlan, forward: Matrix3x3, move: Sequence[float], space: Space
+) -> tuple[Matrix3x3, Vector]:
     """Return the linear part of a pull-back, and what it adds, in voxels of the present grid."""
     turn = inverse(forward)
-    x, y, z = applied(turn, move)
+    x, y, z = apply(turn, move)
     back = (-x, -y, -z)
     # What is the same along all axes is so along the voxels' own, whatever these are. So zero
     # strength is exactly the identity.
@@ -253,7 +262,7 @@ def _in_voxels(
     if space == "world" and (not is_even or any(back)):
         to_world = linear_of(plan.affine_rows)
         to_voxel = _inverse_of_affine(to_world)
-        back = applied(to_voxel, back)
+        back = apply(to_voxel, back)
         turn = turn if is_even else product(product(to_voxel, turn), to_world)
     flat = flat_axes(plan)
     if flat:
@@ -264,8 +273,8 @@ def _in_voxels(
 
 
 def about_centre(
-    turn: Linear, before: Sequence[int], after: Sequence[int], back: Vector = _STAY
-) -> Rows:
+    turn: Matrix3x3, before: Sequence[int], after: Sequence[int], back: Vector = _STAY
+) -> Affine3x4:
     """Return the pull-back with a linear part, from the centre of a grid to that of another.
 
     Examples
@@ -273,7 +282,7 @@ def about_centre(
     >>> about_centre(scaling((2, 2, 1)), (8, 9, 5), (4, 4, 5))
     (2, 0.0, 0.0, 0.5, 0.0, 2, 0.0, 1.0, 0.0, 0.0, 1, 0.0)
     """
-    (i, j, k), (u, v, w) = _centre(before), applied(turn, _centre(after))
+    (i, j, k), (u, v, w) = _centre(before), apply(turn, _centre(after))
     x, y, z = back
     return affine(turn, ((i - u) + x, (j - v) + y, (k - w) + z))
 
@@ -283,7 +292,7 @@ def _centre(shape: Sequence[int]) -> Vector:
     return ((i - 1) / 2, (j - 1) / 2, (k - 1) / 2)
 
 
-def _inverse_of_affine(linear: Linear) -> Linear:
+def _inverse_of_affine(linear: Matrix3x3) -> Matrix3x3:
     try:
         return inverse(linear)
     except np.linalg.LinAlgError:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...core import Grid, OrientedBox, Region
-from ...core.remembered import cached_property
-from ...core.rows import IDENTITY, Rows, as_rows, composed, matrix_of, moved
+from ...core.affine3x4 import IDENTITY, Affine3x4, as_affine3x4, compose, matrix4x4, translate
+from ...core.lru_cache import cached_property
 from ...intensity.filter_axis import reach
 from . import inverse
 from .clip import Clip
@@ -97,7 +97,7 @@ class SpatialPlan:
 
     source: Grid
     """Grid of the stored volume."""
-    rows: Rows
+    rows: Affine3x4
     """The pull-back as plain floats, row by row; given as a matrix of 4x4."""
     shape: Shape
     """Shape (I, J, K) of the output."""
@@ -114,14 +114,14 @@ class SpatialPlan:
     def __init__(
         self,
         source: Grid,
-        matrix: Matrix | Rows | None = None,
+        matrix: Matrix | Affine3x4 | None = None,
         shape: Sequence[int] | None = None,
         bounds: Region | None = None,
         stages: Sequence[Stage] = (),
         keeps_dtype: bool = True,
         slices: Sequence[int] = (),
         *,
-        rows: Matrix | Rows | None = None,
+        rows: Matrix | Affine3x4 | None = None,
     ) -> None:
         # ``dataclasses.replace`` gives every field by its name, so the present rows come beside
         # a new matrix; what was asked for holds.
@@ -132,7 +132,7 @@ class SpatialPlan:
         # The dictionary, once: a chain makes several plans per sample.
         self.__dict__.update(
             source=source,
-            rows=as_rows(matrix),
+            rows=as_affine3x4(matrix),
             shape=_shape(shape),
             bounds=bounds if bounds is not None else source.region,
             stages=tuple(stages),
@@ -148,9 +148,11 @@ class SpatialPlan:
     @cached_property
     def matrix(self) -> Matrix:
         """4x4 float64, read-only: ``index_in = matrix @ index_out``, voxel centres."""
-        return matrix_of(self.rows)
+        return matrix4x4(self.rows)
 
-    def then(self, pull_back: Matrix | Rows, shape: Sequence[int], *, lattice: bool) -> SpatialPlan:
+    def then(
+        self, pull_back: Matrix | Affine3x4, shape: Sequence[int], *, lattice: bool
+    ) -> SpatialPlan:
         """Return the plan followed by one more op.
 
         Parameters
@@ -162,7 +164,7 @@ class SpatialPlan:
         lattice
             Whether the op moves whole voxels only.
         """
-        rows = composed(self.rows, as_rows(pull_back))
+        rows = compose(self.rows, as_affine3x4(pull_back))
         keeps_dtype = self.keeps_dtype and lattice
         return SpatialPlan(
             self.source, rows, shape, self.bounds, self.stages, keeps_dtype, self.slices
@@ -209,7 +211,7 @@ class SpatialPlan:
             Whether what lies outside the box is gone.
         """
         i, j, k = start
-        cropped = self.then(moved(IDENTITY, (i, j, k)), size, lattice=True)
+        cropped = self.then(translate(IDENTITY, (i, j, k)), size, lattice=True)
         if not hard:
             return cropped
         whole = whole_rows(cropped.rows, cropped.shape)
@@ -231,14 +233,14 @@ class SpatialPlan:
         return SpatialPlan(**{**self.__getstate__(), **changes})
 
     @cached_property
-    def affine_rows(self) -> Rows:
+    def affine_rows(self) -> Affine3x4:
         """Return the affine of the output as plain floats, row by row."""
-        return composed(self.source.rows, self.rows)
+        return compose(self.source.rows, self.rows)
 
     @cached_property
     def affine(self) -> NDArray[np.float64]:
         """4x4 float64 of the output: voxel index to world millimetres."""
-        return matrix_of(self.affine_rows)
+        return matrix4x4(self.affine_rows)
 
     @cached_property
     def grid(self) -> Grid:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, Region
-from ...core.amounts import is_integer
+from ...core.call_site import shorten
 from ...core.errors import BadPlan
-from ...core.origin import shorten
+from ...core.validate import is_integer
 from .clip import Clip
 from .displacement import Displacement
 from .stages import Stage

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...core.amounts import as_choice, as_flag, is_number
 from ...core.errors import PolicyConflict
+from ...core.validate import as_choice, as_flag, is_number
 
 Mode = Literal["linear", "nearest", "cubic"]
 """How a value between voxel centres is found."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
-from ...core.rows import Rows, rows_of
+from ...core.affine3x4 import Affine3x4, affine3x4
 from ...intensity.filter_axis import reach
 from .policy import Policy
 
@@ -44,7 +44,7 @@ Sigmas = tuple[float, float, float]
 
 
 @lru_cache(_REMEMBERED)
-def sigmas(rows: Rows) -> Sigmas:
+def sigmas(rows: Affine3x4) -> Sigmas:
     """Return how much to smooth along each axis of the source.
 
     Parameters
@@ -67,7 +67,7 @@ def sigmas(rows: Rows) -> Sigmas:
     return (i, j, k)
 
 
-def reaches(rows: Rows, policy: Policy) -> tuple[int, int, int]:
+def reaches(rows: Affine3x4, policy: Policy) -> tuple[int, int, int]:
     """Return how many voxels more than it samples a plan reads on either side, per axis."""
     if not policy.antialias:
         return (0, 0, 0)
@@ -171,12 +171,12 @@ def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64
     >>> whole_voxel_matrix(np.eye(4), (1990, 4, 4)).tolist()
     [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
     """
-    whole = whole_rows(rows_of(matrix), tuple(shape))
+    whole = whole_rows(affine3x4(matrix), tuple(shape))
     return None if whole is None else np.array(whole, dtype=np.int64).reshape(3, 4)
 
 
 @lru_cache(_REMEMBERED)
-def whole_rows(rows: Rows, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return what :func:`whole_voxel_matrix` does, as plain numbers row by row."""
     lasts = (*(max(n - 1, 0) for n in shape), 1)
     whole = []
@@ -210,7 +210,7 @@ def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[fl
     >>> extremes(np.diag([-1.0, 2.0, 1.0, 1.0]), (3, 3, 1))
     ([-2.0, 0.0, 0.0], [0.0, 4.0, 0.0])
     """
-    return _extremes(rows_of(matrix), shape)
+    return _extremes(affine3x4(matrix), shape)
 
 
 def _extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -276,14 +276,14 @@ def source_region(
     >>> source_region(shift, (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear"))
     Region(2:7, 0:4, 0:4)
     """
-    rows = rows_of(matrix)
+    rows = affine3x4(matrix)
     region = touched(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
     return with_halo(region, bounds, reaches(rows, policy)) if policy.antialias else region
 
 
 @lru_cache(_REMEMBERED)
 def touched(
-    rows: Rows,
+    rows: Affine3x4,
     shape: tuple[int, ...],
     bounds: Region,
     mode: str,
@@ -312,7 +312,7 @@ def touched(
 
 
 @lru_cache(_REMEMBERED)
-def _spans(rows: Rows, shape: tuple[int, ...]) -> tuple[bool, list[float], list[float]]:
+def _spans(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[bool, list[float], list[float]]:
     """Return whether a plan moves whole voxels only, and the extremes of where it leads."""
     whole = whole_rows(rows, shape)
     return (whole is not None, *_extremes(rows if whole is None else whole, shape))
@@ -344,14 +344,14 @@ def source_box(
     >>> source_box(np.eye(4), (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear")) is None
     True
     """
-    return _source_box(rows_of(matrix), tuple(shape), bounds, policy, tuple(moves))
+    return _source_box(affine3x4(matrix), tuple(shape), bounds, policy, tuple(moves))
 
 
 # The very same box for the same question: who looks ahead, who reads and who counts ask for it,
 # and what they ask of a box then is remembered, too.
 @lru_cache(_REMEMBERED)
 def _source_box(
-    rows: Rows,
+    rows: Affine3x4,
     shape: tuple[int, ...],
     bounds: Region,
     policy: Policy,
@@ -372,7 +372,7 @@ def _source_box(
     return OrientedBox(matrix, (shape[0], shape[1], shape[2]), halo, clamp)
 
 
-def _turns(rows: Rows) -> bool:
+def _turns(rows: Affine3x4) -> bool:
     """Whether some output axis leads along several input axes, and the plan can be undone."""
     a, b, c, _, d, e, f, _, g, h, i, _ = rows
     if not any(sum(map(bool, column)) > 1 for column in ((a, d, g), (b, e, h), (c, f, i))):

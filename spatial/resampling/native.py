@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.call_site import WarnOnce
 from ...core.native_library import PATHS, address_of, native_library, requested_path
-from ...core.origin import Once
 from ..plans.displacement import Displacement
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Lowered, Stage
@@ -46,7 +46,7 @@ _TYPES = {
 }
 _BFLOAT16 = 11
 _DONE, _UNSUPPORTED, _BAD_JOB, _NO_MEMORY = range(4)
-_TOLD = Once()
+_TOLD = WarnOnce()
 _NO_CONTROL = (0,) * 4 + (0.0,) * 12
 _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
 

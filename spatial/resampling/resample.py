@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, Region
-from ...core.rows import rows_of
+from ...core import IO_COUNTERS, Region
+from ...core.affine3x4 import affine3x4
 from ...intensity import Epilogue
 from ...intensity.filter_axis import filter_axis, gaussian, reach
 from ..plans.displacement import Moves
@@ -208,9 +208,9 @@ def resample(
     is_affine = not any(stages)
     whole = whole_voxel_matrix(matrix, shape) if is_affine else None
     if whole is not None:
-        TALLY.count(copies=1)
+        IO_COUNTERS.count(copies=1)
     else:
-        TALLY.count(interpolations=1)
+        IO_COUNTERS.count(interpolations=1)
     if native.run(
         policy.mode if whole is None else "copy",
         narrowed,
@@ -236,7 +236,7 @@ def _smoothed(
     source: Source, matrix: Matrix, shape: tuple[int, ...], policy: Policy, moves: Moves
 ) -> Source:
     """Return what is sampled: the voxels at hand, or smoothed where the policy asks for it."""
-    sigma = sigmas(rows_of(matrix)) if policy.antialias else (0.0, 0.0, 0.0)
+    sigma = sigmas(affine3x4(matrix)) if policy.antialias else (0.0, 0.0, 0.0)
     if not any(map(reach, sigma)) or source.array.size == 0:
         return source
     plain = replace(policy, antialias=False)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import PolicyConflict
 from voxpipe.graph import describe, explain_graph, walk
 from voxpipe.spatial import Crop, Flip, Rotate, Zoom
@@ -205,12 +205,12 @@ def test_what_is_fused_and_refused_is_logged(caplog: pytest.LogCaptureFixture) -
 
 def test_peeking_is_always_current_and_reads_nothing() -> None:
     """MONAI's peek_pending_shape and peek_pending_affine are ``shape`` and ``affine``."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     patch = first(opened().rotate(15).zoom(2, keep_size=False).flush().crop((1, 2, 3), (7, 6, 5)))
     found = patch.shape, patch.affine, patch.dtype, patch.explain()
 
-    assert (TALLY.snapshot() - before).reads == 0
+    assert (IO_COUNTERS.snapshot() - before).reads == 0
     assert found[0] == patch.realize().shape
     assert np.array_equal(found[1], patch.plan.affine)
 

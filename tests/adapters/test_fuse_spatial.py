@@ -5,7 +5,7 @@ import pytest
 from scenes import same, write_cases
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.iter import BatchPatches
 from voxpipe.graph import describe, find, walk
 
@@ -61,11 +61,11 @@ def test_one_read_and_one_interpolation_per_volume_per_sample(cases):
     pipe = vp.FuseSpatial()(written(cases))
     pipe_source = next(walk(pipe))
     pipe_source.set_seed(7)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     batches = list(pipe)
 
-    done = TALLY - before
+    done = IO_COUNTERS - before
     regions = [s["region"] for b in batches for m in b["meta"] for s in m["sources"].values()]
     voxels = [int(np.prod([b - a for a, b in region])) for region in regions]
     sizes = [2, 1] * 6  # int16 image, uint8 label

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.ledger import Entry
-from voxpipe.core.resident import Sampled, resident_bytes
+from voxpipe.core.counters import PipeCounts
+from voxpipe.core.memory import MemorySampler, resident_bytes
 
 KEPT = []
 SIZE = 32 * 2**20
@@ -83,8 +83,8 @@ def test_what_a_pipe_keeps_shows_as_growth():
 
 def test_entries_of_processes_are_merged_by_process():
     """The most of each process is kept; sums are sums."""
-    entry = Entry(1, 1.0, wait=0.5, bytes_out=3, resident={1: 10, 2: 5}, grown=4)
-    entry.add(Entry(1, 1.0, wait=0.25, bytes_out=4, resident={2: 7, 3: 1}, grown=-1))
+    entry = PipeCounts(1, 1.0, wait=0.5, bytes_out=3, resident={1: 10, 2: 5}, grown=4)
+    entry.add(PipeCounts(1, 1.0, wait=0.25, bytes_out=4, resident={2: 7, 3: 1}, grown=-1))
 
     assert (entry.wait, entry.bytes_out, entry.grown) == (0.75, 7, 3)
     assert entry.resident == {1: 10, 2: 7, 3: 1}
@@ -92,7 +92,7 @@ def test_entries_of_processes_are_merged_by_process():
 
 def test_memory_is_read_from_time_to_time():
     """Two readings at once are one; the process holds something."""
-    sampled = Sampled(every=3600)
+    sampled = MemorySampler(every=3600)
 
     assert sampled.read()[os.getpid()] > 2**20
     assert sampled.read() == {}

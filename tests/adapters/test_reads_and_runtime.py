@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.adapters import hints_of
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import GraphError
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import close_volumes
@@ -71,9 +71,9 @@ def test_neighbours_are_read_once(stored, monkeypatch):
         ("joined", [vp.FuseSpatial(), vp.FuseReads()]),
     ):
         requests.clear()
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         epoch(grid(stored), adapters)
-        spent = TALLY.snapshot() - before
+        spent = IO_COUNTERS.snapshot() - before
         counts[name] = (spent.reads, len(requests), spent.bytes_decoded)
 
     assert counts["apart"][0] == 64
@@ -88,9 +88,9 @@ def test_patches_far_apart_are_left_apart(stored):
     pipe = pipe.batch_patches(8)
     spent = []
     for adapters in ([vp.FuseSpatial()], [vp.FuseSpatial(), vp.FuseReads()]):
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         batches = epoch(pipe, adapters)
-        spent.append((TALLY.snapshot() - before, batches))
+        spent.append((IO_COUNTERS.snapshot() - before, batches))
 
     (apart, plain), (joined, fused) = spent
     assert fused == plain

@@ -11,8 +11,8 @@ import pytest
 
 from voxpipe.batching import Gather, Job, Realized, Recipe, Watch, in_threads, using_threads
 from voxpipe.core import Sample
+from voxpipe.core.counters import PIPE_STATS
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
-from voxpipe.core.ledger import LEDGER
 from voxpipe.volumes import Volume
 
 
@@ -64,8 +64,8 @@ def test_a_watch_counts_what_came_before_it():
     recipe = Recipe((Watch("p", "samples"), Gather(), Watch("p", "batch")))
 
     recipe.run(Job(0, ({"a": 1}, {"a": 2})), 0, 0)
-    entries = LEDGER.of("p")
-    LEDGER.forget("p")
+    entries = PIPE_STATS.of("p")
+    PIPE_STATS.forget("p")
 
     assert {name: entry.items for name, entry in entries.items()} == {"samples": 2, "batch": 1}
     assert all(entry.seconds >= 0 for entry in entries.values())
@@ -121,9 +121,9 @@ def test_an_error_frees_what_its_callers_hold():
 
 def test_counts_from_threads_are_all_there():
     """Adding to the tally from several threads loses nothing."""
-    from voxpipe.core import Tally
+    from voxpipe.core import IOCounters
 
-    tally = Tally()
+    tally = IOCounters()
     with using_threads(4):
         in_threads(lambda _: [tally.count(reads=1) for _ in range(1000)], range(8))
 

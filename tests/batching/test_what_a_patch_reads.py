@@ -15,7 +15,7 @@ import zarr
 import voxpipe as vp
 from voxpipe.batching.join_reads import JoinReads, Reader, joined, needed_chunks
 from voxpipe.batching.parts import _fetched, held
-from voxpipe.core import TALLY, Sample
+from voxpipe.core import IO_COUNTERS, Sample
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes.cost import cost_of
 from voxpipe.datapipes.demand import asked_of
@@ -171,9 +171,9 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     pipe, seed = CHAINS[chain](vp.from_cases([{"image": stored(form)}]).open_volume()), 7
     close_volumes()  # what is kept would not be decoded again
     with noted("_read_missing", lambda out, missing, pieces: missing) as read:
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         first(pipe, seed)["image"].realize()
-        done = TALLY.snapshot() - before
+        done = IO_COUNTERS.snapshot() - before
 
     close_volumes()
     with noted("_prefetch_from_source", lambda keys: [key[1] for key in keys]) as ahead:
@@ -227,9 +227,9 @@ def test_all_who_ask_get_the_chunks_of_every_file(chain: str, stored: Callable[[
     case: Any = {"image": files} if "list" in chain else dict(zip(PAIR, files, strict=True))
     pipe, seed = SEVERAL[chain](vp.from_cases([case]).open_volume()), 7
     close_volumes()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     first(pipe, seed)["image"].realize()
-    done = TALLY.snapshot() - before
+    done = IO_COUNTERS.snapshot() - before
     chunks = done.bytes_read // (EDGE**3 * 2)
 
     assert chunks > 0
@@ -252,13 +252,13 @@ def test_what_is_held_or_joined_is_not_read_again(chain: str, stored: Callable[[
     pipe = SEVERAL[chain](vp.from_cases([case]).open_volume())
     samples = [first(pipe, 7)] * 2
     (kept,), _ = held(samples[:1])
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     expected = kept["image"].realize()
-    assert (TALLY.snapshot() - before).reads == 0
+    assert (IO_COUNTERS.snapshot() - before).reads == 0
 
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     made = [sample["image"].realize() for sample in JoinReads()(samples)]
-    done = TALLY.snapshot() - before
+    done = IO_COUNTERS.snapshot() - before
 
     assert done.reads == 2
     assert all(np.array_equal(one, expected) for one in made)
@@ -301,9 +301,9 @@ def test_the_case_of_the_report(tmp_path: Path) -> None:
     pipe = pipe.crop((24, 24, 24), (48, 48, 48)).rotate((30, 30, 30))
     sharp, blurred = (first(p, 0) for p in (pipe, pipe.blur(3.0, unit="voxel")))
     close_volumes()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     blurred["image"].realize()
-    done = TALLY.snapshot() - before
+    done = IO_COUNTERS.snapshot() - before
 
     assert done.bytes_read == len(list(needed_chunks(blurred))) * 8**3 * 2
     assert len(list(needed_chunks(blurred))) > 1.5 * len(list(needed_chunks(sharp)))

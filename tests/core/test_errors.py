@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from voxpipe.core import errors
-from voxpipe.core.origin import Origin
+from voxpipe.core.call_site import CallSite
 
 
 def all_errors():
@@ -17,7 +17,7 @@ def all_errors():
 @pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
 def test_every_error_travels_and_tells(kind):
     """Each class pickles with its place, and its text has the four parts in order."""
-    origin = Origin("rotate(15)", "/a/train.py", 14)
+    origin = CallSite("rotate(15)", "/a/train.py", 14)
     error = kind("scan.nii is gone", do="Look again.").at(origin, "case 3")
 
     there = pickle.loads(pickle.dumps(error))
@@ -29,7 +29,7 @@ def test_every_error_travels_and_tells(kind):
 
 def test_the_closest_place_wins():
     """A place that is known is not overwritten further up."""
-    near, far = Origin("a()", "near.py", 1), Origin("b()", "far.py", 2)
+    near, far = CallSite("a()", "near.py", 1), CallSite("b()", "far.py", 2)
 
     assert errors.VoxpipeError("x").at(near).at(far).origin == near
 

@@ -12,15 +12,15 @@ import threading
 import pytest
 from checkout import modules
 
-from voxpipe.core import turns
+from voxpipe.core import locks as turns
 
 SCRIPT = """
 import os, threading
-from voxpipe.core import TALLY
-from voxpipe.core.ledger import LEDGER, Entry
-from voxpipe.core.remembered import cached_property
-from voxpipe.core.tally import _LOCK
-from voxpipe.core.turns import ForkSafeLock
+from voxpipe.core import IO_COUNTERS
+from voxpipe.core.counters import PIPE_STATS, PipeCounts
+from voxpipe.core.lru_cache import cached_property
+from voxpipe.core.counters import _LOCK
+from voxpipe.core.locks import ForkSafeLock
 
 inside, forked = threading.Event(), threading.Event()
 lock = ForkSafeLock()
@@ -37,7 +37,7 @@ class Two:
         return object()
 
 def hold():
-    with lock, _LOCK, LEDGER._lock:
+    with lock, _LOCK, PIPE_STATS._lock:
         one = Two(True)
         assert one.made is one.made
 
@@ -47,8 +47,8 @@ inside.wait()
 child = os.fork()
 if not child:
     Two(False).made
-    TALLY.count(reads=1)
-    LEDGER.add(("", ""), Entry())
+    IO_COUNTERS.count(reads=1)
+    PIPE_STATS.add(("", ""), PipeCounts())
     with lock:
         os._exit(7)
 forked.set()
@@ -77,19 +77,19 @@ def test_no_module_takes_the_cached_property_that_locks():
         )
     ]
 
-    assert takers == ["voxpipe.core.remembered"]
+    assert takers == ["voxpipe.core.lru_cache"]
 
 
 FORK_WHILE_A_THREAD_IMPORTS = """
 import importlib, os, signal, sys, threading
-from voxpipe.core import turns
+from voxpipe.core import locks
 
 class gate:
     entered, go = threading.Event(), threading.Event()
 
 sys.modules["gate"] = gate
 
-turns._pause = lambda seconds: gate.go.set()
+locks._pause = lambda seconds: gate.go.set()
 thread = threading.Thread(target=importlib.import_module, args=("nibabel.slow",))
 thread.start()
 assert gate.entered.wait(30)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from voxpipe.core import TALLY, Grid
-from voxpipe.core.remembered import Remembered
+from voxpipe.core import IO_COUNTERS, Grid
+from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.volumes import Volume, volume_histogram, volume_statistics
 from voxpipe.volumes.catalog.bounding_box import Interest, occupied_box
@@ -19,7 +19,7 @@ WAIT = 60.0
 
 def test_threads_wait_for_the_first_of_them() -> None:
     """All of them ask before the first one is done; one makes it, all get the same object."""
-    remembered: Remembered[object] = Remembered()
+    remembered: LRUCache[object] = LRUCache()
     asking = threading.Barrier(THREADS, timeout=WAIT)
     made = []
 
@@ -40,7 +40,7 @@ def test_threads_wait_for_the_first_of_them() -> None:
 
 def test_another_key_is_not_held_up() -> None:
     """While one is being made, a thread that wants something else gets it."""
-    remembered: Remembered[str] = Remembered()
+    remembered: LRUCache[str] = LRUCache()
     with ThreadPoolExecutor(1) as threads:
 
         def make() -> str:
@@ -51,7 +51,7 @@ def test_another_key_is_not_held_up() -> None:
 
 def test_a_failure_is_not_remembered() -> None:
     """The next one tries again."""
-    remembered: Remembered[int] = Remembered()
+    remembered: LRUCache[int] = LRUCache()
 
     with pytest.raises(ZeroDivisionError):
         remembered.get_or(1, lambda: 1 // 0)
@@ -61,7 +61,7 @@ def test_a_failure_is_not_remembered() -> None:
 
 def test_the_heaviest_go_by_weight_and_age() -> None:
     """What was asked for lately stays; one that is too large stays alone."""
-    remembered: Remembered[bytes] = Remembered(most=10, weigh=len)
+    remembered: LRUCache[bytes] = LRUCache(most=10, weigh=len)
     for name in "abc":
         remembered.get_or(name, lambda: b"1234")
         remembered.get("a")
@@ -75,7 +75,7 @@ def test_the_heaviest_go_by_weight_and_age() -> None:
 
 def test_a_child_does_not_inherit_a_lock() -> None:
     """A process that was forked while something was being made makes it itself."""
-    remembered: Remembered[int] = Remembered()
+    remembered: LRUCache[int] = LRUCache()
 
     def make() -> int:
         # As in a child: whoever holds the lock is not there.
@@ -105,9 +105,9 @@ def test_a_volume_is_read_once_by_many_threads(ask, tmp_path, monkeypatch) -> No
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path))
     array = np.arange(8 * 8 * 8, dtype=np.int16).reshape(8, 8, 8) % 50
     grid = Grid((8, 8, 8), np.eye(4))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     ask(Volume(array, affine=grid.affine))
-    alone = (TALLY - before).bytes_read
+    alone = (IO_COUNTERS - before).bytes_read
     volume = Volume(49 - array, affine=grid.affine)
     asking = threading.Barrier(THREADS, timeout=WAIT)
 
@@ -115,8 +115,8 @@ def test_a_volume_is_read_once_by_many_threads(ask, tmp_path, monkeypatch) -> No
         asking.wait()
         return ask(volume)
 
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(wait_and_ask, range(THREADS)))
 
-    assert (TALLY - before).bytes_read == alone > 0
+    assert (IO_COUNTERS - before).bytes_read == alone > 0

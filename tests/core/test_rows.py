@@ -3,17 +3,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.core.rows import (
+from voxpipe.core.affine3x4 import (
     affine,
-    applied,
-    composed,
+    affine3x4,
+    apply,
+    compose,
     determinant,
     inverse,
     linear_of,
-    matrix_of,
-    moved,
+    matrix4x4,
     product,
-    rows_of,
+    translate,
 )
 
 # A handful of sums of products, each rounded once or twice.
@@ -32,9 +32,9 @@ def square(linear):
 @given(affines, affines)
 def test_composing_is_the_matrix_product(first, second):
     """Plain floats give what arrays give, up to the order of the sums."""
-    slow = matrix_of(first) @ matrix_of(second)
+    slow = matrix4x4(first) @ matrix4x4(second)
 
-    assert matrix_of(composed(first, second)) == pytest.approx(slow, abs=TOLERANCE * 4e4)
+    assert matrix4x4(compose(first, second)) == pytest.approx(slow, abs=TOLERANCE * 4e4)
 
 
 @given(linears, linears, st.tuples(*[numbers] * 3))
@@ -45,7 +45,7 @@ def test_three_by_three(first, second, vector):
     assert square(product(first, second)) == pytest.approx(
         matrix @ square(second), abs=TOLERANCE * 3e4
     )
-    assert applied(first, vector) == pytest.approx(matrix @ vector, abs=TOLERANCE * 3e4)
+    assert apply(first, vector) == pytest.approx(matrix @ vector, abs=TOLERANCE * 3e4)
     assert determinant(first) == pytest.approx(np.linalg.det(matrix), abs=TOLERANCE * 6e6)
 
 
@@ -57,8 +57,8 @@ def test_whole_numbers_stay_exact(rows, shift):
     """A chain of flips, turns and crops has no rounding; a shift is a composition."""
     step = affine((1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0), shift)
 
-    assert moved(rows, shift) == composed(rows, step)
-    assert matrix_of(composed(rows, step)).tolist() == (matrix_of(rows) @ matrix_of(step)).tolist()
+    assert translate(rows, shift) == compose(rows, step)
+    assert matrix4x4(compose(rows, step)).tolist() == (matrix4x4(rows) @ matrix4x4(step)).tolist()
 
 
 @given(
@@ -96,13 +96,13 @@ def test_what_has_no_inverse_is_refused():
 def test_there_and_back():
     """Rows become a read-only matrix without negative zeros, and the same rows again."""
     rows = (1.0, 2.0, 3.0, -0.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0)
-    matrix = matrix_of(rows)
+    matrix = matrix4x4(rows)
 
-    assert rows_of(matrix) == rows
+    assert affine3x4(matrix) == rows
     assert linear_of(rows) == (1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 9.0, 10.0, 11.0)
     assert not np.signbit(matrix[0, 3])
     assert matrix[3].tolist() == [0, 0, 0, 1]
     with pytest.raises(ValueError, match="read-only"):
         matrix[0, 0] = 5
     with pytest.raises(ValueError, match=r"4x4 or 3x4, got \(3, 3\)"):
-        rows_of(np.eye(3))
+        affine3x4(np.eye(3))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.turns import Turns
+from voxpipe.core.locks import DeferredLock
 from voxpipe.reading_services import reading_service as running
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
@@ -72,14 +72,14 @@ def test_inside_a_lock_that_its_end_needs(work, monkeypatch):
 
 def test_acts_wait_for_whoever_is_inside():
     """Also one that comes while acts are done, and one of another thread."""
-    turns, done = Turns(), []
+    turns, done = DeferredLock(), []
 
     def first():
-        turns.soon(lambda: done.append("second"))
+        turns.defer(lambda: done.append("second"))
         done.append("first")
 
     with turns:
-        other = threading.Thread(target=turns.soon, args=(first,))
+        other = threading.Thread(target=turns.defer, args=(first,))
         other.start()
         other.join(SECONDS)
         assert not other.is_alive()

@@ -5,7 +5,7 @@ import pytest
 from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import StateMismatch
 from voxpipe.datapipes.epoch import items_from, set_epoch
 from voxpipe.datapipes.iter import AugmentPipe
@@ -89,11 +89,11 @@ def test_resuming_reads_nothing_for_what_is_skipped(cases, whole):
     with loader_of(cases) as loader:
         state = {**loader.state_dict(), "next_batch": 20}
         loader.load_state_dict(state)
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
 
         rest = list(loader)
 
-    done = TALLY - before
+    done = IO_COUNTERS - before
     assert same(rest, whole[0][20:])
     assert done.reads == 2 * 2  # one batch of two samples with two volumes each
     assert done.headers <= 2 * 2
@@ -120,7 +120,7 @@ def test_resuming_at_patch_100_000_reads_no_voxel(catalog):
         assert len(json.dumps(state)) < 4096
         loader.load_state_dict(state)
         loader.schemes()
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         batches = iter(loader)
         with pytest.MonkeyPatch.context() as patch:
             turned = []
@@ -129,7 +129,7 @@ def test_resuming_at_patch_100_000_reads_no_voxel(catalog):
                 AugmentPipe, "apply", lambda pipe, item: turned.append(1) or own(pipe, item)
             )
             batch = next(batches)
-        done = TALLY - before
+        done = IO_COUNTERS - before
 
     assert [m["epoch"] for m in batch["meta"]] == [0] * 4
     assert done.reads == 4

@@ -8,7 +8,7 @@ import zarr
 from scenes import full_chain, write_cases
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import BudgetExceeded
 from voxpipe.dataloader2.negotiated import Negotiated
 from voxpipe.volumes import Volume, register_backend, unregister_backend
@@ -150,20 +150,20 @@ def test_a_plain_read_sees_what_was_stored_since(tmp_path):
 
 def test_construction_opens_nothing(folder):
     """The first epoch does; the headers that it takes are those of its own volumes."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     with loader_of(chain(folder, ".zarr")) as loader:
-        assert (TALLY - before).headers == 0
+        assert (IO_COUNTERS - before).headers == 0
         batches = iter(loader)
-        assert (TALLY - before).headers == 0
+        assert (IO_COUNTERS - before).headers == 0
         list(batches)
 
-    assert (TALLY - before).headers == VOLUMES
+    assert (IO_COUNTERS - before).headers == VOLUMES
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_too_little_memory_is_refused_before_anything_is_read(folder, workers):
     """By the term, as a MemoryError, with the place of the chain; and explain() says so."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     with loader_of(chain(folder, ".zarr"), workers, memory=1000) as loader:
         with pytest.raises(MemoryError, match=r"most of it are batches: [0-9]+ bytes") as caught:
             next(iter(loader))
@@ -171,7 +171,7 @@ def test_too_little_memory_is_refused_before_anything_is_read(folder, workers):
 
     assert isinstance(caught.value, BudgetExceeded)
     assert "test_schemes.py" in str(caught.value)
-    assert (TALLY - before).reads == 0
+    assert (IO_COUNTERS - before).reads == 0
 
 
 def test_explain_shows_the_scheme(folder):

@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.volumes.negotiate import MADE
 
@@ -68,9 +68,9 @@ def test_the_demand_is_what_is_read(folder: Path) -> None:
     pipe = patches(folder).blur(1, keys="image").rotate(90).batch_patches(2)
     asked = asked_of(pipe, 0, 0)
     with vp.DataLoader2(pipe, seed=0) as loader:
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         list(loader)
-        decoded = (TALLY - before).bytes_decoded
+        decoded = (IO_COUNTERS - before).bytes_decoded
 
     # A quarter turn of 8 voxels with a halo of 4 on either side, where the volume goes on.
     assert all(8 < n <= 16 for n in asked.demands["image"].support)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.open_volume import STORED
 from voxpipe.spatial.lazy import content_digest
 from voxpipe.spatial.lazy.virtual_volume import TILES
@@ -388,10 +388,10 @@ def test_what_is_kept_in_memory_is_not_read_again(cases):
     with vp.DataLoader2(patches(made(cases).cache(memory_bytes=2**28)), seed=5) as loader:
         read = []
         for _ in range(3):
-            before = TALLY.snapshot()
+            before = IO_COUNTERS.snapshot()
             for _ in loader:
                 pass
-            read.append((TALLY - before).bytes_read)
+            read.append((IO_COUNTERS - before).bytes_read)
         kept_bytes = TILES.weight
     assert read[0] > read[1] + read[2]
     assert 0 < kept_bytes <= 2**28
@@ -462,11 +462,11 @@ def test_only_the_chunks_that_a_patch_touches_are_read(cases, tmp_path):
     pipe.prepare(progress=lambda done, total: None)
     (sample,) = pipe.crop((0, 0, 0), (8, 8, 16))
     close_volumes()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     sample["image"].realize()
 
-    assert (TALLY - before).bytes_read == 2 * 8**3 * 4
+    assert (IO_COUNTERS - before).bytes_read == 2 * 8**3 * 4
 
 
 def test_a_state_goes_on_with_another_place(cases, tmp_path):

@@ -9,7 +9,7 @@ from scenes import full_chain, write_cases
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import GridMismatch, PatchSizeError, PolicyConflict, SampleError
 from voxpipe.spatial import PatchLargerThanVolume
 
@@ -34,10 +34,10 @@ def only(pipe):
 
 def test_open_volume_is_lazy_and_knows_the_kinds(cases):
     """Opening reads nothing; labels are labels by their key."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     samples = list(vp.from_cases(cases).open_volume())
 
-    assert (TALLY - before).headers == 0
+    assert (IO_COUNTERS - before).headers == 0
     assert [s["image"].kind for s in samples] == ["intensity"] * 3
     assert [s["label"].kind for s in samples] == ["label"] * 3
     assert samples[0]["image"].shape == (1, 12, 13, 14)

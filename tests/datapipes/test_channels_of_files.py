@@ -11,7 +11,7 @@ import torch
 import voxpipe as vp
 from voxpipe.batching import gather
 from voxpipe.batching.join_reads import needed_chunks
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import (
     BadHeader,
     GridMismatch,
@@ -79,11 +79,11 @@ def same(some, others):
 def test_a_list_of_files_is_what_its_files_are_apart(cases):
     """The same values in one slot, by as many reads, interpolations and bytes."""
     apart = turned(opened(cases))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     expected = batches(apart)
-    mid = TALLY.snapshot()
+    mid = IO_COUNTERS.snapshot()
     found = batches(turned(opened(listed(cases))))
-    one, other = mid - before, TALLY - mid
+    one, other = mid - before, IO_COUNTERS - mid
 
     assert [batch["image"].shape for batch in found] == [(2, 3, 6, 6, 6)] * 2
     assert found[0]["image"].dtype == torch.float32
@@ -139,9 +139,9 @@ def test_chunks_of_every_file_are_counted_as_they_are_read(tmp_path):
 
     with vp.DataLoader2(pipe.batch_patches(1), vp.FuseSpatial()) as loader:
         text = str(loader.explain())
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         (batch,) = list(loader)
-        done = TALLY - before
+        done = IO_COUNTERS - before
 
     # Voxels 6 to 10: two chunks of 8 along each axis, two of 4 along each axis.
     assert told == [4**3 * 2] * 8 + [8**3 * 2] * 8
@@ -179,9 +179,9 @@ def test_stack_after_another_grid_is_one_interpolation(tmp_path, cases):
     with pytest.raises(GridMismatch):
         batches(start.stack(keys, "image"))
     pipe = start.resample_to("t1").stack(keys, "image").lazy_patch(6).rotate((-15, 15))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     (batch,) = batches(pipe)
-    done = TALLY - before
+    done = IO_COUNTERS - before
 
     assert batch["image"].shape == (1, 2, 6, 6, 6)
     assert (done.reads, done.interpolations) == (2, 2)
@@ -431,9 +431,9 @@ def test_channels_apart_are_the_files_and_read_alone(cases):
     stored = vp.Volume(np.arange(24, dtype=np.int16).reshape(2, 2, 2, 3))
     apart = vp.from_cases([{"image": stored}]).open_volume().unstack("image", ["a", "b"])
     sample = next(iter(apart))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     assert sample["b"].realize().ravel()[0] == 12
-    done = TALLY - before
+    done = IO_COUNTERS - before
     assert (done.reads, done.bytes_read) == (1, 12 * 2)
 
 
@@ -464,9 +464,9 @@ def test_a_file_of_two_channels_changes_nothing_of_the_others(order):
     sample, _ = found(lambda pipe: pipe)
     assert [sample[key].realize().dtype for key in "abc"] == [np.uint8, np.int16, np.int16]
     assert sample["a"].volume.token == one.token
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     sample["c"].realize()
-    done = TALLY - before
+    done = IO_COUNTERS - before
     assert (done.reads, done.bytes_read) == (1, 2 * np.prod(SHAPE))
 
 
@@ -478,9 +478,9 @@ def test_channels_of_patches_made_apart_come_apart_again(cases):
     expected = made(stacked)
     sample = next(iter(stacked.unstack("image", KEYS).lazy_patch(6)))
     whole = next(iter(stacked.unstack("image", KEYS)))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     sample["t1"].realize()
-    done = TALLY - before
+    done = IO_COUNTERS - before
 
     assert (done.reads, done.interpolations) == (1, 1)
     assert np.array_equal(np.concatenate([whole[key].realize() for key in KEYS]), expected)

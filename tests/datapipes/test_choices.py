@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 import voxpipe as vp
-from voxpipe.core import TALLY
-from voxpipe.core.choice import Choice
+from voxpipe.core import IO_COUNTERS
+from voxpipe.core.draws import Choice
 from voxpipe.core.errors import SampleError
 from voxpipe.intensity import Drawn, Facts, LowResolution, Normalize, ValueOp
 from voxpipe.spatial import (
@@ -117,11 +117,11 @@ def test_nested_choices_stay_one_interpolation() -> None:
     """Chains in choices in choices, and an op after them."""
     inner = SomeOf([Rotate((5, 10)), (Zoom(1.1), Elastic(0.5, spacing=3))], 2)
     pipe = opened(4).one_of([inner, RandomOrder([Rotate(3), Zoom(0.9)])]).rotate(2).flip(0)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     list(pipe.batch_patches(1))
 
-    assert (TALLY.snapshot() - before).interpolations == 4
+    assert (IO_COUNTERS.snapshot() - before).interpolations == 4
 
 
 def test_a_choice_is_what_its_members_do() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.epoch import set_epoch
 
 IMAGE = np.random.default_rng(0).integers(-100, 900, (8, 7, 6)).astype(np.int16)
@@ -174,9 +174,9 @@ def test_only_a_volume_with_nan_is_looked_at_twice() -> None:
     def interpolations(image: Any) -> int:
         pipe: Any = vp.from_cases([{"image": image}]).open_volume().brightness(2.0)
         patch = next(iter(pipe.rotate((0, 0, 30), **CONSTANT)))["image"]
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         patch.realize()
-        return int((TALLY - before).interpolations)
+        return int((IO_COUNTERS - before).interpolations)
 
     images = IMAGE, np.nan_to_num(UNKNOWN), UNKNOWN
     assert [interpolations(image) for image in images] == [1, 1, 2]

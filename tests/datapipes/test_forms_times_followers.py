@@ -11,7 +11,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.batching.join_reads import needed_chunks
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import SampleError
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.datapipes.epoch import set_epoch
@@ -139,20 +139,20 @@ def leaves(patch: Any) -> list[Any]:
 def made(sample: Any) -> tuple[Any, Any]:
     """Return the channels of a sample, and what making them reads, with no tile in memory."""
     TILES.clear()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     found = voxels(sample)
-    return found, TALLY - before
+    return found, IO_COUNTERS - before
 
 
 def batches(pipe: Any, *adapters: Any) -> tuple[list[Any], int]:
     """Return the channels of the batches of an epoch, and how many reads they took."""
     TILES.clear()
     with vp.DataLoader2(pipe.batch_patches(2), [vp.FuseSpatial(), *adapters], seed=3) as loader:
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         found = [
             torch.cat([batch[key].double() for key in keys_of(batch)], dim=1) for batch in loader
         ]
-        return found, (TALLY - before).reads
+        return found, (IO_COUNTERS - before).reads
 
 
 @pytest.mark.parametrize("product", PARAMETERS)

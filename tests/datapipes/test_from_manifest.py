@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import IterDataPipe
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import BadManifest, StaleEntry
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.volumes import close_volumes, index_cases, write_manifest
@@ -57,12 +57,12 @@ def test_planning_an_epoch_opens_no_file(folder, monkeypatch):
     def refuse(path, *args, **kwargs):
         pytest.fail(f"{path} was opened")
 
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "open", refuse)
         patch.setattr(os, "stat", refuse)
         plans = [(s["image"].plan, s["seg"].volume.dtype, s["image"].shape) for s in pipe]
-    counted = TALLY.snapshot() - before
+    counted = IO_COUNTERS.snapshot() - before
 
     assert len(plans) == 6
     assert (counted.headers, counted.reads) == (0, 0)

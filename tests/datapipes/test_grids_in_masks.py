@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import forget_masks
 
@@ -110,16 +110,16 @@ def test_a_mask_is_read_once_and_not_by_estimates(tmp_path, label):
     np.save(tmp_path / "l.npy", label)
     pipe = vp.from_cases([{"label": str(tmp_path / "l.npy")}]).open_volume()
     pipe = pipe.lazy_patch(8, sampling="grid", mask="label")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     pipe.batch_patches(2).explain()
-    assert (TALLY.snapshot() - before).bytes_read == 0
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == 0
     found = [[sample.identity for sample in pipe] for _ in range(2)]
     forget_masks()
     found.append([sample.identity for sample in pipe])
     assert pipe.prepare(lambda done, total: None) == 1
 
-    assert (TALLY.snapshot() - before).bytes_read == label.nbytes
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == label.nbytes
     assert found[0] == found[1] == found[2]
 
 

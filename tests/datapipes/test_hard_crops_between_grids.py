@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.cost import explain
 from voxpipe.spatial import CenterCrop
 
@@ -106,9 +106,9 @@ def test_fusing_changes_nothing(labels: str) -> None:
 def test_what_it_costs(pipe: Any, counts: Any) -> None:
     """Interpolations and copies of ct, pet and seg; nothing more for soft crops and constants."""
     chain = pipe().realize()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     next(iter(chain))
-    done = TALLY.snapshot() - before
+    done = IO_COUNTERS.snapshot() - before
 
     assert (done.interpolations, done.copies) == counts
 

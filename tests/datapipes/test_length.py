@@ -7,7 +7,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes import epoch
 from voxpipe.datapipes.datapipe import length
@@ -169,9 +169,9 @@ def test_of_a_grid_comes_from_headers(tmp_path, name, manifest):
         pipe = vp.from_cases(cases).open_volume()
     pipe = in_a_grid(spatial(name)(pipe))
     with vp.DataLoader2(pipe) as loader:
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         count = len(loader)
-        spent = TALLY.snapshot() - before
+        spent = IO_COUNTERS.snapshot() - before
 
         assert spent.reads == 0
         assert count == len(pipe) == len(list(loader)) > 2

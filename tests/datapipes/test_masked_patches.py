@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import PatchSizeError, SampleError
 from voxpipe.graph.fingerprint import fingerprint
 from voxpipe.spatial import forget_masks
@@ -106,10 +106,10 @@ def test_planning_reads_each_mask_once(cases):
     """Making samples reads nothing; working out a plan reads a mask the first time only."""
     pipe = vp.from_cases(cases).open_volume().lazy_patch(8, samples_per_volume=10, mask="label")
     voxels = int(np.prod(SHAPE))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     def count():
-        counted = TALLY.snapshot() - before
+        counted = IO_COUNTERS.snapshot() - before
         return counted.reads, counted.bytes_read
 
     samples = list(pipe)
@@ -130,11 +130,11 @@ def test_a_loader_starts_without_reading_masks(cases):
     """What it asks of the stores is estimated from patches anywhere."""
     pipe = vp.from_cases(cases).open_volume().lazy_patch(8, samples_per_volume=10, mask="label")
     loader = vp.DataLoader2(pipe.batch_patches(2))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     text = loader.explain()
 
-    assert (TALLY.snapshot() - before).reads == 0
+    assert (IO_COUNTERS.snapshot() - before).reads == 0
     assert "mask='label'" in text
     loader.shutdown()
 

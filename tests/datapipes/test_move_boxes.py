@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import SampleError
 
 BOXES = [[1.5, 2.5, 1.5, 5.5, 6.5, 4.5], [8.5, 7.5, 5.5, 11.5, 9.5, 7.5]]
@@ -33,11 +33,11 @@ def around(voxels: Any) -> list[float]:
 def test_a_box_is_where_its_voxels_are() -> None:
     """Through flips, turns, pads, a flush and a crop that cuts one box and loses the other."""
     pipe = opened().flip((0, 1)).rotate90(1, (0, 2)).flush().pad(2).crop((8, 2, 3), (6, 12, 13))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     sample = next(iter(pipe.move_boxes(least=0.1)))
 
-    assert (TALLY.snapshot() - before).reads == 0
+    assert (IO_COUNTERS.snapshot() - before).reads == 0
     assert sample["boxes"] == [around(sample["seg"].realize()[0])]
     assert len(next(iter(pipe.move_boxes(least=0)))["boxes"]) == 2
 

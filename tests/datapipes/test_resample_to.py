@@ -11,7 +11,7 @@ import pytest
 from scipy.ndimage import map_coordinates
 
 import voxpipe as vp
-from voxpipe.core import TALLY, Grid
+from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.core.errors import GridMismatch, PolicyConflict, SampleError
 from voxpipe.graph import fingerprint
 from voxpipe.spatial import Policy, Source, resample
@@ -83,9 +83,9 @@ def test_patches_of_all_volumes_see_the_same_draws(case: dict[str, str]) -> None
 
     for sample in pipe:
         ct, pet, seg = sample["ct"], sample["pet"], sample["seg"]
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         pet.realize()
-        assert (TALLY - before).interpolations == 1
+        assert (IO_COUNTERS - before).interpolations == 1
         assert np.allclose(ct.affine, pet.affine, atol=1e-9)
         assert np.allclose(ct.affine, seg.affine, atol=1e-9)
         assert ct.draws == pet.draws == seg.draws
@@ -236,13 +236,13 @@ def test_every_new_pipe_takes_what_its_op_takes(case: dict[str, str]) -> None:
     pipe = pipe.random_crop(scale=(0.8, 0.9)).rotate(10, keep_size=False).zoom(2, keep_size=False)
     pipe = pipe.rotate90((1, 3)).flip(one=True).resize((16, None, None), extent="centers")
     pipe = pipe.divisible_pad(8, where="end").pad(size=40).center_crop(scale=0.5)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     patch = next(iter(pipe))["ct"]
     patch.realize()
 
-    assert (TALLY - before).interpolations == 1
-    assert (TALLY - before).reads == 1
+    assert (IO_COUNTERS - before).interpolations == 1
+    assert (IO_COUNTERS - before).reads == 1
 
 
 def test_slices_tell_two_graphs_apart(case: dict[str, str]) -> None:

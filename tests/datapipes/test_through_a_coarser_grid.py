@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.cost import explain
 from voxpipe.spatial.lazy import read_plan
 from voxpipe.spatial.lazy.read_plan import CoarseVolume
@@ -116,9 +116,9 @@ def test_no_interpolation_more_where_none_came_before() -> None:
     counts = []
     for pipe in (opened().open_volume().flip(0), opened().open_volume().rotate(5)):
         patch = middle(pipe.anisotropy(3, axes=0).rotate(10), 8)
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         patch.realize()
-        done = TALLY.snapshot() - before
+        done = IO_COUNTERS.snapshot() - before
         counts.append((done.interpolations, done.copies, done.reads))
         assert patch.reads()[0].region.size < VOLUME.size / 4
 

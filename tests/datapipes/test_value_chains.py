@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import NotPicklable, SampleError, VolumeError
 from voxpipe.datapipes.cost import explain
 from voxpipe.intensity import Epilogue
@@ -32,9 +32,9 @@ def voxels(pipe: Any, key: str = "image") -> Any:
 def passes(pipe: Any) -> int:
     """How often value ops go over the patch of the first sample."""
     patch = next(iter(pipe))["image"]
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     patch.realize()
-    return (TALLY.snapshot() - before).value_passes
+    return (IO_COUNTERS.snapshot() - before).value_passes
 
 
 AFFINE = st.one_of(

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import voxpipe as vp
-from voxpipe.core import TALLY, Grid
+from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.core.errors import SampleError
 from voxpipe.datapipes.form import form, signature_of
 from voxpipe.datapipes.values import MORE, ValuePipe
@@ -93,11 +93,11 @@ def test_a_halo_is_part_of_what_is_read() -> None:
 
 def test_what_commutes_does_not_break_the_fusion() -> None:
     """Normalize between two turns: still one interpolation each."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     next(iter(opened().rotate(10).normalize(1, 2).rotate(5).batch_patches(1)))
 
-    assert (TALLY.snapshot() - before).interpolations == 2
+    assert (IO_COUNTERS.snapshot() - before).interpolations == 2
 
 
 def further(pipe: Any) -> Any:
@@ -109,11 +109,11 @@ def test_what_does_not_commute_is_done_where_it_stands() -> None:
     """A filter, then a turn, is a turn of what was filtered: one interpolation more."""
     filtered = image_of(value_pipe(Box, opened().rotate(10)))
     expected = image_of(further(vp.from_cases([{"image": filtered[0]}]).open_volume()))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     found = image_of(further(value_pipe(Box, opened().rotate(10))))
 
-    assert (TALLY.snapshot() - before).interpolations == 2
+    assert (IO_COUNTERS.snapshot() - before).interpolations == 2
     assert np.allclose(found, expected, atol=1e-5)
 
 
@@ -121,11 +121,11 @@ def test_labels_stay_fused_where_images_cannot() -> None:
     """The filter concerns the image only."""
     pipe = value_pipe(Box, opened().rotate(10)).rotate(5)
     sample = next(iter(pipe))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     sample["label"].realize()
 
-    assert (TALLY.snapshot() - before).interpolations == 1
+    assert (IO_COUNTERS.snapshot() - before).interpolations == 1
     assert np.allclose(sample["image"].affine, sample["label"].affine)
 
 

@@ -13,7 +13,7 @@ from checkout import ROOT
 from tables import names_of_tests, proofs_of, rows_of
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes import values
 from voxpipe.datapipes.cost import explain
 from voxpipe.volumes import close_volumes, index_cases, write_manifest
@@ -96,10 +96,10 @@ def test_every_pipe_has_a_proof_beside_the_peers() -> None:
 def test_what_commutes_fuses_and_what_does_not_is_named(name: str) -> None:
     """Image and label are interpolated once each; else the image twice, and explain() says why."""
     pipe = having(opened().rotate(10), name).rotate(5).batch_patches(1)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     list(pipe)
-    done = TALLY.snapshot() - before
+    done = IO_COUNTERS.snapshot() - before
     text = explain(pipe)
 
     assert done.interpolations == (3 if name in LATE else 2)
@@ -143,9 +143,9 @@ def test_normalize_takes_given_recorded_and_masked_numbers(tmp_path: Any) -> Non
 
     def reads(pipe: Any) -> tuple[int, Any]:
         sample = next(iter(pipe))
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         found = np.asarray(sample["ct"])
-        return (TALLY.snapshot() - before).bytes_read, found
+        return (IO_COUNTERS.snapshot() - before).bytes_read, found
 
     patch = 6**3 * 2
     given, _ = reads(listed.open_volume().crop((0, 0, 0), 6).normalize(100, 50))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import PatchSizeError, SampleError
 from voxpipe.graph.fingerprint import fingerprint
 from voxpipe.spatial import forget_masks
@@ -131,10 +131,10 @@ def test_planning_reads_each_map_once(cases):
     """Making samples reads nothing; working out a plan reads a map the first time only."""
     pipe = opened(cases).lazy_patch(8, samples_per_volume=10, weights="likely")
     size = int(np.prod(SHAPE)) * 4
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     def count():
-        counted = TALLY.snapshot() - before
+        counted = IO_COUNTERS.snapshot() - before
         return counted.reads, counted.bytes_read
 
     samples = list(pipe)

@@ -12,7 +12,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import voxpipe as vp
 from voxpipe.batching import Job
 from voxpipe.batching.parts import Task, held
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
 from voxpipe.datapipes.tensors import as_tensors
 from voxpipe.diagnosing.ceilings import Subject, diagnose
@@ -342,9 +342,9 @@ class TestStages:
         number = times * len(tasks)
         every = [Task(part, job, reads) for job, reads in tasks]
         stage.parent = Tasks(every, lambda n: n >= number)
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         outcomes = [as_tensors(outcome) for outcome in stage]
-        return outcomes, TALLY.snapshot() - before
+        return outcomes, IO_COUNTERS.snapshot() - before
 
     def test_workers_are_those_of_the_loader(self, work, cases):
         """They have torch only where those of the loader have it too."""

@@ -17,9 +17,9 @@ from torch.utils.data.datapipes._hook_iterator import _generate_iterdatapipe_msg
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.core.errors import VolumeReadError, VoxpipeError, placed
-from voxpipe.core.hidden import public_name, public_text, urls_in, used_name
-from voxpipe.core.origin import call_text
+from voxpipe.core.call_site import call_text
+from voxpipe.core.errors import VolumeReadError, VoxpipeError, add_location
+from voxpipe.core.redact import public_name, public_text, urls_in, used_name
 from voxpipe.storage.location import file_system, remote_errors
 from voxpipe.storage.redaction import Secrets
 from voxpipe.storage.remote import open_remote
@@ -190,7 +190,7 @@ PLACES = {
     "file system": of_stores,
     "message": lambda url: told(VolumeReadError(f"no {url}, or so", do=f"See {url}.")),
     "place": lambda url: told(VolumeReadError("no").at(case=url)),
-    "note": lambda url: " ".join(placed(ValueError("no"), case=url).__notes__),
+    "note": lambda url: " ".join(add_location(ValueError("no"), case=url).__notes__),
     "call": lambda url: call_text("f", ([url], {"a": (url,)}, Path("a")), {"b": {url: url}}),
     "cases": of_case,
     "list": lambda url: f"{of_list_cases(url)!r} {of_list_cases(url).settings()}",

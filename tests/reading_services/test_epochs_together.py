@@ -6,7 +6,7 @@ import pytest
 from scenes import write_cases
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.handles import HANDLES
 
@@ -29,9 +29,9 @@ def loader(cases):
 
 def headers_read(act):
     gc.collect()
-    before = TALLY.headers
+    before = IO_COUNTERS.headers
     act()
-    return TALLY.headers - before
+    return IO_COUNTERS.headers - before
 
 
 def test_validation_inside_training_opens_nothing_again(cases):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from voxpipe.core import TALLY, Grid, Region
+from voxpipe.core import IO_COUNTERS, Grid, Region
 from voxpipe.spatial import (
     Elastic,
     LazyPatch,
@@ -71,11 +71,11 @@ def test_a_chain_is_smoothed_once_for_all_of_it() -> None:
     volume = np.random.default_rng(0).integers(0, 1000, (1, 32, 32, 32), np.int16)
     twice = of((32, 32, 32), Zoom(0.5), Zoom(0.5)).crop((12, 12, 12), (8, 8, 8))
     once = of((32, 32, 32), Zoom(0.25)).crop((12, 12, 12), (8, 8, 8))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     fused = sampled(twice, volume, SMOOTH)
 
-    assert (TALLY - before).interpolations == 1
+    assert (IO_COUNTERS - before).interpolations == 1
     assert sigmas(twice.rows) == (1.5, 1.5, 1.5)
     assert np.array_equal(fused, sampled(once, volume, SMOOTH))
     half = of((32, 32, 32), Zoom(0.5))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.adapters import FuseSpatial
-from voxpipe.core import TALLY, Grid, Region
+from voxpipe.core import IO_COUNTERS, Grid, Region
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
 from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases, from_manifest
@@ -137,30 +137,30 @@ def test_only_the_asked_volume_is_read_and_once(files: Any) -> None:
     case, image, label = files
     chain = from_cases([case]).open_volume().foreground_crop("label", labels=3)
     sample = next(iter(chain))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     assert sample["image"].shape == (1, 5, 2, 4)
-    first = TALLY.snapshot() - before
+    first = IO_COUNTERS.snapshot() - before
     occupied._REMEMBERED.clear()  # as another process would find it
     assert next(iter(chain))["image"].shape == (1, 5, 2, 4)
-    second = TALLY.snapshot() - before
+    second = IO_COUNTERS.snapshot() - before
 
     assert first.bytes_read == label.nbytes
     assert (second.reads, second.bytes_read) == (first.reads, first.bytes_read)
     assert np.array_equal(sample["image"].realize()[0], image[4:9, 10:12, 3:7])
-    assert (TALLY.snapshot() - before).bytes_read == label.nbytes + 5 * 2 * 4 * 4
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == label.nbytes + 5 * 2 * 4 * 4
 
 
 def test_building_the_chain_reads_no_voxel(files: Any) -> None:
     """A sample is a description; an estimate does not read either, and keeps the whole grid."""
     case, _, _ = files
     chain = from_cases([case]).open_volume().foreground_crop("label")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     with without_reading():
         assert next(iter(chain))["image"].shape == (1, 20, 18, 16)
 
-    assert (TALLY.snapshot() - before).bytes_read == 0
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == 0
 
 
 def test_a_file_that_changed_is_looked_at_again(files: Any) -> None:
@@ -181,13 +181,13 @@ def test_memory_is_bounded_and_the_inside_is_not_read(monkeypatch: pytest.Monkey
     array = np.ones((10, 10, 10), np.uint8)
     array[:, :, 0] = 0
     volume = Volume(array)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     found = occupied.occupied_box(volume, occupied.Interest())
 
     assert found == Region((0, 0, 1), (10, 10, 10))
     # The first slab is empty, the last one full, the second full: the rest lies between.
-    assert (TALLY.snapshot() - before).reads == 3
+    assert (IO_COUNTERS.snapshot() - before).reads == 3
 
 
 BOXES = st.tuples(*(st.tuples(st.integers(0, 7), st.integers(1, 8)) for _ in range(3)))
@@ -293,12 +293,12 @@ def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
     values = np.isin(label, field["labels"]) if "labels" in field else label > field.get("above", 0)
     places = np.argwhere(values)
     chain = from_manifest(tmp_path / "m.json").open_volume().foreground_crop("label", **field)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     shape = next(iter(chain))["image"].shape
 
     assert shape == (1, *(places.max(axis=0) - places.min(axis=0) + 1))
-    assert (TALLY.snapshot() - before).bytes_read == 0
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == 0
 
 
 def test_fusing_pipes_changes_nothing(files: Any) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core import TALLY, Grid, Tally
+from voxpipe.core import IO_COUNTERS, Grid, IOCounters
 from voxpipe.core.errors import PolicyConflict
 from voxpipe.spatial import (
     LABEL,
@@ -60,11 +60,11 @@ def image_of(pipe: Any) -> Any:
     return np.asarray(first(pipe)["image"])[0]
 
 
-def done(pipe: Any) -> Tally:
+def done(pipe: Any) -> IOCounters:
     """Return what was done to make one batch of a chain."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     list(pipe.batch_patches(1))
-    return TALLY.snapshot() - before
+    return IO_COUNTERS.snapshot() - before
 
 
 # MONAI, lazily
@@ -236,12 +236,12 @@ def test_an_inverse_is_one_interpolation() -> None:
     values = np.broadcast_to(np.arange(12.0, dtype=np.float32)[:, None, None], SHAPE)[None]
     there, again = np.empty((1, *plan.shape), np.float32), np.empty((1, *SHAPE), np.float32)
     border = Policy(padding="border")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     resample(Source(values, (0, 0, 0), plan.bounds), plan.matrix, border, there)
     resample(Source(there, (0, 0, 0), back.bounds), back.matrix, border, again)
 
-    assert (TALLY.snapshot() - before).interpolations == 2
+    assert (IO_COUNTERS.snapshot() - before).interpolations == 2
     assert np.allclose(again[0, 4:8, 4:6, 3:5], values[0, 4:8, 4:6, 3:5], atol=1e-4)
 
 

@@ -13,7 +13,7 @@ import pytest
 import zarr
 from scipy.ndimage import map_coordinates
 
-from voxpipe.core import TALLY, ChunkGrid
+from voxpipe.core import IO_COUNTERS, ChunkGrid
 from voxpipe.core.errors import GridMismatch
 from voxpipe.intensity import Normalize, ValueStep
 from voxpipe.spatial import (
@@ -96,12 +96,12 @@ def case(tmp_path: Path) -> dict[str, Volume]:
 
 def test_image_and_label_are_read_once_each(case: dict[str, Volume]) -> None:
     """One header, one read and one interpolation per volume; a patch's part of the bytes."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     lazy = patches(case, UniformPatch((8, 8, 8)), AUGMENT)
 
     image, label = lazy["image"].realize(), lazy["label"].realize()
 
-    done = TALLY - before
+    done = IO_COUNTERS - before
     assert (done.headers, done.reads, done.interpolations, done.copies) == (2, 2, 2, 0)
     image_bytes = lazy["image"].source_region.size * 2
     chunks = sum(1 for _ in _touched(case["label"], lazy["label"]))
@@ -159,8 +159,8 @@ def test_files_on_two_grids_are_named(case: dict[str, Volume], tmp_path: Path) -
     moved[2, 3] += 1
     nibabel.save(nibabel.Nifti1Image(np.zeros((40, 36, 32), np.uint8), moved), tmp_path / "b.nii")
     case["label"] = Volume(tmp_path / "b.nii", kind="label")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     with pytest.raises(GridMismatch, match=r"voxels apart.*ct\.nii and .*b\.nii"):
         _ = patches(case, UniformPatch((8, 8, 8)))["image"].shape
-    assert (TALLY - before).reads == 0
+    assert (IO_COUNTERS - before).reads == 0

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from voxpipe.core import TALLY, Grid, Region
+from voxpipe.core import IO_COUNTERS, Grid, Region
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.intensity import Normalize, ValueStep
 from voxpipe.spatial import (
@@ -104,11 +104,11 @@ def test_geometry_is_known_without_reading(ct: FakeVolume) -> None:
 
 def test_a_patch_is_one_read_and_one_copy(ct: FakeVolume) -> None:
     """Exactly the source region is read, once, and lattice plans give the stored numbers."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     found = patch(ct, CUT, Flip(0)).realize()
 
-    done = TALLY - before
+    done = IO_COUNTERS - before
     assert ct.reads == [Region((2, 3, 1), (6, 7, 5))]
     assert (done.copies, done.interpolations) == (1, 0)
     assert found.dtype == np.int16
@@ -117,11 +117,11 @@ def test_a_patch_is_one_read_and_one_copy(ct: FakeVolume) -> None:
 
 def test_a_turned_patch_is_one_read_and_one_interpolation(ct: FakeVolume) -> None:
     """However many ops there are."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     found = patch(ct, CUT, TURN, Translate(0.3), Flip(1), Rotate(3)).realize()
 
-    done = TALLY - before
+    done = IO_COUNTERS - before
     assert len(ct.reads) == 1
     assert (done.copies, done.interpolations) == (0, 1)
     assert found.dtype == np.float32

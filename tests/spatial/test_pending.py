@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voxpipe.core import Grid, Origin
+from voxpipe.core import CallSite, Grid
 from voxpipe.core.errors import GraphError, GridMismatch, PatchSizeError
 from voxpipe.spatial import (
     Augment,
@@ -27,7 +27,7 @@ GRID = Grid((20, 18, 16), np.diag([1, 1, 2.0, 1]))
 PATCH = Step(UniformPatch((8, 8, 8)), "lazy_patch")
 ROTATE = Step(Rotate((-15, 15)), "rotate")
 FLIP = Step(Flip(p=0.5), "flip")
-ORIGIN = Origin("crop((0, 0, 0), (99, 1, 1))", "train.py", 7)
+ORIGIN = CallSite("crop((0, 0, 0), (99, 1, 1))", "train.py", 7)
 
 
 @dataclass

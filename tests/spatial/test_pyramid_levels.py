@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zarr
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import PolicyConflict
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy
@@ -95,9 +95,9 @@ def read(path: Any, antialias: Any, *pipes: Any, **options: Any) -> tuple[Any, A
     for name, *arguments in pipes:
         chain = getattr(chain, name)(*arguments, antialias={"image": antialias})
     patch = next(iter(chain))["image"]
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     voxels = patch.realize()
-    return patch, voxels, (TALLY.snapshot() - before).bytes_read
+    return patch, voxels, (IO_COUNTERS.snapshot() - before).bytes_read
 
 
 @pytest.mark.parametrize(
@@ -264,16 +264,16 @@ def test_a_box_may_be_looked_up_at_a_coarser_level(tmp_path: Path) -> None:
     array[8:20, 11:31, 4:9] = 100
     path = write_pyramid(tmp_path / "a.zarr", array)
     occupied._REMEMBERED.clear()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     exact = occupied_box(Volume(path), Interest(above=0))
-    whole = (TALLY.snapshot() - before).bytes_read
+    whole = (IO_COUNTERS.snapshot() - before).bytes_read
     coarse = occupied_box(Volume(path), Interest(above=0), level=1)
     further = occupied_box(Volume(path), Interest(above=0), level=9)
 
     assert exact == Region((8, 11, 4), (20, 31, 9))
     assert coarse == Region((6, 8, 2), (22, 34, 12))
     assert further.contains(exact)
-    assert (TALLY.snapshot() - before).bytes_read - whole < whole / 4
+    assert (IO_COUNTERS.snapshot() - before).bytes_read - whole < whole / 4
     crop = from_cases([{"image": path}]).open_volume().foreground_crop("image", level=1)
     assert next(iter(crop))["image"].shape == (1, 16, 26, 10)

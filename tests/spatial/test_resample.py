@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.spatial import Clip, Lowered, Policy, Source, resample
 
 BORDER = Policy("linear", "border")
@@ -285,13 +285,13 @@ def test_an_output_without_voxels_is_nothing_to_do() -> None:
 
 def test_calls_are_counted() -> None:
     """A copy is no interpolation, and nearest is one."""
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     sampled(line([1, 2]), np.eye(4), BORDER, 2, np.float32)
     sampled(line([1, 2]), shifted(0.5), BORDER, 2, np.float32)
     sampled(line([1, 2]), shifted(0.25), Policy("nearest"), 2, np.float32)
 
-    done = TALLY - before
+    done = IO_COUNTERS - before
     assert (done.copies, done.interpolations) == (1, 2)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxpipe.core import TALLY, Grid, Region, Stream
+from voxpipe.core import IO_COUNTERS, Grid, Region, Stream
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import (
     Flip,
@@ -509,12 +509,12 @@ def test_an_image_is_refused_when_it_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(looked_up, "SLAB_VOXELS", 4 * 20 * 20)
     np.save(tmp_path / "a.npy", MANY.astype(np.int16))
     volume = Volume(tmp_path / "a.npy")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     with pytest.raises(PatchSizeError, match=r"1 to 7983 among them(.|\n)*labels="):
         sampling_mask(volume, volume.grid, (4, 4, 4), ())
 
-    assert (TALLY.snapshot() - before).bytes_read == 4 * 20 * 20 * 2
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == 4 * 20 * 20 * 2
 
 
 def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
@@ -524,18 +524,18 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
     volume = Volume(tmp_path / "a.npy", kind="label")
     monkeypatch.setattr(looked_up, "SLAB_VOXELS", 8 * 30 * 30)
     plan, op = plan_of(label.shape), MaskedPatch((32, 32, 32), volume, "label")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     with without_reading():
         assert sampling_mask(volume, plan.source, (8, 8, 8), ()) is None
-    assert (TALLY.snapshot() - before).reads == 0
+    assert (IO_COUNTERS.snapshot() - before).reads == 0
     first = [sampling_mask(volume, plan.source, (8, 8, 8), ()) for _ in range(9)]
-    assert (TALLY.snapshot() - before).bytes_read == label.nbytes
-    assert (TALLY.snapshot() - before).reads > 1
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == label.nbytes
+    assert (IO_COUNTERS.snapshot() - before).reads > 1
     forget_masks()
     again = sampling_mask(Volume(tmp_path / "a.npy", kind="label"), op.mask.grid, (8, 8, 8), ())
 
-    assert (TALLY.snapshot() - before).bytes_read == label.nbytes
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == label.nbytes
     assert np.array_equal(again.shares.counts, first[0].shares.counts)
     numbers = np.random.default_rng(0).random((50, 2))
     for region in (Region.of_shape(label.shape), Region((3, 4, 5), (20, 9, 10))):

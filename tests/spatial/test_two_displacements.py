@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxpipe.core import TALLY, Grid
+from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy, Source, SpatialPlan, resample
 from voxpipe.spatial.resampling import native
@@ -82,7 +82,7 @@ def test_it_is_the_kernel_that_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     patch = next(iter(chain.rotate(10).grid_distortion(0.2, cells=2)))["image"]
     assert len(patch.plan.lowered.earlier) == 1
     assert "NumPy" not in patch.explain()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     def refuse(*_: Any) -> None:
         raise AssertionError
@@ -91,7 +91,7 @@ def test_it_is_the_kernel_that_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["voxpipe.spatial.resampling.resample"], "interpolate", refuse)
     patch.realize()
 
-    assert (TALLY.snapshot() - before).interpolations == 1
+    assert (IO_COUNTERS.snapshot() - before).interpolations == 1
 
 
 def test_the_region_suffices() -> None:

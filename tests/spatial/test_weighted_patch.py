@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from voxpipe.core import TALLY, Grid, Region, Stream
+from voxpipe.core import IO_COUNTERS, Grid, Region, Stream
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import (
     Crop,
@@ -481,10 +481,10 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path):
     weights = smooth((30, 20, 10))
     np.save(tmp_path / "a.npy", weights)
     volume = Volume(tmp_path / "a.npy")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     def read():
-        return (TALLY.snapshot() - before).bytes_read
+        return (IO_COUNTERS.snapshot() - before).bytes_read
 
     with without_reading():
         assert weight_table(volume, volume.grid) is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nifti_files import numbered, write_nifti
 from zarr_files import write_v2
 
-from voxpipe.core import TALLY, OrientedBox, Region
+from voxpipe.core import IO_COUNTERS, OrientedBox, Region
 from voxpipe.core.errors import OutOfVolume, VolumeError
 from voxpipe.volumes import (
     AxisMap,
@@ -206,9 +206,9 @@ def test_only_what_is_shown_is_read(tmp_path):
     chunk = 4 * 4 * 2 * array.itemsize
 
     def bytes_of(start, stop):
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         mapped.read(Region((0, 0, start), (4, 4, stop)))
-        counted = TALLY.snapshot() - before
+        counted = IO_COUNTERS.snapshot() - before
         assert counted.reads == 1
         return counted.bytes_read
 
@@ -257,12 +257,12 @@ def test_chunks_beside_a_turned_patch_stay_unread(tmp_path):
     moved = OrientedBox(there_turn, (14, 14, 4), (1.0, 1.0, 1.0))
     region, there = Region((2, 0, 1), (22, 20, 7)), Region((2, 0, 5), (22, 20, 11))
 
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     found = mapped.read(region, box).array
-    through_map = TALLY.snapshot() - before
-    before = TALLY.snapshot()
+    through_map = IO_COUNTERS.snapshot() - before
+    before = IO_COUNTERS.snapshot()
     volume.read(there, moved)
-    directly = TALLY.snapshot() - before
+    directly = IO_COUNTERS.snapshot() - before
 
     voxels = np.stack(np.indices(there.shape), -1).reshape(-1, 3) + there.start
     needed = moved.touches(voxels, voxels + 1).reshape(there.shape)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from nifti_files import numbered
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import (
     BadHeader,
     MissingDependency,
@@ -69,11 +69,11 @@ def test_only_the_blocks_of_a_region_count(tmp_path):
     array = numbered((1, 8, 8, 8), np.int16)
     volume = Volume(write(tmp_path / "a.b2nd", array, (1, 8, 8, 8), (1, 4, 4, 4)))
     assert volume.chunks == (4, 4, 4)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     volume.read(Region((3, 0, 0), (5, 4, 4)))
 
-    assert (TALLY.snapshot() - before).bytes_read == 2 * 4**3 * 2
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == 2 * 4**3 * 2
 
 
 def test_one_thread_decodes(tmp_path):

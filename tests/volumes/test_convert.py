@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nifti_files import numbered, write_nifti
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import CorruptVolume, DestinationBusy, DestinationExists, VolumeError
 from voxpipe.volumes import Volume, close_volumes, convert
 from voxpipe.volumes.conversion.convert_plan import chunk_side, plan_conversion
@@ -123,12 +123,12 @@ def test_a_killed_conversion_is_continued(tmp_path, where, shards):
         convert(path, place, chunk=2, shard=4, progress=killed_after(shards))
     with pytest.raises(VolumeError):
         Volume(place).probe()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     done = convert(path, place, chunk=2, shard=4, overwrite=False)
 
     assert (done.written, done.kept) == (8 - shards, shards)
-    assert (TALLY.snapshot() - before).reads == 8 - shards
+    assert (IO_COUNTERS.snapshot() - before).reads == 8 - shards
     np.testing.assert_array_equal(Volume(place).numpy()[0], numbered((8, 8, 8)))
     _remove(place)
 

@@ -6,7 +6,7 @@ from chunked_files import FORMATS, spoil_all_but, write_chunked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxpipe.core import TALLY, Grid, OrientedBox, Region
+from voxpipe.core import IO_COUNTERS, Grid, OrientedBox, Region
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.spatial import LazyPatch, PendingPlan, Policy, SpatialPlan
 from voxpipe.spatial.plans.pull_back import source_box, source_region
@@ -154,12 +154,12 @@ def test_a_turned_patch_reads_fewer_chunks(stored, form):
     region = source_region(matrix, (10, 10, 10), Region.of_shape(SHAPE), policy)
     box = source_box(matrix, (10, 10, 10), Region.of_shape(SHAPE), policy)
 
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     volume.read(region)
-    whole = (TALLY.snapshot() - before).bytes_read
-    before = TALLY.snapshot()
+    whole = (IO_COUNTERS.snapshot() - before).bytes_read
+    before = IO_COUNTERS.snapshot()
     volume.read(region, box)
-    culled = (TALLY.snapshot() - before).bytes_read
+    culled = (IO_COUNTERS.snapshot() - before).bytes_read
 
     assert 0 < culled < whole * 2 / 3
 

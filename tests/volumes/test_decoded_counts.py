@@ -5,7 +5,7 @@ import pytest
 from chunked_files import FORMATS, write_chunked
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.volumes import close_volumes
 
 SHAPE = (128, 112, 144)
@@ -53,10 +53,10 @@ def test_an_epoch_decodes_little_more_than_it_has_taps_in(tmp_path, form):
         patches = [sample[key] for sample in loader for key in arrays]
     for patch in patches:
         close_volumes()  # nothing is kept from patch to patch
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         patch.realize()
         itemsize = patch.volume.disk_dtype.itemsize
-        decoded += (TALLY.snapshot() - before).bytes_decoded // itemsize
+        decoded += (IO_COUNTERS.snapshot() - before).bytes_decoded // itemsize
         needed += tapped(patch)
 
     assert needed <= decoded <= MOST * needed
@@ -67,9 +67,9 @@ def test_kept_chunks_are_not_decoded_again(tmp_path):
     array = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
     path = write_chunked(tmp_path / "image", array, "zarr", EDGE)
     pipe = vp.from_cases([{"case": "a", "image": path}] * 2).open_volume().batch_patches(2)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     with vp.DataLoader2(pipe, seed=0) as loader:
         list(loader)
 
-    assert (TALLY.snapshot() - before).bytes_decoded == array.nbytes
+    assert (IO_COUNTERS.snapshot() - before).bytes_decoded == array.nbytes

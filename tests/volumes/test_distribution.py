@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from nifti_files import write_nifti
 from zarr_files import write_v2
 
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import VolumeError
 from voxpipe.storage.cache_directory import read_kept, write_kept
 from voxpipe.volumes import Volume, volume_statistics
@@ -155,11 +155,11 @@ def test_still_one_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(statistics, "SLAB_VOXELS", 4 * 4 * 8)
     array = GENERATOR.random((8, 8, 16)).astype(np.float32)
     volume = Volume(write_v2(tmp_path / "a.zarr", array, (4, 4, 8)))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     volume_statistics(volume)
 
-    assert (TALLY - before).bytes_read == array.nbytes
+    assert (IO_COUNTERS - before).bytes_read == array.nbytes
 
 
 def test_what_an_earlier_version_kept_is_computed_again(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nifti_files import AFFINE
 
-from voxpipe.core import TALLY, ChunkGrid, Region
+from voxpipe.core import IO_COUNTERS, ChunkGrid, Region
 from voxpipe.core.errors import OutOfVolume
 from voxpipe.volumes import Volume
 from voxpipe.volumes.fetched import touch
@@ -59,10 +59,10 @@ def test_a_mapped_region_is_fetched_without_a_read(tmp_path):
     """Its pages are touched; nothing is counted as read."""
     path = tmp_path / "scan.npy"
     np.save(path, np.zeros(SHAPE, np.int16))
-    volume, before = Volume(path), TALLY.snapshot()
+    volume, before = Volume(path), IO_COUNTERS.snapshot()
 
     assert volume.fetch(PART) == PART.size * 2
-    assert (TALLY.snapshot() - before).reads == 0
+    assert (IO_COUNTERS.snapshot() - before).reads == 0
 
 
 def test_a_gzipped_region_is_that_of_the_decoded_file(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nifti_files import numbered, write_nifti
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadManifest, StaleEntry, VolumeError, VolumeNotFound
 from voxpipe.volumes import (
     Entry,
@@ -161,14 +161,14 @@ def test_an_entry_answers_without_a_file(tmp_path):
     entry = entry_of(path)
     close_volumes()
     os.rename(path, tmp_path / "away.nii")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     volume = catalogued(entry)
 
     assert (volume.shape, volume.dtype) == ((1, 4, 5, 6), np.float32)
     np.testing.assert_array_equal(volume.affine.ravel(), entry.header.affine)
     assert volume_statistics(volume) == entry.statistics
-    assert TALLY.snapshot() == before
+    assert IO_COUNTERS.snapshot() == before
 
 
 @pytest.mark.parametrize(
@@ -247,10 +247,10 @@ def test_indexing_again_reads_only_what_changed(tmp_path):
     def index(known=None):
         close_volumes()
         volumes = [(path.stem, "image", Volume(path)) for path in paths]
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         manifest, bad = index_cases(volumes, known=known)
         assert bad == ()
-        return manifest, (TALLY.snapshot() - before).headers
+        return manifest, (IO_COUNTERS.snapshot() - before).headers
 
     first, headers_first = index()
     os.utime(paths[1], ns=(1, 1))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from medical_files import LPS
 from reference_files import REFERENCES, collect
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
 from voxpipe.storage.coalesce import coalesce
 from voxpipe.volumes import Volume
@@ -232,9 +232,9 @@ def test_raw_voxels_are_mapped_and_the_header_reads_none(tmp_path):
     """Geometry costs no voxel, and a region is a view of the file."""
     found = REFERENCES["nrrd, vectors"](tmp_path)
     volume = Volume(found.path)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     assert volume.spacing == pytest.approx((1.5, 2, 3))
-    spent = TALLY - before
+    spent = IO_COUNTERS - before
     whole = volume.read(Region.of_shape(volume.spatial_shape)).array
     part = volume.read(Region((1, 2, 3), (2, 4, 6))).array
 

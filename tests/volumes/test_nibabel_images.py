@@ -12,7 +12,7 @@ from nibabel.arrayproxy import ArrayProxy
 from nifti_files import AFFINE, channels_first, numbered, write_nifti
 
 import voxpipe as vp
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.testing import BackendContract, StoreCase
 from voxpipe.volumes import Volume, close_volumes, volume_statistics
 
@@ -128,14 +128,14 @@ def test_it_stays_lazy_and_is_one_with_the_file(tmp_path):
     path = write_nifti(tmp_path / "a.nii", numbered((5, 6, 7)))
     image = nibabel.load(path)
     other = nibabel.Nifti1Image(ArrayProxy(str(path), ((5, 6, 7), "<i2", 352, 2.0, 0.0)), AFFINE)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     volume, scaled = Volume(image), Volume(other)
-    assert (TALLY - before).headers == 0
+    assert (IO_COUNTERS - before).headers == 0
     volume.read(Region((0, 0, 0), (1, 2, 3)))
 
     assert volume.access == "view"
-    assert (TALLY - before).bytes_read == 2 * 6
+    assert (IO_COUNTERS - before).bytes_read == 2 * 6
     assert volume.content_key == Volume(path).content_key != scaled.content_key
     assert volume_statistics(volume).maximum == 209
     assert volume_statistics(scaled).maximum == 418

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nifti_files import AFFINE, DATA, channels_first, numbered, write_nifti
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import CorruptVolume, TruncatedVolume
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
@@ -171,7 +171,7 @@ def test_remote_nii_fetches_only_the_runs_of_the_region(tmp_path, monkeypatch):
         return real(self, path, start=start, end=end, **kwargs)
 
     monkeypatch.setattr(type(system), "cat_file", spy)
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     volume.read(Region((2, 1, 3), (5, 3, 5)))
     rows = sorted(asked)
@@ -184,7 +184,7 @@ def test_remote_nii_fetches_only_the_runs_of_the_region(tmp_path, monkeypatch):
     # Whole rows of neighbouring j join.
     planes = [352 + 2 * 8 * (2 + 6 * k) for k in (1, 2)]
     assert sorted(asked) == [(start, start + 32) for start in planes]
-    spent = TALLY - before
+    spent = IO_COUNTERS - before
     assert (spent.reads, spent.bytes_read) == (2, 4 * 6 + 2 * 32)
 
 

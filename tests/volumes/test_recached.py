@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from nifti_files import AFFINE, numbered, write_nifti
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import CacheTooSmall, CorruptVolume
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.conversion import recached as converted_cache
@@ -157,7 +157,7 @@ def test_a_removed_shard_is_not_taken_for_zeros(tmp_path):
 def test_two_readers_make_one_copy(tmp_path):
     """One converts, the other waits: every voxel of the original is read once."""
     scan(tmp_path / "a.nii")
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     directory = str(tmp_path / "cache")
     sources = [
         recached(Volume(tmp_path / "a.nii"), directory=directory)._source  # opened past the handles
@@ -169,5 +169,5 @@ def test_two_readers_make_one_copy(tmp_path):
     for thread in threads:
         thread.join(timeout=60)
 
-    assert (TALLY.snapshot() - before).reads == 1
+    assert (IO_COUNTERS.snapshot() - before).reads == 1
     assert len(entries(tmp_path / "cache")) == 1

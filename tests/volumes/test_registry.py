@@ -7,7 +7,7 @@ import pytest
 import torch
 from nifti_files import AFFINE, numbered, write_nifti
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadHeader, UnknownFormat, VolumeNotFound
 from voxpipe.volumes import (
     BackendRequest,
@@ -218,14 +218,14 @@ def test_a_plain_reader_is_not_bypassed(tmp_path):
         return torch.full((2, 3, 4, 5), 9 * factor, dtype=torch.int16), torch.from_numpy(AFFINE)
 
     volume = Volume(path, reader=reader, factor=2)
-    before = TALLY.headers
+    before = IO_COUNTERS.headers
 
     assert volume.dtype == np.int16
     assert volume.shape == (2, 3, 4, 5)
     assert volume.affine.tolist() == AFFINE.tolist()
     assert volume.data.unique().tolist() == [18]
     assert calls == [path]
-    assert TALLY.headers == before
+    assert IO_COUNTERS.headers == before
 
 
 def test_a_reader_object_wins_over_what_is_registered(npy, registered):

@@ -159,7 +159,7 @@ def test_what_errors_mean(error, failure):
 
 
 @pytest.fixture
-def soon(monkeypatch):
+def defer(monkeypatch):
     """Send a request once more at once."""
     monkeypatch.setattr(retry, "HEDGE_UNKNOWN", 0.001)
     return Health()

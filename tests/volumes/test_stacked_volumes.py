@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import DestinationExists, GridMismatch, UnknownFormat, VolumeError
 from voxpipe.volumes import AxisMap, Volume, close_volumes, volume_statistics
 
@@ -142,12 +142,12 @@ def test_each_file_is_read_and_counted_by_itself(ramps):
     region = Region((0, 0, 0), (2, 2, 2))
     _ = volume.shape
 
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     volume.read(region)
-    both = TALLY - before
-    before = TALLY.snapshot()
+    both = IO_COUNTERS - before
+    before = IO_COUNTERS.snapshot()
     shown = volume.with_axis_map(AxisMap.from_table("C", [1])).read(region)
-    one = TALLY - before
+    one = IO_COUNTERS - before
 
     assert (both.reads, both.bytes_read) == (2, 2 * 8 * 2)
     assert (one.reads, one.bytes_read) == (1, 8 * 2)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nifti_files import numbered, write_nifti
 from zarr_files import write_v2
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VolumeError
 from voxpipe.storage.cache_directory import read_kept
 from voxpipe.volumes import Volume, close_volumes, volume_statistics
@@ -53,13 +53,13 @@ def test_no_chunk_is_read_twice_and_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(statistics, "SLAB_VOXELS", 4 * 4 * 8)
     array = numbered((12, 12, 16))
     volume = Volume(write_v2(tmp_path / "a.zarr", array, (4, 4, 8)))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     found = volume_statistics(volume)
 
     assert_like_numpy(found, array)
-    assert (TALLY - before).bytes_read == array.nbytes
-    assert (TALLY - before).reads == 3 * 3 * 2
+    assert (IO_COUNTERS - before).bytes_read == array.nbytes
+    assert (IO_COUNTERS - before).reads == 3 * 3 * 2
 
 
 def test_computed_once_per_process_and_once_per_file(tmp_path, monkeypatch):
@@ -67,13 +67,13 @@ def test_computed_once_per_process_and_once_per_file(tmp_path, monkeypatch):
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
     path = write_nifti(tmp_path / "a.nii", numbered((5, 6, 7)))
     first = volume_statistics(Volume(path))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     assert volume_statistics(Volume(path)) == first
-    assert (TALLY - before).reads == 0
+    assert (IO_COUNTERS - before).reads == 0
     monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
     assert volume_statistics(Volume(path)) == first
-    assert (TALLY - before).reads == 0
+    assert (IO_COUNTERS - before).reads == 0
     (saved,) = (tmp_path / "cache" / "statistics").iterdir()
     assert json.loads(read_kept(saved))["count"] == 210
 

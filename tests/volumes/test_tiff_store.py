@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from nifti_files import numbered
 
-from voxpipe.core import TALLY, OrientedBox, Region
+from voxpipe.core import IO_COUNTERS, OrientedBox, Region
 from voxpipe.core.errors import (
     BadHeader,
     CorruptVolume,
@@ -208,15 +208,15 @@ def test_only_the_tiles_of_a_region_are_read(tmp_path):
     tile = 16 * 16 * 2
     assert volume.shape == (1, 64, 64, 4)
 
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     volume.read(Region((15, 16, 1), (17, 20, 3)))
-    assert (TALLY.snapshot() - before).bytes_read == 2 * 2 * tile
+    assert (IO_COUNTERS.snapshot() - before).bytes_read == 2 * 2 * tile
 
     turned = np.array([[0.7, -0.7, 0, 8], [0.7, 0.7, 0, 8], [0, 0, 1, 0]])
     box = OrientedBox(turned, (60, 4, 4), halo=(1.0, 1.0, 1.0))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
     volume.read(Region.of_shape((64, 64, 4)), box)
-    assert 0 < (TALLY.snapshot() - before).bytes_read < 64 * tile * 0.8
+    assert 0 < (IO_COUNTERS.snapshot() - before).bytes_read < 64 * tile * 0.8
 
 
 def test_damage_is_named(tmp_path, caplog):

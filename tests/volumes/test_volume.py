@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nifti_files import AFFINE, numbered, write_nifti
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import CorruptVolume, VolumeError, VolumeNotFound
 from voxpipe.storage import location
 from voxpipe.storage.location import public_name
@@ -87,17 +87,17 @@ def test_remote_errors_hold_no_credentials():
 def test_the_header_is_read_once_and_shared(tmp_path):
     """Many volumes of one file parse its header once, and reading counts what it touches."""
     path = write_nifti(tmp_path / "a.nii", numbered((5, 6, 7, 2)))
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     volumes = [Volume(path), Volume(str(path)), pickle.loads(pickle.dumps(Volume(path)))]
     shapes = {volume.shape for volume in volumes}
-    assert (TALLY - before).headers == 1
-    assert (TALLY - before).reads == 0
+    assert (IO_COUNTERS - before).headers == 1
+    assert (IO_COUNTERS - before).reads == 0
     volumes[0].read(Region((1, 1, 1), (3, 4, 5)))
     volumes[1][0, :2].numpy()
 
     assert shapes == {(2, 5, 6, 7)}
-    spent = TALLY - before
+    spent = IO_COUNTERS - before
     # The part that was read is a volume in memory, and reading it counts as well.
     assert (spent.reads, spent.headers) == (3, 1)
     assert spent.bytes_read == 2 * (2 * 2 * 3 * 4) + 2 * (2 * 6 * 7) + 2 * (2 * 6 * 7)

@@ -9,9 +9,9 @@ import pytest
 from s3_server import S3Server
 
 import voxpipe as vp
-from voxpipe.core import TALLY
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume, VolumeError
-from voxpipe.core.remembered import Remembered
+from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.lazy import patch_facts
 from voxpipe.storage.content import content_key_now
 from voxpipe.storage.waiting import made_once
@@ -45,7 +45,7 @@ def another_run(monkeypatch):
     """Forget what a process remembers; the cache on the disk stays."""
     close_volumes()
     for module in (statistics, histogram, occupied, patch_facts):
-        monkeypatch.setattr(module, "_REMEMBERED", Remembered())
+        monkeypatch.setattr(module, "_REMEMBERED", LRUCache())
 
 
 def voxels(seed=0):
@@ -147,8 +147,8 @@ def numbers(volume):
 
 def read_by(work):
     """Return what ``work`` returns, and the bytes of voxels that it read."""
-    before = TALLY.snapshot().bytes_read
-    return work(), TALLY.snapshot().bytes_read - before
+    before = IO_COUNTERS.snapshot().bytes_read
+    return work(), IO_COUNTERS.snapshot().bytes_read - before
 
 
 def test_a_second_run_reads_no_voxel(source, monkeypatch):

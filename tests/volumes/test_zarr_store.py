@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from nifti_files import AFFINE, crafted, numbered
 
-from voxpipe.core import TALLY, Region
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import (
     BadHeader,
     CorruptVolume,
@@ -186,12 +186,12 @@ def test_only_the_chunks_of_the_region_are_read(region, chunks):
     volume = Volume(counting)
     assert volume.chunks == (4, 4, 4)
     counting.asked.clear()
-    before = TALLY.snapshot()
+    before = IO_COUNTERS.snapshot()
 
     volume.read(region)
 
     assert len([key for key in counting.asked if key.startswith("c/")]) == chunks
-    assert (TALLY - before).bytes_read == chunks * 4**3 * 2
+    assert (IO_COUNTERS - before).bytes_read == chunks * 4**3 * 2
 
 
 def test_one_channel_reads_the_chunks_of_one_channel():

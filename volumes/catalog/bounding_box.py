@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import VolumeError
-from ...core.remembered import Remembered
+from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key, content_key_now, version_key
@@ -28,7 +28,7 @@ from ..volume import Volume
 from ..voxels import plain
 from .statistics import SLAB_VOXELS, slabs
 
-_REMEMBERED: Remembered[Region] = Remembered()
+_REMEMBERED: LRUCache[Region] = LRUCache()
 # Of what is kept on disk: another one is not read.
 _VERSION = 1
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
-from ...core.hidden import used_name
+from ...core.redact import used_name
 from ...storage.content import content_key
 from ...storage.small_answers import DOCUMENTS
 from ..backend import Backend

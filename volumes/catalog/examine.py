@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.amounts import count_text
 from ...core.errors import VoxpipeError
-from ...core.hidden import public_text
+from ...core.redact import public_text
+from ...core.validate import count_text
 from ..chunks.decoders import register_decoder
 from ..handles import close_volumes
 from ..header import Shape

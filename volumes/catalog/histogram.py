@@ -13,7 +13,7 @@ import numpy as np
 from ...core import Region
 from ...core.errors import VolumeError
 from ...core.histogram import Histogram
-from ...core.remembered import Remembered
+from ...core.lru_cache import LRUCache
 from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key_now, version_key
 from ...storage.waiting import made_once
@@ -24,7 +24,7 @@ from .statistics import SLAB_VOXELS, slabs
 # An entry takes up to 4 MiB.
 MOST_REMEMBERED = 16
 
-_REMEMBERED: Remembered[Histogram] = Remembered(MOST_REMEMBERED)
+_REMEMBERED: LRUCache[Histogram] = LRUCache(MOST_REMEMBERED)
 
 
 def volume_histogram(

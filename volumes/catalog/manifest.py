@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from ...core.errors import BadManifest, VolumeNotFound
-from ...core.hidden import origin_of, used_name
+from ...core.redact import origin_of, used_name
 from ...core.sample import parse_json
 from ...storage.cache_directory import write_beside
 from ...storage.location import (

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import VolumeError
-from ...core.remembered import Remembered
+from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key_now, version_key
@@ -251,7 +251,7 @@ def _box(numbers: Sequence[Any]) -> Box:
 _NUMBERS = ("mean", "std", "minimum", "maximum")
 
 
-_REMEMBERED: Remembered[Statistics] = Remembered()
+_REMEMBERED: LRUCache[Statistics] = LRUCache()
 
 
 def volume_statistics(volume: Volume) -> Statistics:

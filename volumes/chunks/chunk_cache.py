@@ -19,7 +19,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ...core.turns import Turns
+from ...core.locks import DeferredLock
 
 _FEW = 64  # entries more than twice the chunks before the table of moments is made anew
 
@@ -60,7 +60,7 @@ class ChunkCache:
         # (-moment, number, key) of chunks that are here and announced; some are outdated.
         self._by_moment: list[tuple[int, int, Hashable]] = []
         self._moment = self._number = 0
-        self._lock = Turns()
+        self._lock = DeferredLock()
 
     def get(self, key: Hashable) -> NDArray[Any] | None:
         """Return a chunk, read-only; None if it is not here.
@@ -131,11 +131,11 @@ class ChunkCache:
 
     def let_go(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Let chunks go where there is need, as any that are announced."""
-        self._lock.soon(partial(self._let_go, moment, keys))
+        self._lock.defer(partial(self._let_go, moment, keys))
 
     def passed(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Take back what was announced for a moment: it was asked for, or never will be."""
-        self._lock.soon(partial(self._passed, moment, keys))
+        self._lock.defer(partial(self._passed, moment, keys))
 
     def lend(self, count: int) -> Loan:
         """Let chunks take ``count`` bytes more until the loan is closed."""
@@ -145,7 +145,7 @@ class ChunkCache:
 
     def take_back(self, count: int) -> None:
         """Let chunks take ``count`` bytes less; what has no room then goes."""
-        self._lock.soon(partial(self._shrink, count))
+        self._lock.defer(partial(self._shrink, count))
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, to which nobody has lent anything."""
@@ -160,7 +160,7 @@ class ChunkCache:
 
     def clear(self) -> None:
         """Forget every chunk, and what was announced."""
-        self._lock.soon(self._clear)
+        self._lock.defer(self._clear)
 
     def _let_go(self, moment: int, keys: Iterable[Hashable]) -> None:
         for key in keys:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
 from ...core.memory import usable_memory
 from ...storage.read_ahead import Closes, Tickets
@@ -207,7 +207,7 @@ class ChunkedArray:
                 out[there] = self._fill
                 # Kept as one number: nobody has to look for it in the store again.
                 self._cache.put((self._token, index), np.broadcast_to(self._fill, self.chunks))
-        TALLY.count(bytes_decoded=decoded * self.chunk_bytes)
+        IO_COUNTERS.count(bytes_decoded=decoded * self.chunk_bytes)
 
     def _slot(self, part: NDArray[Any], strided: bool) -> NDArray[Any] | None:
         """Return the part of a region as room for a whole chunk; None if it is none."""

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, Region
+from ...core import IO_COUNTERS, Region
 from ...core.errors import (
     BadHeader,
     CacheTooSmall,
@@ -190,7 +190,7 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
                 f"speaks of {expected}.",
                 do="Copy or write the file again.",
             )
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         self.blocks = Blocks(mapped, stored, name)
         # Blocks are what is decoded; whole chunks only where they are one block.
         array = ChunkedArray(
@@ -330,7 +330,7 @@ class RemoteBlosc2(OneRemoteFile):
             frame = _frame(self._file)
         refuse_unreadable(frame.dtype, name)
         layout = plain_layout(frame.shape, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         chunks = layout.spatial_part(frame.blocks)
         super().__init__(Header(layout.shape, IDENTITY, frame.dtype, chunks, "stream"), name)
 

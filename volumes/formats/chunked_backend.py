@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.errors import BadHeader
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closes
 from ...storage.remote_file import RemoteFile
 from ..backend import Backend, Channels

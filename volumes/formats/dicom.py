@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ...core import TALLY
+from ...core import IO_COUNTERS
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeChanged
 from ..backend import Backend
 from ..header import affine_entries, affine_matrix
@@ -91,7 +91,7 @@ def open_series(folder: str, name: str, series: str = "") -> Backend:
                 )
             raw.write(planes_of(file.path, file.name, headers[0]).data)
 
-    TALLY.count(headers=len(paths))
+    IO_COUNTERS.count(headers=len(paths))
     return DecodedRaw(fields, files, name, write)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, Region
+from ...core import IO_COUNTERS, Region
+from ...core.call_site import shorten
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
@@ -24,7 +25,6 @@ from ...core.errors import (
     UnknownFormat,
     VoxpipeError,
 )
-from ...core.origin import shorten
 from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
 from ..backend import Backend, Channels, no_options
@@ -88,7 +88,7 @@ def open_hdf5(
                 stamp = file_stamp(path)
             others = reach.others(path)
             header = replace(header, stamp=(*stamp, *stamp_of_all(path, others)[len(stamp) :]))
-            TALLY.count(headers=1)
+            IO_COUNTERS.count(headers=1)
             offset = plain_offset(dataset)
     except BaseException:
         file.close()

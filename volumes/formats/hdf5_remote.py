@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ...core import TALLY, Region
+from ...core import IO_COUNTERS, Region
 from ...core.errors import CorruptVolume, UnknownFormat, VoxpipeError
 from ...storage.coalesce import Span
 from ...storage.content import content_key
@@ -91,7 +91,7 @@ def open_remote_hdf5(
         except BaseException:
             file.close()
             raise
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     header = replace(header, access="range")
     if filters is not None:
         return ChunkedRemoteHdf5(remote, ranges, file, dataset, filters, header, layout)

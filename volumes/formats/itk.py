@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY
+from ...core import IO_COUNTERS
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
@@ -279,7 +279,7 @@ def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
     fields, image_io = _fields(reader, name), _image_io(reader)
     check_end(file, image_io, fields.voxel_bytes)
     voxels = _ItkVoxels(path, name, fields, reader.GetSize(), image_io)
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     return DecodedRaw(fields, [file], name, voxels.write)
 
 

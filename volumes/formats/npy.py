@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY
+from ...core import IO_COUNTERS
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ...storage.local_io import IoChoice
 from ..backend import Backend
@@ -29,7 +29,7 @@ def open_npy(path: str, name: str, io: str = "auto") -> Backend:
             return NpyBackend(path, name, choice)
         stamp = file_stamp(path)
         shape, fortran, dtype = checked_npy_header(file, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         layout = npy_layout(shape, fortran, name)
         header = Header(layout.shape, IDENTITY, dtype, access="range", stamp=stamp)
         return ArrayFile(file, choice, path, file.tell(), layout, header, name)
@@ -58,7 +58,7 @@ class NpyBackend(LocalFile, MappedBackend):
         self.path, self._choice = path, choice
         stamp = file_stamp(path)
         array = channels_first(map_npy(path, name), name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         super().__init__(array, Header(array.shape, IDENTITY, array.dtype, stamp=stamp), name)
 
     def layout(self, volumes: int = 1) -> StoreLayout:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ...storage.box_blocks import rows_of_box
 from ...storage.coalesce import Span, coalesce
@@ -98,5 +98,5 @@ class RemoteNpy(RemoteArray):
         file = RemoteFile(url, options, name)
         head = io.BytesIO(file.head(_HEAD_BYTES))
         shape, fortran, dtype = read_npy_header(head, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         super().__init__(file, shape, dtype, head.tell(), fortran=fortran)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ...core.memory import usable_memory
 from ...storage.box_blocks import rows_of_box
@@ -209,7 +209,7 @@ def open_raw(
     TruncatedVolume
         The file is too short for what the header speaks of.
     """
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     if encoding != "raw":
         _check_ratio(fields, files[-1].size - skip, encoding, name)
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote
 
+from ...core.call_site import shorten
 from ...core.errors import (
     BadHeader,
     LeadsOutside,
@@ -18,8 +19,7 @@ from ...core.errors import (
     VolumeNotFound,
     VolumeReadError,
 )
-from ...core.origin import shorten
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...storage.content import content_key
 from ...storage.location import is_url, public_name
 from ...storage.ranges import Folder, leads_outside

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, Affine
+from ...core import IO_COUNTERS, Affine
 from ...core.errors import BadHeader, TruncatedVolume
 from ...storage.compressed_streams import copy, decompress
 from ..backend import Backend
@@ -152,7 +152,7 @@ def open_spread(
                 else:
                     decompress(stream, raw, encoding, part, file.name)
 
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     return DecodedRaw(fields, [header, *files], header.name, write)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY
+from ...core import IO_COUNTERS
 from ...core.errors import (
     BadHeader,
     MissingDependency,
@@ -29,7 +29,7 @@ from ...core.errors import (
     VolumeNotFound,
     VoxpipeError,
 )
-from ...core.turns import ForkSafeLock
+from ...core.locks import ForkSafeLock
 from ...storage.content import content_key
 from ...storage.in_flight import Later
 from ...storage.location import file_system
@@ -116,7 +116,7 @@ def open_tiff(
         with complaints_raised(name):
             image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         if image.whole is not None and _folds_to_a_view(layout):
             return _bare(file, path, image, layout, stamp, name, io)
     return LocalTiff(path, image, layout, stamp, _own(options), name)
@@ -197,7 +197,7 @@ class RemoteTiff(RemoteChunks, TiffBackend):
             with complaints_raised(name):
                 image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
             layout = _checked_layout(image, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
         super().__init__(image, layout, _one_object(self._file.store), token, name)
 

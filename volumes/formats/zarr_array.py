@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
+from ...core.call_site import shorten
 from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, VolumeNotFound
-from ...core.origin import shorten
 from ...core.sample import parse_json
 from ...storage.coalesce import Span
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange

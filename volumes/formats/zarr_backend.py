@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
+from ...core.call_site import warn
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
@@ -25,8 +26,7 @@ from ...core.errors import (
     VolumeChanged,
     VoxpipeError,
 )
-from ...core.origin import warn
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.file_system import file_system_at
 from ...storage.location import remote_errors
@@ -88,7 +88,7 @@ class ZarrBackend(Backend):
         no_options(options, name, _OPTIONS)
         level = options.get("level", 0)
         image = image_of(node, level, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         dtype = np.dtype(image.array.dtype)
         refuse_unreadable(dtype, name)
         if min(image.layout.shape) < 1:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ...core.call_site import shorten
 from ...core.errors import BadHeader
-from ...core.origin import shorten
 from ..chunks.decoders import decoder_factory
 
 # No chunk of a sound array is larger; a header that claims more is refused before memory is taken.

@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = tuple[float, float, float, float, float, float, float, float, float, float, float, float]
+Affine3x4 = tuple[
+    float, float, float, float, float, float, float, float, float, float, float, float
+]
 """The first three rows of an affine 4x4 matrix, one after another."""
-Linear = tuple[float, float, float, float, float, float, float, float, float]
+Matrix3x3 = tuple[float, float, float, float, float, float, float, float, float]
 """The rows of a 3x3 matrix, one after another."""
 Vector = tuple[float, float, float]
 
-IDENTITY: Rows = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-NO_TURN: Linear = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+IDENTITY: Affine3x4 = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+NO_TURN: Matrix3x3 = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
-def rows_of(matrix: Any) -> Rows:
+def affine3x4(matrix: Any) -> Affine3x4:
     """Return the rows of a 3x4 or 4x4 matrix.
 
     Raises
@@ -33,7 +35,7 @@ def rows_of(matrix: Any) -> Rows:
 
     Examples
     --------
-    >>> rows_of(np.eye(4)) == IDENTITY
+    >>> affine3x4(np.eye(4)) == IDENTITY
     True
     """
     array = np.asarray(matrix, dtype=np.float64)
@@ -44,13 +46,13 @@ def rows_of(matrix: Any) -> Rows:
     return (a, b, c, d, e, f, g, h, i, j, k, m)
 
 
-def as_rows(matrix: Any) -> Rows:
+def as_affine3x4(matrix: Any) -> Affine3x4:
     """Return ``matrix`` as rows; what is rows already comes back as it is."""
     is_rows = type(matrix) is tuple and len(matrix) == len(IDENTITY)
-    return matrix if is_rows else rows_of(matrix)
+    return matrix if is_rows else affine3x4(matrix)
 
 
-def matrix_of(rows: Rows) -> NDArray[np.float64]:
+def matrix4x4(rows: Affine3x4) -> NDArray[np.float64]:
     """Return the 4x4 matrix of ``rows``, float64, read-only."""
     # Adding zero turns -0.0 into 0.0, which would tell equal matrices apart by their bytes.
     flat = np.array((*rows, 0.0, 0.0, 0.0, 1.0)) + 0.0
@@ -58,26 +60,26 @@ def matrix_of(rows: Rows) -> NDArray[np.float64]:
     return flat.reshape(4, 4)
 
 
-def linear_of(rows: Rows) -> Linear:
+def linear_of(rows: Affine3x4) -> Matrix3x3:
     """Return the linear part of an affine map."""
     a, b, c, _, d, e, f, _, g, h, i, _ = rows
     return (a, b, c, d, e, f, g, h, i)
 
 
-def affine(linear: Linear, move: Sequence[float]) -> Rows:
+def affine(linear: Matrix3x3, move: Sequence[float]) -> Affine3x4:
     """Return the affine map of a linear part and a translation."""
     a, b, c, d, e, f, g, h, i = linear
     x, y, z = move
     return (a, b, c, x, d, e, f, y, g, h, i, z)
 
 
-def composed(first: Rows, second: Rows) -> Rows:
+def compose(first: Affine3x4, second: Affine3x4) -> Affine3x4:
     """Return the matrix product ``first @ second``.
 
     Examples
     --------
-    >>> shift = moved(IDENTITY, (1, 2, 3))
-    >>> composed(shift, shift)[3::4]
+    >>> shift = translate(IDENTITY, (1, 2, 3))
+    >>> compose(shift, shift)[3::4]
     (2.0, 4.0, 6.0)
     """
     a, b, c, x, d, e, f, y, g, h, i, z = first
@@ -98,12 +100,12 @@ def composed(first: Rows, second: Rows) -> Rows:
     )
 
 
-def moved(rows: Rows, shift: Sequence[float]) -> Rows:
+def translate(rows: Affine3x4, shift: Sequence[float]) -> Affine3x4:
     """Return ``rows`` composed with a translation by ``shift`` that comes before it.
 
     Examples
     --------
-    >>> moved((2.0, 0, 0, 5.0, 0, 1.0, 0, 0, 0, 0, 1.0, 0), (3, 0, 0))[3]
+    >>> translate((2.0, 0, 0, 5.0, 0, 1.0, 0, 0, 0, 0, 1.0, 0), (3, 0, 0))[3]
     11.0
     """
     a, b, c, x, d, e, f, y, g, h, i, z = rows
@@ -115,7 +117,7 @@ def moved(rows: Rows, shift: Sequence[float]) -> Rows:
     )
 
 
-def product(first: Linear, second: Linear) -> Linear:
+def product(first: Matrix3x3, second: Matrix3x3) -> Matrix3x3:
     """Return the matrix product of two 3x3 matrices."""
     a, b, c, d, e, f, g, h, i = first
     j, k, m, n, o, p, q, r, s = second
@@ -132,20 +134,20 @@ def product(first: Linear, second: Linear) -> Linear:
     )
 
 
-def applied(linear: Linear, vector: Sequence[float]) -> Vector:
+def apply(linear: Matrix3x3, vector: Sequence[float]) -> Vector:
     """Return the matrix product of a 3x3 matrix and a vector."""
     a, b, c, d, e, f, g, h, i = linear
     x, y, z = vector
     return (a * x + b * y + c * z, d * x + e * y + f * z, g * x + h * y + i * z)
 
 
-def determinant(linear: Linear) -> float:
+def determinant(linear: Matrix3x3) -> float:
     """Return the determinant of a 3x3 matrix."""
     a, b, c, d, e, f, g, h, i = linear
     return a * (e * i - f * h) + b * (f * g - d * i) + c * (d * h - e * g)
 
 
-def inverse(linear: Linear) -> Linear:
+def inverse(linear: Matrix3x3) -> Matrix3x3:
     """Return the inverse of a 3x3 matrix.
 
     Raises
@@ -184,7 +186,7 @@ def inverse(linear: Linear) -> Linear:
 _SMALLEST, _LARGEST = 1e-200, 1e200
 
 
-def _inverse_by_elimination(linear: Linear) -> Linear:
+def _inverse_by_elimination(linear: Matrix3x3) -> Matrix3x3:
     matrix = np.array(linear, dtype=np.float64).reshape(3, 3)
     a, b, c, d, e, f, g, h, i = np.linalg.inv(matrix).ravel().tolist()
     return (a, b, c, d, e, f, g, h, i)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from .hidden import public_text, public_value
+from .redact import public_text, public_value
 
 # Frames of these packages are machinery between the user's line and the pipe.
 _MACHINERY = ("voxpipe", "torch", "torchdata", "functools", "contextlib")
@@ -46,7 +46,7 @@ _HIDDEN = "{…}"
 
 
 @dataclass(frozen=True)
-class Origin:
+class CallSite:
     """One call in the user's code."""
 
     call: str
@@ -157,14 +157,14 @@ def _is_generated(frame: FrameType) -> bool:
     return frame.f_code.co_name == "__init__" and frame.f_code.co_filename == "<string>"
 
 
-def here(call: str) -> Origin:
+def caller(call: str) -> CallSite:
     """Return the innermost frame outside voxpipe and torch as the origin of ``call``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
         _is_machinery(frame.f_globals.get("__name__", "")) or _is_generated(frame)
     ):
         frame = frame.f_back
-    return Origin(call, frame.f_code.co_filename, frame.f_lineno)
+    return CallSite(call, frame.f_code.co_filename, frame.f_lineno)
 
 
 @contextmanager
@@ -185,7 +185,7 @@ def is_looking_ahead() -> bool:
     return _AHEAD.get()
 
 
-def warn(text: str, category: type[Warning], origin: Origin | None = None) -> None:
+def warn(text: str, category: type[Warning], origin: CallSite | None = None) -> None:
     """Warn of what was written at ``origin``, else of the user's line that led here.
 
     To a thread of ours no line of the user's leads; the pipe for which it works was written at one.
@@ -194,7 +194,7 @@ def warn(text: str, category: type[Warning], origin: Origin | None = None) -> No
         return
     if origin is None:
         depth, found = _led_here()
-        if not isinstance(found, Origin):
+        if not isinstance(found, CallSite):
             warnings.warn(text, category, stacklevel=depth)
             return
         origin = found
@@ -202,10 +202,10 @@ def warn(text: str, category: type[Warning], origin: Origin | None = None) -> No
     warnings.warn_explicit(text, category, origin.file, origin.line, registry=said)
 
 
-def _led_here() -> tuple[int, Origin | None]:
+def _led_here() -> tuple[int, CallSite | None]:
     """Return how many frames from :func:`warn` the user's is, or the pipe of a thread of ours."""
     depth, frame = 2, sys._getframe(2)
-    pipe: Origin | None = None
+    pipe: CallSite | None = None
     while frame.f_back is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         if package in _THREADS:
@@ -217,16 +217,16 @@ def _led_here() -> tuple[int, Origin | None]:
     return depth, None
 
 
-def _written_at(frame: FrameType) -> Origin | None:
+def _written_at(frame: FrameType) -> CallSite | None:
     """Return where the pipe, or the instruction, was written of which a frame runs a method."""
     code = frame.f_code
     if "self" not in code.co_varnames[: code.co_argcount]:
         return None
     origin = getattr(frame.f_locals.get("self"), "__dict__", {}).get("origin")
-    return origin if isinstance(origin, Origin) and origin.file else None
+    return origin if isinstance(origin, CallSite) and origin.file else None
 
 
-class Once:
+class WarnOnce:
     """Warns of each thing once, and not while somebody looks ahead.
 
     Copies of a pipe share theirs; what is pickled arrives with nothing told. Of more than 4096
@@ -234,7 +234,7 @@ class Once:
 
     Examples
     --------
-    >>> once = Once()
+    >>> once = WarnOnce()
     >>> with looking_ahead():
     ...     once.warn("gt", "'gt' is an intensity", UserWarning)
     >>> with warnings.catch_warnings(record=True) as told:
@@ -253,7 +253,7 @@ class Once:
         thing: Hashable,
         text: str | Callable[[], str],
         category: type[Warning],
-        origin: Origin | None = None,
+        origin: CallSite | None = None,
     ) -> None:
         """Warn, unless ``thing`` was told; where the warning is raised as an error, it was not.
 
@@ -275,8 +275,8 @@ class Once:
     def __contains__(self, thing: Hashable) -> bool:
         return thing in self._told
 
-    def __reduce__(self) -> tuple[type[Once], tuple[()]]:
-        return Once, ()
+    def __reduce__(self) -> tuple[type[WarnOnce], tuple[()]]:
+        return WarnOnce, ()
 
 
 def _is_machinery(module: str) -> bool:

@@ -41,12 +41,12 @@ _PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*")
 _MOST_PARSED = 65536
 
 
-class Hidden(dict[str, Any]):
+class Redacted(dict[str, Any]):
     """A dictionary whose text says nothing, whoever prints it: we, torch, or a debugger.
 
     Examples
     --------
-    >>> options = Hidden(key="AKIA", secret="s3cret")
+    >>> options = Redacted(key="AKIA", secret="s3cret")
     >>> options, f"{options}", options["secret"]
     ({…}, '{…}', 's3cret')
     """

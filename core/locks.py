@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-_EVERY: WeakSet[ForkSafeLock] = WeakSet()
+_EVERY: WeakSet[ForkSafeLock | ReentrantDeferredLock] = WeakSet()
 
 IMPORTED_LATE = frozenset(
     (
@@ -63,77 +63,36 @@ class ForkSafeLock:
         self._lock = threading.RLock()
 
 
-class LongTurn(ForkSafeLock):
-    """A lock that is held for long, and acts that wait for it without keeping anybody waiting.
-
-    Examples
-    --------
-    >>> turn = LongTurn()
-    >>> with turn:
-    ...     turn.soon(lambda: print("this thread is inside: at once"))
-    this thread is inside: at once
-    >>> turn.acquire(0.0)
-    True
-    >>> turn.release()
-    """
-
-    def __init__(self) -> None:
-        self._due: deque[Callable[[], object]] = deque()
-        super().__init__()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def acquire(self, seconds: float) -> bool:
-        """Wait for it so long at most; say whether it was had."""
-        return self._lock.acquire(timeout=seconds)
-
-    def release(self) -> None:
-        """Leave, and do what waits."""
-        self._lock.release()
-        self._settle()
-
-    def soon(self, act: Callable[[], object]) -> None:
-        """Do something inside: now, or as soon as the thread that is there leaves."""
-        self._due.append(act)
-        self._settle()
-
-    def _settle(self) -> None:
-        # Looked at again each time after leaving: somebody may have been refused meanwhile.
-        while self._due and self._lock.acquire(blocking=False):
-            try:
-                while self._due:
-                    self._due.popleft()()
-            finally:
-                self._lock.release()
-
-
-class Turns:
+class DeferredLock:
     """A lock, and acts that wait for it without keeping anybody waiting.
 
     Examples
     --------
-    >>> turns, done = Turns(), []
+    >>> turns, done = DeferredLock(), []
     >>> with turns:
-    ...     turns.soon(lambda: done.append("act"))
+    ...     turns.defer(lambda: done.append("act"))
     ...     done.append("inside")
-    >>> turns.soon(lambda: done.append("at once"))
+    >>> turns.defer(lambda: done.append("at once"))
     >>> done
     ['inside', 'act', 'at once']
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock: Any = threading.Lock()
         self._due: deque[Callable[[], object]] = deque()
 
     def __enter__(self) -> None:
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Leave, and do what waits."""
         self._lock.release()
         self._settle()
 
-    def soon(self, act: Callable[[], object]) -> None:
+    def defer(self, act: Callable[[], object]) -> None:
         """Do something that needs the lock: now, or as soon as whoever has it leaves.
 
         ``act`` must not fail, and must not enter by itself.
@@ -149,6 +108,34 @@ class Turns:
                     self._due.popleft()()
             finally:
                 self._lock.release()
+
+
+class ReentrantDeferredLock(DeferredLock):
+    """A deferred lock that is held for long, by one thread several times, and is free in a child.
+
+    Examples
+    --------
+    >>> turn = ReentrantDeferredLock()
+    >>> with turn:
+    ...     turn.defer(lambda: print("this thread is inside: at once"))
+    this thread is inside: at once
+    >>> turn.acquire(0.0)
+    True
+    >>> turn.release()
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_fork()
+        _EVERY.add(self)
+
+    def acquire(self, seconds: float) -> bool:
+        """Wait for it so long at most; say whether it was had."""
+        return bool(self._lock.acquire(timeout=seconds))
+
+    def after_fork(self) -> None:
+        """Leave the lock of the parent behind."""
+        self._lock = threading.RLock()
 
 
 def await_imports() -> None:
@@ -185,3 +172,18 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=await_imports, after_in_child=_after_fork)
+
+
+# Polls count milliseconds in 32 bits, which is 24 days; who allows more than this sets no limit.
+LONGEST_SECONDS = 7 * 24 * 3600.0
+
+
+def timeout_or_none(seconds: float) -> float | None:
+    """Return how long to wait at most, as the standard library wants it: None without a limit.
+
+    Examples
+    --------
+    >>> timeout_or_none(-0.5), timeout_or_none(60.0), timeout_or_none(float("inf"))
+    (0.0, 60.0, None)
+    """
+    return None if seconds > LONGEST_SECONDS else max(0.0, seconds)

@@ -1,30 +1,30 @@
-"""How much: a fixed number, or a range to draw from.
-
-Only ``Generator.random`` is used, whose doubles NumPy does not change between versions.
-"""
+"""Checks of what users give: numbers, ranges to draw from, probabilities, flags and keys."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
+from operator import index
 from typing import Any, TypeGuard
 
 import numpy as np
 
+from .call_site import shorten
+
 Range = tuple[float, float]
-Entry = float | Range
+ParameterRange = float | Range
 """A scalar, or a range (low, high) to draw from uniformly."""
 
 
-def as_entry(
+def parse_range(
     name: str,
     value: Any,
     *,
     positive: bool = False,
     least: float = -math.inf,
     forms: str = "a number or (low, high)",
-) -> Entry:
+) -> ParameterRange:
     """Return what the user gave as a float or a pair of floats.
 
     Parameters
@@ -47,7 +47,7 @@ def as_entry(
 
     Examples
     --------
-    >>> as_entry("std", [0, 0.1], least=0)
+    >>> parse_range("std", [0, 0.1], least=0)
     (0.0, 0.1)
     """
     pair = entries_of(value)
@@ -156,18 +156,18 @@ def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
     return tuple(sorted(words)) if isinstance(several, (set, frozenset)) else words
 
 
-def entry_at(entry: Entry, u: float) -> float:
+def value_at(entry: ParameterRange, u: float) -> float:
     """Return the number that a uniform one from [0, 1) stands for."""
-    low, high = ends_of(entry)
+    low, high = bounds_of(entry)
     return low + (high - low) * u
 
 
-def ends_of(entry: Entry) -> Range:
+def bounds_of(entry: ParameterRange) -> Range:
     """Return the least and the most that an entry stands for.
 
     Examples
     --------
-    >>> ends_of(3.0), ends_of((1.0, 2.0))
+    >>> bounds_of(3.0), bounds_of((1.0, 2.0))
     ((3.0, 3.0), (1.0, 2.0))
     """
     return entry if isinstance(entry, tuple) else (entry, entry)
@@ -263,3 +263,54 @@ def count_text(count: int, noun: str, plural: str = "") -> str:
     ('1 voxel', '2 voxels', '1 voxel is')
     """
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def validate_int(
+    name: str, value: Any, *, least: int, below: int | None = None, unit: str = "", do: str = ""
+) -> int:
+    """Return ``value`` as an ``int``.
+
+    Parameters
+    ----------
+    name
+        The argument, for messages.
+    value
+        What was given.
+    least, below
+        ``least <= value < below``.
+    unit
+        What is counted, for messages.
+    do
+        What else may be given, for messages.
+
+    Raises
+    ------
+    TypeError
+        It is no whole number. True and False are none: they are answers, not counts.
+    ValueError
+        It is too small or too large.
+
+    Examples
+    --------
+    >>> validate_int("num_workers", 2, least=0)
+    2
+    >>> validate_int("num_workers", 1.5, least=0)
+    Traceback (most recent call last):
+        ...
+    TypeError: num_workers is a whole number of at least 0, got 1.5
+    """
+    kind = f"whole number of {unit}" if unit else "whole number"
+    power = {2**62: "2**62", 2**64: "2**64"}.get(below or 0, below)
+    range_ = f"of at least {least}" if below is None else f"from {least} to below {power}"
+    allowed = f"{name} is a {kind}{',' if unit else ''} {range_}{do and f', {do}'}"
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = index(value)
+    except TypeError:
+        msg = f"{allowed}, got {shorten(value)}"
+        raise TypeError(msg) from None
+    if number < least or (below is not None and number >= below):
+        msg = f"{allowed}, got {shorten(number)}"
+        raise ValueError(msg)
+    return number

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
 
-from .turns import Turns
+from .locks import DeferredLock
 
 V = TypeVar("V")
 
@@ -46,26 +46,24 @@ else:
 
 
 # Of a few hundred bytes each.
-MOST_REMEMBERED = 4096
+MAX_WEIGHT = 4096
 
-_EVERY: WeakSet[Remembered[Any]] = WeakSet()
+_EVERY: WeakSet[LRUCache[Any]] = WeakSet()
 
 
-class Remembered(Generic[V]):
+class LRUCache(Generic[V]):
     """Values by key, of which those asked for least lately are dropped.
 
     Examples
     --------
-    >>> squares = Remembered(most=2)
+    >>> squares = LRUCache(most=2)
     >>> squares.get_or(3, lambda: 9), squares.get_or(3, lambda: 1 / 0)
     (9, 9)
     >>> [squares.get_or(n, lambda: n * n) for n in (4, 5)], squares.get(3)
     ([16, 25], None)
     """
 
-    def __init__(
-        self, most: int = MOST_REMEMBERED, weigh: Callable[[V], int] = lambda value: 1
-    ) -> None:
+    def __init__(self, most: int = MAX_WEIGHT, weigh: Callable[[V], int] = lambda value: 1) -> None:
         self.most = most
         """How much all values may weigh together; one alone may weigh more."""
         self._weigh = weigh
@@ -75,7 +73,7 @@ class Remembered(Generic[V]):
         _EVERY.add(self)
 
     def _begin(self) -> None:
-        self._lock = Turns()
+        self._lock = DeferredLock()
         self._being_made: dict[Hashable, tuple[threading.RLock, list[None]]] = {}
 
     @property
@@ -133,7 +131,7 @@ class Remembered(Generic[V]):
 
     def clear(self) -> None:
         """Forget everything; in the midst of something else, by a finalizer, right after it."""
-        self._lock.soon(self._clear)
+        self._lock.defer(self._clear)
 
     def _clear(self) -> None:
         self._values.clear()

@@ -1,0 +1,139 @@
+"""Counts of what a process has done to voxels, in all and by pipe."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, field, fields
+
+from .locks import ForkSafeLock
+
+# Adding is a read and a write; patches of one batch may be realized in several threads.
+_LOCK = ForkSafeLock()
+
+
+@dataclass
+class IOCounters:
+    """Running totals since the process started.
+
+    Examples
+    --------
+    >>> before = IOCounters(reads=2, bytes_read=100)
+    >>> (IOCounters(reads=5, bytes_read=160) - before).bytes_read
+    60
+    """
+
+    reads: int = 0
+    """Regions read from a volume."""
+    bytes_read: int = 0
+    """Bytes of stored voxels that these reads touched, in whole chunks."""
+    bytes_decoded: int = 0
+    """Bytes of voxels that chunks were decoded to; a chunk that was kept is not decoded again."""
+    interpolations: int = 0
+    """Calls of the resampler that interpolated."""
+    copies: int = 0
+    """Calls of the resampler that only copied (integer plans)."""
+    headers: int = 0
+    """Headers parsed."""
+    value_passes: int = 0
+    """Times that a value op went over a patch; what the resampler does in passing is none."""
+
+    def __sub__(self, other: IOCounters) -> IOCounters:
+        return IOCounters(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __add__(self, other: IOCounters) -> IOCounters:
+        return IOCounters(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def count(self, **counts: int) -> None:
+        """Add to the named counts; safe from several threads."""
+        with _LOCK:
+            for name, number in counts.items():
+                setattr(self, name, getattr(self, name) + number)
+
+    def snapshot(self) -> IOCounters:
+        """Return a copy that stays as it is."""
+        return IOCounters(*astuple(self))
+
+    def to_json(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+IO_COUNTERS = IOCounters()
+"""The counts of this process."""
+
+
+# What each pipe did, kept per process and merged in the one that asks.
+#
+# A worker sends what its pipes did since the last batch along with the next one; the
+# consumer's process adds it to its own ledger. ``Profile`` reads the sum.
+
+Key = tuple[str, str]
+"""(id of the profile, the pipe as the user wrote it)."""
+
+
+@dataclass
+class PipeCounts:
+    """What one pipe did."""
+
+    items: int = 0
+    """Items it yielded."""
+    seconds: float = 0.0
+    """Wall time spent in the pipe itself, its parents' time taken off."""
+    tally: IOCounters = field(default_factory=IOCounters)
+    """Reads, bytes and interpolations of the pipe itself."""
+    wait: float = 0.0
+    """Wall time for which it waited for what comes before it."""
+    bytes_out: int = 0
+    """Bytes of the arrays that it yielded."""
+    resident: dict[int, int] = field(default_factory=dict)
+    """Most bytes that each process was seen to hold right after it, by process id."""
+    grown: int = 0
+    """Bytes by which processes grew while it worked; less what they gave back."""
+
+    def add(self, other: PipeCounts) -> None:
+        """Add what another process counted."""
+        self.items += other.items
+        self.seconds += other.seconds
+        self.tally = self.tally + other.tally
+        self.wait += other.wait
+        self.bytes_out += other.bytes_out
+        self.grown += other.grown
+        for pid, held in other.resident.items():
+            self.resident[pid] = max(held, self.resident.get(pid, 0))
+
+
+class PipeStats:
+    """Entries by pipe; safe to add to from several threads."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, PipeCounts] = {}
+        self._lock = ForkSafeLock()
+
+    def add(self, key: Key, entry: PipeCounts) -> None:
+        """Add to what is known of one pipe."""
+        with self._lock:
+            self._entries.setdefault(key, PipeCounts()).add(entry)
+
+    def merge(self, entries: dict[Key, PipeCounts]) -> None:
+        """Add what another process took."""
+        for key, entry in entries.items():
+            self.add(key, entry)
+
+    def take(self) -> dict[Key, PipeCounts]:
+        """Return everything and start again from nothing."""
+        with self._lock:
+            entries, self._entries = self._entries, {}
+        return entries
+
+    def of(self, profile: str) -> dict[str, PipeCounts]:
+        """Return the entries of one profile by pipe."""
+        with self._lock:
+            return {pipe: e for (name, pipe), e in self._entries.items() if name == profile}
+
+    def forget(self, profile: str) -> None:
+        """Drop the entries of one profile."""
+        with self._lock:
+            self._entries = {k: e for k, e in self._entries.items() if k[0] != profile}
+
+
+PIPE_STATS = PipeStats()
+"""The ledger of this process."""

@@ -1,0 +1,257 @@
+"""Choices between ops, and draws that are replayed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from .call_site import shorten
+from .errors import BadRecord, VoxpipeError
+from .validate import is_integer
+
+_TINY = 2.0**-60  # below the smallest number that a generator gives but 0
+
+Rule = Literal["one_of", "some_of", "random_order", "random_apply"]
+
+
+class Chosen(NamedTuple):
+    """What one item gets."""
+
+    members: list[int]
+    """Indices, in the order in which they are done."""
+    key: int
+    """From which the members' own draws follow, below 2^53."""
+
+    def generator(self, member: int, place: int) -> np.random.Generator:
+        """Return the random numbers of the ``place``-th op of a member.
+
+        Examples
+        --------
+        >>> chosen = Chosen([0, 1], key=7)
+        >>> chosen.generator(0, 0).random() == chosen.generator(1, 0).random()
+        False
+        """
+        # Key and counter are numbers of their own in Philox: no two of these streams meet.
+        return np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, place, member]))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How members are chosen.
+
+    Examples
+    --------
+    >>> choice = Choice("some_of", 4, count=(1, 2))
+    >>> chosen = choice.draw(np.random.default_rng(3))
+    >>> 1 <= len(chosen.members) <= 2
+    True
+    """
+
+    rule: Rule
+    """``one_of``: one by its weight; ``some_of``: ``count`` different ones, in their order;
+    ``random_order``: all, in any order; ``random_apply``: all or none."""
+    size: int
+    """Number of members."""
+    weights: tuple[float, ...] = ()
+    """Relative weight of each member; empty for equal ones."""
+    count: tuple[int, int] = (1, 1)
+    """How many are chosen, least and most."""
+    p: float = 1.0
+    """Probability that anything is done."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            msg = f"{self.rule}() needs at least one op to choose from"
+            raise ValueError(msg)
+        if self.weights:
+            fits = len(self.weights) == self.size and sum(self.weights) > 0
+            if not fits or any(w < 0 or not math.isfinite(w) for w in self.weights):
+                msg = (
+                    f"weights are {self.size} numbers of at least 0, one per op and not all 0, "
+                    f"got {self.weights!r}"
+                )
+                raise ValueError(msg)
+        low, high = self.count
+        if not 0 <= low <= high <= self.size:
+            msg = f"count is a number or (low, high) from 0 to {self.size}, got {self.count!r}"
+            raise ValueError(msg)
+        if self.rule == "some_of" and high > sum(w > 0 for w in self.weights or (1,) * self.size):
+            msg = f"count is {high}, but fewer ops have a weight above 0: {self.weights!r}"
+            raise ValueError(msg)
+
+    def draw(self, generator: np.random.Generator) -> Chosen | None:
+        """Return what happens, or None; ``3 + size`` numbers are always drawn."""
+        acts, key, many = generator.random(3).tolist()
+        random = generator.random(self.size).tolist()
+        if acts >= self.p:
+            return None
+        return Chosen(self._members(random, many), int(key * 2**53))
+
+    def unlike(self, members: Any) -> str:
+        """Return why these are no members that this chooses; nothing where they are.
+
+        Examples
+        --------
+        >>> Choice("one_of", 3).unlike([3])
+        'one of the members 0 to 2'
+        >>> Choice("one_of", 3).unlike([2])
+        ''
+        """
+        whole = isinstance(members, (list, tuple)) and all(map(is_integer, members))
+        every, last = list(range(self.size)), self.size - 1
+        given = list(members) if whole else []
+        if self.rule == "random_apply":
+            return "" if given == every else f"all members, 0 to {last}, in turn"
+        if self.rule == "random_order":
+            return "" if sorted(given) == every else f"each of the members 0 to {last} once"
+        low, high = (1, 1) if self.rule == "one_of" else self.count
+        rising = given == sorted(set(given)) and all(0 <= n <= last for n in given)
+        if whole and rising and low <= len(given) <= high:
+            return ""
+        count = "one" if (low, high) == (1, 1) else f"{low} to {high}"
+        return f"{count} of the members 0 to {last}{', rising' if high > 1 else ''}"
+
+    def _members(self, random: Sequence[float], many: float) -> list[int]:
+        every = range(self.size)
+        if self.rule == "random_apply":
+            return list(every)
+        if self.rule == "random_order":
+            return sorted(every, key=random.__getitem__)
+        low, high = self.count
+        count = 1 if self.rule == "one_of" else low + int(many * (high - low + 1))
+        # The largest of log(u) / w: each is first with a probability proportional to its weight,
+        # and so on without putting back (Efraimidis and Spirakis 2006).
+        weights = self.weights or (1.0,) * self.size
+        ranks = [
+            math.log(max(u, _TINY)) / w if w else -math.inf
+            for u, w in zip(random, weights, strict=True)
+        ]
+        return sorted(sorted(every, key=lambda n: -ranks[n])[:count])
+
+
+# Keys of voxels' own numbers are the largest that are drawn.
+_LARGEST = 2**64
+# Which axes: as many as were drawn.
+_OF_ANY_LENGTH = ("axes", "flip")
+
+
+@dataclass(frozen=True)
+class RecordedDraw:
+    """A draw that was kept; a step that has one draws nothing itself."""
+
+    drawn: Mapping[str, Any] | None
+    """The parameters; None where the op did not act."""
+
+
+def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
+    """Refuse a record that ``op`` could not have drawn, by what it draws itself.
+
+    Parameters
+    ----------
+    op
+        A spatial or value op.
+    record
+        What is to be done instead of a draw.
+    draw
+        Returns what an op draws here.
+
+    Raises
+    ------
+    BadRecord
+        A name is missing or unknown, a value has another form, is not finite, or is none that
+        the op's argument of this name may have. Of a choice, one of its members has such a
+        record; the message says which, by its path.
+    """
+    if record is None:
+        return
+    op = getattr(op, "drawn_by", op)  # what one op draws, others may hold
+    if not isinstance(record, Mapping):
+        raise _bad(op, f"is {shorten(record)}, and a mapping from name to parameter is wanted")
+    if isinstance(getattr(op, "choice", None), Choice):
+        _refuse_members(op, record, draw)
+        return
+    template = _template(op, draw)
+    if template is None:
+        return
+    sometimes = getattr(op, "sometimes_drawn", ())
+    unlike = (set(record) ^ set(template)) - set(sometimes)
+    if unlike:
+        names = ", ".join(sorted(map(str, unlike)))
+        raise _bad(op, f"differs in {names}: it draws {', '.join(template) or 'nothing'}")
+    for name in template:
+        if name in record:
+            _refuse_value(op, name, record[name], template[name])
+
+
+def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], Any]) -> None:
+    """Refuse the record of a choice: what was chosen, then what each op of a member drew."""
+    if unlike := set(record) ^ {"chosen", "drawn"}:
+        raise _bad(op, f"differs in {', '.join(sorted(map(str, unlike)))}: it draws chosen, drawn")
+    chosen, drawn = record["chosen"], record["drawn"]
+    if wanted := op.choice.unlike(chosen):
+        raise _bad(op, f"has chosen {shorten(chosen)}, and {op.choice.rule}() chooses {wanted}")
+    _refuse_length(op, "drawn", drawn, len(chosen))
+    for number, (member, each) in enumerate(zip(chosen, drawn, strict=True)):
+        chain = op.members[member]
+        _refuse_length(op, f"drawn[{number}]", each, len(chain))
+        for place, ((_, one), values) in enumerate(zip(chain, each, strict=True)):
+            try:
+                check_record(one, values, draw)
+            except BadRecord as error:
+                path = f"drawn[{number}][{place}]"
+                joint = "." if error.what.startswith("drawn[") else ": "
+                raise BadRecord(f"{path}{joint}{error.what}", do=error.do) from None
+
+
+def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:
+    if not isinstance(value, (list, tuple)) or len(value) != count:
+        raise _bad(op, f"has {path} {shorten(value)}, and a list of {count} is wanted")
+
+
+def _template(op: Any, draw: Callable[[Any], Any]) -> Any:
+    """Return what the op draws where it acts; None where that is not known here."""
+    always = dataclasses.replace(op, p=1.0) if getattr(op, "p", 1.0) not in (0, 1) else op
+    try:
+        return draw(always)
+    except VoxpipeError:  # e.g. nothing is found that a recorded box would not need
+        return None
+
+
+def _refuse_value(op: Any, name: str, value: Any, drawn: Any) -> None:
+    if not _alike(value, drawn, any_length=name in _OF_ANY_LENGTH):
+        raise _bad(op, f"has {name} {shorten(value)}, and what it draws is like {shorten(drawn)}")
+    if name not in {field.name for field in dataclasses.fields(op)}:
+        return
+    try:
+        dataclasses.replace(op, **{name: drawn})
+    except (VoxpipeError, ValueError, TypeError):
+        return  # the argument means something else than what is drawn
+    try:
+        dataclasses.replace(op, **{name: value})
+    except (VoxpipeError, ValueError, TypeError) as error:
+        raise _bad(op, f"has a {name} that cannot be: {error}") from None
+
+
+def _alike(value: Any, drawn: Any, *, any_length: bool = False) -> bool:
+    if isinstance(drawn, (list, tuple)):
+        if not isinstance(value, (list, tuple)):
+            return False
+        if any_length:
+            return all(is_integer(one) and one in (0, 1, 2) for one in value)
+        fits = len(value) == len(drawn)
+        return fits and all(_alike(a, b) for a, b in zip(value, drawn, strict=True))
+    if isinstance(drawn, (int, float)) and not isinstance(drawn, bool):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        # Written so that NaN is none, and before a number of any length becomes a double.
+        return is_number and abs(value) <= _LARGEST
+    return isinstance(value, type(drawn))
+
+
+def _bad(op: Any, what: str) -> BadRecord:
+    do = 'Give replay() what a batch\'s "meta" has under "draws", of a chain with the same ops.'
+    return BadRecord(f"the record of {op.describe()} {what}", do=do)
