@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..batching import DATA_ERRORS, ErrorPolicy
-from ..batching.failing import ACTIONS, RAISE
+from ..batching.job import ACTIONS, RAISE
 from ..core.errors import GraphError
 from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, Rewritten, origin_of

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from ...adapters import Limits
 from ...batching import NOWHERE
-from ...batching.standing import read
+from ...batching.recipe import read
 from ...core.errors import WorkerDied
 from ...core.locks import timeout_or_none
 from ..memory_budget import SlotBudget

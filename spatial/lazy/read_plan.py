@@ -24,7 +24,7 @@ from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
 from ...volumes.chunks.cuts import Cuts, Needed
-from ...volumes.pyramid import at_level, coarser_levels
+from ...volumes.volume import at_level, coarser_levels
 from ..ops.resample_to import of_source
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.batching.failing import remaining
+from voxpipe.batching.job import remaining
 from voxpipe.core.errors import GraphError, TooManyFailures, VolumeNotFound
 
 BAD = (2, 5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.batching import gather
+from voxpipe.batching import collate as gather
 from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import (

@@ -35,10 +35,9 @@ from ...storage.read_ahead import Ticket
 from ...storage.remote_file import Piece, RemoteFile
 from ...storage.retry import read_anew
 from ..backend import Backend, Channels
-from ..fetched import touch
 from ..header import Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
-from ..voxels import Voxels, plain
+from ..voxels import Voxels, plain, touch
 from .local_file import MAPS, LocalFile, Place
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
 

@@ -42,7 +42,6 @@ from ...storage.zip_ranges import ZipRanges
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.cuts import Cuts, Needed
-from ..fetched import fetch_chunks
 from ..header import Header, Triple
 from ..scheme import StoreLayout
 from ..voxels import Voxels, plain, refuse_unreadable
@@ -53,6 +52,7 @@ from .zarr_image import image_of
 from .zarr_nodes import (
     METADATA_FILES,
     check_folder,
+    fetch_chunks,
     open_ranges_node,
     place_of,
     store_key,

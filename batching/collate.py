@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +32,74 @@ from ..spatial.lazy.read_plan import stored_shown_to
 from ..spatial.volume_like import patch_before
 from ..storage.joining import reads_of
 from ..volumes import Volume, is_volume
-from .memory import ArraySpec, batch_memory
-from .realized import Realized
 from .threads import in_threads
+
+
+@dataclass(frozen=True, eq=False)
+class Realized:
+    """An array that the user sees as a tensor of the same memory.
+
+    A worker that only realizes plans has no torch, whose import takes a second and 190 MB;
+    the tensor is made where the batch is handed over.
+    """
+
+    array: NDArray[Any]
+    """Any shape and type that torch has too."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the array."""
+        return self.array.dtype
+
+
+# Where a batch is put together.
+#
+# ``batch_patches`` asks for memory here. By default that is the process's own; a
+# worker puts a shared-memory slot in its place, so that a batch is written where the
+# consumer will read it.
+
+ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"
+"""Shape and type of one array of a batch."""
+
+
+class BatchMemory(Protocol):
+    """Something that hands out memory for all arrays of a batch at once."""
+
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec."""
+
+
+class OwnMemory:
+    """The process's own memory."""
+
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec."""
+        return [np.empty(shape, dtype) for shape, dtype in specs]
+
+
+_OWN = OwnMemory()
+_CURRENT: ContextVar[BatchMemory] = ContextVar("batch_memory")
+
+
+def batch_memory() -> BatchMemory:
+    """Return the memory in which batches are made now."""
+    return _CURRENT.get(_OWN)
+
+
+@contextlib.contextmanager
+def using(memory: BatchMemory) -> Iterator[None]:
+    """Make batches in ``memory`` inside the ``with`` block."""
+    token = _CURRENT.set(memory)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
 
 # So many batches of a key are looked at: random patches of an organ are often empty.
 _LOOKED_AT = 16
