@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..core.errors import BudgetExceeded
-from ..datapipes.demand import Asked, asked_of
+from ..datapipes.access_pattern import AccessPattern, measure_access
 from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.memory_budget import budgets
 from ..reading_services.reading_service import Budgeting
 from ..reading_services.work import Work
-from ..storage.cache_directory import cache_budget
-from ..storage.joining import Joining
+from ..storage.disk_cache import cache_budget
+from ..storage.ranges import Joining
 from ..storage.remote_objects import MOST_BYTES
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
@@ -94,7 +94,7 @@ def negotiated(
     BudgetExceeded
         What is needed in any case exceeds the memory that the service may take.
     """
-    asked = asked_of(graph, seed, epoch, batches)
+    asked = measure_access(graph, seed, epoch, batches)
     if asked.unknown:
         return Negotiated(unknown=asked.unknown)
     urls = any(v.located is not None and not v.located.path for v in asked.volumes.values())
@@ -112,7 +112,7 @@ def negotiated(
     return Negotiated(schemes, asked.sampled_anew, asked.left_out, small=_small(asked), remote=urls)
 
 
-def _small(asked: Asked) -> dict[str, str]:
+def _small(asked: AccessPattern) -> dict[str, str]:
     """Return what is better for volumes in chunks behind URLs, of which one request brings all."""
     found = {}
     for key, layout in asked.layouts.items():
@@ -127,7 +127,7 @@ def _small(asked: Asked) -> dict[str, str]:
     return found
 
 
-def agreed(asked: Asked, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:
+def agreed(asked: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:
     """Return the schemes under the first budget that suffices, as the stores can follow them."""
     *but_last, last = (_with_ahead(asked, offer, offers[-1].memory_bytes) for offer in offers)
     for offer in but_last:
@@ -138,7 +138,7 @@ def agreed(asked: Asked, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:
     return _followed(asked, negotiate_all(asked.layouts, asked.demands, last))
 
 
-def _with_ahead(asked: Asked, offer: Budget, most: int) -> Budget:
+def _with_ahead(asked: AccessPattern, offer: Budget, most: int) -> Budget:
     """Return a default offer with what is fetched for later patches beside it.
 
     It is little, for what is kept; a bucket would be slow if that had to be shared. What a user
@@ -154,7 +154,7 @@ def _with_ahead(asked: Asked, offer: Budget, most: int) -> Budget:
     return replace(offer, memory_bytes=min(wider, most))
 
 
-def _followed(asked: Asked, schemes: Mapping[str, ReadScheme]) -> dict[str, ReadScheme]:
+def _followed(asked: AccessPattern, schemes: Mapping[str, ReadScheme]) -> dict[str, ReadScheme]:
     followed = {}
     for key, scheme in schemes.items():
         answer = asked.volumes[key].adjust(scheme)

@@ -20,7 +20,7 @@ from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
-from ..storage.joining import Table, using_joinings
+from ..storage.ranges import Table, using_joinings
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from .global_generators import mapped, plain_items, proof_that_nothing_draws

@@ -9,7 +9,7 @@ from ..core.call_site import warn
 from ..core.errors import SlotsUsedUp
 from ..core.memory import usable_memory
 from ..core.validate import validate_int
-from ..storage.cache_directory import cache_budget
+from ..storage.disk_cache import cache_budget
 from ..volumes.scheme import Budget
 from .transport.slot_writer import needed_bytes
 

@@ -28,7 +28,7 @@ from ..graph import (
     traits_of,
     walk,
 )
-from ..storage.joining import Table
+from ..storage.ranges import Table
 from .pipe_runner import PipeRunner
 from .planner import planned
 from .rank_part import DROP, PAD, WHOLE, Part

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from ...core.redact import Redacted, public_value
-from ...storage.location import public_name, remote_errors
-from ...storage.redaction import Secrets
+from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import Attempts, default_retry, retried_here
 from ..datapipe import DataPipe
 

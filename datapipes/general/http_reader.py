@@ -19,8 +19,7 @@ from ...core.call_site import warn
 from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, add_location
 from ...core.redact import Redacted
 from ...graph import Pipe, Traits
-from ...storage.location import public_name, remote_errors
-from ...storage.redaction import Secrets
+from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retried_here
 from ..forms import offered
 from .connection import Connected, options_of

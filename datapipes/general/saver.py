@@ -14,7 +14,7 @@ from typing import Any
 
 from ...core.errors import HashMismatch, SampleError, add_location
 from ...graph import Pipe, Traits
-from ...storage.cache_directory import sync_folder
+from ...storage.disk_cache import sync_folder
 from ...storage.location import remote_errors
 from ...storage.ranges import open_regular
 from ..datapipe import PerItem

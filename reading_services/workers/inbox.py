@@ -18,7 +18,7 @@ from typing import Any
 
 from ...batching import Job
 from ...spatial import LazyPatch
-from ...storage.joining import reads_of
+from ...storage.ranges import reads_of
 from ..transport.messages import Deal, DoJob, EndOfItems, SourceFailed
 
 

@@ -19,7 +19,7 @@ from ...adapters import Limits
 from ...batching import Job
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
-from ...storage.joining import Table
+from ...storage.ranges import Table
 from ..memory_budget import SlotBudget
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
 from ..transport.shared_memory import receive_descriptor

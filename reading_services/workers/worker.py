@@ -21,7 +21,7 @@ from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
 from ...spatial.lazy.virtual_volume import divide_tiles
-from ...storage.joining import Table, using_joinings
+from ...storage.ranges import Table, using_joinings
 from ...storage.read_ahead import AHEAD
 from ...volumes import register_backend, register_decoder
 from ...volumes.chunks.chunk_cache import CHUNKS

@@ -7,8 +7,8 @@ import pytest
 
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume
-from voxpipe.storage import range_file
-from voxpipe.storage.remote_file import RemoteFile
+from voxpipe.storage import remote as range_file
+from voxpipe.storage.remote import RemoteFile
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import hdf5_file
 from voxpipe.volumes.formats.hdf5_remote import ChunkedRemoteHdf5, RemoteHdf5

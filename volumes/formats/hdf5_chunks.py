@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...storage.decompress import inflated
 from ...storage.ranges import ReadRange
 from ...storage.read_ahead import Ticket
-from ..chunks.bounded import inflated
-from ..chunks.chunk_map import Lookup
-from ..chunks.chunked_array import Index
+from ..chunks.chunked_array import Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
 
 # HDF5's numbers of filters, H5Zpublic.h.

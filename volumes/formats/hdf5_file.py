@@ -13,9 +13,8 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from ...core.errors import BadHeader
-from ...storage.coalesce import Span
-from ...storage.range_file import RangeFile
-from ...storage.remote_file import Piece, RemoteFile
+from ...storage.ranges import Span
+from ...storage.remote import Piece, RangeFile, RemoteFile
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import TruncatedVolume
-from ..chunks.bounded import inflated, most_between
+from ...storage.decompress import inflated, most_between
 
 # H5Zpublic.h.
 _DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3

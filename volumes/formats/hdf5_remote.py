@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from ...core import IO_COUNTERS, Region
 from ...core.errors import CorruptVolume, UnknownFormat, VoxpipeError
-from ...storage.coalesce import Span
 from ...storage.content import content_key
 from ...storage.location import remote_errors
-from ...storage.remote_file import RemoteFile
+from ...storage.ranges import Span
+from ...storage.remote import RemoteFile
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray

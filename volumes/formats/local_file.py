@@ -23,12 +23,18 @@ from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.errors import VolumeError, VolumeNotFound
-from ...storage.box_blocks import Blocks
 from ...storage.content import content_key
-from ...storage.file_system import file_system_at
-from ...storage.hints import HINTS, Hint
-from ...storage.joining import LOCAL_GAP, LOCAL_RUN, Joining, joining
-from ...storage.ranges import cannot_open, changed_at, open_regular
+from ...storage.file_reader import HINTS, Blocks, Hint
+from ...storage.local_io import file_system_at
+from ...storage.ranges import (
+    LOCAL_GAP,
+    LOCAL_RUN,
+    Joining,
+    cannot_open,
+    changed_at,
+    joining,
+    open_regular,
+)
 from ..backend import Backend, Channels, ViewBackend
 from ..header import Header
 from ..voxels import Voxels

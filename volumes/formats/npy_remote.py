@@ -11,11 +11,10 @@ import numpy as np
 
 from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import TruncatedVolume
-from ...storage.box_blocks import rows_of_box
-from ...storage.coalesce import Span, coalesce
-from ...storage.joining import REMOTE_RUN, Joining, joining
+from ...storage.file_reader import rows_of_box
+from ...storage.ranges import REMOTE_RUN, Joining, Span, coalesce, joining
 from ...storage.read_ahead import Ticket
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ..backend import Channels
 from ..header import IDENTITY, Header, channels_first
 from ..scheme import REMOTE_ROWS_GAP

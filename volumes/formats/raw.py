@@ -21,18 +21,14 @@ from numpy.typing import NDArray
 from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ...core.memory import usable_memory
-from ...storage.box_blocks import rows_of_box
-from ...storage.cache_directory import cache_budget, cache_directory
-from ...storage.coalesce import Span, coalesce
-from ...storage.compressed_streams import BEST_RATIOS, decompress
 from ...storage.decoded_cache import DecodedCache, is_in_memory
-from ...storage.file_reader import FileReader
-from ...storage.file_system import file_system_of
-from ...storage.hints import HINTS, Hint
-from ...storage.joining import REMOTE_RUN, Joining, joining
-from ...storage.local_io import IoChoice, choose_io
+from ...storage.decompress import BEST_RATIOS, decompress
+from ...storage.disk_cache import cache_budget, cache_directory
+from ...storage.file_reader import HINTS, FileReader, Hint, rows_of_box
+from ...storage.local_io import IoChoice, choose_io, file_system_of
+from ...storage.ranges import REMOTE_RUN, Joining, Span, coalesce, joining
 from ...storage.read_ahead import Ticket
-from ...storage.remote_file import Piece, RemoteFile
+from ...storage.remote import Piece, RemoteFile
 from ...storage.retry import read_anew
 from ..backend import Backend, Channels
 from ..header import Access, Header, Triple

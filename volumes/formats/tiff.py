@@ -34,13 +34,11 @@ from ...storage.content import content_key
 from ...storage.in_flight import Later
 from ...storage.location import file_system
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange, check_document
-from ...storage.remote import RemoteStore
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile, RemoteStore
 from ...storage.remote_ranges import RemoteRanges
 from ..backend import Backend, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunk_map import Lookup
-from ..chunks.chunked_array import ChunkedArray, Index
+from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import Header
 from ..voxels import refuse_unreadable

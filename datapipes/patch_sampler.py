@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..core import Sample
-from ..core.errors import PatchSizeError, VoxpipeError, add_location
+from ..core import CallSite, Sample
+from ..core.call_site import warn
+from ..core.errors import LikelyMistake, PatchSizeError, VoxpipeError, add_location
 from ..core.sample import case_of
 from ..graph import Pipe, Traits
 from ..spatial import (
@@ -18,42 +20,32 @@ from ..spatial import (
     GridPatch,
     MaskedPatch,
     MaskedRegion,
-    PendingPlan,
     SpatialOp,
     Step,
     UniformPatch,
     UniformRegion,
     WeightedPatch,
+    refuse_changed,
+    stored_labels,
     usual_align,
 )
 from ..spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
+from ..spatial.placing.weight_index import OTHER, Classes
 from ..volumes import Volume
 from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
 from .epoch import count_planned
-from .form import refuse_unknown_arguments
 from .forms import chained
-from .inside_mask import ByWeights, InsideMask, masked_by, weighted_by
-from .spatial import Adding, pending_of, stepped
+from .op_pipe import refuse_unknown_arguments
+from .spatial import Adding, pending_of, stepped, volume_named
 
+# Longer than any axis of any volume.
+_LONGEST = 2**31
+T = TypeVar("T")
 SAMPLINGS = ("uniform", "grid")
-WORDS = {
-    "num_samples": "samples_per_volume",
-    "num_patches": "samples_per_volume",
-    "samples": "samples_per_volume",
-    "roi_size": "size",
-    "spatial_size": "size",
-    "patch_size": "size",
-    "patch_overlap": "overlap",
-    "probability_map": "weights",
-    "weight_map": "weights",
-    "w_key": "weights",
-    "oversample_foreground_percent": "oversample",
-}
-"""What MONAI and TorchIO call our arguments."""
 
 
 @chained("lazy_patch")
-class LazyPatches(DataPipe):
+class PatchSampler(DataPipe):
     """Yield patches of each volume: descriptions of where to cut, no voxels.
 
     Parameters
@@ -163,10 +155,10 @@ class LazyPatches(DataPipe):
         """Whether places are drawn; those of a grid are the same in every epoch."""
         return self.sampling != "grid"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> LazyPatches:
+    def __new__(cls, *args: Any, **kwargs: Any) -> PatchSampler:
         """Refuse unknown arguments in the words of other libraries too."""
         known = [*inspect.signature(cls.__init__).parameters][3:]
-        refuse_unknown_arguments(cls.chained, kwargs, ["size", *known], WORDS)
+        refuse_unknown_arguments(cls.chained, kwargs, ["size", *known])
         pipe = super().__new__(cls, *args, **kwargs)
         assert isinstance(pipe, cls)
         return pipe
@@ -200,35 +192,31 @@ class LazyPatches(DataPipe):
         self.weights = weights
         self._counted: int | None = None
         try:
-            self.asked = size_of("size", size)
+            self.given_size = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
-            self.size = three("size", _limits(self.asked), least=1)
+            self.size = three("size", _limits(self.given_size), least=1)
             self.overlap = self._overlap(overlap)
             self._check()
             self.region = self._region(region, align)
-            about = {"class_weights": class_weights, "oversample": oversample}
-            self._placed = self._placing(
-                mask, {"min_share": min_share, **about}, weights, otherwise
+            if oversample is not None and self.region is not None:
+                raise PatchSizeError(
+                    "oversample says that the other patches lie anywhere, and region that all of "
+                    "a visit lie beside each other",
+                    do="Leave one of them out.",
+                )
+            given = {"min_share": min_share, "class_weights": class_weights}
+            self._placement = _placement(
+                self.given_size,
+                mask,
+                weights,
+                {**given, "oversample": oversample},
+                otherwise,
+                sampling,
+                self.origin,
             )
             self.oversample = oversample
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
-
-    def _placing(
-        self, mask: Any, given: Mapping[str, Any], weights: Any, otherwise: str
-    ) -> InsideMask | ByWeights | None:
-        """Return what makes the op of each sample, where not every place is as likely."""
-        if given["oversample"] is not None and self.region is not None:
-            raise PatchSizeError(
-                "oversample says that the other patches lie anywhere, and region that all of a "
-                "visit lie beside each other",
-                do="Leave one of them out.",
-            )
-        if weights is None:
-            return masked_by(self.asked, mask, given, otherwise, self.sampling, self.origin)
-        return weighted_by(
-            self.asked, weights, {"mask": mask, **given}, otherwise, self.sampling, self.origin
-        )
 
     def _overlap(self, overlap: Size) -> tuple[int, int, int]:
         """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
@@ -274,55 +262,51 @@ class LazyPatches(DataPipe):
             for patch in self.visits():
                 yield from map(patch, range(self.samples_per_volume))
             return
-        for sample in self.parent:
-            try:
-                patches = self._grid(sample, pending_of(self, sample))
-            except Exception as error:
-                if not excused(self, sample, error):
-                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
-                continue
-            for ordinal, place in patches:
-                step = Step(place, self.stream_names[0], self.origin, shared=self._shared)
-                yield stepped(self, sample, Adding([step]), ordinal=ordinal)
-
-    def _drawing(
-        self, sample: Any, steps: tuple[Adding, Adding | None] | None
-    ) -> Callable[[int], Sample]:
-        """Return what makes the patches of one volume, by their ordinals."""
-        adding, placing = steps or self._adding(*self._ops(sample))
-        # The region draws from the case, before there is an ordinal: one for all patches.
-        visit = sample if placing is None else stepped(self, sample, placing)
-        return lambda ordinal: stepped(self, visit, adding, ordinal=ordinal)
+        for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
+            for n in range(len(patches)) if stays is None else np.flatnonzero(stays).tolist():
+                yield stepped(self, sample, self._adding(patches[n]), ordinal=n)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
         """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
 
         So patches can be taken in any order while none is kept. A grid has no such numbers.
         """
-        anywhere = (UniformPatch(self.asked, self.origin), self.region)
-        steps = None if self._placed is not None else self._adding(*anywhere)
+        anywhere = UniformPatch(self.given_size, self.origin), self.region
+        steps = self._steps(*anywhere) if self._placement is None else None
+        return self._of_samples(lambda sample: self._visit(sample, steps))
+
+    def _of_samples(self, make: Callable[[Any], T]) -> Iterator[T]:
+        """Yield what ``make`` returns for each sample, but for those that may be left out."""
         for sample in self.parent:
             try:
-                patch = self._drawing(sample, steps)
+                made = make(sample)
             except Exception as error:
                 if not excused(self, sample, error):
                     raise add_location(error, self.origin, case_of(sample))  # noqa: B904
                 continue
-            yield patch
+            yield made
 
-    def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
-        how: dict[str, Any] = {"shared": self._shared}
-        adding = Adding([Step(patch, self.stream_names[0], self.origin, **how)])
-        if region is None:
-            return adding, None
-        return adding, Adding([Step(region, self.stream_names[1], self.origin, **how)])
+    def _visit(
+        self, sample: Any, steps: tuple[Adding, Adding | None] | None
+    ) -> Callable[[int], Sample]:
+        """Return what makes the patches of one volume, by their ordinals."""
+        patch, region = steps or self._steps(*self._ops(sample))
+        # The region draws from the case, before there is an ordinal: one for all patches.
+        visit = sample if region is None else stepped(self, sample, region)
+        return lambda ordinal: stepped(self, visit, patch, ordinal=ordinal)
+
+    def _steps(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
+        return self._adding(patch), None if region is None else self._adding(region, 1)
+
+    def _adding(self, op: SpatialOp, stream: int = 0) -> Adding:
+        return Adding([Step(op, self.stream_names[stream], self.origin, shared=self._shared)])
 
     def _ops(self, sample: Any) -> tuple[MaskedPatch | WeightedPatch, MaskedRegion | None]:
         """Return the ops for one sample: each has a mask or weights of its own."""
         pending_of(self, sample)  # refuses what is no sample with volumes
-        assert self._placed is not None
+        assert self._placement is not None
         try:
-            patch = self._placed(sample)
+            patch = self._placement.op_of(sample)
         except VoxpipeError as error:
             raise error.at(self.origin, sample.case)  # noqa: B904
         if self.region is None:
@@ -339,36 +323,32 @@ class LazyPatches(DataPipe):
         progress
             ``progress(done, total)`` in cases; by default a progress bar is shown.
         """
-        if self._placed is None:
+        if self._placement is None:
             return 0
         samples = list(self.parent)
         for sample in with_progress(samples, "masks", "case", progress):
-            patch, _ = self._ops(sample)
-            pending = pending_of(self, sample)
-            if self.sampling == "grid" and isinstance(patch, MaskedPatch):
-                patch.touched(pending.from_stored, self._grid_of(pending))
+            if self.sampling == "grid":
+                self._grid(sample)
             else:
-                patch.ready(pending.from_stored)
+                patch, _ = self._ops(sample)
+                patch.ready(pending_of(self, sample).from_stored)
         return len(samples)
 
-    def _grid(self, sample: Sample, pending: PendingPlan) -> list[tuple[int, FixedPatch]]:
-        """Return the patches of a volume that stay, with their ordinals among all of them."""
-        grid = self._grid_of(pending)
-        patches = list(enumerate(grid.patches(pending.plan.shape)))
-        if self._placed is None:
-            return patches
+    def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:
+        """Return the patches of a volume, and which stay: None where only voxels tell."""
+        pending = pending_of(self, sample)
+        size = of_grid(self.given_size, pending.plan)
+        overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
+        grid = GridPatch(size, overlap, self.origin)
+        patches = grid.patches(pending.plan.shape)
+        if self._placement is None:
+            return patches, np.ones(len(patches), np.bool_)
+        patch, _ = self._ops(sample)
+        assert isinstance(patch, MaskedPatch)  # weights go with no grid
         try:
-            patch, _ = self._ops(sample)
-            assert isinstance(patch, MaskedPatch)  # weights go with no grid
-            stays = patch.touched(pending.from_stored, grid)
+            return patches, patch.touched(pending.from_stored, grid)
         except VoxpipeError as error:
             raise error.at(self.origin, sample.case)  # noqa: B904
-        return patches if stays is None else [patches[n] for n in np.flatnonzero(stays)]
-
-    def _grid_of(self, pending: PendingPlan) -> GridPatch:
-        size = of_grid(self.asked, pending.plan)
-        overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
-        return GridPatch(size, overlap, self.origin)
 
     def __len__(self) -> int:
         """Return the number of patches; for a grid this reads the headers of all volumes, once.
@@ -390,13 +370,7 @@ class LazyPatches(DataPipe):
 
     def _count(self, sample: Sample) -> int:
         """Return how many patches a grid has in a volume; reads no voxel."""
-        pending = pending_of(self, sample)
-        grid = self._grid_of(pending)
-        if self._placed is None:
-            return len(grid.patches(pending.plan.shape))
-        patch, _ = self._ops(sample)
-        assert isinstance(patch, MaskedPatch)  # weights are refused with a grid
-        stays = patch.touched(pending.from_stored, grid)
+        _, stays = self._grid(sample)
         if stays is None:
             raise TypeError(
                 "no len(): which patches touch the mask is known once it was read; run an epoch, "
@@ -420,5 +394,150 @@ def _limits(size: Any) -> tuple[int, ...]:
     return tuple(_LONGEST if n is None else n for n in each)
 
 
-# Of no axis of any volume.
-_LONGEST = 2**31
+@dataclass(frozen=True, eq=False)
+class _Placement:
+    """Makes the op of each sample, where not every place of a patch is as likely."""
+
+    op_class: type[MaskedPatch] | type[WeightedPatch]
+    argument: str
+    """``mask`` or ``weights``."""
+    given: str | Volume
+    """Key of the volume, or one for all cases."""
+    size: Sequence[int]
+    """Of the patches."""
+    settings: Mapping[str, Any]
+    """Of every op."""
+
+    def op_of(self, sample: Sample) -> MaskedPatch | WeightedPatch:
+        """Return what draws the patches of a sample.
+
+        Raises
+        ------
+        SampleError
+            It has no such volume, or a value op comes before the weights.
+        """
+        if isinstance(self.given, Volume):
+            return self.op_class(self.size, self.given, self.given.name, **self.settings)
+        key = self.given
+        kind = "label" if self.op_class is MaskedPatch else "intensity"
+        volume = volume_named(key, sample, self.argument, kind=kind)
+        if self.op_class is WeightedPatch:
+            refuse_changed(sample[key], "lazy_patch(weights=)", key)
+        patch = self.op_class(self.size, volume, key, **self.settings)
+        if isinstance(patch, WeightedPatch):
+            return patch
+        return replace(patch, stored=_stored_classes(patch, sample[key]))
+
+
+def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:
+    """Return the stored labels of each class of a mask, where they are others."""
+    who = "lazy_patch(mask=)"
+    if not patch.classes:
+        stored_labels(thing, (), who, patch.key)
+        return ()
+    as_stored = tuple(label if label == OTHER else (label,) for label in patch.classes)
+    found = tuple(
+        one if one == OTHER else stored_labels(thing, one, who, patch.key) for one in as_stored
+    )
+    return () if found == as_stored else found
+
+
+def _placement(
+    size: Sequence[int],
+    mask: Any,
+    weights: Any,
+    given: Mapping[str, Any],
+    otherwise: str,
+    sampling: str,
+    origin: CallSite,
+) -> _Placement | None:
+    """Return what makes the ops of a pipe with these arguments; None where none says where.
+
+    ``given`` has the arguments that belong to a mask.
+
+    Raises
+    ------
+    PatchSizeError
+        They make no sense, or do not go together.
+    """
+    op_class: type[MaskedPatch] | type[WeightedPatch]
+    if weights is not None:
+        _refuse_beside_weights({"mask": mask, **given}, sampling)
+        op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
+    elif mask is not None:
+        drawing = {name: given[name] for name in ("class_weights", "oversample")}
+        named = _named(drawing, otherwise)
+        if named and sampling != "uniform":
+            msg = f"{named} belongs to sampling='uniform': a grid draws nothing"
+            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
+        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
+    else:
+        if named := _named(given, otherwise):
+            msg = f"{named} belongs to mask="
+            raise PatchSizeError(msg, do='Give mask= too: the key of a label, e.g. "label".')
+        return None
+    if not isinstance(volume, (str, Volume)):
+        msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
+        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
+    settings |= {"otherwise": otherwise, "origin": origin}
+    # One op of nothing: what the arguments alone show is refused where they were written.
+    patch = op_class(size, _Nothing(), **settings)
+    if isinstance(patch, MaskedPatch):
+        _check_background(patch, origin)
+    return _Placement(op_class, argument, volume, size, settings)
+
+
+class _Nothing:
+    token = ""
+
+
+def _refuse_beside_weights(given: Mapping[str, Any], sampling: str) -> None:
+    """Raise where ``weights=`` stands beside what belongs to a mask, or to a grid."""
+    for name, value in given.items():
+        if _is_given(name, value):
+            raise PatchSizeError(
+                f"{name} says what is inside, where every voxel counts alike; weights= says how "
+                "often each is drawn. Give one of them.",
+                do="To draw inside a mask only, write 0 into the weights of all else.",
+            )
+    if sampling != "uniform":
+        raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
+
+
+def _named(given: Mapping[str, Any], otherwise: str) -> str:
+    """Return the first argument that was given; nothing if none was."""
+    named = [name for name, value in given.items() if _is_given(name, value)]
+    return (named or [""])[0] or ("otherwise" if otherwise != "error" else "")
+
+
+def _is_given(name: str, value: Any) -> bool:
+    """Whether an argument is not as it is by default; a volume is not asked for its truth."""
+    if value is None or name == "oversample":
+        return value is not None
+    return not (isinstance(value, (int, float, Mapping)) and not value)
+
+
+def _check_background(patch: MaskedPatch, origin: CallSite) -> None:
+    """Refuse, or tell of, the background as a class where patches anywhere are meant."""
+    weights = dict(patch.class_weights)
+    background = weights.get(0, 0.0)
+    if not background:
+        return
+    if patch.oversample is not None:
+        raise PatchSizeError(
+            "oversample draws the other patches anywhere, and class_weights lists 0: the voxels "
+            "in the middle of patches about foreground would be background",
+            do="Leave 0 out of class_weights.",
+        )
+    others = sum(weights.values()) - background
+    # MONAI's pos and neg are as much by default; nnU-Net's two thirds are more.
+    if others < background and others:
+        share = others / (others + background)
+        text = (
+            f"class_weights={{0: {background:g}, ...}} puts a voxel of label 0 into the middle of "
+            f"{1 - share:.0%} of the patches, which then avoid the others: that is not a patch "
+            f"anywhere, as nnU-Net draws its rest\n  at {origin}\n"
+            f"  Write oversample={share:.2g} in its place, without 0 in class_weights; or leave it "
+            "if it is meant, and filter this warning."
+        )
+        warn(text, LikelyMistake, origin)

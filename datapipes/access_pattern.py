@@ -27,7 +27,7 @@ from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .epoch import items_from, may_look_ahead, set_epoch
-from .lazy_patch import LazyPatches
+from .patch_sampler import PatchSampler
 from .shuffle_plans import Interleave
 
 # A percentile of 99 needs about as many.
@@ -47,7 +47,7 @@ _UNKNOWN_STORE = "{} does not say how it is stored"
 
 
 @dataclass(frozen=True)
-class Asked:
+class AccessPattern:
     """What a chain asks, by key; or why nobody can tell beforehand."""
 
     layouts: Mapping[str, StoreLayout] = field(default_factory=dict)
@@ -65,14 +65,14 @@ class Asked:
     """Why nothing was measured."""
 
 
-def asked_of(
+def measure_access(
     graph: Pipe,
     seed: int,
     epoch: int,
     batches: int = 0,
     *,
     clock: Callable[[], float] = time.perf_counter,
-) -> Asked:
+) -> AccessPattern:
     """Return what the next patches of an epoch ask of the stores.
 
     Reads the headers of the first volumes, and no voxel.
@@ -88,9 +88,11 @@ def asked_of(
     """
     split = cut(graph)
     if isinstance(split, NoCut):
-        return Asked(unknown=split.reason)
+        return AccessPattern(unknown=split.reason)
     if not may_look_ahead(split.planner):
-        return Asked(unknown="planning ahead would use up the source, or run functions of yours")
+        return AccessPattern(
+            unknown="planning ahead would use up the source, or run functions of yours"
+        )
     planner = clone(split.planner)
     set_epoch(planner, seed, epoch)
     seen: dict[str, list[LazyPatch]] = {}
@@ -120,7 +122,7 @@ def asked_of(
             return replace(asked, left_out=left_out, unknown=unknown)
     except Exception as error:
         # What cannot be planned is reported when it is read, with its case and pipe.
-        return Asked(unknown=f"planning ahead failed: {type(error).__name__}")
+        return AccessPattern(unknown=f"planning ahead failed: {type(error).__name__}")
 
 
 def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[Any]:
@@ -167,15 +169,15 @@ def _scattered(cases: list[int], together: int = 1) -> bool:
 
 def _asked(
     seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int, together: int, scattered: bool
-) -> Asked:
+) -> AccessPattern:
     if not seen:
-        return Asked(unknown="nothing is read lazily")
+        return AccessPattern(unknown="nothing is read lazily")
     every = list(walk(planner))
     count = sum(_length(pipe) for pipe in every if not parents_of(pipe))
-    cutting = next((p for p in reversed(every) if isinstance(p, LazyPatches)), None)
+    cutting = next((p for p in reversed(every) if isinstance(p, PatchSampler)), None)
     firsts: dict[str, Any] = {key: _stored(patches[0]) for key, patches in seen.items()}
     anew = {key: breaks(patches[0]) for key, patches in seen.items()}
-    return Asked(
+    return AccessPattern(
         layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
         demands={
             key: replace(_demand(patches, cutting, items, scattered), together=together)
@@ -194,7 +196,7 @@ def _length(source: Any) -> int:
 
 
 def _demand(
-    patches: list[LazyPatch], cutting: LazyPatches | None, items: int, scattered: bool
+    patches: list[LazyPatch], cutting: PatchSampler | None, items: int, scattered: bool
 ) -> Demand:
     reads = [patch.reads() for patch in patches]
     extents = np.array([np.max([read.region.shape for read in each], axis=0) for each in reads])
@@ -210,7 +212,7 @@ def _demand(
         items=items,
         batch_bytes=math.ceil(size * items),
         made_bytes=max(sum(read.made_bytes for read in each) for each in reads),
-        patch=(1, 1, 1) if uniform is None else of_grid(uniform.asked, patches[0].plan),
+        patch=(1, 1, 1) if uniform is None else of_grid(uniform.given_size, patches[0].plan),
         region=None if region is None else (region[0], region[1], region[2]),
         draws=1 if uniform is None else uniform.samples_per_volume,
         scattered=scattered,
