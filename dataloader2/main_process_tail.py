@@ -1,4 +1,4 @@
-"""The end of a chain that stays in the process of the loader, behind workers: devices and ranks.
+"""The end of a chain that runs in the loader's own process: devices and ranks.
 
 ``to_device``, ``pin_memory`` and ``fullsync`` belong into the process that trains. They, and what
 takes items one by one after them, are taken off the graph before a reading service sees it, and
@@ -44,7 +44,7 @@ from ..reading_services.reading_service import leave
 _WHY = "behind workers one item has to come of each, as a state counts what they made"
 
 
-def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
+def detach_tail(sink: Pipe, service: ReadingService) -> tuple[Pipe, MainProcessTail]:
     """Return the graph without the end that stays here, and that end.
 
     Raises
@@ -64,7 +64,7 @@ def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
     if left is not None and not isinstance(service, InProcessReadingService):
         raise _refused(left, body)
     pipes = tuple(pipe for pipe in end if not isinstance(pipe, Noted))
-    return body, Tail(pipes, thread_seconds(limits_of(sink)))
+    return body, MainProcessTail(pipes, thread_seconds(limits_of(sink)))
 
 
 def _refused(left: Pipe, body: Pipe) -> GraphError:
@@ -122,18 +122,18 @@ class _Batches(IterDataPipe[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.epoch: Behind | None = None
+        self.epoch: TailEpoch | None = None
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches."""
         assert self.epoch is not None
-        yield from self.epoch.taken()
+        yield from self.epoch.take()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"epoch": None}
 
 
-class Tail:
+class MainProcessTail:
     """Pipes that stay here; one set of them for all epochs, as ranks keep their group.
 
     Parameters
@@ -169,19 +169,19 @@ class Tail:
         lines = [f"  · {name}" for name in named]
         return "\n".join(["in this process, behind the batches", *lines]) if named else ""
 
-    def behind(self, epoch: Epoch, seed: int, number: int) -> Epoch:
+    def epoch(self, batches: Epoch, seed: int, number: int) -> Epoch:
         """Return the batches of an epoch after these pipes."""
-        return Behind(self, epoch, seed, number) if self.pipes else epoch
+        return TailEpoch(self, batches, seed, number) if self.pipes else batches
 
     def leaving(self, epoch: Epoch) -> contextlib.AbstractContextManager[None]:
         """Limit how long threads are waited for inside; one that waits for a batch is woken."""
         return stop_limit(self.seconds, partial(leave, epoch))
 
 
-class Behind:
+class TailEpoch:
     """One pass over the batches of a reading service, after the pipes that stay here."""
 
-    def __init__(self, tail: Tail, epoch: Epoch, seed: int, number: int) -> None:
+    def __init__(self, tail: MainProcessTail, epoch: Epoch, seed: int, number: int) -> None:
         self.last = -1
         self._tail = tail
         self._epoch = epoch
@@ -194,7 +194,7 @@ class Behind:
         tail.source.epoch = self
         self._items: Any = iter(tail.sink)
 
-    def taken(self) -> Iterator[Any]:
+    def take(self) -> Iterator[Any]:
         """Yield the batches of the service, and note their numbers."""
         for batch in self._epoch:
             outcome = batch if isinstance(batch, Outcome) else None
@@ -206,7 +206,7 @@ class Behind:
                 seed_globals(stream.integer())
             yield batch if outcome is None else outcome.batch
 
-    def __iter__(self) -> Behind:
+    def __iter__(self) -> TailEpoch:
         return self
 
     def __next__(self) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 
 from torchdata.nodes import BaseNode
 
-from ...datapipes import DataPipe
-from ...graph import Pipe
-from ...reading_services import ReadingService
-from ..dataloader2 import DataLoader2
-from ..listed import AdapterLike
+from ..datapipes import DataPipe
+from ..graph import Pipe
+from ..reading_services import ReadingService
+from .arguments import AdapterLike
+from .dataloader2 import DataLoader2
 
 
 class PipeNode(BaseNode[Any]):  # type: ignore[misc]  # torchdata ships no types

@@ -8,15 +8,14 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ...batching import Failure
-from ...core.errors import TooManyFailures
-from ...core.validate import validate_int
-from ...graph import Pipe, clone, verify
-from ...reading_services.place import Place
-from ...reading_services.seed_generator import MAX_SEED
-from ..asked import checked_epoch
-from ..dataloader2 import DataLoader2
-from ..listed import AdapterLike, listed
+from ..batching import Failure
+from ..core.errors import TooManyFailures
+from ..core.validate import validate_int
+from ..graph import Pipe, clone, verify
+from ..reading_services.place import Place
+from ..reading_services.seed_generator import MAX_SEED
+from .arguments import AdapterLike, adapter_list, check_epoch
+from .dataloader2 import DataLoader2
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,11 @@ class _Share(Place):
         lost = [failure for failure in failures if failure.item >= 0]
         if self.workers == 1 or not lost:
             return
-        told = "\n".join(map(str, lost[:1]))
+        first = "\n".join(map(str, lost[:1]))
         raise TooManyFailures(
             f"no item of batch {lost[0].batch} could be made, and {self.workers} workers of "
             "torch's loader are taken in turn: without it the batches after it would change "
-            f"places\n{told}",
+            f"places\n{first}",
             do="Mend the file, give larger batches, or use DataLoader2 or num_workers=0, which "
             "leave such a batch out.",
         )
@@ -97,13 +96,13 @@ class ResumableDataset(IterableDataset[Any]):
         seed: int | None = None,
     ) -> None:
         self._datapipe = clone(verify(datapipe))
-        self._adapters = listed(datapipe_adapter_fn)
+        self._adapters = adapter_list(datapipe_adapter_fn)
         self._seed = None if seed is None else validate_int("seed", seed, least=0, below=MAX_SEED)
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of ``epoch``, in this process and in workers."""
-        self._epoch = checked_epoch(epoch)
+        self._epoch = check_epoch(epoch)
 
     def __iter__(self) -> ResumableIterator:
         info = get_worker_info()

@@ -1,14 +1,17 @@
-"""What a loader is given, checked: each mistake is one sentence that says what is meant."""
+"""Check what a loader is given; each mistake is one sentence that says what to write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from torch.utils.data import MapDataPipe
 
 from ..core.call_site import shorten
+from ..core.errors import GraphError
 from ..core.stream import MAX_EPOCH
 from ..core.validate import validate_int
-from ..graph import is_pipe, traits_of, walk
+from ..graph import Pipe, is_pipe, traits_of, walk
 from ..reading_services import ReadingServiceInterface
 from ..reading_services.torchdata_service import TorchdataService
 
@@ -37,7 +40,7 @@ _ELSEWHERE = {
 _METHODS = ("distribute", "epoch", "shares", "explain", "stop")
 
 
-def refuse_others(others: Mapping[str, Any], datapipe: Any = None) -> None:
+def refuse_unknown(others: Mapping[str, Any], datapipe: Any = None) -> None:
     """Raise ``TypeError`` for arguments that a loader does not have.
 
     Parameters
@@ -49,7 +52,7 @@ def refuse_others(others: Mapping[str, Any], datapipe: Any = None) -> None:
 
     Examples
     --------
-    >>> refuse_others({"num_workers": 2})
+    >>> refuse_unknown({"num_workers": 2})
     Traceback (most recent call last):
         ...
     TypeError: DataLoader2 has no num_workers; give \
@@ -64,7 +67,7 @@ reading_service=MultiProcessingReadingService(num_workers=2)
         raise TypeError(msg)
 
 
-def checked_service(service: Any) -> Any:
+def check_service(service: Any) -> Any:
     """Return a reading service; ``TypeError`` if it is none."""
     if isinstance(service, type):
         msg = f"a reading service is an object: write {service.__name__}() instead of the class"
@@ -79,7 +82,7 @@ def checked_service(service: Any) -> Any:
     raise TypeError(msg)
 
 
-def checked_step(step: Any) -> Any:
+def check_step(step: Any) -> Any:
     """Return what a diagnosis runs on each batch; ``TypeError`` if it cannot be called."""
     if step is None or callable(step):
         return step
@@ -98,12 +101,12 @@ def chain_for_state(datapipe: Any) -> Any:
     raise TypeError(f"{msg}; give the one that it was taken of, with its adapters")
 
 
-def checked_epoch(epoch: Any) -> int:
+def check_epoch(epoch: Any) -> int:
     """Return the number of an epoch; ``TypeError`` or ``ValueError`` if it is none.
 
     Examples
     --------
-    >>> checked_epoch(2**64)
+    >>> check_epoch(2**64)
     Traceback (most recent call last):
         ...
     ValueError: epoch is a whole number from 0 to below 2**62, got 18446744073709551616
@@ -111,3 +114,69 @@ def checked_epoch(epoch: Any) -> int:
     number = validate_int("epoch", epoch, least=0)
     # Whoever is below the least is not told of the most, which nobody reaches by counting.
     return number if number < MAX_EPOCH else validate_int("epoch", number, least=0, below=MAX_EPOCH)
+
+
+AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
+"""What rewrites a graph."""
+
+
+def iterable(datapipe: Any) -> Pipe:
+    """Return a chain; a map-style one in the order of its indices, as torchdata does.
+
+    Raises
+    ------
+    GraphError
+        It is no chain; the message says what to write.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.map import SequenceWrapper
+    >>> list(iterable(SequenceWrapper("ab")))
+    ['a', 'b']
+    """
+    if isinstance(datapipe, MapDataPipe):
+        pipe: Pipe = datapipe.to_iter_datapipe()
+        return pipe
+    if not is_pipe(datapipe):
+        msg = f"DataLoader2 takes the last pipe of a chain first, got {shorten(datapipe)}"
+        raise GraphError(msg, do=_meant(datapipe))
+    return datapipe  # type: ignore[no-any-return]
+
+
+def _meant(thing: Any) -> str:
+    """Return what to write in the place of something that is no pipe."""
+    if isinstance(thing, type):
+        return f"Give a pipe, and not its class: {thing.__name__}(...)."
+    if callable(getattr(thing, "distribute", None)) or hasattr(thing, "initialize"):
+        return "That is a reading service: give it as reading_service=, after the chain."
+    if isinstance(thing, Iterable) or hasattr(thing, "__getitem__"):
+        return "Wrap it: IterableWrapper(...) of voxpipe.datapipes.iter."
+    return "Begin a chain with list_cases(), from_cases() or IterableWrapper()."
+
+
+def adapter_list(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:
+    """Return one adapter or several as a list.
+
+    Raises
+    ------
+    TypeError
+        They are no adapters.
+    """
+    if adapters is None:
+        return []
+    given: Any = adapters
+    if isinstance(given, str):
+        msg = f"an adapter is an object, got its name {given!r}"
+        raise TypeError(f"{msg}. See voxpipe.adapters for those that there are.")
+    if not callable(given) and not isinstance(given, Iterable):
+        msg = f"adapters come second, one or a list; got {type(given).__name__}"
+        raise TypeError(f"{msg}. A reading service is the third argument: reading_service=.")
+    every = [given] if callable(given) and not isinstance(given, type) else list(given)
+    for adapter in every:
+        if isinstance(adapter, type):
+            msg = f"an adapter is an object: write {adapter.__name__}() instead of the class"
+            raise TypeError(msg)
+        if not callable(adapter):
+            msg = f"an adapter is called with the graph and returns one, got {shorten(adapter)}"
+            raise TypeError(f"{msg}. See voxpipe.adapters for those that there are.")
+    return every

@@ -1,4 +1,4 @@
-"""What a loader makes of a chain before it runs: rewritten by adapters, checked, distributed."""
+"""Compile a chain for a loader: rewrite it by adapters, check it, distribute it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..core.errors import GraphError, LintWarning
 from ..graph import Change, Pipe, clone, is_pipe, verify
 from ..reading_services import ReadingService
 from ..reading_services.work import Work
-from .behind import Tail, detached
-from .listed import AdapterLike
-from .order import changes_of_order
+from .arguments import AdapterLike
+from .main_process_tail import MainProcessTail, detach_tail
+from .outline import changes_of_order
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledChain:
     """A chain that is ready to run."""
 
     adapters: tuple[AdapterLike, ...]
@@ -27,7 +27,7 @@ class Compiled:
     """The chain as it runs."""
     graph: Pipe
     """What of it the service runs."""
-    tail: Tail
+    tail: MainProcessTail
     """What of it stays in this process, behind that."""
     changes: tuple[Change, ...]
     """What the adapters did and refused."""
@@ -37,7 +37,9 @@ class Compiled:
     """What the adapters changed of the order in which items come; empty if nothing."""
 
 
-def compiled(written: Pipe, adapters: Sequence[AdapterLike], service: ReadingService) -> Compiled:
+def compile_chain(
+    written: Pipe, adapters: Sequence[AdapterLike], service: ReadingService
+) -> CompiledChain:
     """Rewrite a copy of a verified chain, check it after each adapter, and distribute it.
 
     Raises
@@ -54,14 +56,14 @@ def compiled(written: Pipe, adapters: Sequence[AdapterLike], service: ReadingSer
             graph = _verified(adapter, rewritten.after)
         else:  # a function, or a subclass in torchdata's form
             graph = _verified(adapter, adapter(graph))
-    body, tail = detached(graph, service)
+    body, tail = detach_tail(graph, service)
     work, order = service.distribute(body), changes_of_order(written, graph)
     for adapter in adapters:
         if isinstance(adapter, Lint):
             mistake = adapter.mistake_of_workers(body, getattr(work, "workers", 0))
             if mistake is not None:
                 warn(str(mistake), LintWarning)
-    return Compiled(tuple(adapters), graph, body, tail, tuple(changes), work, order)
+    return CompiledChain(tuple(adapters), graph, body, tail, tuple(changes), work, order)
 
 
 def _verified(adapter: AdapterLike, graph: Any) -> Pipe:

@@ -22,8 +22,8 @@ from ..volumes.scheme import Budget, ReadScheme, Refused
 
 
 @dataclass(frozen=True)
-class Negotiated:
-    """What came of it."""
+class Negotiation:
+    """The read schemes that a loader and its stores agree on, and what has none."""
 
     schemes: Mapping[str, ReadScheme] = field(default_factory=dict)
     """By key; empty where nothing could be negotiated."""
@@ -55,12 +55,22 @@ class Negotiated:
         """Which ranges become one request, by key."""
         return {key: Joining(s.gap, s.longest_run) for key, s in self.schemes.items()}
 
+    def applied_to(self, work: Work) -> Work:
+        """Return ``work`` with the cache, the read-ahead and the coalescing that were agreed on."""
+        return replace(
+            work,
+            cache_bytes=self.cache_bytes,
+            ahead_bytes=self.ahead_bytes,
+            joinings=self.joinings,
+            remote=self.remote,
+        )
+
     @property
     def advice(self) -> tuple[str, ...]:
         """What would spare reads, by key; once where keys agree."""
-        told = {scheme.advice: key for key, scheme in reversed(list(self.schemes.items()))}
-        told.update((text, key) for key, text in reversed(list(self.small.items())))
-        return tuple(f"{key}: {text}." for text, key in told.items() if text)
+        texts = {scheme.advice: key for key, scheme in reversed(list(self.schemes.items()))}
+        texts.update((text, key) for key, text in reversed(list(self.small.items())))
+        return tuple(f"{key}: {text}." for text, key in texts.items() if text)
 
     def explain(self) -> str:
         """Return every scheme in words."""
@@ -77,9 +87,9 @@ class Negotiated:
         return "\n".join(lines)
 
 
-def negotiated(
+def negotiate(
     graph: Pipe, service: ReadingService, work: Work, seed: int, epoch: int, batches: int
-) -> Negotiated:
+) -> Negotiation:
     """Let a chain, its stores and a service agree; reads the headers of a few volumes.
 
     Parameters
@@ -96,7 +106,7 @@ def negotiated(
     """
     asked = measure_access(graph, seed, epoch, batches)
     if asked.unknown:
-        return Negotiated(unknown=asked.unknown)
+        return Negotiation(unknown=asked.unknown)
     urls = any(v.located is not None and not v.located.path for v in asked.volumes.values())
     stay = getattr(service, "persistent_workers", False)
     if urls if stay is None else stay:
@@ -108,8 +118,10 @@ def negotiated(
         offers = service.budgets(work, remote=remote)
     else:
         offers = budgets(None, workers=0, batches_ahead=2, threads=1)
-    schemes = agreed(asked, offers)
-    return Negotiated(schemes, asked.sampled_anew, asked.left_out, small=_small(asked), remote=urls)
+    schemes = agree(asked, offers)
+    return Negotiation(
+        schemes, asked.sampled_anew, asked.left_out, small=_small(asked), remote=urls
+    )
 
 
 def _small(asked: AccessPattern) -> dict[str, str]:
@@ -127,15 +139,15 @@ def _small(asked: AccessPattern) -> dict[str, str]:
     return found
 
 
-def agreed(asked: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:
+def agree(asked: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:
     """Return the schemes under the first budget that suffices, as the stores can follow them."""
     *but_last, last = (_with_ahead(asked, offer, offers[-1].memory_bytes) for offer in offers)
     for offer in but_last:
         try:
-            return _followed(asked, negotiate_all(asked.layouts, asked.demands, offer))
+            return _adjusted(asked, negotiate_all(asked.layouts, asked.demands, offer))
         except BudgetExceeded:
             continue
-    return _followed(asked, negotiate_all(asked.layouts, asked.demands, last))
+    return _adjusted(asked, negotiate_all(asked.layouts, asked.demands, last))
 
 
 def _with_ahead(asked: AccessPattern, offer: Budget, most: int) -> Budget:
@@ -154,7 +166,7 @@ def _with_ahead(asked: AccessPattern, offer: Budget, most: int) -> Budget:
     return replace(offer, memory_bytes=min(wider, most))
 
 
-def _followed(asked: AccessPattern, schemes: Mapping[str, ReadScheme]) -> dict[str, ReadScheme]:
+def _adjusted(asked: AccessPattern, schemes: Mapping[str, ReadScheme]) -> dict[str, ReadScheme]:
     followed = {}
     for key, scheme in schemes.items():
         answer = asked.volumes[key].adjust(scheme)
