@@ -16,7 +16,7 @@ from ..datapipe import DataPipe, length_of
 from ..epoch import Drawing
 from ..forms import offered
 from ..tensors import bytes_of, limit_of_bytes
-from .columns import function
+from .functions import function
 
 _ENDED = object()
 

@@ -14,7 +14,7 @@ from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..epoch import Shuffling, in_new_order
 from ..forms import offered
-from .columns import function
+from .functions import function
 
 
 @offered("bucketbatch")
