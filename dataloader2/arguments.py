@@ -13,7 +13,7 @@ from ..core.stream import MAX_EPOCH
 from ..core.validate import validate_int
 from ..graph import Pipe, is_pipe, traits_of, walk
 from ..reading_services import ReadingServiceInterface
-from ..reading_services.written import WrittenService
+from ..reading_services.torchdata_service import TorchdataService
 
 _SERVICE = "reading_service=MultiProcessingReadingService(num_workers={value})"
 # Arguments of torch's DataLoader that people give out of habit, and where they belong here.
@@ -73,7 +73,7 @@ def check_service(service: Any) -> Any:
         msg = f"a reading service is an object: write {service.__name__}() instead of the class"
         raise TypeError(msg)
     if isinstance(service, ReadingServiceInterface) and not hasattr(service, "distribute"):
-        return WrittenService(service)
+        return TorchdataService(service)
     if service is None or all(callable(getattr(service, name, None)) for name in _METHODS):
         return service
     is_count = isinstance(service, int) and not isinstance(service, bool)

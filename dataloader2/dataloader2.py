@@ -37,9 +37,9 @@ from ..graph import (
     walk,
 )
 from ..reading_services import InProcessReadingService, ReadingService
-from ..reading_services.abilities import Dividing
 from ..reading_services.distributed import without_parts
-from ..reading_services.seeds.seed_generator import MAX_SEED
+from ..reading_services.reading_service import Dividing
+from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Planned, Replicated, batch_count
 from ..volumes.scheme import ReadScheme
 from .arguments import (

@@ -37,8 +37,8 @@ from ..graph import (
 )
 from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
+from ..reading_services.global_generators import seed_globals, seeded_globals
 from ..reading_services.reading_service import leave
-from ..reading_services.seeds.seeding import seed_globals, seeded_globals
 
 # Why such a chain is refused, for messages.
 _WHY = "behind workers one item has to come of each, as a state counts what they made"

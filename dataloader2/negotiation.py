@@ -10,8 +10,8 @@ from ..core.errors import BudgetExceeded
 from ..datapipes.access_pattern import AccessPattern, measure_access
 from ..graph import Pipe
 from ..reading_services import ReadingService
-from ..reading_services.abilities import Budgeting
-from ..reading_services.spending import budgets
+from ..reading_services.memory_budget import budgets
+from ..reading_services.reading_service import Budgeting
 from ..reading_services.work import Work
 from ..storage.disk_cache import cache_budget
 from ..storage.ranges import Joining

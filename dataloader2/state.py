@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from ..core.call_site import shorten
 from ..core.errors import BadState, StateMismatch
 from ..core.stream import MAX_EPOCH
-from ..reading_services.abilities import Checkpointing, Refusing, Restoring
 from ..reading_services.place import Place, Run
-from ..reading_services.seeds.seed_generator import MAX_SEED
+from ..reading_services.reading_service import Checkpointing, Refusing, Restoring
+from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Replicated, Work
 from .outline import Outline, refuse_other_order
 from .position import Position

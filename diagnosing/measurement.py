@@ -29,10 +29,10 @@ from ..datapipes.epoch import may_look_ahead
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
 from ..reading_services import Planned, ReadingService
-from ..reading_services.epochs.running import close_if_idle
+from ..reading_services.pipe_runner import PipeRunner
 from ..reading_services.place import Place
-from ..reading_services.work import jobs
-from ..reading_services.work.pipe_runner import PipeRunner
+from ..reading_services.planner import jobs
+from ..reading_services.reading_service import close_if_idle
 from ..spatial import LazyPatch
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume

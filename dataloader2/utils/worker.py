@@ -12,7 +12,7 @@ import torch
 from ...core.errors import NotOffered
 from ...graph import Pipe
 from ...reading_services import WorkerInfo
-from ...reading_services.shares.sharing import apply_shares
+from ...reading_services.replica import apply_shares
 from ..graph import set_graph_random_seed
 from ..random import SeedGenerator
 

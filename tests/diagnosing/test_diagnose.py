@@ -18,7 +18,8 @@ from voxpipe.datapipes.tensors import as_tensors
 from voxpipe.diagnosing.diagnosis import WORKERS_LINE
 from voxpipe.diagnosing.measurement import Extent, Stage, Subject, Tasks, diagnose, reads_of
 from voxpipe.reading_services.place import Place
-from voxpipe.reading_services.work import jobs, work_of
+from voxpipe.reading_services.planner import jobs
+from voxpipe.reading_services.work import work_of
 from voxpipe.volumes.backend import Backend
 from voxpipe.volumes.header import IDENTITY, array_header
 from voxpipe.volumes.voxels import Voxels
