@@ -5,6 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
+
+from ..core import Affine
 from ..core.errors import OutOfVolume
 
 
@@ -87,3 +90,16 @@ def _as_slice(entry: int | slice) -> slice:
     if isinstance(entry, slice):
         return entry
     return slice(entry, None) if entry == -1 else slice(entry, entry + 1)
+
+
+def steps_matrix(ranges: tuple[range, ...]) -> Affine:
+    """Return the matrix from an index into the ranges to the index that stands there."""
+    steps = np.diag([*(float(r.step) for r in ranges), 1.0])
+    steps[:3, 3] = [r.start for r in ranges]
+    return steps
+
+
+def range_text(r: range) -> str:
+    """Return a range as the slice that a user would write."""
+    step = "" if r.step == 1 else f":{r.step}"
+    return f"{r[0]}:{r[-1] + (1 if r.step > 0 else -1)}{step}"

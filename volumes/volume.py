@@ -40,7 +40,7 @@ from .header import (
     array_header,
     given_affine,
 )
-from .index import index_ranges
+from .index import index_ranges, range_text, steps_matrix
 from .scheme import ReadScheme, Refused, StoreLayout
 from .session import SESSION, Session
 from .source import ArraySource, LocatedSource, Options, Source, held_in_memory
@@ -542,8 +542,8 @@ def _cut_out(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySou
     array = voxels.array[selection].copy(order="K")
     if voxels.boolean:
         array = array.view(np.bool_)
-    entries = affine_entries(affine @ _steps(ranges[1:]), name)
-    part = f"{name}[{', '.join(_range_text(r) for r in ranges)}]"
+    entries = affine_entries(affine @ steps_matrix(ranges[1:]), name)
+    part = f"{name}[{', '.join(range_text(r) for r in ranges)}]"
     header = array_header(
         array,
         entries,
@@ -553,18 +553,6 @@ def _cut_out(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySou
         tensor_dtype=backend.header.tensor_dtype,
     )
     return ArraySource(array, header, part)
-
-
-def _steps(ranges: tuple[range, ...]) -> Affine:
-    """Return the matrix from an index into the ranges to the index that stands there."""
-    steps = np.diag([*(float(r.step) for r in ranges), 1.0])
-    steps[:3, 3] = [r.start for r in ranges]
-    return steps
-
-
-def _range_text(r: range) -> str:
-    step = "" if r.step == 1 else f":{r.step}"
-    return f"{r[0]}:{r[-1] + (1 if r.step > 0 else -1)}{step}"
 
 
 def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
