@@ -14,7 +14,6 @@ from .backend import no_options
 from .formats.zarr_nodes import METADATA_FILES
 from .registry import BackendRequest, register_backend
 
-
 _PAIR = (".hdr", ".img", ".hdr.gz", ".img.gz")
 
 

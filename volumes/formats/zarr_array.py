@@ -25,8 +25,7 @@ from ...storage.retry import read_anew
 from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunked_array import ChunkedArray, Cuts, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks, forget_bytes
-from .zarr_codecs import ZarrDecoder, crc32c
-from .zarr_metadata import ArrayMetadata, parse_v2, parse_v3
+from .zarr_metadata import ArrayMetadata, ZarrDecoder, crc32c, parse_v2, parse_v3
 from .zarr_nodes import fetch_chunks
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
