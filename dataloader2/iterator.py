@@ -14,7 +14,7 @@ from ..batching import ErrorPolicy, Outcome
 from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..core.locks import ReentrantDeferredLock
-from ..datapipes.tensors import with_tensors
+from ..datapipes.tensors import map_tensors
 from ..reading_services import Epoch
 from ..reading_services.reading_service import leave
 from .pausing import Pausing
@@ -43,7 +43,7 @@ class Begun:
         device = self.device
         if device is None:
             return batch
-        return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+        return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class Turn(ReentrantDeferredLock):

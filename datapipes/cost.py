@@ -41,7 +41,7 @@ from .choices import ChoicePipe
 from .datapipe import DataPipe
 from .epoch import may_look_ahead, set_epoch
 from .patch_sampler import PatchSampler
-from .spatial import NeedingPipe
+from .spatial import DataDependentPipe
 from .values import ValuePipe
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
@@ -149,11 +149,11 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     first = next(filter(None, samples))
     return replace(
         cost,
-        sampled=_sampled(first),
+        sampled=_sampling_lines(first),
         kernel=_kernel(),
-        unfused=_unfused(first),
-        kept=_kept(first),
-        slow=_slow(samples),
+        unfused=_unfused_lines(first),
+        kept=_kept_lines(first),
+        slow=_slow_lines(samples),
         passes=passes_of(graph, seed, epoch),
     )
 
@@ -165,7 +165,7 @@ def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
     manifest or the cache has them, or the voxels are in memory. Reads the headers of one case.
     """
     split = cut(graph)
-    asking = [pipe for pipe in walk(graph) if _asks_whole(pipe)]
+    asking = [pipe for pipe in walk(graph) if _reads_whole(pipe)]
     if not asking or isinstance(split, NoCut) or not may_look_ahead(split.planner):
         return ()
     planner = clone(split.planner)
@@ -198,12 +198,12 @@ def _volumes_of(planner: Pipe) -> dict[str, Volume]:
     return {key: v for key, v in volumes.items() if isinstance(v, Volume)}
 
 
-def _asks_whole(pipe: Any) -> bool:
+def _reads_whole(pipe: Any) -> bool:
     if isinstance(pipe, PatchSampler):
         return pipe.mask is not None or pipe.weights is not None
     change = _change_of(pipe)
     asks = change is not None and change.step.op.takes_statistics
-    return isinstance(pipe, NeedingPipe) or asks
+    return isinstance(pipe, DataDependentPipe) or asks
 
 
 def _change_of(pipe: Any) -> ApplyValue | None:
@@ -225,7 +225,7 @@ def _passes(
 ) -> Iterator[WholePass]:
     told: set[tuple[str, str]] = set()
     for pipe, given in zip(asking, volumes, strict=True):
-        for key, volume, what, number in _asked_by(pipe, given, count):
+        for key, volume, what, number in _passes_of_pipe(pipe, given, count):
             in_memory = all(p.located is None and p.access == "view" for p in volume.parts)
             if in_memory or (key, what) in told:
                 continue
@@ -236,7 +236,7 @@ def _passes(
             yield WholePass(pipe, key, size, number, remote)
 
 
-def _asked_by(
+def _passes_of_pipe(
     pipe: Any, volumes: Mapping[str, Volume], count: int
 ) -> Iterator[tuple[str, Volume, str, int]]:
     """Yield which volumes a pipe reads as a whole, what for, and how many there are."""
@@ -246,17 +246,17 @@ def _asked_by(
             yield given.name, given, "table", 1
         elif given in volumes:
             yield given, volumes[given], "table", count
-    elif isinstance(pipe, NeedingPipe):
+    elif isinstance(pipe, DataDependentPipe):
         asking: Any = pipe.steps[0].op
         needs = asking.needs
         volume = volumes.get(needs.key)
         if volume is not None and not _box_is_known(volume, needs):
             yield needs.key, volume, f"box {needs}", count
     else:
-        yield from _counted_by(pipe, volumes, count)
+        yield from _passes_of_statistics(pipe, volumes, count)
 
 
-def _counted_by(
+def _passes_of_statistics(
     pipe: Any, volumes: Mapping[str, Volume], count: int
 ) -> Iterator[tuple[str, Volume, str, int]]:
     change: Any = _change_of(pipe)
@@ -278,7 +278,7 @@ def _box_is_known(volume: Volume, needs: Any) -> bool:
     return known_box(volume, Interest(needs.above, needs.labels), needs.level) is not None
 
 
-def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+def _sampling_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     keys = max(map(len, patches))
     kinds = max(len(patch.kind) for patch in patches.values())
     return tuple(
@@ -286,12 +286,12 @@ def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     )
 
 
-def _unfused(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+def _unfused_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     found = _by_text({key: breaks(patch) for key, patch in patches.items()})
     return tuple(f"not fused: {who} sampled anew after {what}" for what, who in found.items())
 
 
-def _kept(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+def _kept_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     found = _by_text({key: (kept(patch),) for key, patch in patches.items()})
     return tuple(f"kept: {who} made once, {what}" for what, who in found.items() if what)
 
@@ -306,7 +306,7 @@ def _by_text(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return {text: f"{' and '.join(keys)} {verbs[text]}" for text, keys in found.items()}
 
 
-def _slow(samples: list[dict[str, LazyPatch]]) -> tuple[str, ...]:
+def _slow_lines(samples: list[dict[str, LazyPatch]]) -> tuple[str, ...]:
     """Return a line for each set of steps that NumPy does, with the volumes and their number."""
     found: dict[tuple[str, ...], list[str]] = {}
     for patches in samples:

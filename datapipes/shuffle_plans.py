@@ -226,7 +226,7 @@ class ShufflePlans(DataPipe):
         if kind == WINDOWED:
             yield from _windowed(self.parent, self.spec.size, draw)
         elif kind == GLOBAL:
-            yield from _mixed(list(self._visits()), draw)
+            yield from _in_random_order(list(self._visits()), draw)
         elif kind == CHUNK_LOCAL:
             yield from self._local(list(self._visits()), draw)
         elif kind == OWN:
@@ -240,7 +240,7 @@ class ShufflePlans(DataPipe):
         together = max(1, self.spec.size // max(1, visit_bytes(visits[0])))
         order = draw.permutation(len(visits)).tolist()
         for first in range(0, len(order), together):
-            yield from _mixed([visits[n] for n in order[first : first + together]], draw)
+            yield from _in_random_order([visits[n] for n in order[first : first + together]], draw)
 
     def _own(self, visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
         """Yield the patches in the order that a subclass says, having looked at every number."""
@@ -248,7 +248,7 @@ class ShufflePlans(DataPipe):
         cases = [getattr(visit.patch(0), "case", "") for visit in visits]
         numbers = self.spec.order(counts, cases, draw)
         try:
-            yield from _ordered(visits, _each_once(numbers, sum(counts)))
+            yield from _by_number(visits, _each_once(numbers, sum(counts)))
         except _NoOrder as error:
             name = type(self.spec).__name__
             do = "Return every number below sum(counts) once."
@@ -295,13 +295,13 @@ def _case(item: Any) -> Any:
     return item.identity[:1] if isinstance(item, Sample) else None
 
 
-def _mixed(visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
+def _in_random_order(visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
     """Yield the patches of some visits in random order."""
     total = sum(visit.count for visit in visits)
-    yield from _ordered(visits, draw.permutation(total).tolist())
+    yield from _by_number(visits, draw.permutation(total).tolist())
 
 
-def _ordered(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
+def _by_number(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
     """Yield the patches of some visits by their numbers."""
     ends = list(accumulate(visit.count for visit in visits))
     for number in numbers:

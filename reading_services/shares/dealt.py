@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...core.errors import GraphError
 from ...datapipes import DataPipe
-from ...datapipes.epoch import numbered
+from ...datapipes.epoch import count_seeded
 from ...graph import Pipe, Traits, describe, origin_of
 from .feeding import Ended, Feed
 
@@ -25,7 +25,7 @@ class Dealt(DataPipe):
 
     def __init__(self, point: Pipe) -> None:
         super().__init__()
-        self.stands_for = numbered(point)
+        self.stands_for = count_seeded(point)
         self.named = describe(point)
         self.written = origin_of(point)
         self.feed: Feed | None = None
