@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core import Sample
-from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
+from ..graph import NoCut, Pipe, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import breaks
@@ -26,7 +26,7 @@ from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
-from .epoch import items_from, may_look_ahead, set_epoch
+from .epoch import copy_for_epoch, items_from, may_look_ahead
 from .patch_sampler import PatchSampler
 from .shuffle_plans import Interleave
 
@@ -93,8 +93,7 @@ def measure_access(
         return AccessPattern(
             unknown="planning ahead would use up the source, or run functions of yours"
         )
-    planner = clone(split.planner)
-    set_epoch(planner, seed, epoch)
+    planner = copy_for_epoch(split.planner, seed, epoch)
     seen: dict[str, list[LazyPatch]] = {}
     left_out: dict[str, str] = {}
     cases: set[int] = set()

@@ -14,7 +14,6 @@ from ..core.errors import VoxpipeError
 from ..graph import (
     NoCut,
     Pipe,
-    clone,
     cut,
     describe,
     explain_graph,
@@ -39,7 +38,7 @@ from ..volumes.catalog.histogram import has_histogram
 from ..volumes.catalog.statistics import has_statistics
 from .choices import ChoicePipe
 from .datapipe import DataPipe
-from .epoch import may_look_ahead, set_epoch
+from .epoch import copy_for_epoch, may_look_ahead
 from .patch_sampler import PatchSampler
 from .spatial import DataDependentPipe
 from .values import ValuePipe
@@ -131,15 +130,13 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     Takes the graph as written: what adapters put in (timers, limits) is not asked to run.
     Reads the headers of the volumes concerned, and no voxel.
     """
-    split = cut(graph)
-    if isinstance(split, NoCut) or not may_look_ahead(split.planner):
+    planner = _planner_of(graph)
+    if planner is None:
         return None
-    # A copy: looking ahead must not disturb an epoch that is running.
-    planner = clone(split.planner)
-    set_epoch(planner, seed, epoch)
     try:
         with without_reading():
-            samples = [patches_of(item) for item in islice(planner, PLANS)]
+            items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
+            samples = [patches_of(item) for item in items]
             cost = _mean([list(patches.values()) for patches in samples if patches])
     except (VoxpipeError, OSError, Warning):
         # What cannot be planned is reported when it is read, with its case and pipe.
@@ -164,32 +161,30 @@ def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
     Statistics, boxes of foreground and tables of masks take a pass over each volume, unless a
     manifest or the cache has them, or the voxels are in memory. Reads the headers of one case.
     """
-    split = cut(graph)
     asking = [pipe for pipe in walk(graph) if _reads_whole(pipe)]
-    if not asking or isinstance(split, NoCut) or not may_look_ahead(split.planner):
+    planner = _planner_of(graph) if asking else None
+    if planner is None:
         return ()
-    planner = clone(split.planner)
-    set_epoch(planner, seed, epoch)
     try:
         with without_reading():
-            last = _volumes_of(planner)
+            last = _volumes_of(copy_for_epoch(planner, seed, epoch))
             sources = [pipe for pipe in walk(graph) if not parents_of(pipe)]
             volumes = [last] * len(asking)
-            if any(hasattr(pipe, "renamed") for pipe in walk(split.planner)):
-                planned = set(map(id, walk(split.planner)))
-                volumes = [
-                    _volumes_before(p, seed, epoch) if id(p) in planned else last for p in asking
-                ]
+            if any(hasattr(pipe, "renamed") for pipe in walk(planner)):
+                planned = set(map(id, walk(planner)))
+                for n, pipe in enumerate(asking):  # by the names that they have before each
+                    if id(pipe) in planned:
+                        before = copy_for_epoch(parents_of(pipe)[0], seed, epoch)
+                        volumes[n] = _volumes_of(before)
             return tuple(_passes(asking, volumes, sum(map(_count, sources))))
     except (VoxpipeError, OSError, Warning):
         return ()
 
 
-def _volumes_before(pipe: Pipe, seed: int, epoch: int) -> dict[str, Volume]:
-    """Return the volumes of a case as a pipe is given them, by their names there."""
-    before = clone(parents_of(pipe)[0])
-    set_epoch(before, seed, epoch)
-    return _volumes_of(before)
+def _planner_of(graph: Pipe) -> Pipe | None:
+    """Return the part of a graph that plans; None where it cannot be iterated for a look."""
+    split = cut(graph)
+    return None if isinstance(split, NoCut) or not may_look_ahead(split.planner) else split.planner
 
 
 def _volumes_of(planner: Pipe) -> dict[str, Volume]:

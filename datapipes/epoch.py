@@ -280,6 +280,13 @@ def _is_passed_by(pipe: Pipe) -> bool:
     return own and traits.per_item and not traits.runs_user_code and len(parents_of(pipe)) == 1
 
 
+def copy_for_epoch(planner: Pipe, seed: int, epoch: int) -> Pipe:
+    """Return a copy that is told an epoch: a look at its items disturbs no epoch that runs."""
+    copy = clone(planner)
+    set_epoch(copy, seed, epoch)
+    return copy
+
+
 def may_look_ahead(planner: Pipe) -> bool:
     """Whether planning a few items uses up nothing and runs nothing of the user's."""
     every = list(walk(planner))

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, groupby, islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,13 +16,13 @@ from ..core import Sample, Stream
 from ..core.call_site import caller, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError
 from ..core.validate import validate_int
-from ..graph import NoCut, Pipe, Traits, clone, origin_of, walk
+from ..graph import NoCut, Pipe, Traits, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial import without_reading
 from ..spatial.amounts import is_integer
 from ..spatial.ops.sizes import whole_number
 from .datapipe import DataPipe, length_of, wrong_item
-from .epoch import set_epoch
+from .epoch import copy_for_epoch
 from .forms import chained
 from .patch_sampler import PatchSampler
 
@@ -261,13 +261,8 @@ class ShufflePlans(DataPipe):
             for patch in parent.visits():
                 yield Visit(parent.samples_per_volume, patch)
             return
-        held: list[Any] = []
-        for item in parent:
-            if held and _case(held[0]) != _case(item):
-                yield Visit(len(held), held.__getitem__)
-                held = []
-            held.append(item)
-        if held:
+        for _, items in groupby(parent, _case):
+            held = list(items)
             yield Visit(len(held), held.__getitem__)
 
     def __len__(self) -> int:
@@ -421,8 +416,7 @@ def shuffle_report(
     split = split_of(pipe)
     if isinstance(split, NoCut):
         raise GraphError(f"the order is not planned: {split.reason}").at(origin_of(pipe))
-    planner = clone(split.planner)
-    set_epoch(planner, seed, epoch)
+    planner = copy_for_epoch(split.planner, seed, epoch)
     if cache_bytes is None:
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
         local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
@@ -526,7 +520,8 @@ class Interleave(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield every sample of the parent, in turns."""
-        coming = self._visits()
+        # What comes one after another of the same case.
+        coming = (deque(items) for _, items in groupby(self.parent, self._case_of))
         lanes = list(islice(coming, self.visits))
         turn = 0
         while lanes:
@@ -544,18 +539,10 @@ class Interleave(DataPipe):
                     lanes[turn] = following
             turn = (turn + 1) % max(1, len(lanes))
 
-    def _visits(self) -> Iterator[deque[Sample]]:
-        """Yield what comes one after another of the same case."""
-        held: deque[Sample] = deque()
-        for sample in self.parent:
-            if not isinstance(sample, Sample):
-                raise wrong_item(self, sample, "a sample", "Put interleave() after lazy_patch().")
-            if held and held[0].identity[:1] != sample.identity[:1]:
-                yield held
-                held = deque()
-            held.append(sample)
-        if held:
-            yield held
+    def _case_of(self, sample: Any) -> Any:
+        if not isinstance(sample, Sample):
+            raise wrong_item(self, sample, "a sample", "Put interleave() after lazy_patch().")
+        return _case(sample)
 
     def __len__(self) -> int:
         """Return the parent's length; TypeError if that has none."""
