@@ -30,7 +30,7 @@ from ..core.sample import case_of
 from ..spatial import LazyPatch, Source
 from ..spatial.lazy.read_plan import stored_shown_to
 from ..spatial.volume_like import patch_before
-from ..storage.joining import reads_of
+from ..storage.ranges import reads_of
 from ..volumes import Volume, is_volume
 from .threads import in_threads
 

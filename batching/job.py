@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..core.errors import GridMismatch, VolumeError, VoxpipeError
 from ..core.redact import public_name
 from ..core.sample import case_of
-from ..storage.redaction import Secrets
+from ..storage.location import Secrets
 from ..volumes import Volume
 from .collate import OwnMemory, using
 

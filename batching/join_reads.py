@@ -15,7 +15,7 @@ from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.read_plan import ChunkBytes
-from ..storage.joining import reads_of
+from ..storage.ranges import reads_of
 from ..volumes import Volume, volume_statistics
 from ..volumes.voxels import Voxels
 from .threads import in_threads

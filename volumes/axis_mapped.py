@@ -16,7 +16,7 @@ from ..storage.content import content_key
 from ..storage.read_ahead import Closes, Tickets
 from .axis_map import AxisMap, Table
 from .backend import Backend, Channels, content_of
-from .chunks.cuts import Needed
+from .chunks.chunked_array import Needed
 from .handles import HANDLES
 from .header import Header, Shape
 from .scheme import ReadScheme, Refused, StoreLayout

@@ -24,7 +24,7 @@ from ..core.errors import (
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
-from .chunks.cuts import Cuts, Needed
+from .chunks.chunked_array import Cuts, Needed
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
 from .scheme import ReadScheme, Refused, StoreLayout

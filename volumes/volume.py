@@ -28,7 +28,7 @@ from .backend import (
     counted_read,
     needed_of,
 )
-from .chunks.cuts import Needed
+from .chunks.chunked_array import Needed
 from .handles import HANDLES, VERSIONS, Opened, backend_of
 from .header import (
     Access,

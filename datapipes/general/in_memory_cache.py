@@ -18,7 +18,7 @@ from ..datapipe import Running, first_random_pipe, length_of
 from ..epoch import Seeded
 from ..forms import offered
 from ..tensors import bytes_of
-from .selecting import Cycler
+from .items import Cycler
 
 MEGABYTE = 1024 * 1024
 

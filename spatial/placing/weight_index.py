@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
 from ...core.sample import parse_json
-from ...storage.cache_directory import read_kept, write_kept
 from ...storage.content import version_key
+from ...storage.disk_cache import read_kept, write_kept
 from ..ops.op import may_read
 from .looked_up import cells_of, values_on
 from .patch import GridPatch

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache
-from ...storage.cache_directory import cache_directory
 from ...storage.content import content_key, content_key_now
-from ...storage.waiting import made_once
+from ...storage.disk_cache import cache_directory
+from ...storage.locks import made_once
 from ..ops.op import may_read
 
 Triple = tuple[int, int, int]
@@ -411,7 +411,7 @@ def kept_table(
     volume, key
         As of :func:`kept_file`.
     load, make, save
-        As of :func:`~voxpipe.storage.waiting.made_once`.
+        As of :func:`~voxpipe.storage.locks.made_once`.
 
     Returns
     -------

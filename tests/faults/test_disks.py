@@ -23,7 +23,7 @@ from voxpipe.core.errors import (
 )
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.spatial.placing.weight_table import forget_masks
-from voxpipe.storage import check_sums
+from voxpipe.storage import disk_cache as check_sums
 from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
 from voxpipe.volumes.catalog import bounding_box as occupied
 from voxpipe.volumes.catalog import histogram, statistics

@@ -22,7 +22,7 @@ from reference_files import REFERENCES, collect, contents
 
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeReadError
-from voxpipe.storage.cache_directory import BUDGET_VARIABLE
+from voxpipe.storage.disk_cache import BUDGET_VARIABLE
 from voxpipe.volumes import Volume, backend, close_volumes
 
 # All of what is promised, and a sample of it for every day.
