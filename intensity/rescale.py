@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 from ..core.likely_mistakes import parts
 from ..core.validate import as_flag, as_number, as_volume_key, entries_of
-from .affine_value_op import AffineValueOp
-from .epilogue import Epilogue
-from .value_op import Drawn, Facts
+from .random_op import AffineValueOp
+from .value_op import Drawn, Epilogue, Facts
 
 
 def rescaling(low: float, high: float, out: tuple[float, float], *, clamp: bool) -> Epilogue:

@@ -13,8 +13,7 @@ from ..core import IO_COUNTERS, CallSite, Grid
 from ..core.draws import RecordedDraw, check_record
 from ..core.errors import VoxpipeError, add_location
 from ..core.stream import is_random
-from .epilogue import Epilogue
-from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
+from .value_op import NO_HALO, Drawn, Epilogue, Facts, Halo, ValueOp
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,13 @@ from .placing.sampling_mask import SamplingMask
 from .placing.weight_index import sampling_mask, weight_table
 from .placing.weight_table import WeightTable, forget_masks
 from .placing.weighted_patch import WeightedPatch
-from .plans.clip import Clip
-from .plans.displacement import Displacement
 from .plans.kernel_class import KernelClass, kernel_class
 from .plans.matrices import Space
 from .plans.plan import SpatialPlan
 from .plans.policy import INTENSITY, LABEL, Policy, policy_of
-from .plans.stages import Lowered
+from .plans.stages import Clip, Displacement, Lowered
 from .plans.voxel_box import box_to_output
-from .resampling.apply_plan import apply_plan
-from .resampling.resample import resample
+from .resampling.resample import apply_plan, resample
 from .resampling.source import Source
 
 __all__ = [

@@ -14,9 +14,9 @@ from ...intensity import Drawn, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import applied, folded, total_halo
 from ..ops.pad import widened
-from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
+from ..plans.stages import Clip
 from ..resampling.resample import resample
 from ..resampling.source import Source
 from ..volume_like import patch_before

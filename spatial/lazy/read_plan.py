@@ -26,10 +26,10 @@ from ...volumes import Volume
 from ...volumes.chunks.cuts import Cuts, Needed
 from ...volumes.pyramid import at_level, coarser_levels
 from ..ops.resample_to import of_source
-from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
 from ..plans.pull_back import extremes
+from ..plans.stages import Clip
 from ..resampling.resample import resample
 from ..resampling.source import Source
 from ..volume_like import has_chunks, refuse_complex

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from .clip import Clip
-from .stages import Stage, gone_back
+from .stages import Clip, Stage, gone_back
 
 if TYPE_CHECKING:
     from .plan import SpatialPlan
@@ -141,7 +140,7 @@ def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:
 
 
 def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:
-    from .displacement import Displacement
+    from .stages import Displacement
 
     turn = plan.to_output[:3, :3]
     reach = np.abs(turn) @ [max(abs(low), abs(high)) for low, high in plan.moves]

@@ -19,10 +19,8 @@ from ...core.affine3x4 import (
     product,
 )
 from ...core.errors import BadHeader
-from .clip import Clip
-from .displacement import Displacement
 from .plan import Shape, SpatialPlan
-from .stages import Stage
+from .stages import Clip, Displacement, Stage
 
 # Data without extent along some axis: 2-D images, which have K = 1.
 #

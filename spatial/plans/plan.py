@@ -18,15 +18,13 @@ from numpy.typing import DTypeLike, NDArray
 from ...core import Grid, OrientedBox, Region
 from ...core.affine3x4 import IDENTITY, Affine3x4, as_affine3x4, compose, matrix4x4, translate
 from ...core.lru_cache import cached_property
-from ...intensity.filter_axis import reach
+from ...intensity.blur import reach
 from . import inverse
-from .clip import Clip
-from .displacement import Displacement, Moves
 from .kernel_class import kernel_class
 from .plan_json import NAMES, VERSION, arguments_of
 from .policy import INTENSITY, Policy
 from .pull_back import Matrix, extremes, reaches, sigmas, source_box, touched, whole_rows, with_halo
-from .stages import NO_STAGES, Lowered, Stage, lowered, moves_of
+from .stages import NO_STAGES, Clip, Displacement, Lowered, Moves, Stage, lowered, moves_of
 
 
 def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channels: int) -> str:

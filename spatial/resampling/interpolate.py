@@ -25,7 +25,7 @@ from ..plans.stages import Lowered, gone_back
 from .source import Source, convert, convert_one
 
 if TYPE_CHECKING:
-    from ..plans.displacement import Displacement
+    from ..plans.stages import Displacement
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from voxpipe.core import Grid, Region
 from voxpipe.spatial import LABEL, Flip, Policy, Rotate, Source, SpatialPlan, Zoom, resample
-from voxpipe.spatial.plans.displacement import Displacement
+from voxpipe.spatial.plans.stages import Displacement
 from voxpipe.testing.spatial_oracle import sample_plan
 
 SHAPE = (14, 12, 10)

@@ -19,7 +19,7 @@ from random_ops import Draw, chained_ops, every_op, grids, lattice_ops
 from voxpipe.core import Grid
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import Policy, ResampleTo, Source, SpatialOp, SpatialPlan, resample
-from voxpipe.spatial.ops.choice import SpatialChoice
+from voxpipe.spatial.ops.choices import SpatialChoice
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE
 from voxpipe.testing.spatial_oracle import Floats, sample_at
 
