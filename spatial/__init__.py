@@ -36,12 +36,10 @@ from .placing.sampling_mask import SamplingMask
 from .placing.weight_index import sampling_mask, weight_table
 from .placing.weight_table import WeightTable, forget_masks
 from .placing.weighted_patch import WeightedPatch
-from .plans.kernel_class import KernelClass, kernel_class
 from .plans.matrices import Space
-from .plans.plan import SpatialPlan
+from .plans.plan import KernelClass, SpatialPlan, box_to_output, kernel_class
 from .plans.policy import INTENSITY, LABEL, Policy, policy_of
 from .plans.stages import Clip, Displacement, Lowered
-from .plans.voxel_box import box_to_output
 from .resampling.resample import apply_plan, resample
 from .resampling.source import Source
 

@@ -23,9 +23,9 @@ from ..amounts import (
     as_triple,
     draw_amount,
 )
+from ..plans.boxes import without_noise
 from ..plans.matrices import Space, as_space, growing, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import without_noise
 from .op import Drawn
 
 METHODS = ("forward", "backward")

@@ -12,8 +12,8 @@ import numpy as np
 from ...core.errors import PatchSizeError
 from ...core.validate import LATER, is_number
 from ..amounts import as_choice, as_flag, as_triple, entries_of
+from ..plans.boxes import without_noise
 from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import without_noise
 from .op import Drawn
 from .sizes import of_grid, size_of, told_size
 

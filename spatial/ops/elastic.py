@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ...core.errors import PatchSizeError
 from ..amounts import Amount, as_amount, as_count, as_probability, bounds_of, draw_amount, per_axis
+from ..plans.boxes import without_noise
 from ..plans.matrices import Space, as_space
 from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import without_noise
 from .affine_op import in_words
 from .op import Drawn
 

@@ -18,8 +18,7 @@ from ...core import Region
 from ...core.errors import GraphError
 from ...core.histogram import merge_histograms
 from ...intensity.value_op import kept_percentile
-from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import box_to_output
+from ..plans.plan import SpatialPlan, box_to_output
 from ..volume_like import stored_of
 from .op import Drawn, may_read
 
