@@ -23,7 +23,7 @@ from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import breaks
 from ..spatial.lazy.read_plan import ReadPlan
 from ..spatial.lazy.stack import read_volume_of
-from ..spatial.ops.sizes import of_grid
+from ..spatial.ops.parameters import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .epoch import items_from, may_look_ahead, set_epoch

@@ -10,7 +10,7 @@ from ..core import CallSite, Sample
 from ..core.call_site import warn
 from ..core.errors import LikelyMistake, PatchSizeError
 from ..spatial import MaskedPatch, WeightedPatch, refuse_changed, stored_labels
-from ..spatial.placing.weight_index import OTHER, Classes
+from ..spatial.placing.sampling_mask import OTHER, Classes
 from ..volumes import Volume
 from .spatial import volume_named
 

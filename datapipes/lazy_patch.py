@@ -26,7 +26,7 @@ from ..spatial import (
     WeightedPatch,
     usual_align,
 )
-from ..spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
+from ..spatial.ops.parameters import Size, of_grid, size_of, three, whole_number
 from ..volumes import Volume
 from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
 from .epoch import count_planned

@@ -11,22 +11,12 @@ import numpy as np
 
 from ...core.affine3x4 import NO_TURN, affine3x4, linear_of
 from ...core.likely_mistakes import offsets, radians
-from ...core.validate import LATER
-from ..amounts import (
-    MOST_VOXELS,
-    Amount,
-    as_amount,
-    as_choice,
-    as_factor,
-    as_flag,
-    as_probability,
-    as_triple,
-    draw_amount,
-)
+from ...core.validate import LATER, as_choice, as_flag, as_probability
 from ..plans.boxes import without_noise
 from ..plans.matrices import Space, as_space, growing, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
 from .op import Drawn
+from .parameters import MOST_VOXELS, Amount, as_amount, as_factor, as_triple, draw_amount
 
 METHODS = ("forward", "backward")
 

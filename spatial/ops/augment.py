@@ -10,12 +10,13 @@ import numpy as np
 
 from ...core.affine3x4 import NO_TURN
 from ...core.likely_mistakes import offsets, radians
-from ..amounts import Amount, amount_at, as_amount, as_factor, as_probabilities, as_probability
+from ...core.validate import as_probability
 from ..plans.matrices import Space, as_space, flat_axes, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
 from .affine_op import in_words
 from .flip import mirror
 from .op import Drawn
+from .parameters import Amount, amount_at, as_amount, as_factor, as_probabilities
 
 _STAY = (0.0, 0.0, 0.0)
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...core.draws import Choice, Rule
+from ...core.validate import as_keys, as_probability, entries_of, is_integer
 from ...intensity import ValueOp
 from ...intensity.choice import OnKeys, ValueChoice
-from ..amounts import as_keys, as_probability, entries_of, is_integer
 from ..plans.plan import SpatialPlan
 from .needs import NotAnswered
 from .op import Drawn, SpatialOp, displaces

@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...core.errors import PatchSizeError
-from ...core.validate import LATER, is_number
-from ..amounts import as_choice, as_flag, as_triple, entries_of
+from ...core.validate import LATER, as_choice, as_flag, entries_of, is_number
 from ..plans.boxes import without_noise
 from ..plans.plan import SpatialPlan
 from .op import Drawn
-from .sizes import of_grid, size_of, told_size
+from .parameters import as_triple, of_grid, size_of, told_size
 
 CropSide = Literal["end", "start", "center"]
 """Where an odd voxel is cut off or added; see :func:`centred_start`."""

@@ -14,7 +14,7 @@ from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer
 from ..plans.plan import SpatialPlan
 from .needs import BoxNeed, NotAnswered, is_statistic
 from .op import Drawn
-from .sizes import of_grid, one_or_three, size_of, three, told_size
+from .parameters import of_grid, one_or_three, size_of, three, told_size
 
 Otherwise = Literal["error", "whole"]
 _OTHERWISE = ("error", "whole")

@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.validate import LATER
-from ..amounts import as_choice, as_flag, entries_of, is_integer
+from ...core.validate import LATER, as_choice, as_flag, entries_of, is_integer
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .crop import CROP_SIDES, CropSide, centred_start, told_side
 from .op import Drawn
-from .sizes import Size, of_grid, one_or_three, size_of, told_size
+from .parameters import Size, of_grid, one_or_three, size_of, told_size
 
 Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Where = Literal["both", "end"]

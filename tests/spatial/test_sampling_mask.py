@@ -25,10 +25,9 @@ from voxpipe.spatial import (
     weight_table,
     without_reading,
 )
-from voxpipe.spatial.placing import looked_up
-from voxpipe.spatial.placing import weight_table as kept_tables
-from voxpipe.spatial.placing.sampling_mask import MOST_VALUES, CellCounts, cell_for, counted
-from voxpipe.spatial.placing.weight_index import EACH
+from voxpipe.spatial.placing import mask_values as looked_up
+from voxpipe.spatial.placing import sampling_mask as kept_tables
+from voxpipe.spatial.placing.sampling_mask import EACH, MOST_VALUES, CellCounts, cell_for, counted
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
 
