@@ -317,7 +317,9 @@ def _held(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.uint32]:
 
 # Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
 _MOST_KEPT = 256 * 1024**2
-KNOWN: LRUCache[SamplingMask] = LRUCache(_MOST_KEPT, lambda mask: mask.nbytes)
+KNOWN: LRUCache[SamplingMask | None] = LRUCache(
+    _MOST_KEPT, lambda mask: 0 if mask is None else mask.nbytes
+)
 """Masks and weights by what they were made of; those asked for least lately go first."""
 
 

@@ -123,8 +123,14 @@ def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
     return places, errors
 
 
-def _field_back(plan: DisplacedPlan, tolerance: float) -> Stage:
+def field_back(plan: DisplacedPlan, tolerance: float) -> Displacement:
+    """Return the displacement that undoes those of a plan, in voxels of its output.
 
+    Raises
+    ------
+    ValueError
+        A displacement folds, or no ``_MOST_POINTS`` control points per axis keep the tolerance.
+    """
     turn = plan.to_output[:3, :3]
     reach = np.abs(turn) @ [max(abs(low), abs(high)) for low, high in plan.moves]
     lows = -1.0 - np.ceil(reach)

@@ -27,7 +27,8 @@ from voxpipe.spatial import (
 )
 from voxpipe.spatial.placing import mask_values as looked_up
 from voxpipe.spatial.placing import sampling_mask as kept_tables
-from voxpipe.spatial.placing.sampling_mask import EACH, MOST_VALUES, CellCounts, cell_for, counted
+from voxpipe.spatial.placing.mask_values import MOST_VALUES
+from voxpipe.spatial.placing.sampling_mask import EACH, CellCounts, cell_for, counted
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
 
