@@ -26,7 +26,7 @@ from ..spatial import (
     WeightedPatch,
     usual_align,
 )
-from ..spatial.ops.parameters import Size, of_grid, size_of, three, whole_number
+from ..spatial.ops.parameters import Size, size_of, size_on, three, whole_number
 from ..volumes import Volume
 from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
 from .epoch import count_planned
@@ -366,7 +366,7 @@ class LazyPatches(DataPipe):
         return patches if stays is None else [patches[n] for n in np.flatnonzero(stays)]
 
     def _grid_of(self, pending: PendingPlan) -> GridPatch:
-        size = of_grid(self.asked, pending.plan)
+        size = size_on(self.asked, pending.plan)
         overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
         return GridPatch(size, overlap, self.origin)
 

@@ -117,7 +117,7 @@ class VolumeStatistics(RecordedStatistics, Protocol):
         """Return the value that ``q`` percent of the voxels do not exceed, 0 to 100."""
 
 
-def kept_percentile(
+def recorded_percentile(
     recorded: RecordedStatistics, q: float, counted: Callable[[], VolumeStatistics]
 ) -> float:
     """Return a percentile as recorded, where that ``keeps`` it; else the counted one."""

@@ -37,7 +37,7 @@ from .placing.weight_table import WeightTable
 from .plans.matrices import Space
 from .plans.plan import KernelClass, SpatialPlan, box_to_output, kernel_class
 from .plans.policy import INTENSITY, LABEL, Policy, policy_of
-from .plans.stages import Clip, Displacement, Lowered
+from .plans.stages import Clip, Displacement, KernelStages
 from .resampling.resample import apply_plan, resample
 from .resampling.source import Source
 
@@ -66,9 +66,9 @@ __all__ = [
     "GridDistortion",
     "GridPatch",
     "KernelClass",
+    "KernelStages",
     "LabelCrop",
     "LazyPatch",
-    "Lowered",
     "MaskedPatch",
     "MaskedRegion",
     "NeedingOp",

@@ -163,7 +163,7 @@ class ReadPlan:
                 and stored.kind != "label"
             ):
                 show(source)
-        resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
+        resample(source, plan.matrix, policy, out, plan.kernel_stages, epilogue=epilogue)
         if isinstance(stored, Volume):
             stored.refuse_change()  # not before: a mapped file is read while it is resampled
         return source

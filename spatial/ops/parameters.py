@@ -241,19 +241,19 @@ def size_of(what: str, value: Any) -> Any:
     return one_or_three(what, given, least=1)
 
 
-def told_size(size: Any) -> str:
+def size_text(size: Any) -> str:
     """Return what :func:`size_of` gave in words.
 
     Examples
     --------
-    >>> told_size(32), told_size((32, 32, None))
+    >>> size_text(32), size_text((32, 32, None))
     ('32x32x32', '32x32xall')
     """
     sizes = size if isinstance(size, tuple) else (size,) * 3
     return "x".join("all" if n is None else str(n) for n in sizes)
 
 
-def of_grid(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
+def size_on(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
     """Return a size for the grid of ``plan``: one number leaves axes of 2-D data that are flat.
 
     Parameters

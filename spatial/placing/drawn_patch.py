@@ -16,7 +16,7 @@ from ...core.errors import MissingLabel, PatchSizeError
 from ...core.validate import entries_of, is_number
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
-from ..ops.parameters import of_grid, told_size
+from ..ops.parameters import size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
 from .patch import (
@@ -141,7 +141,7 @@ class MaskedPatch(PatchOp):
         cell: Triple | None = None
         if self.min_share:
             # A random turn must not ask for another mask every time.
-            cell = cell_for(self._across(plan) if plan.is_copy else of_grid(self.size, plan))
+            cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
         return sampling_mask(self.mask, plan.source, cell, self.stored or self.classes)
 
     def ready(self, plan: SpatialPlan) -> None:
@@ -179,7 +179,7 @@ class MaskedPatch(PatchOp):
         if mask is None:  # an estimate: where patches lie does not change what they cost
             return self._anywhere(numbers[0], plan)
         self._warn_of_missing(mask)
-        size = of_grid(self.size, plan)
+        size = size_on(self.size, plan)
         present = source_box(plan)
         mask = self._with_all(mask, present, plan)
         for index in self._order(mask, present, numbers[0, 0]):
@@ -195,7 +195,7 @@ class MaskedPatch(PatchOp):
 
     def describe(self) -> str:
         """Return the patch in words."""
-        size = told_size(self.size)
+        size = size_text(self.size)
         weights = ", ".join(f"{label}: {weight:g}" for label, weight in self.class_weights)
         where = f"by the classes {{{weights}}} of" if weights else "inside"
         least = f", at least {self.min_share:g} of it" if self.min_share else ""
@@ -275,7 +275,7 @@ class MaskedPatch(PatchOp):
         """Return the middle of a patch about a class; None where no place has the share."""
 
         def has_share(middles: NDArray[np.int64]) -> NDArray[np.bool_]:
-            starts = start_about(middles, of_grid(self.size, plan), plan)
+            starts = start_about(middles, size_on(self.size, plan), plan)
             shares = self._shares(mask, index if self.class_weights else 0, starts, plan)
             enough: NDArray[np.bool_] = shares >= self.min_share - _ROUNDING
             return enough
@@ -292,14 +292,14 @@ class MaskedPatch(PatchOp):
         matrix = plan.matrix
         one, other = (
             np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
-            for corner in (starts, starts + np.array(of_grid(self.size, plan)) - 1)
+            for corner in (starts, starts + np.array(size_on(self.size, plan)) - 1)
         )
         assert mask.shares is not None
         return mask.shares.share(index, np.minimum(one, other), self._across(plan))
 
     def _across(self, plan: SpatialPlan) -> tuple[int, ...]:
         """Return the size along the axes of the source; about it, where the plan is turned."""
-        reach = np.abs(plan.matrix[:3, :3]) @ np.array(of_grid(self.size, plan))
+        reach = np.abs(plan.matrix[:3, :3]) @ np.array(size_on(self.size, plan))
         return tuple(max(1, round(float(n))) for n in reach)
 
     def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Drawn:
@@ -385,7 +385,7 @@ class WeightedPatch(PatchOp):
         table = self.table(plan)
         if table is None:  # an estimate: where patches lie does not change what they cost
             return UniformPatch(self.size, self.origin).placed(numbers[0, :3].tolist(), plan)
-        size = of_grid(self.size, plan)
+        size = size_on(self.size, plan)
         whole = np.zeros(3, np.int64), np.array(plan.shape) - 1
         for low, high in (self._middles(size, plan), whole):
             middle = draw_middle(table, low, high, numbers, plan, spread=True)
@@ -402,7 +402,7 @@ class WeightedPatch(PatchOp):
 
     def describe(self) -> str:
         """Return the patch in words."""
-        return f"patch {told_size(self.size)} {self.where}"
+        return f"patch {size_text(self.size)} {self.where}"
 
     def _middles(self, size: tuple[int, ...], plan: SpatialPlan) -> tuple[Integers, Integers]:
         """Return the first and last voxels that are the middle of a patch that fits."""

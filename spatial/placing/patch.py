@@ -16,7 +16,7 @@ from ...core.errors import PatchSizeError
 from ...core.validate import entries_of, is_integer
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
-from ..ops.parameters import as_triple, of_grid, size_of, told_size
+from ..ops.parameters import as_triple, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
 
@@ -65,7 +65,7 @@ class UniformPatch(PatchOp):
 
     def placed(self, random: Sequence[float], plan: SpatialPlan) -> Drawn:
         """Return the box that three numbers in [0, 1) choose."""
-        size = of_grid(self.size, plan)
+        size = size_on(self.size, plan)
         centred = centred_start(plan.shape, size)
         start = [
             min(int(u * (n - s + 1)), n - s) if n >= s else c
@@ -75,7 +75,7 @@ class UniformPatch(PatchOp):
 
     def describe(self) -> str:
         """Return the patch in words."""
-        return f"patch {told_size(self.size)} anywhere"
+        return f"patch {size_text(self.size)} anywhere"
 
 
 @dataclass(frozen=True)

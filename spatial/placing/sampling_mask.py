@@ -35,7 +35,7 @@ from ...storage.waiting import made_once
 from ..ops.op import may_read
 from .mask_values import cells_of, mask_values, values_on
 from .patch import GridPatch
-from .weight_table import Collected, Runs, Triple, WeightTable, forget_decoded, runs_of, tabulated
+from .weight_table import RunCollector, Runs, Triple, WeightTable, forget_decoded, runs_of, tabulate
 
 Label = Any
 """A whole number, several that are one class, or ``OTHER``."""
@@ -117,7 +117,7 @@ class CellCounts:
     --------
     >>> inside = np.zeros((1, 4, 4, 4), bool)
     >>> inside[0, :2] = True
-    >>> cells = CellCounts((4, 4, 4), (2, 2, 2), counted(inside, (2, 2, 2)))
+    >>> cells = CellCounts((4, 4, 4), (2, 2, 2), count_cells(inside, (2, 2, 2)))
     >>> cells.share(0, np.array([[0, 0, 0], [1, 0, 0]]), (2, 4, 4)).tolist()
     [1.0, 0.5]
     """
@@ -183,7 +183,7 @@ class CellCounts:
 _NOTHING = CellCounts((0, 0, 0), (1, 1, 1), np.zeros((0, 0, 0, 0), np.uint32))
 
 
-def counted(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
+def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
     """Return how many flags are set in every cell.
 
     Parameters
@@ -381,7 +381,7 @@ def _weighed(volume: Any, grid: Grid) -> WeightTable:
     parts = (
         (region, _sound(volume, region, values[0])) for region, values in values_on(volume, grid)
     )
-    return tabulated(grid.shape, parts, MOST_BYTES)
+    return tabulate(grid.shape, parts, MOST_BYTES)
 
 
 def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
@@ -419,7 +419,7 @@ def _masked(
         part = region.intersect(inside)
         found.add(volume, one[part.shift([-first for first in region.start]).slices], part)
         if cell is not None:
-            parts = [counted(flags, cell) for flags in _flags(values, named)]
+            parts = [count_cells(flags, cell) for flags in _flags(values, named)]
             counts[(slice(None), *cells_of(region, cell))] = np.concatenate(parts)
     shares = None if cell is None else CellCounts(grid.shape, cell, counts)
     return SamplingMask(found.labels, found.tables(), shares)
@@ -432,7 +432,7 @@ class _Classes:
         self.shape = shape
         self._each = classes == (EACH,)
         self._classes: list[Label] = [] if self._each else list(classes or (None,))
-        self._found = [Collected(shape) for _ in self._classes]
+        self._found = [RunCollector(shape) for _ in self._classes]
 
     @property
     def labels(self) -> Classes:
@@ -456,7 +456,7 @@ class _Classes:
         for one in there[there != 0].tolist():
             if one not in self._classes:
                 self._classes.append(one)
-                self._found.append(Collected(self.shape))
+                self._found.append(RunCollector(self.shape))
         if len(self._classes) > MOST_EACH:
             raise PatchSizeError(
                 f"{volume.name} holds more than {MOST_EACH} labels: too many to draw each as often "

@@ -86,7 +86,7 @@ class WeightTable:
     --------
     >>> weights = np.zeros((16, 8, 8))
     >>> weights[12, 3, 4], weights[2, 2, 2] = 9, 1
-    >>> table = tabulated((16, 8, 8), [(Region.of_shape((16, 8, 8)), weights)], 1000)
+    >>> table = tabulate((16, 8, 8), [(Region.of_shape((16, 8, 8)), weights)], 1000)
     >>> numbers = np.array([[0.05, 0.5], [0.5, 0.1], [0.95, 0.9]])
     >>> table.pick(Region.of_shape(table.shape), numbers).tolist()
     [[2, 2, 2], [12, 3, 4], [12, 3, 4]]
@@ -161,7 +161,7 @@ class WeightTable:
         def found() -> _Inside:
             whole = Region.of_shape(self.shape)
             if region == whole:
-                runs = unpacked(self.packed)
+                runs = unpack(self.packed)
             else:
                 runs = self._cut(self._inside(whole)[0], region)
             return _Inside(runs, np.cumsum(runs.weight))
@@ -208,7 +208,7 @@ def forget_decoded() -> None:
     _DECODED.clear()
 
 
-class Collected:
+class RunCollector:
     """Collects the runs of one table, part by part, in bounded memory."""
 
     def __init__(self, shape: Triple, most_held: int = _MOST_HELD) -> None:
@@ -245,13 +245,13 @@ class Collected:
         # No run takes less than a few bits.
         is_exact = not self._is_thin and len(runs) < 4 * most + 64
         if is_exact:
-            content = packed(runs)
+            content = pack(runs)
             is_exact = len(content) <= most or len(runs) <= 1
         count = min(len(runs), max(1, int(most / _BYTES_PER_RUN)))
         kept = runs
         while not is_exact:
             kept = _thinned(runs, count, self._numbers)
-            content = packed(kept)
+            content = pack(kept)
             if len(content) <= most or count == 1:
                 break
             count = max(1, min(count - 1, int(count * most / len(content) * 0.98)))
@@ -267,9 +267,7 @@ class Collected:
         return joined.chosen(np.argsort(joined.start, kind="stable"))
 
 
-def tabulated(
-    shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int
-) -> WeightTable:
+def tabulate(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int) -> WeightTable:
     """Return the table of weights that come in parts.
 
     Parameters
@@ -286,7 +284,7 @@ def tabulated(
     PatchSizeError
         They add up to more than a number holds.
     """
-    collected = Collected(shape)
+    collected = RunCollector(shape)
     for region, weights in parts:
         runs, values = runs_of(weights, region, shape)
         with np.errstate(over="ignore"):
@@ -317,13 +315,13 @@ def runs_of(values: NDArray[Any], region: Region, shape: Triple) -> tuple[Runs, 
     return Runs(start, length, length.astype(np.float64)), rows.ravel()[begin]
 
 
-def packed(runs: Runs) -> bytes:
+def pack(runs: Runs) -> bytes:
     """Return runs in few bytes; what they weigh loses a common factor.
 
     Examples
     --------
     >>> runs = Runs(np.array([3, 9]), np.array([2, 1]), np.array([2.0, 9.0]))
-    >>> found = unpacked(packed(runs))
+    >>> found = unpack(pack(runs))
     >>> found.start.tolist(), found.length.tolist(), (found.weight * 16).tolist()
     ([3, 9], [2, 1], [2.0, 9.0])
     """
@@ -343,8 +341,8 @@ def packed(runs: Runs) -> bytes:
     return bytes([kind]) + zlib.compress(b"".join(planes), 9)
 
 
-def unpacked(content: bytes) -> Runs:
-    """Return what :func:`packed` made of runs.
+def unpack(content: bytes) -> Runs:
+    """Return what :func:`pack` made of runs.
 
     Raises
     ------
@@ -474,7 +472,7 @@ def _fitting(
     places: Floats, low: Integers, high: Integers, plan: SpatialPlan
 ) -> tuple[Integers, NDArray[np.bool_]]:
     """Return the voxels of the grid that source places are nearest to, and which will do."""
-    found, reached = inverse.reached(plan, places)
+    found, reached = inverse.try_to_output(plan, places)
     # Never on the edge between two: volumes of a sample compute this place differently.
     middles = np.rint(found + _TIE).astype(np.int64)
     fits: NDArray[np.bool_] = ((middles >= low) & (middles <= high)).all(axis=1) & reached

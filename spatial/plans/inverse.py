@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .stages import Clip, Displacement, Moves, Stage, gone_back
+from .stages import Clip, Displacement, Moves, Stage, pull_back_points
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ class DisplacedPlan(Protocol):
 def to_source(plan: DisplacedPlan, points: Floats) -> Floats:
     """Return where points (N, 3) of the output come from, (N, 3) in source voxels."""
     places = plan.matrix[:3, :3] @ points.T + plan.matrix[:3, 3:]
-    found, _ = gone_back(list(places), plan.stages)
+    found, _ = pull_back_points(list(places), plan.stages)
     return np.stack(found, axis=-1)
 
 
@@ -78,7 +78,7 @@ def to_output(plan: DisplacedPlan, points: Floats) -> Floats:
     return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
 
 
-def reached(plan: DisplacedPlan, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+def try_to_output(plan: DisplacedPlan, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Return where points (N, 3) of the source go, and for which a displacement leads there.
 
     A field that folds somewhere is no hindrance to the points elsewhere.
@@ -113,7 +113,7 @@ def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
     """Return places (3, N) and how far from the goals (N) they lead."""
     places = goals.copy()
     for step in range(_STEPS + 1):
-        found, _ = gone_back(list(places), stages)
+        found, _ = pull_back_points(list(places), stages)
         missed = goals - np.stack(found)
         errors = np.abs(missed).max(axis=0)
         if step == _STEPS or float(errors.max(initial=0.0)) < _CLOSE:

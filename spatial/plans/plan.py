@@ -22,8 +22,26 @@ from . import inverse
 from .boxes import around, as_boxes, boxes_to_output, boxes_to_source, whole_voxels
 from .plan_json import NAMES, VERSION, arguments_of
 from .policy import INTENSITY, Policy
-from .pull_back import Matrix, extremes, reaches, sigmas, source_box, touched, whole_rows, with_halo
-from .stages import NO_STAGES, Clip, Displacement, Lowered, Moves, Stage, lowered, moves_of
+from .pull_back import (
+    Matrix,
+    extremes,
+    reaches,
+    region_to_read,
+    sigmas,
+    source_box,
+    whole_rows,
+    with_halo,
+)
+from .stages import (
+    NO_STAGES,
+    Clip,
+    Displacement,
+    KernelStages,
+    Moves,
+    Stage,
+    displacement_bounds,
+    kernel_stages,
+)
 
 Shape = tuple[int, int, int]
 
@@ -213,16 +231,16 @@ class SpatialPlan:
         return any(isinstance(stage, Displacement) for stage in self.stages)
 
     @cached_property
-    def lowered(self) -> Lowered:
+    def kernel_stages(self) -> KernelStages:
         """Return the stages as :func:`resample` takes them."""
-        return lowered(self.stages, self.matrix) if self.stages else NO_STAGES
+        return kernel_stages(self.stages, self.matrix) if self.stages else NO_STAGES
 
     @cached_property
     def moves(self) -> Moves:
         """How far displacements may move a voxel of the output, per source axis; or nothing."""
         if not self.stages:
             return ()
-        return moves_of(self.matrix, self.shape, self.lowered)
+        return displacement_bounds(self.matrix, self.shape, self.kernel_stages)
 
     @cached_property
     def to_output(self) -> Matrix:
@@ -244,7 +262,7 @@ class SpatialPlan:
 
         The result lies inside ``bounds``, and is empty where every output voxel is fill.
         """
-        region = touched(
+        region = region_to_read(
             self.rows, self.shape, self.bounds, policy.mode, policy.padding, self.moves
         )
         if not policy.antialias:
@@ -366,7 +384,7 @@ class SpatialPlan:
         TypeError
             ``policy`` is none.
         """
-        return explained(self, _policy(policy), dtype, channels)
+        return explain_plan(self, _policy(policy), dtype, channels)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpatialPlan):
@@ -491,7 +509,7 @@ SAME_GRID = 1e-2
 """Volumes of one case that lie this close, in voxels at their corners, are on one grid."""
 
 
-def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channels: int) -> str:
+def explain_plan(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channels: int) -> str:
     """Return what ``SpatialPlan.explain`` says."""
     sizes = f"{_times(plan.shape)} from {_times(plan.source.shape)}"
     region = plan.source_region(policy)
@@ -508,8 +526,8 @@ def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channe
     if crops:
         through = ", which the smoothing looks beyond without a flush() after it" * smooths
         parts.append(f"inside {crops} hard crop(s){through}")
-    earlier = len(plan.lowered.earlier)
-    if not plan.lowered.is_for_kernel:
+    earlier = len(plan.kernel_stages.earlier)
+    if not plan.kernel_stages.is_for_kernel:
         parts.append(
             f"{earlier} displacement(s) or hard crop(s) before the last displacement, so by NumPy "
             "and not by the kernel"

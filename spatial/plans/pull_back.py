@@ -277,12 +277,12 @@ def source_region(
     Region(2:7, 0:4, 0:4)
     """
     rows = affine3x4(matrix)
-    region = touched(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
+    region = region_to_read(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
     return with_halo(region, bounds, reaches(rows, policy)) if policy.antialias else region
 
 
 @lru_cache(_REMEMBERED)
-def touched(
+def region_to_read(
     rows: Affine3x4,
     shape: tuple[int, ...],
     bounds: Region,

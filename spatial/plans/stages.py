@@ -5,8 +5,8 @@ stages, the last one first. A displacement moves it on; a clip that it lies outs
 fill. All stages speak of source coordinates, so an op that comes later leaves them as they are.
 
 What the kernel does in one pass is one displacement with any clips after it, both as functions of
-the output index. :func:`lowered` gives a plan that form; stages that came before are left over,
-and are done place by place: one displacement by the kernel, more by NumPy.
+the output index. :func:`kernel_stages` gives a plan that form; stages that came before are left
+over, and are done place by place: one displacement by the kernel, more by NumPy.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ BY_NUMPY = (
 """What it means that a plan is not for the kernel, and what to do."""
 
 
-class Lowered(NamedTuple):
+class KernelStages(NamedTuple):
     """Stages as ``resample`` takes them."""
 
     clips: tuple[Clip, ...] = ()
@@ -257,10 +257,10 @@ class Lowered(NamedTuple):
         )
 
 
-NO_STAGES = Lowered()
+NO_STAGES = KernelStages()
 
 
-def lowered(stages: Sequence[Stage], matrix: Matrix) -> Lowered:
+def kernel_stages(stages: Sequence[Stage], matrix: Matrix) -> KernelStages:
     """Return the stages of a plan with a pull-back ``matrix`` (4x4) for the resampler.
 
     Examples
@@ -268,19 +268,19 @@ def lowered(stages: Sequence[Stage], matrix: Matrix) -> Lowered:
     >>> import numpy as np
     >>> box = Clip(np.eye(4), (4, 4, 4))
     >>> field = Displacement(np.zeros((3, 1, 1, 1)), np.eye(4))
-    >>> found = lowered([box, field, box], np.eye(4))
+    >>> found = kernel_stages([box, field, box], np.eye(4))
     >>> len(found.clips), found.displacement is not None, len(found.earlier)
     (1, True, 1)
     """
     clips: list[Clip] = []
     for number, stage in reversed(list(enumerate(stages))):
         if isinstance(stage, Displacement):
-            return Lowered(tuple(clips), stage.after(matrix), tuple(stages[:number]))
+            return KernelStages(tuple(clips), stage.after(matrix), tuple(stages[:number]))
         clips.insert(0, stage.after(matrix))
-    return Lowered(tuple(clips))
+    return KernelStages(tuple(clips))
 
 
-def moves_of(matrix: Matrix, shape: Sequence[int], stages: Lowered) -> Moves:
+def displacement_bounds(matrix: Matrix, shape: Sequence[int], stages: KernelStages) -> Moves:
     """Return how far displacements may move any place of an output, per source axis.
 
     Only the control points count that some voxel of the output reaches, so a patch of a volume
@@ -313,7 +313,7 @@ def moves_of(matrix: Matrix, shape: Sequence[int], stages: Lowered) -> Moves:
     return moves
 
 
-def gone_back(
+def pull_back_points(
     places: Sequence[Floats], stages: Sequence[Stage]
 ) -> tuple[list[Floats], NDArray[np.bool_] | None]:
     """Return where places lead through stages, the last one first, and which a clip left out.

@@ -25,7 +25,7 @@ from ...intensity.blur import filter_axis, gaussian, reach
 from ..plans.plan import SpatialPlan
 from ..plans.policy import INTENSITY, Padding, Policy
 from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
-from ..plans.stages import NO_STAGES, Lowered, Moves, moves_of
+from ..plans.stages import NO_STAGES, KernelStages, Moves, displacement_bounds
 from . import native
 from .interpolate import interpolate
 from .source import Source, bfloat16_bits, convert, convert_one
@@ -113,7 +113,7 @@ _MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
 }
 
 
-def smoothed(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> Source:
+def smooth(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> Source:
     """Return the voxels of ``region``, smoothed, as values.
 
     Parameters
@@ -154,7 +154,7 @@ def resample(
     matrix: Matrix,
     policy: Policy,
     out: NDArray[Any],
-    stages: Lowered = NO_STAGES,
+    stages: KernelStages = NO_STAGES,
     *,
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,
@@ -177,8 +177,8 @@ def resample(
         saturate.
     stages
         Boxes outside which the output is ``policy.fill``, up to half a voxel from their last
-        centres, and displacements; see ``SpatialPlan.lowered``. ``source`` then holds at least
-        ``source_region(..., moves)`` with what ``stages.moves_of`` returns.
+        centres, and displacements: ``SpatialPlan.kernel_stages``. ``source`` then holds at least
+        ``source_region(..., moves)`` with what ``displacement_bounds`` returns.
     epilogue
         A last step on the values, fill included.
     bfloat16
@@ -202,7 +202,7 @@ def resample(
     matrix = np.asarray(matrix, dtype=np.float64)[:3]
     _check(source, matrix, out, bfloat16)
     shape = out.shape[1:]
-    moves = moves_of(matrix, shape, stages)
+    moves = displacement_bounds(matrix, shape, stages)
     needed = source_region(matrix, shape, source.bounds, policy, moves)
     narrowed = _smoothed(source.narrow(needed), matrix, shape, policy, moves)
     is_affine = not any(stages)
@@ -241,7 +241,7 @@ def _smoothed(
         return source
     plain = replace(policy, antialias=False)
     region = source_region(matrix, shape, source.bounds, plain, moves)
-    return smoothed(source, region, sigma, policy.padding)
+    return smooth(source, region, sigma, policy.padding)
 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -311,5 +311,5 @@ def apply_plan(plan: SpatialPlan, array: NDArray[Any], policy: Policy = INTENSIT
     kept = (plan.keeps_dtype and plan.is_copy) or policy.mode == "nearest"
     dtype = policy.dtype or (source.array.dtype.newbyteorder("=") if kept else np.dtype(np.float32))
     out = np.empty((voxels.shape[0], *plan.shape), dtype)
-    resample(source, plan.matrix, policy, out, plan.lowered)
+    resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out if has_channels else out[0]

@@ -132,7 +132,7 @@ WEIGHTS = arrays.arrays(
 
 
 def table_of(weights, most=weight_index.MOST_BYTES):
-    return weight_table_module.tabulated(
+    return weight_table_module.tabulate(
         weights.shape, [(Region.of_shape(weights.shape), weights)], most
     )
 
@@ -373,7 +373,7 @@ def test_a_class_has_every_voxel_as_likely_over_many_tables():
 def test_a_noisy_volume_is_tabulated_in_bounded_memory():
     """Runs are thinned while they come; every one has its chance still."""
     weights = np.random.default_rng(1).random((64, 32, 32)).astype(np.float32)
-    collected = weight_table_module.Collected(weights.shape, most_held=2000)
+    collected = weight_table_module.RunCollector(weights.shape, most_held=2000)
     for first in range(0, 64, 4):
         region = Region((first, 0, 0), (first + 4, 32, 32))
         runs, values = weight_table_module.runs_of(weights[first : first + 4], region, (64, 32, 32))
