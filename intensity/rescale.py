@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.likely_mistakes import parts
+from ..core.suggest import percentile_hint
 from ..core.validate import as_flag, as_number, as_volume_key, entries_of
 from .random_op import AffineValueOp
 from .value_op import Drawn, Epilogue, Facts
@@ -147,7 +147,7 @@ class RescalePercentiles(AffineValueOp):
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         """What is allowed, but hardly meant."""
-        return parts("upper", [self.lower, self.upper])
+        return percentile_hint("upper", [self.lower, self.upper])
 
     @property
     def mask_key(self) -> str | None:

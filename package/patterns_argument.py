@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from .beside_output import remark
 from .core.errors import LikelyLabel, SampleError
+from .core.suggest import closest
 
 
 def add_patterns(command: argparse.ArgumentParser) -> None:
@@ -138,7 +138,7 @@ def cases_of(
             )
     for key in optional:
         if key not in by_key:
-            near = difflib.get_close_matches(key, by_key, n=1, cutoff=0.5)
+            near = closest(key, by_key, 0.5)
             do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
             raise SampleError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
     folder = None if is_pattern else data

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from ..core.call_site import shorten
+from ..core.suggest import closest
 
 _BATCH = ".batch_patches({value}) or .batch({value}) at the end of the chain"
 _DROPS = ".batch_patches(..., drop_last={value}) or .batch(..., drop_last={value}) in the chain"
@@ -54,7 +54,7 @@ def refuse_unknown(kind: type, others: Mapping[str, Any]) -> None:
         parameters = inspect.signature(kind).parameters.values()
         known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
         stands = _STANDS.get(other, "").format(value=shorten(value))
-        meant = [f"{close}={shorten(value)}" for close in get_close_matches(other, known, n=1)]
+        meant = [f"{close}={shorten(value)}" for close in closest(other, known, 0.6)]
         give = [f"give {told}" for told in [stands, *meant] if told]
         words = [*give, f"it takes {', '.join(known)}"]
         raise TypeError(f"{kind.__name__} has no {other}; {words[0]}")

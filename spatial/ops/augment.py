@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.affine3x4 import NO_TURN
-from ...core.likely_mistakes import offsets, radians
+from ...core.suggest import factor_hint, radians_hint
 from ...core.validate import as_probability
 from ..plans.matrices import Space, as_space, flat_axes, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
@@ -63,7 +63,7 @@ class Augment:
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         """What is allowed, but hardly meant."""
-        return (*radians("rotate", self.rotate), *offsets("zoom", self.zoom))
+        return (*radians_hint("rotate", self.rotate), *factor_hint("zoom", self.zoom))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return what each part does, or None."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from ...core import Region
 from ...core.errors import PatchSizeError
-from ...core.likely_mistakes import parts
+from ...core.suggest import percentile_hint
 from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer
 from ..plans.plan import SpatialPlan
 from .needs import BoxNeed, NotAnswered, is_statistic
@@ -80,7 +80,11 @@ class ForegroundCrop(NotAnswered):
     def likely_mistakes(self) -> tuple[str, ...]:
         """What is allowed, but hardly meant; ``"p1"`` may be."""
         name = self.above if isinstance(self.above, str) else ""
-        return parts("above", [float(name[1:])]) if name.startswith("p") and name != "p1" else ()
+        return (
+            percentile_hint("above", [float(name[1:])])
+            if name.startswith("p") and name != "p1"
+            else ()
+        )
 
     @property
     def needs(self) -> BoxNeed:

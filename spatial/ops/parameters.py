@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...core.errors import PatchSizeError
-from ...core.likely_mistakes import numbers_of
+from ...core.suggest import numbers_of
 from ...core.validate import (
     ParameterRange,
     as_probability,
