@@ -53,8 +53,8 @@ def look_at(voxels: NDArray[Any], slope: float = 1.0, intercept: float = 0.0) ->
     >>> label = np.zeros((1, 4, 4, 4), np.uint8)
     >>> label[:, 2:] = 1
     >>> look_at(label)
-    ValueSample(whole={0.0: 18, 1.0: 9}, others=0, integers=True, equal=(9, 9, 9), pairs=(9, 9, 9), \
-constant=False)
+    ValueSample(whole={0.0: 18, 1.0: 9}, others=0, integers=True, equal=(9, 9, 9), \
+pairs=(9, 9, 9), constant=False)
     """
     step = math.ceil((voxels.size / _VALUES) ** (1 / 3)) or 1
     ends = [max(1, size - 1) for size in voxels.shape[1:]]

@@ -1,6 +1,6 @@
 // Normal numbers that belong to voxels of a lattice: the same wherever a patch begins.
 //
-// intensity/counter_noise.py does the same steps in the same order in float32, so both give
+// intensity/noise.py does the same steps in the same order in float32, so both give
 // the same bits: no library function but the square root, which IEEE 754 defines.
 #pragma once
 
