@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from ..core.memory import usable_memory
-from ..datapipes.demand import asked_of
-from ..datapipes.iter import LazyPatches, ShufflePlans
+from ..datapipes.access_pattern import measure_access
+from ..datapipes.iter import PatchSampler, ShufflePlans
 from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import Pipe, describe, parents_of, walk
 from ..volumes.scheme import Demand, StoreLayout
-from .timed import untimed
+from .profile import untimed
 
 # What the loader grants itself for decoded chunks where it needs more than usual.
 _MEMORY_PART = 4
@@ -30,7 +30,7 @@ def scattered(sink: Pipe) -> tuple[Pipe, str, str] | None:
     if found is None:
         return None
     shuffle, patches = found
-    asked = asked_of(untimed(sink), 0, 0)
+    asked = measure_access(untimed(sink), 0, 0)
     memory = max(MEMORY_BYTES, (usable_memory() or 0) // _MEMORY_PART)
     for key, layout in asked.layouts.items():
         demand = asked.demands[key]
@@ -45,15 +45,15 @@ def scattered(sink: Pipe) -> tuple[Pipe, str, str] | None:
     return None
 
 
-def _shuffle_of_patches(sink: Pipe) -> tuple[Any, LazyPatches] | None:
+def _shuffle_of_patches(sink: Pipe) -> tuple[Any, PatchSampler] | None:
     """Return the first shuffle of plans behind a pipe that cuts several patches of a volume."""
-    behind: dict[int, LazyPatches | None] = {}
+    behind: dict[int, PatchSampler | None] = {}
     for pipe in walk(sink):
         above = [behind[id(parent)] for parent in parents_of(pipe)]
         cut = above[0] if len(above) == 1 else None
         if cut is not None and hasattr(type(pipe), "set_shuffle") and not _is_local(pipe):
             return pipe, cut
-        behind[id(pipe)] = pipe if isinstance(pipe, LazyPatches) else cut
+        behind[id(pipe)] = pipe if isinstance(pipe, PatchSampler) else cut
     return None
 
 

@@ -1,14 +1,19 @@
 """The realizing part of a graph as frozen instructions: samples in, a batch out; no torch."""
 
-from .failing import DATA_ERRORS, ErrorPolicy, Outcome, Tolerant
-from .gather import Gather, LikelyLabels
-from .job import Failure, Job
+from .collate import (
+    ArraySpec,
+    BatchMemory,
+    Gather,
+    LikelyLabels,
+    OwnMemory,
+    Realized,
+    batch_memory,
+    using,
+)
+from .job import DATA_ERRORS, ErrorPolicy, Failure, Job, Outcome, Tolerant
 from .join_reads import JoinReads
-from .memory import ArraySpec, BatchMemory, OwnMemory, batch_memory, using
 from .realize import ApplyValue, RealizePatches
-from .realized import Realized
-from .recipe import Instruction, Recipe, Transform, Watch
-from .standing import NOWHERE, STANDING, Standing
+from .recipe import NOWHERE, STANDING, Instruction, Recipe, Standing, Transform, Watch
 from .threads import InThreads, in_threads, usable_cores, using_threads, with_threads
 
 __all__ = [

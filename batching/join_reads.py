@@ -4,21 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..core import CallSite, Region, Sample
+from ..core import CallSite, OrientedBox, Region, Sample
 from ..core.errors import add_location
+from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.read_plan import ChunkBytes
-from ..storage.joining import reads_of
-from ..volumes import Volume
+from ..storage.ranges import reads_of
+from ..volumes import Volume, volume_statistics
 from ..volumes.voxels import Voxels
-from .held_region import with_voxels
 from .threads import in_threads
+
+
+class HeldRegion:
+    """A volume of which one region is in memory; everything else is asked of the real one."""
+
+    def __init__(self, volume: Any, region: Region, voxels: Voxels) -> None:
+        self._volume = volume
+        self._region = region
+        self._voxels = voxels
+
+    def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
+        """Return voxels of the region that is there, or read others."""
+        if region.intersect(self._region) != region:
+            voxels: Voxels = self._volume.read(region, box)
+            return voxels
+        inside = region.shift([-a for a in self._region.start]).slices
+        return replace(self._voxels, array=self._voxels.array[(slice(None), *inside)])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._volume, name)
+
+
+def with_voxels(patch: LazyPatch, region: Region, voxels: Voxels) -> LazyPatch:
+    """Return a patch of a stored volume that finds a region of it in memory."""
+    volume: Any = patch.volume
+    statistics = patch.statistics or volume_statistics
+
+    def of_the_real_one(_: Any) -> RecordedStatistics:
+        return statistics(volume)
+
+    held: Any = HeldRegion(volume, region, voxels)
+    return replace(patch, volume=held, statistics=of_the_real_one)
+
 
 # One block of four image patches of 160^3 in float32, beside the batch itself.
 MOST_BYTES = 64 * 1024**2

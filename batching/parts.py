@@ -19,12 +19,10 @@ from ..core import Region, Sample
 from ..spatial import LazyPatch, SpatialPlan
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
-from ..volumes.fetched import touch
-from ..volumes.voxels import Voxels
-from .held_region import with_voxels
+from ..volumes.voxels import Voxels, touch
+from .collate import ArraySpec, BatchMemory, Realized, batch_memory, using
 from .job import Job
-from .memory import ArraySpec, BatchMemory, batch_memory, using
-from .realized import Realized
+from .join_reads import with_voxels
 from .threads import in_threads
 
 # What one process keeps in memory to resample from: a batch of 4 rotated patches of 96^3, image

@@ -15,9 +15,8 @@ from ..intensity import ValueStep
 from ..spatial import LazyPatch, stored_labels
 from ..spatial.lazy.halo import changed_by_last
 from ..spatial.volume_like import stored_of
-from ..storage.joining import reads_of
-from .gather import LikelyLabels
-from .realized import Realized
+from ..storage.ranges import reads_of
+from .collate import LikelyLabels, Realized
 from .threads import in_threads
 
 

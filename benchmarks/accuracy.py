@@ -98,12 +98,11 @@ def _in_voxels(forward: a.Floats, how: dict[str, Any]) -> Any:
 
 
 def _given(pipe: Any) -> Any:
-    from voxpipe.datapipes.form import form, signature_of
     from voxpipe.datapipes.spatial import SpatialPipe
 
-    made = form(SpatialPipe, Given, __name__, signature_of(Given, [("name", "")]))
-    made.chained = Given.name
-    return made(pipe)
+    class GivenPipe(SpatialPipe, op=Given): ...
+
+    return GivenPipe(pipe)
 
 
 def own(chain: a.Chain, way: str) -> dict[str, float]:

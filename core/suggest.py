@@ -49,6 +49,15 @@ FOREIGN_ARGUMENTS = {
     "retain_stats": ("keep_statistics",),
     "invert_image": ("invert",),
     "preserve_range": ("keep_range",),
+    "num_samples": ("samples_per_volume",),
+    "num_patches": ("samples_per_volume",),
+    "samples": ("samples_per_volume",),
+    "patch_size": ("size",),
+    "patch_overlap": ("overlap",),
+    "probability_map": ("weights",),
+    "weight_map": ("weights",),
+    "w_key": ("weights",),
+    "oversample_foreground_percent": ("oversample",),
 }
 """What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
 NO_COUNTERPART = {

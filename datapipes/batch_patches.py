@@ -20,8 +20,8 @@ from ..spatial.placing.drawn_patch import first_forced
 from .datapipe import DataPipe, PerItem, length_of
 from .epoch import Seeded
 from .forms import chained
-from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume, likely_labels
+from .patch_sampler import PatchSampler
 from .points_and_boxes import Moving
 from .sampling import Sampling, asked_in, overriding_keys, refuse_conflict, refuse_no_policies
 from .tensors import applied, as_arrays, as_tensors
@@ -221,7 +221,7 @@ def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
             traits.voxels or traits.runs_user_code or not traits.known or isinstance(pipe, Moving)
         ):
             looking = looking or pipe
-        if isinstance(pipe, LazyPatches) and pipe.oversample is not None:
+        if isinstance(pipe, PatchSampler) and pipe.oversample is not None:
             shares.append(pipe.oversample)
             after = True
         behind[id(pipe)] = after

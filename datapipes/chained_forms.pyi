@@ -9,31 +9,27 @@ from .background_iterator import Prefetcher
 from .batch_patches import BatchPatches, Realize
 from .cache import Cache, Flush, Recache
 from .channels import Stack, Unstack
-from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
-from .general.archives import TarArchiveLoader, ZipArchiveLoader
+from .choices import ChoicePipe
+from .general.archives import Bz2FileLoader, CompressionType, Decompressor, Extractor, TarArchiveLoader, XzFileLoader, ZipArchiveLoader
 from .general.branches import Branch
-from .general.callable import BatchMapper, FlatMapper, ShuffledFlatMapper
-from .general.columns import Rows2Columnar
-from .general.combining import IterKeyZipper, MapKeyZipper, MultiplexerLongest, ZipperLongest
-from .general.compression import Bz2FileLoader, CompressionType, Decompressor, Extractor, XzFileLoader
+from .general.buckets import InBatchShuffler, MaxTokenBucketizer
+from .general.combine import IterKeyZipper, MapKeyZipper, MultiplexerLongest, ZipperLongest
+from .general.device import PinMemory, ToDevice
 from .general.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from .general.fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
 from .general.fullsync import FullSync, ShardingRoundRobinDispatcher
-from .general.grouping import InBatchShuffler, MaxTokenBucketizer
-from .general.hash_checker import HashChecker
+from .general.functions import BatchMapper, FlatMapper, Rows2Columnar, ShuffledFlatMapper
 from .general.http_reader import HttpReader, OnlineReader
 from .general.in_memory_cache import InMemoryCacheHolder
-from .general.left_out import AISFileLister, AISFileLoader, DataFrameMaker, GDriveReader, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, RarArchiveLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from .general.items import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, Repeater, Slicer
 from .general.map_pipe import IterToMapConverter
-from .general.pin_memory import PinMemory, ToDevice
-from .general.saver import Saver
-from .general.selecting import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, Repeater, Slicer
-from .general.shard_expander import ShardExpander
+from .general.not_offered import AISFileLister, AISFileLoader, DataFrameMaker, GDriveReader, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, RarArchiveLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from .general.saver import HashChecker, Saver
 from .general.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator
 from .general.threads import BatchAsyncMapper, ThreadPoolMapper
-from .general.webdataset import WebDataset
-from .lazy_patch import LazyPatches
+from .general.webdataset import ShardExpander, WebDataset
 from .open_volume import OpenVolume
+from .patch_sampler import PatchSampler
 from .points_and_boxes import MoveBoxes, MovePoints
 from .replay import Replay
 from .shuffle_plans import Interleave, ShufflePlans
@@ -42,6 +38,7 @@ from .values import ValuePipe
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy
 from ..volumes.axis_map import AxisMap
+from ..volumes.volume import Volume
 
 class ChainedForms(IterDataPipe[Any]):
     """What can be chained on a pipe."""
@@ -91,7 +88,7 @@ class ChainedForms(IterDataPipe[Any]):
     def clamp(self, low: float | None = ..., high: float | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Values below ``low`` become ``low``, those above ``high`` become ``high``."""
 
-    def contrast(self, factor: Any, middle: float | None = ..., keep_range: bool = ..., *, p: float = ..., over: str = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def contrast(self, factor: Any, middle: float | None = ..., keep_range: bool = ..., *, over: str = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``(value - middle) * factor + middle``."""
 
     def crop(self, start: Sequence[int] | None = ..., size: Any = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -151,7 +148,7 @@ class ChainedForms(IterDataPipe[Any]):
     def fullsync(self, timeout: float = ...) -> FullSync:
         """Yield items as long as every rank of ``torch.distributed`` has one."""
 
-    def gamma(self, gamma: Any, given: tuple[float, float] | None = ..., *, p: float = ..., over: str = ..., keep_statistics: bool = ..., invert: bool = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def gamma(self, gamma: Any, given: tuple[float, float] | None = ..., *, over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
 
     def grid_distortion(self, limit: Any = ..., cells: Any = ..., factors: Any = ..., keep_faces: bool = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -172,7 +169,7 @@ class ChainedForms(IterDataPipe[Any]):
     def label_crop(self, size: Any, key: str = ..., labels: Any = ..., level: int = ..., *, otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
         """Keep a box of ``size`` about the middle of the box that labels lie in."""
 
-    def lazy_patch(self, *args: Any, **kwargs: Any) -> LazyPatches:
+    def lazy_patch(self, size: Any, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Any = ..., region: Any = ..., align: Any = ..., mask: str | Volume | None = ..., min_share: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., otherwise: str = ..., name: str = ...) -> PatchSampler:
         """Yield patches of each volume: descriptions of where to cut, no voxels."""
 
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
@@ -253,7 +250,7 @@ class ChainedForms(IterDataPipe[Any]):
     def one_hot(self, classes: int | tuple[int, ...], *, others: Literal['error', 'drop'] = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """A channel for every class, 1 where it is and 0 elsewhere, uint8."""
 
-    def one_of(self, ops: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> OneOfPipe:
+    def one_of(self, ops: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
         """Apply one of several ops, or chains of ops, chosen by weight."""
 
     def open_files_by_fsspec(self, mode: str = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecFileOpener:
@@ -286,13 +283,13 @@ class ChainedForms(IterDataPipe[Any]):
     def prefetch(self, buffer_size: int = ..., *, buffer_bytes: int = ...) -> Prefetcher:
         """Make items in a thread before they are asked for; nothing else changes."""
 
-    def random_apply(self, ops: Any, *, p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> RandomApplyPipe:
+    def random_apply(self, ops: Any, *, p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
         """Apply all of several ops in turn, or none of them, with probability ``p``."""
 
     def random_crop(self, size: Any = ..., *, scale: Any = ..., center: bool = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Keep a box whose size or place is drawn; every place where it fits is as likely."""
 
-    def random_order(self, ops: Any, *, p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> RandomOrderPipe:
+    def random_order(self, ops: Any, *, p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
         """Apply all of several ops, in an order that is drawn per item."""
 
     def random_split(self, weights: Mapping[Any, float], seed: int, total_length: int | None = ..., target: Any = ...) -> Any:
@@ -388,7 +385,7 @@ class ChainedForms(IterDataPipe[Any]):
     def slice(self, index: Hashable | list[Hashable], stop: int | None = ..., step: int | None = ...) -> Slicer:
         """Keep columns of tuples and lists, or keys of mappings."""
 
-    def some_of(self, ops: Any, count: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> SomeOfPipe:
+    def some_of(self, ops: Any, count: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
         """Apply ``count`` different ones of several ops, in the order given."""
 
     def spacing(self, spacing: Any, *, extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from ..batching import ApplyValue
-from ..core.errors import PolicyConflict, VoxpipeError
+from ..core.errors import PolicyConflict
 from ..core.validate import as_keys
 from ..graph import Pipe
 from ..intensity import ValueStep
 from ..spatial import Step
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
-from .datapipe import PerItem, stream_name
-from .form import bound, tell_mistakes
-from .forms import chained
-from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
-from .spatial import Adding, refuse_useless_fill, stepped
+from .datapipe import stream_name
+from .op_pipe import OpPipe, tell_mistakes
+from .sampling import Sampling
+from .spatial import Adding, SpatialPipe, sampling_of, stepped
 from .tensors import applied
 
 
-class ChoicePipe(PerItem):
+class ChoicePipe(OpPipe):
     """A pipe that applies some of several ops.
 
     ``keys`` names the volumes that value ops change, by default all that are not labels; spatial
@@ -29,41 +27,19 @@ class ChoicePipe(PerItem):
     ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
     """
 
+    keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
     sampling: Sampling = Sampling()
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> ChoicePipe:
-        """Refuse unknown and missing arguments in the words of other libraries too."""
-        if args:  # none where it is unpickled
-            of_parent, *own = [*inspect.signature(cls.__init__).parameters.values()][1:-1]
-            more = [
-                inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, default=None)
-                for one in SAMPLING_ARGUMENTS
-            ]
-            bound(cls.chained, inspect.Signature([of_parent, *own, *more]), args[1:], kwargs)
-        pipe = super().__new__(cls, *args, **kwargs)
-        assert isinstance(pipe, cls)
-        return pipe
-
-    def __init__(
-        self,
-        parent: Pipe,
-        choices: Choices,
-        name: str,
-        keys: Collection[str] | None,
-        sampling: dict[str, Any],
-    ) -> None:
+    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
-        try:
-            self.sampling = Sampling.of(**sampling).at(self.origin)
-            refuse_conflict(self.sampling, self.origin, parent)
-            if choices.spatial is not None:
-                refuse_useless_fill(self.sampling, self.origin, parent, [choices.spatial])
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
-        tell_mistakes(choices, self.origin)
-        stream = stream_name(parent, name, type(self).chained)
-        self.stream_names = (stream,)
+        arguments = self.arguments(args, kwargs)
+        choices: Choices = self.make_op(arguments)
         spatial, values = choices.spatial, choices.values
+        self.sampling = sampling_of(self, arguments, [] if spatial is None else [spatial])
+        tell_mistakes(choices, self.origin)
+        name, keys = arguments.get("name", ""), arguments.get("keys")
+        stream = stream_name(parent, name, self.chained)
+        self.stream_names = (stream,)
         if spatial is None and self.sampling.changes:
             _, field, _ = self.sampling.changes[0]
             msg = f"{field}= says how voxels are sampled, and none of {choices.choice.rule}() is"
@@ -93,8 +69,7 @@ class ChoicePipe(PerItem):
         return item if self.change is None else applied((self.change,), item)
 
 
-@chained("one_of")
-class OneOfPipe(ChoicePipe):
+class OneOfPipe(ChoicePipe, form="one_of", op=OneOf):
     """Apply one of several ops, or chains of ops, chosen by weight.
 
     Parameters
@@ -118,22 +93,8 @@ class OneOfPipe(ChoicePipe):
     ['chosen', 'drawn']
     """
 
-    def __init__(
-        self,
-        parent: Pipe,
-        ops: Any,
-        *,
-        weights: Sequence[float] | None = None,
-        p: float = 1.0,
-        keys: Collection[str] | None = None,
-        name: str = "",
-        **sampling: Any,
-    ) -> None:
-        super().__init__(parent, OneOf(ops, weights, p), name, keys, sampling)
 
-
-@chained("some_of")
-class SomeOfPipe(ChoicePipe):
+class SomeOfPipe(ChoicePipe, form="some_of", op=SomeOf):
     """Apply ``count`` different ones of several ops, in the order given.
 
     Parameters
@@ -144,50 +105,10 @@ class SomeOfPipe(ChoicePipe):
         How many: a number, or (least, most).
     """
 
-    def __init__(
-        self,
-        parent: Pipe,
-        ops: Any,
-        count: Any,
-        *,
-        weights: Sequence[float] | None = None,
-        p: float = 1.0,
-        keys: Collection[str] | None = None,
-        name: str = "",
-        **sampling: Any,
-    ) -> None:
-        super().__init__(parent, SomeOf(ops, count, weights, p), name, keys, sampling)
 
-
-@chained("random_order")
-class RandomOrderPipe(ChoicePipe):
+class RandomOrderPipe(ChoicePipe, form="random_order", op=RandomOrder):
     """Apply all of several ops, in an order that is drawn per item."""
 
-    def __init__(
-        self,
-        parent: Pipe,
-        ops: Any,
-        *,
-        p: float = 1.0,
-        keys: Collection[str] | None = None,
-        name: str = "",
-        **sampling: Any,
-    ) -> None:
-        super().__init__(parent, RandomOrder(ops, p), name, keys, sampling)
 
-
-@chained("random_apply")
-class RandomApplyPipe(ChoicePipe):
+class RandomApplyPipe(ChoicePipe, form="random_apply", op=RandomApply):
     """Apply all of several ops in turn, or none of them, with probability ``p``."""
-
-    def __init__(
-        self,
-        parent: Pipe,
-        ops: Any,
-        *,
-        p: float = 0.5,
-        keys: Collection[str] | None = None,
-        name: str = "",
-        **sampling: Any,
-    ) -> None:
-        super().__init__(parent, RandomApply(ops, p), name, keys, sampling)

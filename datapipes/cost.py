@@ -40,7 +40,7 @@ from ..volumes.catalog.statistics import has_statistics
 from .choices import ChoicePipe
 from .datapipe import DataPipe
 from .epoch import may_look_ahead, set_epoch
-from .lazy_patch import LazyPatches
+from .patch_sampler import PatchSampler
 from .spatial import NeedingPipe
 from .values import ValuePipe
 
@@ -199,7 +199,7 @@ def _volumes_of(planner: Pipe) -> dict[str, Volume]:
 
 
 def _asks_whole(pipe: Any) -> bool:
-    if isinstance(pipe, LazyPatches):
+    if isinstance(pipe, PatchSampler):
         return pipe.mask is not None or pipe.weights is not None
     change = _change_of(pipe)
     asks = change is not None and change.step.op.takes_statistics
@@ -240,7 +240,7 @@ def _asked_by(
     pipe: Any, volumes: Mapping[str, Volume], count: int
 ) -> Iterator[tuple[str, Volume, str, int]]:
     """Yield which volumes a pipe reads as a whole, what for, and how many there are."""
-    if isinstance(pipe, LazyPatches):
+    if isinstance(pipe, PatchSampler):
         given: Any = pipe.weights if pipe.mask is None else pipe.mask
         if isinstance(given, Volume):
             yield given.name, given, "table", 1

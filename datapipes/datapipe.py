@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..batching import Failure, Instruction
-from ..batching.failing import failure_of
+from ..batching.job import failure_of
 from ..core import CallSite
 from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, add_location

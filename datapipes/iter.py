@@ -13,8 +13,8 @@ from .cache import Cache, Flush, Recache
 from .cases import FromCases, FromManifest, ListCases, from_cases, from_manifest, list_cases
 from .channels import Stack, Unstack
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
-from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
+from .patch_sampler import PatchSampler
 from .points_and_boxes import MoveBoxes, MovePoints
 from .replay import Replay
 from .resample_to import ResampleToPipe
@@ -100,7 +100,6 @@ __all__ = [
     "GridDistortionPipe",
     "Interleave",
     "LabelCropPipe",
-    "LazyPatches",
     "ListCases",
     "LowResolutionPipe",
     "MapValuesPipe",
@@ -114,6 +113,7 @@ __all__ = [
     "OpenVolume",
     "OrientationPipe",
     "PadPipe",
+    "PatchSampler",
     "Prefetcher",
     "RandomApplyPipe",
     "RandomCropPipe",

@@ -1,28 +1,22 @@
-"""Resample to: the volumes of a sample on the grid of one of them, or on a grid that is given."""
+"""Bring the volumes of a sample onto the grid of one of them, or onto a grid that is given."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ..core import Sample
-from ..core.errors import SampleError, VoxpipeError, missing_key_hint
+from ..core.errors import SampleError, missing_key_hint
 from ..core.validate import as_keys
 from ..graph import Pipe
 from ..spatial import LazyPatch, ResampleTo
 from ..spatial.lazy.lazy_patch import patches_of
 from .datapipe import PerItem, wrong_item
-from .form import bound, signature_of
-from .forms import chained
-from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
-from .spatial import SpatialPipe
-
-_MORE = [("keys", None), ("name", ""), *((name, None) for name in SAMPLING_ARGUMENTS)]
+from .spatial import SpatialPipe, sampling_of
 
 
-@chained("resample_to")
-class ResampleToPipe(SpatialPipe):
+class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
     """Bring volumes onto one grid: each voxel then holds what lies at its place in the world.
 
     It is part of the one interpolation that the plan of each volume is.
@@ -54,13 +48,12 @@ class ResampleToPipe(SpatialPipe):
     [(1, 4, 4, 4), (1, 4, 4, 4)]
     """
 
-    makes = ResampleTo
-    __signature__ = signature_of(ResampleTo, _MORE)
+    keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
-        arguments = bound(self.chained, self.__signature__, args, kwargs)
-        keys = arguments.pop("keys", None)
-        self.like = arguments["grid"] if isinstance(arguments["grid"], str) else None
+        arguments = self.arguments(args, kwargs)
+        grid, keys = arguments["grid"], arguments.get("keys")
+        self.like = grid if isinstance(grid, str) else None
         self.keys = None if keys is None else as_keys("resample_to(keys=)", keys)
         if self.like is None:
             if keys is not None:
@@ -69,14 +62,9 @@ class ResampleToPipe(SpatialPipe):
             super().__init__(parent, **arguments)
             return
         PerItem.__init__(self, parent)
-        sampling = {n: arguments[n] for n in SAMPLING_ARGUMENTS if n in arguments}
         self.stream_names: tuple[str, ...] = ()
         self.is_step = False
-        try:
-            self.sampling = Sampling.of(**sampling).at(self.origin)
-            refuse_conflict(self.sampling, self.origin, parent)
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
+        self.sampling = sampling_of(self, arguments)
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with its volumes on one grid."""

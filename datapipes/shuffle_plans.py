@@ -23,7 +23,7 @@ from ..spatial.ops.parameters import whole_number
 from .datapipe import DataPipe, length_of, wrong_item
 from .epoch import set_epoch
 from .forms import chained
-from .lazy_patch import LazyPatches
+from .patch_sampler import PatchSampler
 
 NONE, GLOBAL, WINDOWED, CHUNK_LOCAL = "none", "global", "windowed", "chunk_local"
 OWN = "own"
@@ -256,7 +256,7 @@ class ShufflePlans(DataPipe):
     def _visits(self) -> Iterator[Visit]:
         """Yield what comes one after another of the same case."""
         parent = self.parent
-        if isinstance(parent, LazyPatches) and parent.sampling != "grid":
+        if isinstance(parent, PatchSampler) and parent.sampling != "grid":
             for patch in parent.visits():
                 yield Visit(parent.samples_per_volume, patch)
             return

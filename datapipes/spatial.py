@@ -1,3 +1,4 @@
+# ruff: noqa: D101  (the docstring of a form is that of its op)
 """Spatial pipes: the chained forms of the spatial ops, which add them to every sample's plan."""
 
 from __future__ import annotations
@@ -50,8 +51,7 @@ from ..volumes import Volume
 from .cases import FromCases, ListCases
 from .channels import Regrouped
 from .datapipe import DataPipe, PerItem, stream_name, wrong_item
-from .form import bound, form, signature_of, tell_mistakes
-from .forms import chained
+from .op_pipe import OpPipe, tell_mistakes
 from .open_volume import OpenVolume, is_volume
 from .sampling import EVERY_INTENSITY, SAMPLING_ARGUMENTS, Sampling, asked_by, refuse_conflict
 
@@ -143,15 +143,23 @@ def _intensities(every: Iterable[Pipe]) -> list[str]:
     return sorted(named - set(opening.labels) - set(opening.overriding))
 
 
-class SpatialPipe(PerItem):
-    """A pipe that adds one op to the plan of each sample.
+def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
+    """Return the sampling that a pipe with these arguments and spatial ops asks for."""
+    given = {name: arguments[name] for name in SAMPLING_ARGUMENTS if name in arguments}
+    try:
+        sampling = Sampling.of(**given).at(pipe.origin)
+        refuse_conflict(sampling, pipe.origin, pipe.parent)
+        if ops:
+            refuse_useless_fill(sampling, pipe.origin, pipe.parent, ops)
+    except VoxpipeError as error:
+        raise error.at(pipe.origin)  # noqa: B904
+    return sampling
 
-    Subclasses are made by ``spatial_form``; ``FuseSpatial`` makes one pipe of several.
-    """
 
-    makes: ClassVar[Any] = None
-    """The op, a frozen dataclass."""
-    __signature__: ClassVar[Any]
+class SpatialPipe(OpPipe):
+    """A pipe that adds one op to the plan of each sample; ``FuseSpatial`` makes one of several."""
+
+    keywords: ClassVar[Mapping[str, Any]] = {"name": "", **dict.fromkeys(SAMPLING_ARGUMENTS)}
     sampling: Sampling = Sampling()
     is_step = True
     """Whether it adds steps and does nothing else, so that several are as good as one."""
@@ -160,19 +168,12 @@ class SpatialPipe(PerItem):
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
-        cls = type(self)
-        arguments = bound(cls.chained, cls.__signature__, args, kwargs)
-        name = arguments.pop("name", "")
-        sampling = {n: arguments.pop(n) for n in SAMPLING_ARGUMENTS if n in arguments}
-        try:
-            op: SpatialOp = cls.makes(**arguments)
-            self.sampling = Sampling.of(**sampling).at(self.origin)
-            refuse_conflict(self.sampling, self.origin, parent)
-            refuse_useless_fill(self.sampling, self.origin, parent, [op])
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
+        arguments = self.arguments(args, kwargs)
+        op: SpatialOp = self.make_op(arguments)
+        self.sampling = sampling_of(self, arguments, [op])
         tell_mistakes(op, self.origin)
-        self.stream_names = (stream_name(parent, name, cls.chained),)
+        name = arguments.get("name", "")
+        self.stream_names = (stream_name(parent, name, self.chained),)
         self.steps = (Step(op, self.stream_names[0], self.origin, shared=bool(name)),)
         self.adding = Adding(self.steps)
 
@@ -444,33 +445,65 @@ class FusedSpatial(PerItem):
 # ``dtype`` change how intensities are sampled, or any volume by key:
 # ``padding={"label": "border"}``.
 
-_MORE = [("name", ""), *((name, None) for name in SAMPLING_ARGUMENTS)]
+
+class AffinePipe(SpatialPipe, form="affine", op=Affine): ...
 
 
-def spatial_form(op: Any, *, keywords_only: bool = False, kind: type = SpatialPipe) -> Any:
-    """Return the pipe of a spatial op, registered under the op's name."""
-    signature = signature_of(op, _MORE, keywords_only=keywords_only)
-    return chained(op.name)(form(kind, op, __name__, signature))
+class AugmentPipe(SpatialPipe, form="augment", op=Augment, keywords_only=True): ...
 
 
-AffinePipe = spatial_form(Affine)
-AugmentPipe = spatial_form(Augment, keywords_only=True)
-CenterCropPipe = spatial_form(CenterCrop)
-CropOrPadPipe = spatial_form(CropOrPad)
-CropPipe = spatial_form(Crop)
-DivisiblePadPipe = spatial_form(DivisiblePad)
-ElasticPipe = spatial_form(Elastic)
-FlipPipe = spatial_form(Flip)
-ForegroundCropPipe = spatial_form(ForegroundCrop, kind=NeedingPipe)
-GridDistortionPipe = spatial_form(GridDistortion)
-LabelCropPipe = spatial_form(LabelCrop, kind=NeedingPipe)
-OrientationPipe = spatial_form(Orientation)
-PadPipe = spatial_form(Pad)
-RandomCropPipe = spatial_form(RandomCrop)
-ResizePipe = spatial_form(Resize)
-Rotate90Pipe = spatial_form(Rotate90)
-RotatePipe = spatial_form(Rotate)
-ShearPipe = spatial_form(Shear)
-SpacingPipe = spatial_form(Spacing)
-TranslatePipe = spatial_form(Translate)
-ZoomPipe = spatial_form(Zoom)
+class CenterCropPipe(SpatialPipe, form="center_crop", op=CenterCrop): ...
+
+
+class CropOrPadPipe(SpatialPipe, form="crop_or_pad", op=CropOrPad): ...
+
+
+class CropPipe(SpatialPipe, form="crop", op=Crop): ...
+
+
+class DivisiblePadPipe(SpatialPipe, form="divisible_pad", op=DivisiblePad): ...
+
+
+class ElasticPipe(SpatialPipe, form="elastic", op=Elastic): ...
+
+
+class FlipPipe(SpatialPipe, form="flip", op=Flip): ...
+
+
+class ForegroundCropPipe(NeedingPipe, form="foreground_crop", op=ForegroundCrop): ...
+
+
+class GridDistortionPipe(SpatialPipe, form="grid_distortion", op=GridDistortion): ...
+
+
+class LabelCropPipe(NeedingPipe, form="label_crop", op=LabelCrop): ...
+
+
+class OrientationPipe(SpatialPipe, form="orientation", op=Orientation): ...
+
+
+class PadPipe(SpatialPipe, form="pad", op=Pad): ...
+
+
+class RandomCropPipe(SpatialPipe, form="random_crop", op=RandomCrop): ...
+
+
+class ResizePipe(SpatialPipe, form="resize", op=Resize): ...
+
+
+class Rotate90Pipe(SpatialPipe, form="rotate90", op=Rotate90): ...
+
+
+class RotatePipe(SpatialPipe, form="rotate", op=Rotate): ...
+
+
+class ShearPipe(SpatialPipe, form="shear", op=Shear): ...
+
+
+class SpacingPipe(SpatialPipe, form="spacing", op=Spacing): ...
+
+
+class TranslatePipe(SpatialPipe, form="translate", op=Translate): ...
+
+
+class ZoomPipe(SpatialPipe, form="zoom", op=Zoom): ...

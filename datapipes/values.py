@@ -1,3 +1,4 @@
+# ruff: noqa: D101  (the docstring of a form is that of its op)
 """Value pipes: each adds one value op to the patches of a sample.
 
 On a lazy sample this is lazy too: it happens in the batch's memory, after the one interpolation.
@@ -5,10 +6,10 @@ On a lazy sample this is lazy too: it happens in the batch's memory, after the o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..batching import ApplyValue
-from ..core.errors import VoxpipeError
 from ..core.validate import as_keys
 from ..graph import Pipe
 from ..intensity import (
@@ -35,38 +36,28 @@ from ..intensity import (
     Sharpen,
     ValueStep,
 )
-from .datapipe import PerItem, stream_name
-from .form import bound, form, signature_of, tell_mistakes
-from .forms import chained
+from .datapipe import stream_name
+from .op_pipe import OpPipe, tell_mistakes
 from .tensors import applied
 
-MORE = [("keys", None), ("name", "")]
 
-
-class ValuePipe(PerItem):
+class ValuePipe(OpPipe):
     """A pipe that applies one value op to the volumes of each sample.
 
-    ``keys`` names the volumes, by default all that are not labels, or all labels for an op
-    on labels. Subclasses are made by
-    ``value_form``.
+    ``keys`` names the volumes, by default all that are not labels, or all labels for an op on
+    labels. A form of your own: ``class InvertPipe(ValuePipe, form="invert", op=Invert): ...``.
     """
 
-    makes: ClassVar[Any] = None
-    """The op, a frozen dataclass."""
-    __signature__: ClassVar[Any]
+    keywords: ClassVar[Mapping[str, Any]] = {"keys": None, "name": ""}
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
-        cls = type(self)
-        arguments = bound(cls.chained, cls.__signature__, args, kwargs)
-        name, keys = arguments.pop("name", ""), arguments.pop("keys", None)
-        try:
-            op = cls.makes(**arguments)
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
+        arguments = self.arguments(args, kwargs)
+        op = self.make_op(arguments)
         tell_mistakes(op, self.origin)
-        self.keys = None if keys is None else as_keys(f"{cls.chained}(keys=)", keys)
-        self.stream_names = (stream_name(parent, name, cls.chained),)
+        name, keys = arguments.get("name", ""), arguments.get("keys")
+        self.keys = None if keys is None else as_keys(f"{self.chained}(keys=)", keys)
+        self.stream_names = (stream_name(parent, name, self.chained),)
         self.step = ValueStep(op, self.stream_names[0], self.origin, shared=bool(name))
 
     def instructions(self) -> tuple[ApplyValue, ...]:
@@ -78,37 +69,64 @@ class ValuePipe(PerItem):
         return applied(self.instructions(), item)
 
 
-def value_form(op: Any, module: str = __name__) -> Any:
-    """Return the pipe of a value op, registered under the op's name.
-
-    Parameters
-    ----------
-    op
-        The class of the op.
-    module
-        Where the pipe is found as ``<Op>Pipe``, so that it can be pickled.
-    """
-    return chained(op.name)(form(ValuePipe, op, module, signature_of(op, MORE)))
+class AnisotropyPipe(ValuePipe, form="anisotropy", op=Anisotropy): ...
 
 
-AnisotropyPipe = value_form(Anisotropy)
-BiasFieldPipe = value_form(BiasField)
-BlurPipe = value_form(Blur)
-BrightnessPipe = value_form(Brightness)
-ClampPipe = value_form(Clamp)
-ContrastPipe = value_form(Contrast)
-DropBoxesPipe = value_form(DropBoxes)
-DropChannelsPipe = value_form(DropChannels)
-GammaPipe = value_form(Gamma)
-LowResolutionPipe = value_form(LowResolution)
-MapValuesPipe = value_form(MapValues)
-MeanOfChannelsPipe = value_form(MeanOfChannels)
-NoisePipe = value_form(Noise)
-NormalizePipe = value_form(Normalize)
-OneHotPipe = value_form(OneHot)
-RemapLabelsPipe = value_form(RemapLabels)
-RescalePipe = value_form(Rescale)
-RescalePercentilesPipe = value_form(RescalePercentiles)
-RicianNoisePipe = value_form(RicianNoise)
-SelectChannelsPipe = value_form(SelectChannels)
-SharpenPipe = value_form(Sharpen)
+class BiasFieldPipe(ValuePipe, form="bias_field", op=BiasField): ...
+
+
+class BlurPipe(ValuePipe, form="blur", op=Blur): ...
+
+
+class BrightnessPipe(ValuePipe, form="brightness", op=Brightness): ...
+
+
+class ClampPipe(ValuePipe, form="clamp", op=Clamp): ...
+
+
+class ContrastPipe(ValuePipe, form="contrast", op=Contrast): ...
+
+
+class DropBoxesPipe(ValuePipe, form="drop_boxes", op=DropBoxes): ...
+
+
+class DropChannelsPipe(ValuePipe, form="drop_channels", op=DropChannels): ...
+
+
+class GammaPipe(ValuePipe, form="gamma", op=Gamma): ...
+
+
+class LowResolutionPipe(ValuePipe, form="low_resolution", op=LowResolution): ...
+
+
+class MapValuesPipe(ValuePipe, form="map_values", op=MapValues): ...
+
+
+class MeanOfChannelsPipe(ValuePipe, form="mean_of_channels", op=MeanOfChannels): ...
+
+
+class NoisePipe(ValuePipe, form="noise", op=Noise): ...
+
+
+class NormalizePipe(ValuePipe, form="normalize", op=Normalize): ...
+
+
+class OneHotPipe(ValuePipe, form="one_hot", op=OneHot): ...
+
+
+class RemapLabelsPipe(ValuePipe, form="remap_labels", op=RemapLabels): ...
+
+
+class RescalePipe(ValuePipe, form="rescale", op=Rescale): ...
+
+
+class RescalePercentilesPipe(ValuePipe, form="rescale_percentiles", op=RescalePercentiles): ...
+
+
+class RicianNoisePipe(ValuePipe, form="rician_noise", op=RicianNoise): ...
+
+
+class SelectChannelsPipe(ValuePipe, form="select_channels", op=SelectChannels): ...
+
+
+class SharpenPipe(ValuePipe, form="sharpen", op=Sharpen): ...

@@ -10,11 +10,21 @@ from typing import Any
 
 from ..core.errors import VolumeNotFound
 from .in_flight import MOST_REQUESTS
-from .location import file_system, public_name, remote_errors
+from .location import Secrets, file_system, public_name, remote_errors
 from .ranges import ReadRange, check_document
-from .redaction import Secrets
-from .remote_answers import MOST_WHOLE, Answer, Asked, Head, NoRanges, TooLong, WrongAnswer
-from .remote_failure import Failure, failure_of, has_expired, is_of_page
+from .remote_answers import (
+    MOST_WHOLE,
+    Answer,
+    Asked,
+    Failure,
+    Head,
+    NoRanges,
+    TooLong,
+    WrongAnswer,
+    failure_of,
+    has_expired,
+    is_of_page,
+)
 from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, health_of, version_of
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retried_here

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
+import os
+import threading
 from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
 
 # More than the connections that hide 50 ms at 60 MB/s for patches of 10 MB; less than what a
 # store calls a flood, times eight workers.
@@ -108,3 +115,122 @@ class InFlight:
             line.popleft()
             self._enter(wanted)
             turn.set_result(None)
+
+
+# Calls that wait, for an event loop: in threads that nobody waits for at the end of the process.
+#
+# A call that is given up goes on until its own limit, and what it returns is dropped. A thread that
+# waits in foreign code must not come back while the interpreter ends, so the exit waits a moment
+# for those that are under way.
+
+T = TypeVar("T")
+
+# As many as may be under way, and those that hang, given up, until their limit.
+MOST_THREADS = 192
+# For answers that are on their way at the exit, in seconds. One that hangs stays away.
+_EXIT_GRACE = 0.25
+
+
+class _Job(NamedTuple):
+    call: Callable[[], Any]
+    future: list[asyncio.Future[Any]]
+    """Taken out when the answer is handed over: it is the loop's from then on."""
+
+
+class _Done(NamedTuple):
+    future: asyncio.Future[Any]
+    found: Any
+    failed: BaseException | None
+
+
+class CallThreads:
+    """Threads that make calls for the event loop; started as they are needed, and kept.
+
+    Parameters
+    ----------
+    most
+        How many there are at most; more calls wait.
+    """
+
+    def __init__(self, most: int = MOST_THREADS) -> None:
+        self._most, self._owner = most, os.getpid()
+        self._lock = threading.Lock()
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._done: deque[_Done] = deque()
+        self._threads = self._free = self._under_way = 0
+        self._ended = False
+        self._woken = False
+
+    def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Begin a call; the future of the running loop gets what it returns or raises."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._free -= 1
+            starts = self._free < 0 and self._threads < self._most
+            if starts:
+                self._threads += 1
+                self._free += 1
+        if starts:
+            threading.Thread(target=self._work, name="voxpipe-get", daemon=True).start()
+        self._jobs.put(_Job(call, [future]))
+        return future
+
+    def finish(self) -> None:
+        """Begin no call any more, and wait a moment for those that are under way."""
+        self._ended = True
+        pause = threading.Event()
+        waited = 0.0
+        while self._owner == os.getpid() and self._under_way and waited < _EXIT_GRACE:
+            pause.wait(_EXIT_GRACE / 50)
+            waited += _EXIT_GRACE / 50
+
+    def _work(self) -> None:
+        while True:
+            call, future = self._jobs.get()
+            with self._lock:
+                self._under_way += 1
+            if not (self._ended or future[0].cancelled()):
+                loop = future[0].get_loop()
+                # No variable of this thread, which may be kept waiting for long right after this,
+                # holds the answer or the future that gets it.
+                self._done.append(_Done(future.pop(), *_answer(call)))
+                self._wake(loop)
+            del call, future
+            with self._lock:
+                self._under_way -= 1
+                self._free += 1
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have answers delivered: one wake for all that came meanwhile."""
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._woken = False
+        while self._done:
+            future, found, failed = self._done.popleft()
+            if future.done():
+                continue
+            if failed is None:
+                future.set_result(found)
+            else:
+                future.set_exception(failed)
+            del future, found, failed
+
+
+def _answer(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Return what a call returns, and what it raises, without the frames of this module."""
+    try:
+        return call(), None
+    except BaseException as error:
+        trace = error.__traceback__
+        error.__traceback__ = None if trace is None else trace.tb_next
+        del trace  # it holds this call, and would hold itself
+        return None, error
+
+
+THREADS = CallThreads()
+"""Those of this process."""
+atexit.register(THREADS.finish)

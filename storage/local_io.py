@@ -5,10 +5,110 @@ A decision, and the reason for it; nothing is opened here. All three give the sa
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import BinaryIO, Literal
 
-from .file_system import FileSystem
+# What kind of file system a file lies on, and whether that is this machine's own disk.
+#
+# Asked of ``/proc/self/mountinfo`` once per device; where there is none, nothing is known.
+
+# Those of which a page fault is a request to another machine or another process. mmap of 9p is
+# not even coherent.
+NETWORK_KINDS = frozenset(
+    {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs", "lustre"}
+    | {"nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf"}
+    | {"virtiofs", "vmhgfs", "wekafs"}
+)
+# A FUSE file system on a block device of this machine, e.g. NTFS.
+_FUSE_ON_A_DISK = "fuseblk"
+_MOUNTS = "/proc/self/mountinfo"
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """Where a file lies.
+
+    Examples
+    --------
+    >>> [FileSystem(kind).network for kind in ("ext4", "nfs4", "fuse.sshfs", "fuseblk", "")]
+    [False, True, True, False, False]
+    """
+
+    kind: str = ""
+    """As the kernel calls it, e.g. ``"ext4"``; empty where nobody tells."""
+    nvme: bool = False
+    """Whether it is on an NVMe disk of this machine."""
+
+    @property
+    def network(self) -> bool:
+        """Whether each access asks another machine, or a process that may ask one."""
+        fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
+        return self.kind in NETWORK_KINDS or (fuse and self.kind != _FUSE_ON_A_DISK)
+
+
+_KNOWN: dict[int, FileSystem] = {}
+"""By device number: one file system has one kind for as long as it is mounted."""
+
+
+def file_system_of(file: BinaryIO) -> FileSystem:
+    """Return the file system of an open file; one of no kind where nobody tells."""
+    return _known(os.fstat(file.fileno()).st_dev, file.name)
+
+
+def file_system_at(path: str) -> FileSystem:
+    """Return the file system of a path that exists."""
+    return _known(os.stat(path).st_dev, path)
+
+
+def _known(device: int, path: str) -> FileSystem:
+    if device not in _KNOWN:
+        _KNOWN[device] = _asked(os.path.realpath(path), device)
+    return _KNOWN[device]
+
+
+def _asked(path: str, device: int) -> FileSystem:
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            kind = kind_of(path, file.read())
+        disk = os.path.realpath(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    except OSError:
+        return FileSystem()
+    return FileSystem(kind, "/nvme" in disk)
+
+
+def kind_of(path: str, mounts: str) -> str:
+    r"""Return the kind of the file system that holds ``path``, of the text of a mountinfo file.
+
+    The last mount of the longest mount point counts: it covers those before it. The device
+    number would not do: overlays and btrfs give files another one than their mount.
+
+    Parameters
+    ----------
+    path
+        Absolute, without links.
+    mounts
+        Lines of proc(5): ``36 35 98:0 /root /mount/point options ... - kind source options``.
+
+    Examples
+    --------
+    >>> mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / /my\\040data rw - nfs4 host:/ rw"
+    >>> kind_of("/data/a.nii", mounts), kind_of("/my data/a.nii", mounts)
+    ('ext4', 'nfs4')
+    """
+    longest, kind = -1, ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4]).rstrip("/")
+        if (path == point or path.startswith(f"{point}/")) and len(point) >= longest:
+            longest, kind = len(point), after.split(" ")[0]
+    return kind
+
 
 IoMode = Literal["mmap", "pread", "direct"]
 IO_MODES = ("auto", "mmap", "pread", "direct")

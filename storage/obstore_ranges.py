@@ -21,12 +21,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import ForkUnsafe
-from .call_threads import THREADS
 from .content import content_key
 from .fsspec_ranges import CONNECTING, open_fsspec
-from .in_flight import MOST_REQUESTS
-from .remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
-from .remote_failure import Failure, failure_of, has_expired, is_of_page
+from .in_flight import MOST_REQUESTS, THREADS
+from .remote_answers import (
+    Answer,
+    Asked,
+    Failure,
+    Head,
+    NoRanges,
+    WrongAnswer,
+    failure_of,
+    has_expired,
+    is_of_page,
+)
 from .remote_objects import Entry, ObjectFacts
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Retry
@@ -325,12 +333,7 @@ class ObstoreRanges(RemoteRanges):
     async def ask_entry(self, key: str) -> Entry:
         """Ask for one object, in the words of a listing."""
         path = self._path(key)
-
-        def entry() -> Entry:
-            facts = self._facts(path)
-            return Entry(key, facts.size, facts.version)
-
-        here = entry if self._is_plain(path) else None
+        here = (lambda: self._facts(path).entry(key)) if self._is_plain(path) else None
         return await self._either(here, lambda other: other.ask_entry(key))
 
     async def ask_keys(self, prefix: str) -> list[str]:
@@ -403,9 +406,11 @@ class ObstoreRanges(RemoteRanges):
         # A web server need not know ranges.
         options = _options(asked, always=self._kind != "http")
         found = obstore.get(self._store(), path, options=options)
-        head = _head(found)
+        meta, (start, stop) = found.meta, found.range
+        written = meta["last_modified"].timestamp()
+        head = Head(start, stop, int(meta["size"]), meta["e_tag"] or "", written)
         asked.check(head)
-        return Answer(_body(found, head.stop - head.start), head)
+        return Answer(_body(found, stop - start), head)
 
     def _facts(self, path: str) -> ObjectFacts:
         import obstore
@@ -488,13 +493,6 @@ def _options(asked: Asked, *, always: bool) -> Any:
     if asked.condition:
         options["if_match"] = asked.condition
     return options
-
-
-def _head(found: Any) -> Head:
-    meta = found.meta
-    start, stop = found.range
-    written = meta["last_modified"]
-    return Head(start, stop, int(meta["size"]), meta["e_tag"] or "", written.timestamp())
 
 
 def _body(found: Any, expected: int) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 from ..core.errors import (
@@ -16,7 +18,63 @@ from ..core.errors import (
     VolumeError,
     VolumeReadError,
 )
-from .coalesce import coalesce
+
+Span = tuple[int, int]
+"""Half-open range of bytes."""
+
+
+def gap_worth(latency: float, bandwidth: float, under_way: int) -> int:
+    """Return the bytes between two spans that cost as much as one more request.
+
+    A request costs its latency, shared with those that are under way beside it; bytes for
+    nothing cost what the connection takes to send them.
+
+    Parameters
+    ----------
+    latency
+        Seconds until the first byte of an answer.
+    bandwidth
+        Bytes per second of one connection.
+    under_way
+        Requests that are under way at once.
+
+    Examples
+    --------
+    >>> gap_worth(30e-3, 60e6, 1), gap_worth(30e-3, 60e6, 48)
+    (1800000, 37500)
+    """
+    return round(latency * bandwidth / under_way)
+
+
+def coalesce(spans: Sequence[Span], gap: int, most: int) -> list[Span]:
+    """Join spans that lie at most ``gap`` bytes apart, up to ``most`` bytes in one.
+
+    Parameters
+    ----------
+    spans
+        Sorted by their beginning. They may overlap.
+    gap
+        Bytes between two spans that are worth reading for nothing.
+    most
+        Longest joined span. A single span may be longer.
+
+    Examples
+    --------
+    >>> coalesce([(0, 10), (12, 20), (90, 99)], gap=5, most=100)
+    [(0, 20), (90, 99)]
+    >>> coalesce([(0, 10), (10, 20)], gap=5, most=15)
+    [(0, 10), (10, 20)]
+    """
+    joined: list[Span] = []
+    for start, stop in spans:
+        if joined:
+            first, last = joined[-1]
+            if start - last <= gap and max(stop, last) - first <= most:
+                joined[-1] = (first, max(stop, last))
+                continue
+        joined.append((start, stop))
+    return joined
+
 
 # ``pread`` takes memory for all that it is asked for: a damaged index may ask for terabytes.
 _MOST_UNCHECKED = 4 * 1024**2
@@ -387,3 +445,68 @@ def read_joined(
     """Return the bytes of each range, neighbours in one request; see :class:`Joined`."""
     plan = Joined(ranges, gap, most)
     return plan.split(store.get_ranges(plan.requests))
+
+
+# How far apart ranges may lie to be read as one: what a read scheme says, where reads look for it.
+#
+# Schemes are agreed on per key. Whoever realizes patches lays out the table of all keys, and says
+# of which key the next reads are; a read without either goes by the store's own figures.
+
+KIB, MIB = 1024, 1024**2
+# Ranges closer than this are read as one, up to the longest run: what the kernel reads ahead, and
+# one round trip at 100 MB/s (zarr-python 3.3 has 1 and 16 MiB too).
+LOCAL_GAP, LOCAL_RUN = 64 * KIB, 4 * MIB
+REMOTE_GAP, REMOTE_RUN = MIB, 16 * MIB
+# What a file server over 10 Gb/s sends in one round trip is worth the gap.
+NETWORK_GAP, NETWORK_RUN = 512 * KIB, 16 * MIB
+
+
+class Joining(NamedTuple):
+    """When neighbouring ranges become one request. It changes requests, never voxels."""
+
+    gap: int
+    """Bytes between two ranges that are worth reading for nothing."""
+    longest: int
+    """Most bytes of one request; a range that is longer alone stays whole."""
+
+
+Table = Mapping[str, Joining]
+_TABLE: ContextVar[Table | None] = ContextVar("joinings", default=None)
+_KEY: ContextVar[str | None] = ContextVar("key", default=None)
+
+
+@contextmanager
+def using_joinings(table: Table) -> Iterator[None]:
+    """Let the reads of each key go by ``table`` inside the ``with`` block."""
+    token = _TABLE.set(table)
+    try:
+        yield
+    finally:
+        _TABLE.reset(token)
+
+
+@contextmanager
+def reads_of(key: str) -> Iterator[None]:
+    """Say that the reads inside the ``with`` block are those of one key of a sample."""
+    token = _KEY.set(key)
+    try:
+        yield
+    finally:
+        _KEY.reset(token)
+
+
+def joining(usual: Joining) -> Joining:
+    """Return what holds for a read that begins now, by default ``usual``.
+
+    Examples
+    --------
+    >>> with using_joinings({"image": Joining(0, 100)}):
+    ...     with reads_of("image"):
+    ...         image = joining(Joining(64, 1000))
+    ...     image, joining(Joining(64, 1000))
+    (Joining(gap=0, longest=100), Joining(gap=64, longest=1000))
+    """
+    table, key = _TABLE.get(), _KEY.get()
+    if table is None or key is None:
+        return usual
+    return table.get(key, usual)

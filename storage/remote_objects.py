@@ -10,16 +10,26 @@ from typing import Any, NamedTuple
 
 from ..core.redact import origin_of
 from .content import content_key
-from .location import public_name
+from .location import Secrets, public_name
 from .ranges import MOST_DOCUMENT_BYTES, ReadRange
-from .redaction import Secrets
 from .retry import Health, Retry, default_retry
-from .small_answers import DOCUMENTS
+from .small_object_cache import DOCUMENTS
 
 # What an object store sends during one round trip: a request costs as much as these bytes.
 GAP_BYTES = 1024**2
 # Bounds the memory of one request; several are under way at once.
 MOST_BYTES = 16 * 1024**2
+
+
+class Entry(NamedTuple):
+    """One object of a listing."""
+
+    key: str
+    """Below the root."""
+    size: int
+    """In bytes."""
+    version: str
+    """ETag or time of writing; empty where the store does not tell."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +46,9 @@ class ObjectFacts:
     """When it was written, in seconds since 1970 by the clock of the store; 0.0 where the store
     does not tell."""
 
-
-class Entry(NamedTuple):
-    """One object of a listing."""
-
-    key: str
-    """Below the root."""
-    size: int
-    """In bytes."""
-    version: str
-    """ETag or time of writing; empty where the store does not tell."""
+    def entry(self, key: str) -> Entry:
+        """Return the same as a listing tells it."""
+        return Entry(key, self.size, self.version)
 
 
 VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")

@@ -28,8 +28,20 @@ from ..core.errors import (
 from .in_flight import InFlight, Later
 from .location import redirect_of, s3_address
 from .ranges import ReadRange, check_document
-from .remote_answers import Answer, Asked, Gone, Head, OtherVersion, TooLong, WrongAnswer
-from .remote_failure import Failure, failure_of, has_expired, is_of_no_bucket, told_of
+from .remote_answers import (
+    Answer,
+    Asked,
+    Failure,
+    Gone,
+    Head,
+    OtherVersion,
+    TooLong,
+    WrongAnswer,
+    failure_of,
+    has_expired,
+    is_of_no_bucket,
+    told_of,
+)
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, hedged, retried
 
@@ -106,8 +118,7 @@ class RemoteRanges(RemoteObjects):
 
     async def ask_entry(self, key: str) -> Entry:
         """Ask once what a listing would say of one object; ``FileNotFoundError`` for a folder."""
-        facts = await self.ask_facts(key)
-        return Entry(key, facts.size, facts.version)
+        return (await self.ask_facts(key)).entry(key)
 
     async def ask_entries(self, most: int | None) -> list[Entry]:
         """Ask once for all objects; of more than ``most`` at least one more."""

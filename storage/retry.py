@@ -29,8 +29,7 @@ from ..core.errors import (
     TruncatedVolume,
     VolumeChanged,
 )
-from .remote_answers import Gone, OtherVersion
-from .remote_failure import Failure, failure_of, wants_pause
+from .remote_answers import Failure, Gone, OtherVersion, failure_of, wants_pause
 
 T = TypeVar("T")
 Clock = Callable[[], float]

@@ -15,8 +15,8 @@ from typing import Any
 from ..core.errors import BadHeader, CorruptVolume, VolumeNotFound
 from .ranges import RangeStore, ReadRange, check_document, check_whole, read_joined
 from .read_ahead import works_ahead
+from .remote import Seekable
 from .retry import read_anew
-from .seekable import Seekable
 
 # PKWARE's APPNOTE 4.3.7: signature, 22 bytes that the directory repeats, two lengths.
 _LOCAL = struct.Struct("<4s22xHH")

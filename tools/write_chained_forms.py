@@ -80,11 +80,18 @@ def maker_of(kind: type) -> Any:
     from voxpipe.datapipes import DataPipe
 
     for each in kind.__mro__:
-        if "__new__" in vars(each) and not issubclass(DataPipe, each):
+        made_anew = "__new__" in vars(each) and not issubclass(DataPipe, each)
+        if made_anew and not _passes_on(each.__new__):
             return each.__new__
         if "__init__" in vars(each):
             return each.__init__
     raise AssertionError(kind)
+
+
+def _passes_on(maker: Any) -> bool:
+    """Whether a function takes anything, and leaves it to another to say what."""
+    kinds = {one.kind for one in list(inspect.signature(maker).parameters.values())[1:]}
+    return kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 def annotation_text(annotation: Any, module: str, imports: Imports) -> str:
@@ -131,7 +138,7 @@ def method(name: str, kind: type, imports: Imports) -> str:
     """Return one method of the stub."""
     made_by_form = vars(kind).get("__signature__")
     if made_by_form is not None:
-        signature, module = made_by_form, vars(kind)["makes"].__module__
+        signature, module = made_by_form, vars(kind)["op_class"].__module__
         returned = kind.__mro__[1]
     else:
         maker = maker_of(kind)
@@ -143,7 +150,7 @@ def method(name: str, kind: type, imports: Imports) -> str:
     if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
     text = arguments(signature.replace(parameters=parameters), module, imports)
-    if made_by_form is None and "__new__" in vars(kind):
+    if made_by_form is None and maker.__name__ == "__new__":
         result = annotation_text(signature.return_annotation, module, imports)
     else:
         result = imports.add(returned.__module__, returned.__name__)

@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Affine, Grid, OrientedBox, Region
-from ..core.errors import BadHeader, SampleError, UnknownFormat
+from ..core import IO_COUNTERS, Affine, Grid, OrientedBox, Region
+from ..core.errors import (
+    BadHeader,
+    CorruptVolume,
+    OutOfVolume,
+    SampleError,
+    UnknownFormat,
+    VolumeChanged,
+    VolumeTooLarge,
+)
 from ..core.lru_cache import cached_property
+from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
-from .chunks.cuts import Cuts, Needed
-from .fetched import touch
+from .chunks.chunked_array import Cuts, Needed
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
 from .scheme import ReadScheme, Refused, StoreLayout
-from .voxels import Voxels, plain, refuse_unreadable
+from .voxels import Voxels, plain, refuse_unreadable, touch
 
 if TYPE_CHECKING:
     import torch
@@ -254,6 +262,59 @@ class Backend(ABC):
 
     def _shown(self, voxels: Voxels) -> Voxels:
         return replace(voxels, boolean=self.header.dtype.kind == "b")
+
+
+def counted_read(
+    backend: Backend, region: Region, channels: Channels, box: OrientedBox | None = None
+) -> Voxels:
+    """Return the voxels of a region, checked and entered in the tally.
+
+    Of chunked stores only those near the box.
+    """
+    size = region.size * (channels[1] - channels[0]) * backend.disk_dtype.itemsize
+    # A wrong header may speak of any size. A view costs nothing before it is touched.
+    if backend.access != "view" and 0 < usable_memory() < size:
+        raise VolumeTooLarge(
+            f"{region} of {backend.name}, of shape {backend.shape}, takes {size} bytes, and this "
+            f"process may use {usable_memory()}.",
+            do="Read smaller regions, or check the header.",
+        )
+    if backend.counts_below:
+        parts: Any = backend
+        found: Voxels = parts.read(region, channels, box)
+        return found
+    backend.check_version()
+    culling: Any = () if box is None or not backend.culls else (box,)
+    try:
+        touched = backend.touched_bytes(region, channels, *culling)
+        IO_COUNTERS.count(reads=1, bytes_read=touched)
+        voxels = backend.read(region, channels, *culling)
+    except CorruptVolume as error:
+        if isinstance(error, VolumeChanged) or backend.is_current:
+            raise
+        raise VolumeChanged(error.what, do=error.do) from error
+    shape = (channels[1] - channels[0], *region.shape)
+    # A kernel would take whatever lies behind: own backends are anybody's code.
+    if voxels.array.shape != shape:
+        raise BadHeader(
+            f"the backend {type(backend).__name__} of {backend.name} answered shape "
+            f"{voxels.array.shape} for {shape[0]} channels of {region}.",
+            do="read() returns Voxels of (C, i, j, k), and keeps every axis.",
+        )
+    if backend.header.dtype.kind == "b":
+        return replace(voxels, array=plain(voxels.array), boolean=True)
+    return voxels
+
+
+def check_inside(region: Region, shape: tuple[int, ...], name: str) -> None:
+    """Raise ``OutOfVolume`` where a region reaches outside."""
+    axes = zip(region, shape[1:], strict=False)
+    inside = region.is_empty or all(start >= 0 and stop <= n for (start, stop), n in axes)
+    if len(region.start) != len(shape) - 1 or not inside:
+        raise OutOfVolume(
+            f"{region} does not lie inside {name}, of shape {shape}.",
+            do="Intersect it with the volume first.",
+        )
 
 
 def needed_of(

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..storage.coalesce import gap_worth
 from ..storage.in_flight import MOST_REQUESTS
-from ..storage.joining import (
+from ..storage.ranges import (
     LOCAL_GAP,
     LOCAL_RUN,
     NETWORK_GAP,
     NETWORK_RUN,
     REMOTE_GAP,
     REMOTE_RUN,
+    gap_worth,
 )
 from .header import Access, Header, Triple
 

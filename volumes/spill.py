@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from ..core.errors import VolumeReadError
 from ..core.lru_cache import cached_property
-from ..storage.cache_directory import FAILING, cache_directory, read_kept, warn_unused, write_kept
 from ..storage.content import array_key, quick_key
-from ..storage.waiting import made_once
+from ..storage.disk_cache import FAILING, cache_directory, read_kept, warn_unused, write_kept
+from ..storage.locks import made_once
 from .backend import Backend, ViewBackend
 from .formats.npy import map_npy
 from .header import Header

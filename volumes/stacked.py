@@ -17,8 +17,7 @@ from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
 from ..storage.read_ahead import Closes, Tickets
-from .backend import Backend, Channels
-from .counted import counted_read
+from .backend import Backend, Channels, counted_read
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, Refused, StoreLayout
 from .voxels import Voxels

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,18 +17,34 @@ from numpy.typing import ArrayLike, NDArray
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import VolumeChanged, VolumeNotFound
 from .axis_map import AxisMap
-from .axis_mapped import AxisMappedSource, seen_through
-from .backend import Backend, as_array, as_tensor, content_of, needed_of
-from .chunks.cuts import Needed
-from .counted import check_inside, counted_read
-from .cut_out import cut_out
+from .axis_mapped import AxisMappedSource, StoredMaskSource, seen_through
+from .backend import (
+    Backend,
+    as_array,
+    as_tensor,
+    boxed,
+    check_inside,
+    content_of,
+    counted_read,
+    needed_of,
+)
+from .chunks.chunked_array import Needed
 from .handles import HANDLES, VERSIONS, Opened, backend_of
-from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
+from .header import (
+    Access,
+    Header,
+    Shape,
+    Triple,
+    affine_entries,
+    affine_matrix,
+    array_header,
+    given_affine,
+)
+from .index import index_ranges
 from .scheme import ReadScheme, Refused, StoreLayout
-from .source import LocatedSource, Options, Source, held_in_memory
+from .source import ArraySource, LocatedSource, Options, Source, held_in_memory
 from .source_of import source_of
 from .stacked import StackedSource
-from .stored_mask import StoredMaskSource
 from .voxels import Voxels, for_numpy
 
 if TYPE_CHECKING:
@@ -400,7 +417,7 @@ class Volume:
             The index is none of the above.
         """
         whole = self._backend() if self._data is None else self._loaded()
-        return Volume.of_source(cut_out(whole, item, self.affine, self.name), self.kind)
+        return Volume.of_source(_cut_out(whole, item, self.affine, self.name), self.kind)
 
     @property
     def data(self) -> torch.Tensor:
@@ -499,3 +516,81 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         for one in thing
     ]
     return StackedSource([part for several in parts for part in several.parts])
+
+
+def _cut_out(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:
+    """Return what an index selects, as a source in memory; its affine is that of the part."""
+    ranges = index_ranges(item, backend.shape, name)
+    channels, region, selection = boxed(ranges)
+    voxels = counted_read(backend, region, channels)
+    array = voxels.array[selection].copy(order="K")
+    if voxels.boolean:
+        array = array.view(np.bool_)
+    entries = affine_entries(affine @ _steps(ranges[1:]), name)
+    part = f"{name}[{', '.join(_range_text(r) for r in ranges)}]"
+    header = array_header(
+        array,
+        entries,
+        part,
+        slope=voxels.slope,
+        intercept=voxels.intercept,
+        tensor_dtype=backend.header.tensor_dtype,
+    )
+    return ArraySource(array, header, part)
+
+
+def _steps(ranges: tuple[range, ...]) -> Affine:
+    """Return the matrix from an index into the ranges to the index that stands there."""
+    steps = np.diag([*(float(r.step) for r in ranges), 1.0])
+    steps[:3, 3] = [r.start for r in ranges]
+    return steps
+
+
+def _range_text(r: range) -> str:
+    step = "" if r.step == 1 else f":{r.step}"
+    return f"{r[0]}:{r[-1] + (1 if r.step > 0 else -1)}{step}"
+
+
+def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
+    """Return where coarser levels of the same image lie; none where there are none.
+
+    Those of files whose metadata say so: OME-Zarr and NIfTI-Zarr by path or URL. May read the
+    header.
+
+    Parameters
+    ----------
+    volume
+        Any volume; one with an axis map has no levels, as the map speaks of its own sections.
+
+    Returns
+    -------
+    For each, the next level first, 4x4 float64: voxel index there to voxel index here.
+    """
+    if volume.located is None or volume.axis_map is not None:
+        return ()
+    return volume.probe().levels
+
+
+def at_level(volume: Volume, number: int) -> Volume:
+    """Return the level that is ``number`` steps coarser, 0 for the volume itself.
+
+    Its places in the world follow from the affine that the volume has, overridden or not.
+
+    Raises
+    ------
+    IndexError
+        There is no such level.
+    """
+    if number == 0:
+        return volume
+    levels = coarser_levels(volume)
+    located = volume.located
+    if located is None or not 0 < number <= len(levels):
+        msg = f"{volume.name} has {len(levels)} coarser levels, so 0 to that; got {number!r}"
+        raise IndexError(msg)
+    given = located.options.reader_kwargs
+    chosen = {**given, "level": given.get("level", 0) + number}
+    options = replace(located.options, affine=None, reader_kwargs=chosen)
+    # Not as the user wrote it: another process may run in another directory.
+    source = LocatedSource(located.path or located.location, options)
+    return Volume.of_source(source, volume.kind, volume.affine @ levels[number - 1])

@@ -152,3 +152,28 @@ def plain(array: NDArray[Any]) -> NDArray[Any]:
     Resampling kernels work on numbers, and torch has no arithmetic on bool.
     """
     return array.view(np.uint8) if array.dtype.kind == "b" else array
+
+
+# The smallest page of memory there is; where pages are larger, some are touched twice.
+_PAGE_BYTES = 4096
+
+
+def touch(array: NDArray[Any]) -> int:
+    """Look at one element of every page on which ``array`` lies; return its bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> touch(np.zeros((1, 64, 64, 64), np.int16))
+    524288
+    """
+    if array.size:
+        fastest = min(range(array.ndim), key=lambda axis: abs(array.strides[axis]) or _PAGE_BYTES)
+        step = max(1, _PAGE_BYTES // max(1, abs(array.strides[fastest])))
+        index = [slice(None)] * array.ndim
+        index[fastest] = slice(None, None, step)
+        array[tuple(index)].copy()
+        # A row may begin in the middle of a page and so end on one more.
+        index[fastest] = slice(-1, None)
+        array[tuple(index)].copy()
+    return array.nbytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...batching.failing import RAISE
+from ...batching.job import RAISE
 from ...core.memory import usable_memory
 from ...datapipes.datapipe import length, without_opening
 from ...graph import chained_name, describe, parents_of

@@ -10,7 +10,7 @@ from torch.utils.data import IterDataPipe
 
 from ...datapipes.datapipe import draws
 from ...datapipes.foreign import levels_of
-from ...datapipes.iter import BatchPatches, Flush, LazyPatches, OpenVolume, Realize
+from ...datapipes.iter import BatchPatches, Flush, OpenVolume, PatchSampler, Realize
 from ...graph import Cut, NoCut, Pipe, chained_name, traits_of
 
 Told: TypeAlias = "tuple[str, str] | None"
@@ -35,7 +35,7 @@ class Seen:
     """Whether patches, once they were cut, were shuffled or interleaved."""
     mixed_by: Pipe | None = None
     """The shuffle whose order this still is, with items at most left out or changed since."""
-    patches: LazyPatches | None = None
+    patches: PatchSampler | None = None
     """The last pipe that cut patches."""
     voxels: bool = False
     """Whether items hold voxels by now."""
@@ -73,7 +73,7 @@ def joined(parents: list[Seen], splits: bool) -> Seen:
 
 def after(pipe: Pipe, before: Seen) -> Seen:
     """Return what lies upstream of the next pipe."""
-    cuts, traits, name = isinstance(pipe, LazyPatches), traits_of(pipe), chained_name(pipe)
+    cuts, traits, name = isinstance(pipe, PatchSampler), traits_of(pipe), chained_name(pipe)
     keeps_order = traits.per_item or traits.filters or traits.watches
     mixes = shuffles(pipe) or name in ("interleave", "in_batch_shuffle")
     return Seen(
@@ -82,7 +82,7 @@ def after(pipe: Pipe, before: Seen) -> Seen:
         before.shuffled or shuffles(pipe),
         not cuts and (before.shuffled_patches or mixes),
         pipe if shuffles(pipe) else before.mixed_by if keeps_order else None,
-        pipe if isinstance(pipe, LazyPatches) else before.patches,
+        pipe if isinstance(pipe, PatchSampler) else before.patches,
         before.voxels or isinstance(pipe, (Realize, Flush, BatchPatches)),
         before.opened or isinstance(pipe, OpenVolume) or traits.opens,
         before.grouped or traits.group > 0,

@@ -21,7 +21,7 @@ from ...storage.decoded_cache import LOCK_TIMEOUT
 from ...storage.location import absolute_place, is_url
 from ...volumes import Volume
 from ...volumes.backend import Backend, needed_of
-from ...volumes.chunks.cuts import Needed
+from ...volumes.chunks.chunked_array import Needed
 from ...volumes.conversion.convert import version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.destination import destination_of

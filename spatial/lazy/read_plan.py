@@ -23,8 +23,8 @@ from ...core import Grid, OrientedBox, Region
 from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
-from ...volumes.chunks.cuts import Cuts, Needed
-from ...volumes.pyramid import at_level, coarser_levels
+from ...volumes.chunks.chunked_array import Cuts, Needed
+from ...volumes.volume import at_level, coarser_levels
 from ..ops.resample_to import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill

@@ -29,9 +29,9 @@ from ...core import Grid, Region
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache, cached_property
 from ...core.sample import parse_json
-from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key, content_key_now, version_key
-from ...storage.waiting import made_once
+from ...storage.disk_cache import cache_directory, read_kept, write_kept
+from ...storage.locks import made_once
 from ..ops.op import may_read
 from .mask_values import cells_of, mask_values, values_on
 from .patch import GridPatch

@@ -17,11 +17,11 @@ from voxpipe.batching.join_reads import JoinReads, Reader, joined, needed_chunks
 from voxpipe.batching.parts import _fetched, held
 from voxpipe.core import IO_COUNTERS, Sample
 from voxpipe.dataloader2 import volumes_of
+from voxpipe.datapipes.access_pattern import measure_access
 from voxpipe.datapipes.cost import cost_of
-from voxpipe.datapipes.demand import asked_of
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
-from voxpipe.diagnosing.reads import reads_of
+from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.graph import clone
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
@@ -188,7 +188,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     assert len(told) == len(read)
     size = sum(each.bytes for each in told)
 
-    measured = asked_of(pipe.batch_patches(1), seed, 0).demands["image"]
+    measured = measure_access(pipe.batch_patches(1), seed, 0).demands["image"]
     assert measured.chunks == len(read)
 
     cost = cost_of(pipe.batch_patches(1), seed, 0)
@@ -235,7 +235,7 @@ def test_all_who_ask_get_the_chunks_of_every_file(chain: str, stored: Callable[[
     assert chunks > 0
     assert done.reads == 2
     assert len(list(needed_chunks(first(pipe, seed)))) == chunks
-    assert asked_of(pipe.batch_patches(1), seed, 0).demands["image"].chunks == chunks
+    assert measure_access(pipe.batch_patches(1), seed, 0).demands["image"].chunks == chunks
     cost = cost_of(pipe.batch_patches(1), seed, 0)
     assert cost is not None
     assert (cost.reads, cost.bytes_read) == (2, done.bytes_read)

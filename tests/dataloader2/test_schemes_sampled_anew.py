@@ -9,7 +9,7 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
-from voxpipe.datapipes.demand import asked_of
+from voxpipe.datapipes.access_pattern import measure_access
 from voxpipe.volumes.negotiate import MADE
 
 LARGE = 10**9
@@ -66,7 +66,7 @@ def test_an_eager_chain_is_negotiated(folder: Path) -> None:
 def test_the_demand_is_what_is_read(folder: Path) -> None:
     """Voxels and chunks of the file, and the bytes of what is made between."""
     pipe = patches(folder).blur(1, keys="image").rotate(90).batch_patches(2)
-    asked = asked_of(pipe, 0, 0)
+    asked = measure_access(pipe, 0, 0)
     with vp.DataLoader2(pipe, seed=0) as loader:
         before = IO_COUNTERS.snapshot()
         list(loader)

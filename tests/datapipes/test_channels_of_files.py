@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.batching import gather
+from voxpipe.batching import collate as gather
 from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import (
@@ -19,7 +19,7 @@ from voxpipe.core.errors import (
     SampleError,
     UnopenedVolume,
 )
-from voxpipe.datapipes.demand import asked_of
+from voxpipe.datapipes.access_pattern import measure_access
 from voxpipe.spatial.lazy.patch_report import asks_voxels
 
 SHAPE = (12, 13, 14)
@@ -266,7 +266,7 @@ def test_the_store_of_files_of_two_grids_is_negotiated(brought):
     """Their layout is asked, too; a read of both in one array is refused."""
     pipe = brought.stack(("t1", "t2"), "image").lazy_patch(4)
 
-    found = asked_of(pipe.batch_patches(1), 0, 0)
+    found = measure_access(pipe.batch_patches(1), 0, 0)
 
     assert not found.unknown
     assert found.layouts["image"].itemsize == 2 + 2

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 import voxpipe as vp
-from voxpipe.datapipes.demand import LEAST_PLANS, asked_of
+from voxpipe.datapipes.access_pattern import LEAST_PLANS, measure_access
 
 
 def test_skipped_batches_take_no_time_from_measuring():
@@ -14,7 +14,7 @@ def test_skipped_batches_take_no_time_from_measuring():
     pipe = vp.from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4).batch_patches(2)
     slow = itertools.count(step=0.01)  # a hundredth of a second passes with each look
 
-    asked = asked_of(pipe, 0, 0, batches=90, clock=lambda: next(slow))
+    asked = measure_access(pipe, 0, 0, batches=90, clock=lambda: next(slow))
 
     assert asked.unknown == ""
     assert asked.demands["image"].items == 2
@@ -27,6 +27,6 @@ def test_a_slow_start_does_not_leave_one_patch_to_judge_by():
     looks = itertools.count(step=10.0)  # ten seconds pass with each look
 
     seen = []
-    asked_of(pipe, 0, 0, clock=lambda: seen.append(next(looks)) or seen[-1])
+    measure_access(pipe, 0, 0, clock=lambda: seen.append(next(looks)) or seen[-1])
 
     assert len(seen) == LEAST_PLANS + 1  # before each of them, and the one that ends it

@@ -13,7 +13,7 @@ import voxpipe as vp
 from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import SampleError
-from voxpipe.datapipes.demand import asked_of
+from voxpipe.datapipes.access_pattern import measure_access
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.spatial import Policy
 from voxpipe.spatial.lazy.lazy_patch import patches_of
@@ -228,7 +228,7 @@ def test_a_stack_is_kept_member_by_member(files: Any, tmp_path: Any) -> None:
     """``prepare`` writes them all; how they will lie is known before, and nothing is written."""
     pipe = of_members(files).cache(tmp_path, chunk=4)
 
-    asked = asked_of(pipe.lazy_patch(2).batch_patches(1), 0, 0)
+    asked = measure_access(pipe.lazy_patch(2).batch_patches(1), 0, 0)
 
     assert not asked.unknown
     assert asked.layouts["image"].chunk == (4, 4, 4)
@@ -256,7 +256,7 @@ def test_a_channel_of_a_copy_is_told_as_it_is_read(files: Any, tmp_path: Any) ->
     pipe = opened("list", files, apart=False, override=False).cache(tmp_path)
     sample = next(iter(pipe.unstack("image", KEYS)))
     assert list(needed_chunks(sample))
-    assert not asked_of(pipe.unstack("image", KEYS).batch_patches(1), 0, 0).unknown
+    assert not measure_access(pipe.unstack("image", KEYS).batch_patches(1), 0, 0).unknown
     assert not list(tmp_path.glob("*.zarr"))
     whole = next(iter(pipe))["image"]
     expected = whole.realize()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.batching import gather
+from voxpipe.batching import collate as gather
 from voxpipe.core.errors import LikelyLabel
 from voxpipe.datapipes.open_volume import looks_like_label
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.core.errors import SampleError
-from voxpipe.datapipes.form import form, signature_of
-from voxpipe.datapipes.values import MORE, ValuePipe
+from voxpipe.datapipes.values import ValuePipe
 from voxpipe.intensity import Drawn, Facts, ValueOp
 
 
@@ -56,9 +55,10 @@ class Where(ValueOp):
 
 def value_pipe(op: type, parent: Any) -> Any:
     """A pipe of an op that is not registered."""
-    made = form(ValuePipe, op, __name__, signature_of(op, MORE))
-    made.chained = op.name
-    return made(parent)
+
+    class Made(ValuePipe, op=op): ...
+
+    return Made(parent)
 
 
 def opened(shape: tuple[int, int, int] = (12, 10, 8)) -> Any:

@@ -46,9 +46,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 LATE = {"anisotropy", "blur", "low_resolution", "map_values", "sharpen"}
 """Those that cannot wait until after a later spatial pipe."""
 OPS = {
-    one.makes.name: one.makes
+    one.op_class.name: one.op_class
     for one in vars(values).values()
-    if getattr(one, "makes", None) is not None
+    if getattr(one, "op_class", None) is not None
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from voxpipe.core import Region, memory
 from voxpipe.core.errors import VolumeReadError
 from voxpipe.core.memory import usable_memory
-from voxpipe.storage.cache_directory import BUDGET_VARIABLE
+from voxpipe.storage.disk_cache import BUDGET_VARIABLE
 from voxpipe.volumes import Volume, close_volumes
 
 # Far above what the files hold, far below what hostile headers claim.

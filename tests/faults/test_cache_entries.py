@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
-from voxpipe.storage import check_sums
-from voxpipe.storage.cache_directory import cache_directory, own_folder, read_kept, write_kept
-from voxpipe.storage.waiting import open_lock
+from voxpipe.storage import disk_cache as check_sums
+from voxpipe.storage.disk_cache import cache_directory, own_folder, read_kept, write_kept
+from voxpipe.storage.locks import open_lock
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.catalog import bounding_box as occupied
 from voxpipe.volumes.catalog import histogram, statistics

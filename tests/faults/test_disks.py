@@ -22,7 +22,7 @@ from voxpipe.core.errors import (
     VolumeReadError,
 )
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
-from voxpipe.storage import check_sums
+from voxpipe.storage import disk_cache as check_sums
 from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
 from voxpipe.volumes.catalog import bounding_box as occupied
 from voxpipe.volumes.catalog import histogram, statistics

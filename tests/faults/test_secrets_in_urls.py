@@ -20,8 +20,7 @@ import voxpipe as vp
 from voxpipe.core.call_site import call_text
 from voxpipe.core.errors import VolumeReadError, VoxpipeError, add_location
 from voxpipe.core.redact import public_name, public_text, urls_in, used_name
-from voxpipe.storage.location import file_system, remote_errors
-from voxpipe.storage.redaction import Secrets
+from voxpipe.storage.location import Secrets, file_system, remote_errors
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes import Manifest, Volume, read_manifest, write_manifest
 from voxpipe.volumes.conversion.convert import Converted

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.storage.cache_directory import read_kept
-from voxpipe.storage.check_sums import is_sound
 from voxpipe.storage.decoded_cache import DecodedCache
+from voxpipe.storage.disk_cache import is_sound, read_kept
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.catalog import histogram, statistics
 from voxpipe.volumes.conversion import recached as converted_cache

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import voxpipe as vp
 from voxpipe.batching import Job
 from voxpipe.core import Sample
-from voxpipe.datapipes.demand import asked_of
-from voxpipe.reading_services.workers.affinity import Affinity, cases_of
+from voxpipe.datapipes.access_pattern import measure_access
+from voxpipe.reading_services.workers.pool import Affinity, cases_of
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.negotiate import negotiate
 from voxpipe.volumes.scheme import Budget, Demand, StoreLayout
@@ -272,7 +272,7 @@ def test_the_chain_says_how_many_visits_take_turns(folder):
     """Only where a turn is whole batches, and nothing is shuffled afterwards."""
     pipe = chain(folder, turns=False).parent
     asked = [
-        asked_of(other, 0, 0).demands["image"]
+        measure_access(other, 0, 0).demands["image"]
         for other in (
             pipe.interleave(visits=2, each=4).batch_patches(2),
             pipe.interleave(visits=2, each=1).batch_patches(2),

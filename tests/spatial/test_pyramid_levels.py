@@ -19,7 +19,7 @@ from voxpipe.spatial import Policy
 from voxpipe.volumes import Volume
 from voxpipe.volumes.catalog import bounding_box as occupied
 from voxpipe.volumes.catalog.bounding_box import Interest, occupied_box
-from voxpipe.volumes.pyramid import at_level, coarser_levels
+from voxpipe.volumes.volume import at_level, coarser_levels
 
 SHAPE = (48, 40, 32)
 RANGE = 1000.0

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from voxpipe.core import Region
 from voxpipe.core.errors import CorruptVolume
+from voxpipe.storage.decompress import most_between, un_bzip2, un_lzma, zstd_most_bytes
 from voxpipe.volumes import Volume
-from voxpipe.volumes.chunks.bounded import most_between, un_bzip2, un_lzma, zstd_most_bytes
 
 CHUNK = 16 * 16 * 8 * 2
 HUGE = 64 * 1024**2

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from nifti_files import write_nifti
 
-from voxpipe.storage.cache_directory import read_kept
 from voxpipe.storage.content import array_key
 from voxpipe.storage.decoded_cache import DecodedCache
+from voxpipe.storage.disk_cache import read_kept
 from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
 from voxpipe.volumes.catalog import stamps, statistics
 

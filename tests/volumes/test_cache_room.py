@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 
-from voxpipe.storage.cache_room import converted_held, make_room
-from voxpipe.storage.decoded_cache import DecodedCache
+from voxpipe.storage.decoded_cache import DecodedCache, converted_held, make_room
 from voxpipe.volumes.conversion.recached import ConvertedCache
 
 

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from voxpipe.storage.call_threads import CallThreads
+from voxpipe.storage.in_flight import CallThreads
 
 
 def slow_to_go_on(loop, monkeypatch):

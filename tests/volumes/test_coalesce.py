@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.storage.coalesce import coalesce
+from voxpipe.storage.ranges import coalesce
 
 SPANS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 30))).map(
     lambda pairs: sorted((start, start + length) for start, length in pairs)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.volumes.chunks.cuts import Cuts
+from voxpipe.volumes.chunks.chunked_array import Cuts
 
 LENGTHS = st.integers(1, 12)
 

@@ -22,8 +22,8 @@ from reference_files import REFERENCES, collect, contents
 
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeReadError
-from voxpipe.storage.cache_directory import BUDGET_VARIABLE
-from voxpipe.volumes import Volume, close_volumes, counted
+from voxpipe.storage.disk_cache import BUDGET_VARIABLE
+from voxpipe.volumes import Volume, backend, close_volumes
 
 # All of what is promised, and a sample of it for every day.
 FULL, SAMPLE = (50, 200), (4, 12)
@@ -248,7 +248,7 @@ def claims(folder):
 
 def test_more_voxels_than_memory_are_refused(tmp_path, monkeypatch):
     """A sparse file may say so and be right: a region is read, all of it is not."""
-    monkeypatch.setattr(counted, "usable_memory", lambda: 2**30)
+    monkeypatch.setattr(backend, "usable_memory", lambda: 2**30)
     for path in claims(tmp_path):
         volume = Volume(path)
 

@@ -10,8 +10,8 @@ import pytest
 
 from voxpipe.core.errors import CacheBusy, CacheTooSmall, CacheUnused, VolumeError
 from voxpipe.storage import decoded_cache
-from voxpipe.storage.cache_directory import cache_budget, cache_directory
 from voxpipe.storage.decoded_cache import DecodedCache
+from voxpipe.storage.disk_cache import cache_budget, cache_directory
 
 
 @pytest.fixture

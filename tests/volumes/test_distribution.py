@@ -12,7 +12,7 @@ from zarr_files import write_v2
 
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import VolumeError
-from voxpipe.storage.cache_directory import read_kept, write_kept
+from voxpipe.storage.disk_cache import read_kept, write_kept
 from voxpipe.volumes import Volume, volume_statistics
 from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.catalog.distribution import Distribution

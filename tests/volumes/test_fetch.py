@@ -11,7 +11,7 @@ from nifti_files import AFFINE
 from voxpipe.core import IO_COUNTERS, ChunkGrid, Region
 from voxpipe.core.errors import OutOfVolume
 from voxpipe.volumes import Volume
-from voxpipe.volumes.fetched import touch
+from voxpipe.volumes.voxels import touch
 
 SHAPE, CHUNK = (12, 10, 9), (4, 4, 4)
 PART = Region((3, 0, 5), (6, 4, 9))

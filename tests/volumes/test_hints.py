@@ -11,9 +11,9 @@ import tifffile
 import voxpipe as vp
 from voxpipe.batching import Job
 from voxpipe.core import Region
-from voxpipe.reading_services.workers.ahead import tickets_of
-from voxpipe.storage import hints
-from voxpipe.storage.box_blocks import Blocks
+from voxpipe.reading_services.workers.inbox import tickets_of
+from voxpipe.storage import file_reader as hints
+from voxpipe.storage.file_reader import Blocks
 from voxpipe.volumes import Volume, close_volumes
 
 pytestmark = pytest.mark.skipif(

@@ -15,11 +15,9 @@ from numpy.lib.stride_tricks import as_strided
 from voxpipe.core import Region
 from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
-from voxpipe.storage.box_blocks import Blocks
-from voxpipe.storage.file_reader import ALIGNMENT
-from voxpipe.storage.file_system import FileSystem
-from voxpipe.storage.joining import Joining, reads_of, using_joinings
-from voxpipe.storage.local_io import choose_io
+from voxpipe.storage.file_reader import ALIGNMENT, Blocks
+from voxpipe.storage.local_io import FileSystem, choose_io
+from voxpipe.storage.ranges import Joining, reads_of, using_joinings
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels
 

@@ -14,7 +14,7 @@ from reference_files import REFERENCES, collect
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
-from voxpipe.storage.coalesce import coalesce
+from voxpipe.storage.ranges import coalesce
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import raw as raw_backends
 from voxpipe.volumes.formats.metaimage import parse_metaimage

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core.errors import BudgetExceeded, VoxpipeError
 from voxpipe.spatial import UniformRegion
-from voxpipe.storage.joining import LOCAL_GAP, REMOTE_GAP
+from voxpipe.storage.ranges import LOCAL_GAP, REMOTE_GAP
 from voxpipe.volumes.header import IDENTITY, Header
 from voxpipe.volumes.negotiate import (
     BATCHES,

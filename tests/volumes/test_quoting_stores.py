@@ -9,9 +9,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from voxpipe.core.errors import StoreUnavailable, VolumeError
 from voxpipe.storage import retry
 from voxpipe.storage.fsspec_ranges import SerialFsspecRanges
+from voxpipe.storage.locks import RemoteLease
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import open_remote
-from voxpipe.storage.remote_lease import RemoteLease
 from voxpipe.storage.retry import Retry
 from voxpipe.volumes import Manifest, read_manifest, write_manifest
 from voxpipe.volumes.conversion.destination import RemoteDestination

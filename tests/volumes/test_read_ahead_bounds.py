@@ -9,7 +9,7 @@ import pytest
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.read_ahead import AHEAD, ReadAhead, Tickets
 from voxpipe.storage.remote import open_remote
-from voxpipe.volumes.chunks.chunk_map import Lookup
+from voxpipe.volumes.chunks.chunked_array import Lookup
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
 
 CONTENT = os.urandom(1_000_000)

@@ -26,9 +26,8 @@ from voxpipe.core.errors import (
 from voxpipe.storage.fsspec_ranges import FsspecRanges
 from voxpipe.storage.obstore_ranges import ObstoreRanges
 from voxpipe.storage.ranges import ReadRange
-from voxpipe.storage.remote import open_remote
+from voxpipe.storage.remote import RemoteFile, open_remote
 from voxpipe.storage.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
-from voxpipe.storage.remote_file import RemoteFile
 from voxpipe.storage.retry import MOST_MISSING, MOST_WRONG, Retry
 from voxpipe.volumes import Volume, read_manifest
 

@@ -12,8 +12,8 @@ from voxpipe.storage import remote_ranges
 from voxpipe.storage.fsspec_ranges import with_defaults
 from voxpipe.storage.in_flight import InFlight
 from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.remote import RemoteFile
 from voxpipe.storage.remote_answers import Answer
-from voxpipe.storage.remote_file import RemoteFile
 from voxpipe.storage.remote_objects import ObjectFacts
 from voxpipe.storage.remote_ranges import RemoteRanges
 from voxpipe.volumes.catalog import find

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.storage import retry
-from voxpipe.storage.redaction import Secrets
-from voxpipe.storage.remote_answers import NoRanges, WrongAnswer
-from voxpipe.storage.remote_failure import Failure, failure_of
+from voxpipe.storage.location import Secrets
+from voxpipe.storage.remote_answers import Failure, NoRanges, WrongAnswer, failure_of
 from voxpipe.storage.retry import (
     Attempts,
     Health,

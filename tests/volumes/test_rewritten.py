@@ -17,8 +17,7 @@ import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeChanged
 from voxpipe.storage.ranges import ReadRange
-from voxpipe.storage.remote import open_remote
-from voxpipe.storage.remote_file import RemoteFile
+from voxpipe.storage.remote import RemoteFile, open_remote
 from voxpipe.volumes import Volume, close_volumes
 
 PART = Region((0, 0, 0), (12, 10, 9))

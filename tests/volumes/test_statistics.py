@@ -11,7 +11,7 @@ from zarr_files import write_v2
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VolumeError
-from voxpipe.storage.cache_directory import read_kept
+from voxpipe.storage.disk_cache import read_kept
 from voxpipe.volumes import Volume, close_volumes, volume_statistics
 from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.catalog.statistics import slabs

@@ -11,7 +11,7 @@ import pytest
 from nifti_files import numbered, write_nifti
 
 from voxpipe.core.errors import CacheBusy, DestinationBusy, VolumeError, VolumeReadError
-from voxpipe.storage.remote_lease import RemoteLease
+from voxpipe.storage.locks import RemoteLease
 from voxpipe.volumes import Volume, close_volumes, convert
 from voxpipe.volumes.conversion import destination
 

@@ -14,7 +14,7 @@ from voxpipe.core.errors import CorruptVolume, VolumeError
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.lazy import patch_facts
 from voxpipe.storage.content import content_key_now
-from voxpipe.storage.waiting import made_once
+from voxpipe.storage.locks import made_once
 from voxpipe.volumes import (
     AxisMap,
     Volume,

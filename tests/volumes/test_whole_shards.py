@@ -16,15 +16,14 @@ from s3_server import Fault
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import AccessDenied, CorruptVolume, StoreUnavailable
-from voxpipe.reading_services.epochs import running
+from voxpipe.reading_services import reading_service as running
 from voxpipe.storage import obstore_ranges
 from voxpipe.storage.in_flight import InFlight, Later
 from voxpipe.storage.ranges import ReadRange
-from voxpipe.storage.read_ahead import AHEAD
-from voxpipe.storage.shared_answers import SharedAnswers
-from voxpipe.storage.small_answers import SMALL_BYTES
+from voxpipe.storage.read_ahead import AHEAD, SharedAnswers
+from voxpipe.storage.small_object_cache import SMALL_BYTES
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunks.bringing import MOSTLY, mostly_asked
+from voxpipe.volumes.chunks.ranged_chunks import MOSTLY, mostly_asked
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (64, 32, 32)

@@ -20,11 +20,10 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
-from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key, content_key_now, version_key
-from ...storage.waiting import made_once
-from ..pyramid import at_level, coarser_levels
-from ..volume import Volume
+from ...storage.disk_cache import cache_directory, read_kept, write_kept
+from ...storage.locks import made_once
+from ..volume import Volume, at_level, coarser_levels
 from ..voxels import plain
 from .statistics import SLAB_VOXELS, slabs
 

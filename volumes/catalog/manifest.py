@@ -22,7 +22,7 @@ import numpy as np
 from ...core.errors import BadManifest, VolumeNotFound
 from ...core.redact import origin_of, used_name
 from ...core.sample import parse_json
-from ...storage.cache_directory import write_beside
+from ...storage.disk_cache import write_beside
 from ...storage.location import (
     absolute_place,
     file_system,

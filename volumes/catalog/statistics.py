@@ -22,9 +22,9 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
-from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key_now, version_key
-from ...storage.waiting import made_once
+from ...storage.disk_cache import cache_directory, read_kept, write_kept
+from ...storage.locks import made_once
 from ..volume import Volume
 from .distribution import Distribution
 

@@ -28,9 +28,9 @@ from ...core.errors import (
     VoxpipeError,
 )
 from ...core.sample import case_of
-from ...storage.cache_directory import CLOSED, FAILING, FULL
 from ...storage.content import content_key
 from ...storage.decoded_cache import LOCK_TIMEOUT
+from ...storage.disk_cache import CLOSED, FAILING, FULL
 from ...storage.location import absolute_place, is_url, public_name
 from ..backend import content_of
 from ..catalog.find import plain_name

@@ -22,8 +22,7 @@ from typing import Any, BinaryIO, Protocol
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
 from ...core.sample import parse_json
-from ...storage.cache_directory import sync_folder
-from ...storage.check_sums import boot, sync_files
+from ...storage.disk_cache import boot, sync_files, sync_folder
 from ...storage.location import (
     absolute_place,
     file_system,
@@ -31,9 +30,8 @@ from ...storage.location import (
     public_name,
     remote_errors,
 )
+from ...storage.locks import LEASE_SECONDS, RemoteLease, lock, open_lock
 from ...storage.ranges import open_regular
-from ...storage.remote_lease import LEASE_SECONDS, RemoteLease
-from ...storage.waiting import lock, open_lock
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
 

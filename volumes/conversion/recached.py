@@ -30,22 +30,31 @@ from ...core.errors import (
     VolumeError,
     VoxpipeError,
 )
-from ...storage.cache_directory import (
+from ...storage.content import content_key, opened_key
+from ...storage.decoded_cache import (
+    CONVERTED,
+    LOCK_TIMEOUT,
+    LOCKS,
+    converted_held,
+    decoded_held,
+    make_room,
+    size_of,
+)
+from ...storage.disk_cache import (
     BUDGET_VARIABLE,
     CLOSED,
     FAILING,
+    SUMS,
     cache_budget,
     cache_directory,
+    is_sound,
     make_directory,
     own_folder,
+    seal,
     warn_unused,
 )
-from ...storage.cache_room import CONVERTED, LOCKS, converted_held, decoded_held, make_room, size_of
-from ...storage.check_sums import SUMS, is_sound, seal
-from ...storage.content import content_key, opened_key
-from ...storage.decoded_cache import LOCK_TIMEOUT
+from ...storage.locks import open_lock
 from ...storage.ranges import LocalRanges, ReadRange
-from ...storage.waiting import open_lock
 from ..backend import Backend, Channels
 from ..chunks.chunk_cache import CHUNKS
 from ..formats.zarr_array import open_node

@@ -38,17 +38,16 @@ from ...core.errors import (
     VolumeNotFound,
     VoxpipeError,
 )
-from ...storage.cache_directory import cache_budget, cache_directory
-from ...storage.compressed_streams import copy
 from ...storage.content import content_key
 from ...storage.decoded_cache import DecodedCache
+from ...storage.decompress import copy
+from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.location import remote_errors
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunked_array import ChunkedArray, Index
-from ..chunks.cuts import Cuts
+from ..chunks.chunked_array import ChunkedArray, Cuts, Index
 from ..header import IDENTITY, Header
 from ..voxels import Voxels, refuse_unreadable
 from .chunked_backend import ChunkedBackend, OneRemoteFile, plain_layout

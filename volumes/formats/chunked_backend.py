@@ -13,10 +13,9 @@ from ...core import OrientedBox, Region
 from ...core.errors import BadHeader
 from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closes
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ..backend import Backend, Channels
-from ..chunks.chunked_array import ChunkedArray
-from ..chunks.cuts import Needed
+from ..chunks.chunked_array import ChunkedArray, Needed
 from ..header import Header, Shape, Triple
 from ..voxels import Voxels, plain
 

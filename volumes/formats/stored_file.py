@@ -23,7 +23,7 @@ from ...core.lru_cache import cached_property
 from ...storage.content import content_key
 from ...storage.location import is_url, public_name
 from ...storage.ranges import Folder, leads_outside
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ..backend import Backend
 from ..registry import BackendRequest
 from .local_file import file_stamp, is_changed_since, open_local, stamp_of

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Affine
 from ...core.errors import BadHeader, TruncatedVolume
-from ...storage.compressed_streams import copy, decompress
+from ...storage.decompress import copy, decompress
 from ..backend import Backend
 from .raw import DecodedRaw, RawHeader
 from .stored_file import StoredFile

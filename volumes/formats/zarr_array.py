@@ -19,15 +19,12 @@ from ...core import Region
 from ...core.call_site import shorten
 from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, VolumeNotFound
 from ...core.sample import parse_json
-from ...storage.coalesce import Span
-from ...storage.ranges import LocalRanges, RangeStore, ReadRange
+from ...storage.ranges import LocalRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
-from ..chunks.bringing import forget_bytes
 from ..chunks.chunk_cache import ChunkCache
-from ..chunks.chunk_map import Lookup
-from ..chunks.chunked_array import ChunkedArray, Index
-from ..chunks.ranged_chunks import RangedChunks
+from ..chunks.chunked_array import ChunkedArray, Index, Lookup
+from ..chunks.ranged_chunks import RangedChunks, forget_bytes
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
 

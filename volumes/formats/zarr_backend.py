@@ -28,21 +28,19 @@ from ...core.errors import (
 )
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
-from ...storage.file_system import file_system_at
+from ...storage.local_io import file_system_at
 from ...storage.location import remote_errors
 from ...storage.ranges import LocalRanges, cannot_open
 from ...storage.read_ahead import Closes
-from ...storage.remote import open_remote
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile, open_remote
 from ...storage.remote_objects import RemoteObjects
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING, read_anew
-from ...storage.small_answers import DOCUMENTS
+from ...storage.small_object_cache import DOCUMENTS
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.cuts import Cuts, Needed
-from ..fetched import fetch_chunks
+from ..chunks.chunked_array import Cuts, Needed
 from ..header import Header, Triple
 from ..scheme import StoreLayout
 from ..voxels import Voxels, plain, refuse_unreadable
@@ -53,6 +51,7 @@ from .zarr_image import image_of
 from .zarr_nodes import (
     METADATA_FILES,
     check_folder,
+    fetch_chunks,
     open_ranges_node,
     place_of,
     store_key,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..chunks.bounded import (
+from ...storage.decompress import (
     check_most,
     inflated,
     most_between,

@@ -23,8 +23,8 @@ from zarr.core.buffer import Buffer, BufferPrototype
 
 from ...core.errors import BadHeader, CorruptVolume
 from ...core.sample import parse_json
+from ...storage.decompress import most_between
 from ...storage.ranges import RangeStore, ReadRange
-from ..chunks.bounded import most_between
 from ..chunks.ranged_chunks import stored_bytes
 from .zarr_codecs import BOUNDED, undone
 from .zarr_metadata import MOST_CHUNK_BYTES, Codec, codec_v2, codec_v3

@@ -1,0 +1,249 @@
+"""Adapters that fuse: spatial pipes into one plan, reads of neighbours into one."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+
+from ..datapipes.choices import ChoicePipe
+from ..datapipes.iter import (
+    BatchPatches,
+    Cache,
+    Flush,
+    FusedSpatial,
+    Realize,
+    SpatialPipe,
+    ValuePipe,
+)
+from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
+from ..spatial import Step
+from ..spatial.ops.op import displaces
+from ..spatial.plans.stages import BY_NUMPY, KERNEL_DISPLACEMENTS
+from .adapter import Adapter
+from .profile import Timed
+
+
+def left_to_numpy(site: Site) -> Refused | None:
+    """Refuse a pipe that displaces voxels after as many others in its plan as the kernel does."""
+    mine = _displacing(site.pipe)
+    names = [*_upstream(site.pipe), *mine]
+    if not mine or len(names) <= KERNEL_DISPLACEMENTS:
+        return None
+    return Refused(f"{', '.join(names)} meet in one plan: {BY_NUMPY}")
+
+
+def _upstream(pipe: Pipe) -> list[str]:
+    """Return the displacing steps upstream in the same plan, the first one first.
+
+    A pipe after which voxels are sampled anew begins a plan, of some volumes at least.
+    """
+    names: list[str] = []
+    while len(parents := parents_of(pipe)) == 1 and not _begins_a_plan(parents[0]):
+        (pipe,) = parents
+        names = [*_displacing(pipe), *names]
+    return names
+
+
+def _displacing(pipe: Pipe) -> list[str]:
+    return [step.stream_name for step in _steps(pipe) if displaces(step.op)]
+
+
+def _steps(pipe: Pipe) -> Sequence[Step]:
+    if isinstance(pipe, ChoicePipe):
+        return () if pipe.adding is None else pipe.adding.steps
+    if isinstance(pipe, FusedSpatial) or (isinstance(pipe, SpatialPipe) and pipe.is_step):
+        return pipe.steps
+    return ()
+
+
+def _begins_a_plan(pipe: Pipe) -> bool:
+    if isinstance(pipe, (Cache, Flush)):
+        return pipe.keys is None
+    if isinstance(pipe, ValuePipe):
+        return not pipe.step.op.commutes
+    change = pipe.change if isinstance(pipe, ChoicePipe) else None
+    return change is not None and not change.step.op.commutes
+
+
+_LOG = logging.getLogger("voxpipe.fusion")
+
+Pair = tuple[Pipe, Pipe]
+
+
+class FuseSpatial(Adapter):
+    """Merge neighbouring spatial pipes, and realize straight into the batch's memory.
+
+    ::
+
+        lazy_patch                     lazy_patch
+        rotate                   →     rotate + flip
+        flip                           batch_patches ← straight into the batch
+        realize
+        batch_patches
+
+    Each volume of a sample is then read once and interpolated once, and no tensor of a
+    single patch exists. Items and draws stay the same. Give it before ``Profile``: a
+    timed pipe between two spatial ones keeps them apart, and the refusal says so.
+
+    What was fused and what was refused, with the reason, is in the ``changes`` of what
+    ``rewrite`` returns and in a loader's ``explain()``; and it is logged under
+    ``"voxpipe.fusion"`` at level DEBUG.
+    """
+
+    def rules(self) -> Sequence[Rule]:
+        """Return the four rules, and one that only tells what the kernel will not do."""
+        return (
+            Rule("fuse spatial", _neighbours, _fused),
+            Rule("change values lazily", _realized_before_values, _changed_lazily),
+            Rule("realize in the batch", _realized_before_batch, _realized_in_batch),
+            Rule("straight into the batch", _batch_of_lazy_samples, _straight),
+            Rule("resample by the kernel", left_to_numpy, _straight),
+        )
+
+    def rewrite(self, pipe: Pipe) -> Rewritten:
+        """Return the graph after the rules, with what they did and refused; and log that."""
+        rewritten = super().rewrite(pipe)
+        for change in rewritten.changes:
+            _LOG.debug("%s", change)
+        return rewritten
+
+
+def _neighbours(site: Site) -> Pair | Refused | None:
+    """Two spatial pipes, one feeding only the other."""
+    second = site.pipe
+    if isinstance(second, ChoicePipe) and second.adding:
+        return _kept_apart(second.parent)
+    if not isinstance(second, SpatialPipe):
+        return None
+    first = second.parent
+    if isinstance(first, Timed) and isinstance(first.parent, (SpatialPipe, FusedSpatial)):
+        return Refused("a timed pipe stands between; give FuseSpatial before Profile")
+    if not isinstance(first, (SpatialPipe, FusedSpatial)):
+        return _kept_apart(first)
+    for pipe in (first, second):
+        if isinstance(pipe, SpatialPipe) and not pipe.is_step:
+            return Refused(f"{pipe.describe()} {pipe.stands_apart}")
+    if site.is_shared(first):
+        return Refused(f"{first.describe()} has another reader")
+    return first, second
+
+
+def _kept_apart(pipe: Pipe) -> Refused | None:
+    """Return why a spatial pipe that reads ``pipe`` begins a plan of its own, if it does."""
+    by, moved = "", False
+    while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timed)):
+        by = _breaking(pipe) or by
+        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.adding)
+        pipe = pipe.parent
+    if not by or not (moved or isinstance(pipe, (SpatialPipe, FusedSpatial))):
+        return None
+    return Refused(f"{by} stands before it, so voxels are sampled anew after that")
+
+
+def _breaking(pipe: Pipe) -> str:
+    """Return what of a pipe makes later spatial ops wait, or nothing."""
+    if isinstance(pipe, (Cache, Flush)):
+        return describe(pipe)
+    if isinstance(pipe, ValuePipe):
+        return "" if pipe.step.op.commutes else describe(pipe)
+    change = pipe.change if isinstance(pipe, ChoicePipe) else None
+    if change is None or change.step.op.commutes:
+        return ""
+    return f"{change.step.op.waited_for}, {describe(pipe)},"
+
+
+def _fused(pair: Pair) -> Pipe:
+    first, second = pair
+    assert isinstance(first, (SpatialPipe, FusedSpatial))
+    assert isinstance(second, SpatialPipe)
+    return FusedSpatial.joining(first, second)
+
+
+def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
+    if not isinstance(site.pipe, reader):
+        return None
+    parent = parents_of(site.pipe)[0]
+    if not isinstance(parent, Realize):
+        return None
+    if site.is_shared(parent):
+        return Refused("realize() has another reader, which needs the tensors")
+    return parent, site.pipe
+
+
+def _realized_before_values(site: Site) -> Pair | Refused | None:
+    """Return what makes the same of a patch, whether or not there is a volume around it."""
+    found = _realized_before(site, ValuePipe)
+    if not isinstance(found, tuple):
+        return found
+    assert isinstance(site.pipe, ValuePipe)
+    op = site.pipe.step.op
+    if op.looks_around:
+        why = "looks at voxels around a patch, of which realize() leaves none"
+        return Refused(f"{op.name} {why}; put it before realize()")
+    if not op.commutes:
+        return Refused(f"{op.name} does not treat every voxel alike; put it before realize()")
+    return found
+
+
+def _changed_lazily(pair: Pair) -> Pipe:
+    realize, values = pair
+    return with_parents(realize, [with_parents(values, parents_of(realize))])
+
+
+def _realized_before_batch(site: Site) -> Pair | Refused | None:
+    return _realized_before(site, BatchPatches)
+
+
+def _realized_in_batch(pair: Pair) -> Pipe:
+    realize, batch = pair
+    return with_parents(batch, parents_of(realize))
+
+
+def _batch_of_lazy_samples(site: Site) -> Pipe | None:
+    pipe = site.pipe
+    if not isinstance(pipe, BatchPatches) or pipe.straight or isinstance(pipe.parent, Realize):
+        return None
+    return pipe
+
+
+def _straight(pipe: Pipe) -> Pipe:
+    twin = copy.copy(pipe)
+    assert isinstance(twin, BatchPatches)
+    twin.straight = True
+    return twin
+
+
+class FuseReads(Adapter):
+    """Read what patches of the same volume in one batch need together.
+
+    Patches that lie beside or over each other become one read of the block around them, as long as
+    that takes no more chunks than they take one by one, and no more than 64 MiB. It helps where
+    batches hold patches of one region: ``lazy_patch(region=...)``, a grid, ``interleave()``,
+    ``ShuffleSpec.chunk_local``. The batches stay the same. Give it after ``FuseSpatial``: patches
+    that ``realize()`` has read are read already, and the refusal says so.
+
+    Notes
+    -----
+    What stores fetch ahead for jobs that wait is asked for patch by patch all the same; a chunk
+    that several of them touch is fetched once in any case.
+    """
+
+    def rules(self) -> Sequence[Rule]:
+        """Return the rule."""
+        return (Rule("fuse reads", _batch_of_lazy_patches, _joining),)
+
+
+def _batch_of_lazy_patches(site: Site) -> BatchPatches | Refused | None:
+    pipe = site.pipe
+    if not isinstance(pipe, BatchPatches) or pipe.joins:
+        return None
+    if not pipe.straight:
+        return Refused("patches are realized before the batch; give FuseSpatial before FuseReads")
+    return pipe
+
+
+def _joining(pipe: BatchPatches) -> Pipe:
+    twin = copy.copy(pipe)
+    twin.joins = True
+    return twin

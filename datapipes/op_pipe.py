@@ -1,0 +1,172 @@
+"""Pipes that are made of an op, whose arguments are theirs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ..core import CallSite
+from ..core.call_site import warn
+from ..core.errors import LikelyMistake, VoxpipeError
+from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
+from ..intensity.low_resolution import INVERSE, Anisotropy, LowResolution
+from .datapipe import PerItem
+from .forms import chained
+
+# Arguments that are given by keyword alone, whatever else an op has.
+KEYWORD_ONLY = frozenset(
+    {
+        *("p", "space", "hard", "keep_size", "extent", "longest", "one", "where"),
+        *("end", "center", "slices", "scale"),
+        *("otherwise", "others", "overhang", "divisible"),
+        *("over", "keep_statistics", "invert", "weights"),
+    }
+)
+
+# Forms whose factor is how much larger voxels get, and what others call its inverse.
+_COARSER = (LowResolution.name, Anisotropy.name)
+_SCALES = ("scale", "scales", "scale_range", "zoom", "zoom_range")
+# So near that nothing else can be meant; spatial_size is not antialias.
+_MISSPELT = 0.6
+# The same where an argument may be for somebody else: "labls".
+_NEARLY = 0.75
+
+
+class OpPipe(PerItem):
+    """A pipe that takes the arguments of an op, and makes it.
+
+    A subclass names the op, whose arguments and docstring it has, and the form that it is chained
+    by: ``class RotatePipe(SpatialPipe, form="rotate", op=Rotate): ...``. Without a form it is not
+    registered.
+    """
+
+    op_class: ClassVar[Any] = None
+    """The op, a frozen dataclass, or a function that returns it."""
+    keywords: ClassVar[Mapping[str, Any]] = {"name": ""}
+    """Arguments that it has besides those of the op, with their defaults."""
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(
+        cls, *, form: str = "", op: Any = None, keywords_only: bool = False, **options: Any
+    ) -> None:
+        """Take the arguments and the docstring of the op; be chained by ``form``."""
+        super().__init_subclass__(**options)
+        if op is None:
+            return
+        cls.op_class = op
+        cls.chained = form or op.name
+        cls.__signature__ = _signature(op, cls.keywords, keywords_only)
+        if cls.__doc__ is None:  # without the examples, which are those of the op
+            cls.__doc__ = (op.__doc__ or "").partition("    Examples\n")[0].rstrip()
+        if form:
+            chained(form)(cls)
+
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that were given, by name, without the parent.
+
+        Raises
+        ------
+        TypeError
+            An argument is unknown, missing or given twice; a misspelt one is guessed.
+        """
+        return bound(self.chained, self.__signature__, args, kwargs)
+
+    def make_op(self, arguments: Mapping[str, Any]) -> Any:
+        """Return the op of those arguments that are its own."""
+        own = {name: given for name, given in arguments.items() if name not in self.keywords}
+        try:
+            return type(self).op_class(**own)
+        except VoxpipeError as error:
+            raise error.at(self.origin)  # noqa: B904
+
+
+def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect.Signature:
+    """Return the signature of a pipe: parent, the arguments of ``op``, then ``more`` keywords."""
+    kinds = inspect.Parameter
+    plain = [kinds("parent", kinds.POSITIONAL_OR_KEYWORD)]
+    keywords: list[inspect.Parameter] = []
+    for one in inspect.signature(op).parameters.values():
+        if keywords_only or one.name in KEYWORD_ONLY:
+            keywords.append(one.replace(kind=kinds.KEYWORD_ONLY))
+        else:
+            plain.append(one)
+    keywords += [kinds(name, kinds.KEYWORD_ONLY, default=given) for name, given in more.items()]
+    return inspect.Signature([*plain, *keywords])
+
+
+def bound(
+    name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments by name, without the parent; what was left out is left out.
+
+    Raises
+    ------
+    TypeError
+        An argument is unknown, missing or given twice; a misspelt one is guessed.
+    """
+    known = [parameter for parameter in signature.parameters if parameter != "parent"]
+    for given in kwargs:
+        if given not in known:
+            inverse = name in _COARSER and given in _SCALES
+            hint = INVERSE if inverse else _instead(given, known) or _they_are(known)
+            raise TypeError(f"{name}() has no argument {given!r}{hint}")
+    try:
+        arguments = dict(signature.bind(None, *args, **kwargs).arguments)
+    except TypeError as error:
+        by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+        # Of these weights and p are what people write by their place.
+        if len(by_name) < len(known):
+            by_name = [one for one in ("weights", "p") if one in by_name] or by_name
+        asked = " and ".join(f"{one}=" for one in by_name[:2])
+        hint = f"; write {asked} by keyword" if by_name and "too many" in str(error) else ""
+        msg = f"{name}(): {error}{hint}"
+        raise TypeError(msg) from None
+    del arguments["parent"]
+    return arguments
+
+
+def _instead(given: str, known: Collection[str], cutoff: float = _MISSPELT) -> str:
+    """Return what to write in place of an argument that there is not; nothing if nobody knows."""
+    near = [one for one in FOREIGN_ARGUMENTS.get(given, ()) if one in known]
+    if not near and given in NO_COUNTERPART:
+        return NO_COUNTERPART[given]
+    if not near and given not in FOREIGN_ARGUMENTS:
+        near = closest(given, known, cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def refuse_unknown_arguments(
+    name: str, given: Iterable[str], known: Collection[str], *, only_misspelt: bool = False
+) -> None:
+    """Raise TypeError where an argument is none of a pipe's, and say which one is meant.
+
+    Parameters
+    ----------
+    name
+        The chained form.
+    given
+        The names that were given.
+    known
+        The names that there are.
+    only_misspelt
+        Whether names that resemble none of ``known`` are let through, for somebody else.
+    """
+    for one in given:
+        hint = "" if one in known else _instead(one, known, _NEARLY)
+        if one not in known and (hint or not only_misspelt):
+            msg = f"{name}() has no argument {one!r}{hint or _they_are(known)}"
+            raise TypeError(msg)
+
+
+def _they_are(known: Iterable[str]) -> str:
+    return f"; it has {', '.join(known)}"
+
+
+def tell_mistakes(op: Any, origin: CallSite | None) -> None:
+    """Warn of what an op says of its own numbers; an op without ``likely_mistakes`` says nothing.
+
+    Pipes call this and ops do not, as ops are made again where nobody wrote anything.
+    """
+    for told in getattr(op, "likely_mistakes", ()):
+        warn(told, LikelyMistake, origin)

@@ -1,0 +1,543 @@
+"""Cut patches out of volumes without reading them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import CallSite, Sample
+from ..core.call_site import warn
+from ..core.errors import LikelyMistake, PatchSizeError, VoxpipeError, add_location
+from ..core.sample import case_of
+from ..graph import Pipe, Traits
+from ..spatial import (
+    FixedPatch,
+    GridPatch,
+    MaskedPatch,
+    MaskedRegion,
+    SpatialOp,
+    Step,
+    UniformPatch,
+    UniformRegion,
+    WeightedPatch,
+    refuse_changed,
+    stored_labels,
+    usual_align,
+)
+from ..spatial.ops.parameters import Size, size_of, size_on, three, whole_number
+from ..spatial.placing.sampling_mask import OTHER, Classes
+from ..volumes import Volume
+from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
+from .epoch import count_planned
+from .forms import chained
+from .op_pipe import refuse_unknown_arguments
+from .spatial import Adding, pending_of, stepped, volume_named
+
+# Longer than any axis of any volume.
+_LONGEST = 2**31
+T = TypeVar("T")
+SAMPLINGS = ("uniform", "grid")
+
+
+@chained("lazy_patch")
+class PatchSampler(DataPipe):
+    """Yield patches of each volume: descriptions of where to cut, no voxels.
+
+    Parameters
+    ----------
+    size
+        Patch size (I, J, K) in voxels of the current grid; one number for all axes, of 2-D data in
+        their plane. None keeps an axis: ``(32, 32, None)``.
+    samples_per_volume
+        Patches drawn from each volume, with ``sampling="uniform"``.
+    sampling
+        ``"uniform"``: each place where the patch fits is equally likely. ``"grid"``: as
+        many patches as cover the volume, in order; the last ones are moved inward.
+    overlap
+        With ``"grid"``: voxels shared by neighbours: one number, for all axes along which a patch
+        has more than one voxel; or three.
+    region
+        With ``"uniform"``: all patches of one visit to a volume lie in one region of this size,
+        which is drawn for the visit. Each place is as likely as without; patches of one visit are
+        closer to each other, so that chunks are decoded once for several of them. What it should
+        be is in the loader's ``explain()``. One number or three, at least ``size + align - 1``.
+    mask
+        With ``"uniform"``: patches lie where this says so. With ``"grid"``: patches that hold none
+        of it are left out, and with ``min_share`` those that hold less. Key of a label or boolean
+        volume of the sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An
+        image is refused, told by its many values, unless ``class_weights`` names labels. It may be
+        coarser than the volumes and lie on a grid of its own: then leave its key out of
+        ``open_volume(keys=...)``, and give a path or ``Volume(array, affine=...)``.
+    min_share
+        With ``mask``: part of the patch that is inside, at least; of a grid exactly, else to within
+        the cells (8 voxels, or a quarter of the patch) that faces of the patch cut.
+    class_weights
+        With ``mask``: how often a voxel of each label is in the middle, voxel ``n // 2`` of n,
+        ``{0: 1, 2: 3}``; near a face the patch is moved inward. Labels that a volume lacks leave
+        their part to the others; ``min_share`` is of the drawn one.
+        ``"other"`` stands for all that are not listed, together.
+    oversample
+        With ``mask``: the share of each batch that is drawn about foreground, as nnU-Net's
+        ``oversample_foreground_percent``; the rest lies anywhere. The foreground's class is drawn
+        uniformly among the labels that the case has, 0 apart, or by ``class_weights``. The last
+        patches of a batch are those, as many as ``n - round(n * (1 - oversample))`` of n. Patches
+        that come in no batch of ``batch_patches()`` draw each whether they are one. A case without
+        foreground gives patches anywhere.
+    weights
+        With ``"uniform"``, and instead of ``mask``: how likely each voxel is to be the middle of a
+        patch, voxel ``n // 2`` of n, wherever the patch fits. Key of a volume of the sample, or a
+        ``Volume`` for all cases, on any grid: one channel of finite numbers from 0, whose sum does
+        not matter. Voxels too near a face have no part, unless no others weigh anything: then the
+        patch is moved inward. On an axis with one place for the patch, every voxel counts.
+    otherwise
+        With ``mask`` or ``weights``, where they have no such place: ``"error"``, or a patch
+        ``"anywhere"``.
+    align
+        Regions begin at multiples of this: give the chunk of the stored volumes. By default the
+        largest divisor of ``region`` for which it is large enough.
+
+    Notes
+    -----
+    A crop is *soft*: what is rotated later takes its corners from the volume around the
+    patch. Where the patch is larger than the volume, the patch is centred on it, the
+    padding rule fills the rest, and one warning says so.
+
+    A mask or map of weights is read once per volume, by the process that first works out a plan
+    with it, and kept as runs of voxels that weigh the same, for files also on disk; :meth:`prepare`
+    does it for all cases now. They take a byte for 500 voxels of a mask, 1 MiB of a map of weights.
+    Where that is too little for every run, as many are kept as fit, spread evenly over all that can
+    be drawn: what is drawn is of its class always, and its place one of some ten thousand.
+
+    Raises
+    ------
+    PatchSizeError
+        At construction, for a size or overlap that cannot be. Later, where a mask has no place
+        for a patch or weights are no weights; the message says so with the case.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume()
+    >>> [s["image"].shape for s in pipe.lazy_patch(4, samples_per_volume=2)]
+    [(1, 4, 4, 4), (1, 4, 4, 4)]
+
+    Patches around label 2 and the background, half of them each:
+
+    >>> label = np.zeros((8, 8, 8), np.uint8)
+    >>> label[6, 6, 6] = 2
+    >>> pipe = from_cases([{"label": label}]).open_volume()
+    >>> pipe = pipe.lazy_patch(4, samples_per_volume=20, mask="label", class_weights={0: 1, 2: 1})
+    >>> {s["label"].draws["lazy_patch"]["class"] for s in pipe} == {0, 2}
+    True
+
+    Patches about voxels that a map makes likely:
+
+    >>> likely = np.zeros((8, 8, 8), np.float32)
+    >>> likely[3, 4, 5], likely[5, 4, 5] = 0.9, 0.1
+    >>> pipe = from_cases([{"image": likely, "likely": likely}]).open_volume()
+    >>> pipe = pipe.lazy_patch(4, samples_per_volume=20, weights="likely")
+    >>> {tuple(s["image"].draws["lazy_patch"]["start"]) for s in pipe} == {(1, 2, 3), (3, 2, 3)}
+    True
+    """
+
+    traits = Traits()
+    cuts_patches: ClassVar[bool] = True
+    """What comes after it is not whole volumes."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether places are drawn; those of a grid are the same in every epoch."""
+        return self.sampling != "grid"
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> PatchSampler:
+        """Refuse unknown arguments in the words of other libraries too."""
+        known = [*inspect.signature(cls.__init__).parameters][3:]
+        refuse_unknown_arguments(cls.chained, kwargs, ["size", *known])
+        pipe = super().__new__(cls, *args, **kwargs)
+        assert isinstance(pipe, cls)
+        return pipe
+
+    def __init__(
+        self,
+        parent: Pipe,
+        size: Size,
+        *,
+        samples_per_volume: int = 1,
+        sampling: str = "uniform",
+        overlap: Size = 0,
+        region: Size | None = None,
+        align: Size | None = None,
+        mask: str | Volume | None = None,
+        min_share: float = 0.0,
+        class_weights: Mapping[Any, float] | None = None,
+        oversample: float | None = None,
+        weights: str | Volume | None = None,
+        otherwise: str = "error",
+        name: str = "",
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.samples_per_volume = samples_per_volume
+        self.sampling = sampling
+        self.stream_names = (stream_name(parent, name, self.chained),)
+        self._shared = bool(name)
+        self.region: UniformRegion | None = None
+        self.mask = mask
+        self.weights = weights
+        self._counted: int | None = None
+        try:
+            self.given_size = size_of("size", size)
+            # What can be checked before a grid is known: None is as long as an axis may be.
+            self.size = three("size", _limits(self.given_size), least=1)
+            self.overlap = self._overlap(overlap)
+            self._check()
+            self.region = self._region(region, align)
+            if oversample is not None and self.region is not None:
+                raise PatchSizeError(
+                    "oversample says that the other patches lie anywhere, and region that all of "
+                    "a visit lie beside each other",
+                    do="Leave one of them out.",
+                )
+            given = {"min_share": min_share, "class_weights": class_weights}
+            self._placement = _placement(
+                self.given_size,
+                mask,
+                weights,
+                {**given, "oversample": oversample},
+                otherwise,
+                sampling,
+                self.origin,
+            )
+            self.oversample = oversample
+        except VoxpipeError as error:
+            raise error.at(self.origin)  # noqa: B904
+
+    def _overlap(self, overlap: Size) -> tuple[int, int, int]:
+        """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
+        i, j, k = three("overlap", overlap, least=0)
+        if isinstance(overlap, int):
+            i, j, k = (0 if s == 1 else n for s, n in zip(self.size, (i, j, k), strict=True))
+        return (i, j, k)
+
+    def _check(self) -> None:
+        if self.sampling not in SAMPLINGS:
+            msg = f"sampling is one of {SAMPLINGS}, got {self.sampling!r}"
+            raise PatchSizeError(msg)
+        whole_number("samples_per_volume", self.samples_per_volume, least=1)
+        if self.sampling == "grid" and self.samples_per_volume != 1:
+            raise PatchSizeError(
+                "samples_per_volume belongs to sampling='uniform'; a grid covers the volume once"
+            )
+        if any(o >= s for o, s in zip(self.overlap, self.size, strict=True)):
+            msg = f"overlap must be smaller than the patch {self.size}, got {self.overlap}"
+            raise PatchSizeError(msg)
+        if self.sampling == "uniform" and any(self.overlap):
+            raise PatchSizeError(
+                "overlap belongs to sampling='grid'; uniform patches overlap freely"
+            )
+
+    def _region(self, region: Size | None, align: Size | None) -> UniformRegion | None:
+        if region is None:
+            if align is not None:
+                raise PatchSizeError("align says where regions begin; give region= too")
+            return None
+        if self.sampling != "uniform":
+            raise PatchSizeError("region belongs to sampling='uniform'; a grid has its own order")
+        if max(self.size) == _LONGEST:
+            raise PatchSizeError("a patch that keeps an axis takes no region=")
+        whole = three("region", region, least=1)
+        steps = usual_align(whole, self.size) if align is None else three("align", align, least=1)
+        self.stream_names = (*self.stream_names, f"{self.stream_names[0]} region")
+        return UniformRegion(whole, self.size, steps)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield the patches of one volume after another."""
+        if self.sampling != "grid":
+            for patch in self.visits():
+                yield from map(patch, range(self.samples_per_volume))
+            return
+        for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
+            for n in range(len(patches)) if stays is None else np.flatnonzero(stays).tolist():
+                yield stepped(self, sample, self._adding(patches[n]), ordinal=n)
+
+    def visits(self) -> Iterator[Callable[[int], Sample]]:
+        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
+
+        So patches can be taken in any order while none is kept. A grid has no such numbers.
+        """
+        anywhere = UniformPatch(self.given_size, self.origin), self.region
+        steps = self._steps(*anywhere) if self._placement is None else None
+        return self._of_samples(lambda sample: self._visit(sample, steps))
+
+    def _of_samples(self, make: Callable[[Any], T]) -> Iterator[T]:
+        """Yield what ``make`` returns for each sample, but for those that may be left out."""
+        for sample in self.parent:
+            try:
+                made = make(sample)
+            except Exception as error:
+                if not excused(self, sample, error):
+                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
+                continue
+            yield made
+
+    def _visit(
+        self, sample: Any, steps: tuple[Adding, Adding | None] | None
+    ) -> Callable[[int], Sample]:
+        """Return what makes the patches of one volume, by their ordinals."""
+        patch, region = steps or self._steps(*self._ops(sample))
+        # The region draws from the case, before there is an ordinal: one for all patches.
+        visit = sample if region is None else stepped(self, sample, region)
+        return lambda ordinal: stepped(self, visit, patch, ordinal=ordinal)
+
+    def _steps(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
+        return self._adding(patch), None if region is None else self._adding(region, 1)
+
+    def _adding(self, op: SpatialOp, stream: int = 0) -> Adding:
+        return Adding([Step(op, self.stream_names[stream], self.origin, shared=self._shared)])
+
+    def _ops(self, sample: Any) -> tuple[MaskedPatch | WeightedPatch, MaskedRegion | None]:
+        """Return the ops for one sample: each has a mask or weights of its own."""
+        pending_of(self, sample)  # refuses what is no sample with volumes
+        assert self._placement is not None
+        try:
+            patch = self._placement.op_of(sample)
+        except VoxpipeError as error:
+            raise error.at(self.origin, sample.case)  # noqa: B904
+        if self.region is None:
+            return patch, None
+        if isinstance(patch, WeightedPatch):
+            patch = replace(patch, regional=True)
+        return patch, MaskedRegion(self.region, patch)
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Read the masks or weights of all cases now; return how many cases there are.
+
+        Parameters
+        ----------
+        progress
+            ``progress(done, total)`` in cases; by default a progress bar is shown.
+        """
+        if self._placement is None:
+            return 0
+        samples = list(self.parent)
+        for sample in with_progress(samples, "masks", "case", progress):
+            if self.sampling == "grid":
+                self._grid(sample)
+            else:
+                patch, _ = self._ops(sample)
+                patch.ready(pending_of(self, sample).from_stored)
+        return len(samples)
+
+    def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:
+        """Return the patches of a volume, and which stay: None where only voxels tell."""
+        pending = pending_of(self, sample)
+        size = size_on(self.given_size, pending.plan)
+        overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
+        grid = GridPatch(size, overlap, self.origin)
+        patches = grid.patches(pending.plan.shape)
+        if self._placement is None:
+            return patches, np.ones(len(patches), np.bool_)
+        patch, _ = self._ops(sample)
+        assert isinstance(patch, MaskedPatch)  # weights go with no grid
+        try:
+            return patches, patch.touched(pending.from_stored, grid)
+        except VoxpipeError as error:
+            raise error.at(self.origin, sample.case)  # noqa: B904
+
+    def __len__(self) -> int:
+        """Return the number of patches; for a grid this reads the headers of all volumes, once.
+
+        Of a manifest it opens no file, and of others no voxel.
+
+        Raises
+        ------
+        TypeError
+            The number of cases is not known; or, for a grid, how large a volume is, because that
+            is drawn, follows from its voxels, or comes from functions of yours; or which
+            patches touch the mask, until :meth:`prepare` or an epoch has read it.
+        """
+        if self.sampling == "grid":
+            if self._counted is None:
+                self._counted = count_planned(self.parent, self._count)
+            return self._counted
+        return length_of(self, self.parent) * self.samples_per_volume
+
+    def _count(self, sample: Sample) -> int:
+        """Return how many patches a grid has in a volume; reads no voxel."""
+        _, stays = self._grid(sample)
+        if stays is None:
+            raise TypeError(
+                "no len(): which patches touch the mask is known once it was read; run an epoch, "
+                f"or keep the pipe of {self.origin} in a variable and call its prepare()"
+            )
+        return int(np.count_nonzero(stays))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_counted": None}  # a copy's parents may be others
+
+    def settings(self) -> Any:
+        """Return the arguments, with the name of a mask or of weights instead of the volume."""
+        shown, named = self._arguments
+        volumes = {"mask": self.mask, "weights": self.weights}
+        names = {key: v.name for key, v in volumes.items() if isinstance(v, Volume)}
+        return (shown, {**named, **names}) if names else self._arguments
+
+
+def _limits(size: Any) -> tuple[int, ...]:
+    each = size if isinstance(size, tuple) else (size,) * 3
+    return tuple(_LONGEST if n is None else n for n in each)
+
+
+@dataclass(frozen=True, eq=False)
+class _Placement:
+    """Makes the op of each sample, where not every place of a patch is as likely."""
+
+    op_class: type[MaskedPatch] | type[WeightedPatch]
+    argument: str
+    """``mask`` or ``weights``."""
+    given: str | Volume
+    """Key of the volume, or one for all cases."""
+    size: Sequence[int]
+    """Of the patches."""
+    settings: Mapping[str, Any]
+    """Of every op."""
+
+    def op_of(self, sample: Sample) -> MaskedPatch | WeightedPatch:
+        """Return what draws the patches of a sample.
+
+        Raises
+        ------
+        SampleError
+            It has no such volume, or a value op comes before the weights.
+        """
+        if isinstance(self.given, Volume):
+            return self.op_class(self.size, self.given, self.given.name, **self.settings)
+        key = self.given
+        kind = "label" if self.op_class is MaskedPatch else "intensity"
+        volume = volume_named(key, sample, self.argument, kind=kind)
+        if self.op_class is WeightedPatch:
+            refuse_changed(sample[key], "lazy_patch(weights=)", key)
+        patch = self.op_class(self.size, volume, key, **self.settings)
+        if isinstance(patch, WeightedPatch):
+            return patch
+        return replace(patch, stored=_stored_classes(patch, sample[key]))
+
+
+def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:
+    """Return the stored labels of each class of a mask, where they are others."""
+    who = "lazy_patch(mask=)"
+    if not patch.classes:
+        stored_labels(thing, (), who, patch.key)
+        return ()
+    as_stored = tuple(label if label == OTHER else (label,) for label in patch.classes)
+    found = tuple(
+        one if one == OTHER else stored_labels(thing, one, who, patch.key) for one in as_stored
+    )
+    return () if found == as_stored else found
+
+
+def _placement(
+    size: Sequence[int],
+    mask: Any,
+    weights: Any,
+    given: Mapping[str, Any],
+    otherwise: str,
+    sampling: str,
+    origin: CallSite,
+) -> _Placement | None:
+    """Return what makes the ops of a pipe with these arguments; None where none says where.
+
+    ``given`` has the arguments that belong to a mask.
+
+    Raises
+    ------
+    PatchSizeError
+        They make no sense, or do not go together.
+    """
+    op_class: type[MaskedPatch] | type[WeightedPatch]
+    if weights is not None:
+        _refuse_beside_weights({"mask": mask, **given}, sampling)
+        op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
+    elif mask is not None:
+        drawing = {name: given[name] for name in ("class_weights", "oversample")}
+        named = _named(drawing, otherwise)
+        if named and sampling != "uniform":
+            msg = f"{named} belongs to sampling='uniform': a grid draws nothing"
+            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
+        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
+    else:
+        if named := _named(given, otherwise):
+            msg = f"{named} belongs to mask="
+            raise PatchSizeError(msg, do='Give mask= too: the key of a label, e.g. "label".')
+        return None
+    if not isinstance(volume, (str, Volume)):
+        msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
+        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
+    settings |= {"otherwise": otherwise, "origin": origin}
+    # One op of nothing: what the arguments alone show is refused where they were written.
+    patch = op_class(size, _Nothing(), **settings)
+    if isinstance(patch, MaskedPatch):
+        _check_background(patch, origin)
+    return _Placement(op_class, argument, volume, size, settings)
+
+
+class _Nothing:
+    token = ""
+
+
+def _refuse_beside_weights(given: Mapping[str, Any], sampling: str) -> None:
+    """Raise where ``weights=`` stands beside what belongs to a mask, or to a grid."""
+    for name, value in given.items():
+        if _is_given(name, value):
+            raise PatchSizeError(
+                f"{name} says what is inside, where every voxel counts alike; weights= says how "
+                "often each is drawn. Give one of them.",
+                do="To draw inside a mask only, write 0 into the weights of all else.",
+            )
+    if sampling != "uniform":
+        raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
+
+
+def _named(given: Mapping[str, Any], otherwise: str) -> str:
+    """Return the first argument that was given; nothing if none was."""
+    named = [name for name, value in given.items() if _is_given(name, value)]
+    return (named or [""])[0] or ("otherwise" if otherwise != "error" else "")
+
+
+def _is_given(name: str, value: Any) -> bool:
+    """Whether an argument is not as it is by default; a volume is not asked for its truth."""
+    if value is None or name == "oversample":
+        return value is not None
+    return not (isinstance(value, (int, float, Mapping)) and not value)
+
+
+def _check_background(patch: MaskedPatch, origin: CallSite) -> None:
+    """Refuse, or tell of, the background as a class where patches anywhere are meant."""
+    weights = dict(patch.class_weights)
+    background = weights.get(0, 0.0)
+    if not background:
+        return
+    if patch.oversample is not None:
+        raise PatchSizeError(
+            "oversample draws the other patches anywhere, and class_weights lists 0: the voxels "
+            "in the middle of patches about foreground would be background",
+            do="Leave 0 out of class_weights.",
+        )
+    others = sum(weights.values()) - background
+    # MONAI's pos and neg are as much by default; nnU-Net's two thirds are more.
+    if others < background and others:
+        share = others / (others + background)
+        text = (
+            f"class_weights={{0: {background:g}, ...}} puts a voxel of label 0 into the middle of "
+            f"{1 - share:.0%} of the patches, which then avoid the others: that is not a patch "
+            f"anywhere, as nnU-Net draws its rest\n  at {origin}\n"
+            f"  Write oversample={share:.2g} in its place, without 0 in class_weights; or leave it "
+            "if it is meant, and filter this warning."
+        )
+        warn(text, LikelyMistake, origin)

@@ -1,0 +1,278 @@
+"""Compressed streams of bytes, decoded piece by piece into a file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, BinaryIO
+
+from ..core.errors import CorruptVolume, TruncatedVolume
+
+# Decoded piece by piece; larger pieces gain nothing.
+_PIECE_BYTES = 1024**2
+# Zlib stops at its own end: less of the input is read at once than decoding may multiply.
+_INPUT_BYTES = 64 * 1024
+# Tags behind the voxels of an MGH file: text, and a color table or two.
+_MOST_TRAILING_BYTES = 16 * 1024**2
+# Deflate stores at most 1032 bytes in one (zlib.net/zlib_tech.html). bzip2 makes 45899235 zeros
+# of 46 bytes (measured by its author), that is a million of one. More is a wrong header.
+BEST_RATIOS = {"gzip": 1032, "zlib": 1032, "bzip2": 1_100_000}
+# zlib's own format or gzip's, whichever the stream begins with.
+_EITHER = 32 + zlib.MAX_WBITS
+
+
+def decompress(
+    compressed: BinaryIO,
+    raw: BinaryIO,
+    encoding: str,
+    size: int,
+    name: str,
+    *,
+    trailing: bool = False,
+) -> None:
+    """Decompress a stream into ``raw``: exactly the bytes that the header speaks of.
+
+    Parameters
+    ----------
+    compressed
+        Read from where it stands.
+    raw
+        Written to.
+    encoding
+        ``"gzip"``, ``"zlib"`` or ``"bzip2"``.
+    size
+        Bytes that the stream must decode to.
+    name
+        What errors call the volume.
+    trailing
+        Whether more may follow, which is dropped. It is read to its end, where check sums are,
+        unless it is long.
+
+    Raises
+    ------
+    TruncatedVolume
+        The stream ends early.
+    CorruptVolume
+        It goes on too long, or its check sums are wrong.
+    """
+    written = 0
+    pieces = {"gzip": _gzip_pieces, "zlib": _zlib_pieces, "bzip2": _bzip2_pieces}[encoding]
+    try:
+        for piece in pieces(compressed):
+            room = max(0, size - written)
+            written += len(piece)
+            if written > size and trailing:
+                raw.write(piece[:room])
+                if written > size + _MOST_TRAILING_BYTES:
+                    break
+                continue
+            if written > size:
+                raise CorruptVolume(
+                    f"{name} decodes to more than the {size} bytes that its header speaks of.",
+                    do="Write the file again; the header and the voxels do not fit.",
+                )
+            raw.write(piece)
+    except EOFError:
+        pass  # counted below
+    except CorruptStream as error:
+        raise CorruptVolume(
+            f"{name} cannot be decoded after {written} of {size} bytes: {error}.",
+            do="Copy or download the file again.",
+        ) from error
+    if written < size:
+        raise TruncatedVolume(
+            f"{name} ends after about {written} of {size} bytes, decoded, that its header "
+            "speaks of.",
+            do="Copy or download the file again.",
+        )
+
+
+def copy(stream: BinaryIO, raw: BinaryIO, size: int, name: str) -> None:
+    """Copy ``size`` bytes from where a stream stands; ``TruncatedVolume`` if there are fewer."""
+    left = size
+    while left:
+        piece = stream.read(min(left, _PIECE_BYTES))
+        if not piece:
+            raise TruncatedVolume(
+                f"{name} ends {left} bytes before its voxels do.",
+                do="Copy or download the file again.",
+            )
+        raw.write(piece)
+        left -= len(piece)
+
+
+class CorruptStream(Exception):
+    """What a decoder says of damaged bytes."""
+
+
+def _gzip_pieces(compressed: BinaryIO) -> Iterator[bytes]:
+    module = _fastest_gzip()
+    own = getattr(module, "isal_zlib", None)
+    corrupt = (zlib.error, gzip.BadGzipFile, *(() if own is None else (own.error,)))
+    with module.open(compressed, "rb") as stream:
+        while piece := _read(stream, corrupt):
+            yield piece
+
+
+def _bzip2_pieces(compressed: BinaryIO) -> Iterator[bytes]:
+    with bz2.open(compressed, "rb") as stream:
+        # A stream of other bytes is an OSError without a number; those of disks have one.
+        while piece := _read(stream, (OSError, ValueError)):
+            yield piece
+
+
+def _read(stream: Any, corrupt: tuple[type[Exception], ...]) -> bytes:
+    try:
+        piece: bytes = stream.read(_PIECE_BYTES)
+    except corrupt as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise CorruptStream(str(error)) from error
+    return piece
+
+
+def _zlib_pieces(compressed: BinaryIO) -> Iterator[bytes]:
+    decoder = zlib.decompressobj(_EITHER)
+    while not decoder.eof:
+        data = decoder.unconsumed_tail or compressed.read(_INPUT_BYTES)
+        if not data:
+            return
+        try:
+            yield decoder.decompress(data, _PIECE_BYTES)
+        except zlib.error as error:
+            raise CorruptStream(str(error)) from error
+
+
+def _fastest_gzip() -> ModuleType:
+    """Return isal's gzip, about twice as fast, or Python's."""
+    try:
+        from isal import igzip
+    except ImportError:
+        return gzip
+    return igzip
+
+
+# Decompressing no more than is wanted: a few stored bytes may stand for gigabytes.
+#
+# 177 bytes of bzip2 become 200 MB. Whoever decodes a chunk knows how many bytes the chunk has, so
+# decoding stops there, with an error, before the memory is taken.
+
+# What a step in the middle of a chain makes, an encoder made of the chunk: hardly more bytes than
+# the chunk has, except a difference filter that stores one byte as eight.
+_GROWTH = 8
+# Small chunks do not count in encoders' headers and paddings; eight blocks of zstandard.
+_FLOOR = 1024**2
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# RFC 8878, 3.1.1.2.4.
+_ZSTD_BLOCK_BYTES = 128 * 1024
+_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
+
+
+def most_between(chunk_bytes: int) -> int:
+    """Return the bytes that a step may make which is not the last of a chunk.
+
+    Examples
+    --------
+    >>> most_between(10**6)
+    9048576
+    """
+    return _GROWTH * chunk_bytes + _FLOOR
+
+
+def check_most(size: int, most: int) -> None:
+    """Raise ``ValueError`` where ``size`` bytes are more than a chunk can need."""
+    if size > most:
+        msg = f"it decodes to more than the {most} bytes that its chunk can need"
+        raise ValueError(msg)
+
+
+def inflated(data: Any, most: int) -> bytes:
+    """Undo gzip or zlib, whichever it is."""
+    return _stopped(zlib.decompressobj(32 + zlib.MAX_WBITS).decompress, data, most)
+
+
+def un_bzip2(data: Any, most: int) -> bytes:
+    """Undo bzip2, of one stream or several."""
+    return _streams(bz2.BZ2Decompressor, data, most)
+
+
+def un_lzma(data: Any, most: int, kind: int, filters: Any = None) -> bytes:
+    """Undo lzma in one of its formats; raw streams need their filters."""
+    own = filters if kind == lzma.FORMAT_RAW else None
+    return _streams(lambda: lzma.LZMADecompressor(kind, None, own), data, most)
+
+
+def _stopped(decompress: Callable[[Any, int], bytes], data: Any, most: int) -> bytes:
+    # One byte more tells that there are more.
+    found = decompress(data, most + 1)
+    check_most(len(found), most)
+    return found
+
+
+def _streams(make: Callable[[], Any], data: Any, most: int) -> bytes:
+    """Decode one stream after another, as these formats may be joined."""
+    found: list[bytes] = []
+    left = most
+    while data:
+        decoder = make()
+        try:
+            found.append(_stopped(decoder.decompress, data, left))
+        except (OSError, lzma.LZMAError):
+            if found:
+                break  # padding, which Python's own functions pass over too
+            raise
+        left -= len(found[-1])
+        if not decoder.eof:
+            msg = "its compressed bytes end early"
+            raise ValueError(msg)
+        data = decoder.unused_data
+    return found[0] if len(found) == 1 else b"".join(found)
+
+
+def zstd_content_bytes(data: Any) -> int | None:
+    """Return how much the first frame of zstandard says that it holds; None if it does not say.
+
+    RFC 8878, section 3.1.1.1.
+    """
+    if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
+        return None  # numcodecs says what is wrong with it
+    descriptor = data[4]
+    flag, single_segment = descriptor >> 6, bool(descriptor & 0x20)
+    if flag == 0 and not single_segment:
+        return None
+    start = 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    length = (1, 2, 4, 8)[flag]
+    field = bytes(data[start : start + length])
+    # Two bytes count from 256, as one byte holds all below.
+    return int.from_bytes(field, "little") + (256 if length == 2 else 0)
+
+
+def zstd_most_bytes(data: Any) -> int:
+    """Return an upper limit of what zstandard decodes to, from the headers of its blocks.
+
+    For frames that do not say how much they hold. What cannot be followed counts nothing: the
+    decoder refuses it.
+    """
+    total, at = 0, 0
+    while at + 6 <= len(data):
+        if int.from_bytes(data[at : at + 4], "little") in _SKIPPABLE:
+            at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+            continue
+        if bytes(data[at : at + 4]) != _ZSTD_MAGIC:
+            break
+        descriptor = data[at + 4]
+        flag, single_segment = descriptor >> 6, bool(descriptor & 0x20)
+        size_field = (int(single_segment), 2, 4, 8)[flag]
+        at += 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3] + size_field
+        last = False
+        while not last and at + 3 <= len(data):
+            header = int.from_bytes(data[at : at + 3], "little")
+            last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+            total += _ZSTD_BLOCK_BYTES if kind == 2 else size  # raw and repeated: as it says
+            at += 3 + (1 if kind == 1 else size)
+        at += 4 * (descriptor >> 2 & 1)  # its check sum
+    return total

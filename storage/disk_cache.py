@@ -1,0 +1,442 @@
+"""Where decoded volumes and statistics are kept on this machine, and how small files get there.
+
+An entry is trusted if this user wrote it, or root, and nobody else can write to it. In a folder
+that others may write to as well each user has a folder of their own, of a name that nobody can
+guess; it is found again by its owner.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import stat
+import time
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..core.call_site import WarnOnce
+from ..core.errors import CacheUnused, VolumeReadError
+from .location import is_url, local_path, public_name
+
+DIRECTORY_VARIABLE = "VOXPIPE_CACHE"
+BUDGET_VARIABLE = "VOXPIPE_CACHE_BYTES"
+# A few dozen decoded CT scans (512³ int16 are 0.27 GB); leaves room on a 100 GB disk.
+DEFAULT_BUDGET = 32 * 1024**3
+# Of each kind of number (statistics, histograms, boxes, tables): those of 100 000 volumes.
+MOST_KEPT_BYTES = 1024**3
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What a disk says that has no more room: for anybody, this user, or this process (ulimit -f)."""
+FAILING = FULL | {errno.EIO}
+"""What a disk says that takes nothing more, be it full or broken."""
+CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
+"""What a folder says that may not be written to, or where somebody put a link in our way."""
+# Opens nothing that somebody put in our way, and waits for nobody: a pipe would.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+_BLOCK = 4096
+# The first line of an entry: its kind, its length in bytes and their digest.
+_MAGIC = b"voxpipe-entry-1"
+_LONGEST_LINE = 128
+_ONCE = WarnOnce()
+_BETWEEN_REMOVALS = 64
+_until_removal = _BETWEEN_REMOVALS
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return ``$VOXPIPE_CACHE``, else ``voxpipe`` in the user's cache directory (XDG).
+
+    Examples
+    --------
+    >>> str(cache_directory({"XDG_CACHE_HOME": "/scratch/me"}))
+    '/scratch/me/voxpipe'
+    """
+    if environment.get(DIRECTORY_VARIABLE):
+        place = environment[DIRECTORY_VARIABLE]
+        if is_url(place):
+            raise VolumeReadError(
+                f"{DIRECTORY_VARIABLE} is {public_name(place)}, and the cache is on a local disk.",
+                do="Set it to a folder, or unset it.",
+            )
+        return own_folder(Path(local_path(place)))
+    root = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return own_folder(Path(root) / "voxpipe")
+
+
+def own_folder(place: Path) -> Path:
+    """Return a folder, or, where others may write to it too, this user's own one in it.
+
+    That is called ``user-UID-...`` with a random end, so that nobody else can make it, or an entry
+    in it, beforehand. Where none can be made, the folder itself is returned.
+    """
+    try:
+        if is_trusted(os.stat(place)):
+            return place
+        return _own_in(place) or _made_in(place)
+    except OSError:
+        return place
+
+
+def _own_in(place: Path) -> Path | None:
+    """Return this user's folder in another: the oldest, by name, where two were made at once."""
+    mine = f"user-{os.geteuid()}-"
+    with os.scandir(place) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.startswith(mine))
+    for name in names:
+        status = os.lstat(place / name)
+        own = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        if own and stat.S_ISDIR(status.st_mode):
+            return place / name
+    return None
+
+
+def _made_in(place: Path) -> Path:
+    made = place / f"user-{os.geteuid()}-{time.time_ns():020}-{secrets.token_hex(8)}"
+    made.mkdir(mode=0o700)
+    return _own_in(place) or made
+
+
+def is_trusted(status: os.stat_result) -> bool:
+    """Whether what a file or folder holds can only come from this user, or from root."""
+    if not hasattr(os, "geteuid"):  # a system without owners of this kind
+        return True
+    writable = stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid in (os.geteuid(), 0) and not writable
+
+
+def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
+    """Return the bytes that decoded volumes may take: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB.
+
+    Examples
+    --------
+    >>> cache_budget({"VOXPIPE_CACHE_BYTES": "1000000"})
+    1000000
+    """
+    text = environment.get(BUDGET_VARIABLE)
+    if not text:
+        return DEFAULT_BUDGET
+    try:
+        return int(text)
+    except ValueError:
+        raise VolumeReadError(
+            f"{BUDGET_VARIABLE} is {text!r}, which is no number of bytes.",
+            do="Set it to an integer, or unset it for 32 GiB.",
+        ) from None
+
+
+def make_directory(directory: Path) -> Path:
+    """Make a directory that only the user can look into: it will hold scans of people."""
+    # ``parents=True`` would make the parents readable by everyone.
+    for place in (*reversed(directory.parents), directory):
+        if not place.exists():
+            place.mkdir(mode=0o700, exist_ok=True)
+    return directory
+
+
+def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
+    """Write a file of this user's so that others see all of it or nothing."""
+    make_directory(path.parent)
+    write_beside(path, content, mode=0o600, synced=synced)
+
+
+def write_kept(path: Path, content: bytes) -> None:
+    """Write a small entry, for :func:`read_kept`; now and then the oldest beside it are removed.
+
+    Before it, its length and a check sum are written.
+    """
+    global _until_removal
+    write_whole(path, sealed(content))
+    _until_removal -= 1
+    if _until_removal <= 0:
+        _until_removal = _BETWEEN_REMOVALS
+        remove_oldest(path.parent, MOST_KEPT_BYTES)
+
+
+def remove_oldest(folder: Path, most: int) -> None:
+    """Remove the files of a folder that were written first, until the rest takes ``most`` bytes."""
+    held = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                status = entry.stat()
+                # A file of one byte takes a block of the disk.
+                held.append((status.st_mtime_ns, max(status.st_size, _BLOCK), entry.path))
+    used = sum(size for _, size, _ in held)
+    for _, size, path in sorted(held):
+        if used <= most:
+            return
+        with suppress(OSError):
+            os.unlink(path)
+            used -= size
+
+
+def sealed(content: bytes) -> bytes:
+    """Return an entry: its length and a check sum in a line, and the content after it."""
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return b"%s %d %s\n%s" % (_MAGIC, len(content), digest.encode(), content)
+
+
+def read_kept(path: Path) -> bytes | None:
+    """Return what :func:`write_kept` wrote; None for what was cut, changed or is not ours."""
+    try:
+        with open(path, "rb", opener=open_trusted) as file:
+            kind, length, digest = file.readline(_LONGEST_LINE).split()
+            content = file.read()
+    except (OSError, ValueError):
+        return None
+    sound = (kind, int(length) if length.isdigit() else -1) == (_MAGIC, len(content))
+    found = hashlib.blake2b(content, digest_size=16).hexdigest().encode()
+    return content if sound and found == digest else None
+
+
+def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
+    """Open an entry for reading: a regular file that nobody else can write, and no link.
+
+    Raises
+    ------
+    OSError
+        It is something else, of somebody else, or not there.
+    """
+    fd = os.open(path, os.O_RDONLY | NO_LINK | _AT_ONCE)
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and is_trusted(status):
+        return fd
+    os.close(fd)
+    raise PermissionError(errno.EPERM, "an entry of somebody else", os.fspath(path))
+
+
+def write_beside(path: Path, content: bytes, mode: int = 0o666, *, synced: bool = True) -> None:
+    """Write a file in a directory that is there; several may, and the last one stays.
+
+    Each has a partial file of its own: of two that share one, the first gives its name to what
+    the second has not finished. It is on the disk before it gets its name, so that a machine that
+    loses its power leaves all of it or nothing; unless it is not ``synced``, which is enough for
+    what has a check sum and is quickly made.
+    """
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    # A new file of ours, whatever lies there: no link is followed.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
+    try:
+        with open(os.open(partial, flags, mode), "wb") as file:
+            file.write(content)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the file system can."""
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | NO_LINK)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def warn_unused(
+    folder: Path,
+    size: int,
+    what: str,
+    error: OSError,
+    limit: int | None,
+    variable: str = DIRECTORY_VARIABLE,
+) -> None:
+    """Warn, once for a folder, that reading goes on without it.
+
+    Parameters
+    ----------
+    folder
+        The cache.
+    size
+        Bytes of what could not be written; 0 where nobody knows.
+    what
+        What that is.
+    error
+        What the system said.
+    limit
+        Bytes that the cache may take; None without a limit.
+    variable
+        Of the environment, by which another folder is chosen.
+    """
+    free = ""
+    with suppress(OSError, AttributeError):
+        status = os.statvfs(folder)
+        free = f"{status.f_bavail * status.f_frsize} bytes are free there, and "
+    allowed = "it has no limit" if limit is None else f"{BUDGET_VARIABLE} allows {limit}"
+    bytes_of = f"the {size} bytes of {what}" if size else what
+    _ONCE.warn(
+        str(folder),
+        f"the cache {folder} cannot take {bytes_of}: {error.strerror or error} ({free}{allowed}). "
+        f"Reading goes on without it, more slowly: make room, or point {variable} to a directory "
+        "that you may write to.",
+        CacheUnused,
+    )
+
+
+# Length and check sum of what is kept: an entry that was cut or changed is noticed, and made anew.
+#
+# Looking through whole volumes each time they are opened would cost as much as decoding them. What
+# can cut an entry behind our back is a machine that loses its power. So check sums are looked at
+# once after each start of the machine, and whenever a file has another size or time of writing than
+# it was left with.
+
+SUMS = "sums"
+"""Folder of the check sums, in that of the entries."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PIECE_BYTES = 4 * 1024**2
+# Of entries in folders that cannot be written to: looked through once by each process.
+_LOOKED_THROUGH: set[tuple[Any, ...]] = set()
+
+Sums = dict[str, tuple[int, int, int]]
+"""By name in the entry, empty for a file: bytes, CRC-32, and time of writing in nanoseconds."""
+
+
+@cache
+def boot() -> str:
+    """Return what tells this start of the machine from others; empty where nobody tells."""
+    with suppress(OSError):
+        return _BOOT.read_text("ascii").strip()
+    return ""
+
+
+def seal(entry: Path, sums: Path) -> None:
+    """Bring an entry to the disk, a file or a folder, and note its check sums.
+
+    The entry gets its name only then.
+    """
+    found: Sums = {}
+    for name, path in _paths(entry):
+        status = os.lstat(path)
+        if stat.S_IMODE(status.st_mode) & 0o022:
+            os.chmod(path, stat.S_IMODE(status.st_mode) & ~0o022)
+        if stat.S_ISDIR(status.st_mode):
+            continue
+        with open(path, "rb", opener=open_trusted) as file:
+            os.fsync(file.fileno())
+            found[name] = (status.st_size, check_sum(file), status.st_mtime_ns)
+    _note(sums, found)
+
+
+def sync_files(entry: Path) -> None:
+    """Bring a folder and all that is in it to the disk."""
+    for _, path in reversed(list(_paths(entry))):
+        if os.path.isdir(path):
+            sync_folder(Path(path))
+            continue
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
+    """Whether an entry is whole, as it was sealed, and of nobody else.
+
+    Parameters
+    ----------
+    entry, sums
+        As of :func:`seal`.
+    size
+        Bytes that it must have.
+    """
+    noted = read_kept(sums)
+    if noted is None:
+        return False
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        document = json.loads(noted)
+        expected: Sums = {str(name): tuple(sum_) for name, sum_ in document["files"].items()}
+        found = _statuses(entry)
+        if {name: status.st_size for name, status in found.items()} != {
+            name: length for name, (length, _, _) in expected.items()
+        }:
+            return False
+        if size is not None and sum(length for length, _, _ in expected.values()) != size:
+            return False
+        as_left = all(found[name].st_mtime_ns == noted for name, (_, _, noted) in expected.items())
+        if as_left and document["boot"] == boot() != "":
+            return True
+        return _is_unchanged(entry, sums, expected, found)
+    return False
+
+
+def remove_sums(sums: Path) -> None:
+    """Forget the check sums of an entry that is gone."""
+    with suppress(OSError):
+        sums.unlink()
+
+
+def check_sum(file: Any) -> int:
+    """Return the CRC-32 of the rest of an open file."""
+    crc32 = _fastest_crc32()
+    total = 0
+    while piece := file.read(_PIECE_BYTES):
+        total = crc32(piece, total)
+    return total
+
+
+def _is_unchanged(
+    entry: Path, sums: Path, expected: Sums, found: dict[str, os.stat_result]
+) -> bool:
+    """Look through all files; note that it was done, for everybody where that can be written."""
+    seen = tuple(
+        (name, status.st_dev, status.st_ino, status.st_mtime_ns, expected[name])
+        for name, status in sorted(found.items())
+    )
+    if seen in _LOOKED_THROUGH:
+        return True
+    for name in expected:
+        with open(entry / name if name else entry, "rb", opener=open_trusted) as file:
+            if check_sum(file) != expected[name][1]:
+                return False
+    _LOOKED_THROUGH.add(seen)
+    with suppress(OSError):
+        _note(sums, {n: (*expected[n][:2], found[n].st_mtime_ns) for n in expected})
+    return True
+
+
+def _note(sums: Path, files: Sums) -> None:
+    content = json.dumps({"boot": boot(), "files": files}).encode()
+    # Where they are cut the entry is made again; that takes no wait for the disk.
+    write_whole(sums, sealed(content), synced=False)
+
+
+def _statuses(entry: Path) -> dict[str, os.stat_result]:
+    """Return the status of each file; ``PermissionError`` where somebody else may have put it."""
+    found = {}
+    for name, path in _paths(entry):
+        status = os.lstat(path)
+        regular = stat.S_ISREG(status.st_mode)
+        if not is_trusted(status) or not (regular or stat.S_ISDIR(status.st_mode)):
+            raise PermissionError(path)
+        if regular:
+            found[name] = status
+    return found
+
+
+def _paths(entry: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and path of an entry, or of all files and folders in one, outer ones first."""
+    yield "", str(entry)
+    if not stat.S_ISDIR(os.lstat(entry).st_mode):
+        return
+    for place, folders, files in os.walk(entry):
+        for name in sorted([*folders, *files]):
+            path = os.path.join(place, name)
+            yield os.path.relpath(path, entry), path
+
+
+def _fastest_crc32() -> Any:
+    """Return isal's, four times as fast, or Python's; they give the same number."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib.crc32
+    return isal_zlib.crc32
