@@ -158,7 +158,7 @@ def test_what_errors_mean(error, failure):
 
 
 @pytest.fixture
-def defer(monkeypatch):
+def soon(monkeypatch):
     """Send a request once more at once."""
     monkeypatch.setattr(retry, "HEDGE_UNKNOWN", 0.001)
     return Health()
@@ -342,7 +342,7 @@ def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_often():
     health = Health()
     first = sum(health.may_hedge() for _ in range(100))
     for _ in range(20):
-        health.took(5.0)
+        health.answered(5.0)
 
     assert first == 8
     assert sum(health.may_hedge() for _ in range(100)) == 2
@@ -360,7 +360,7 @@ def test_a_request_that_hangs_is_sent_once_more_though_all_was_spent(soon, answe
         work = asyncio.ensure_future(hedged(calls, soon, limit=0.2))
         await asyncio.sleep(0)
         if answers_others:
-            soon.took(0.001)
+            soon.answered(0.001)
         return await work
 
     if answers_others:
@@ -374,10 +374,10 @@ def test_a_second_is_sent_when_slow_answers_would_be_here():
     """Half as long again as slow ones take; no later than four times the usual, where they vary."""
     health = Health()
     for seconds in [0.1] * 20 + [0.2] * 12:
-        health.took(seconds)
+        health.answered(seconds)
     assert health.hedge_after == pytest.approx(0.3)
     for _ in range(8):
-        health.took(9.0)
+        health.answered(9.0)
     assert health.hedge_after == pytest.approx(0.8)
 
 
@@ -385,7 +385,7 @@ def test_one_very_slow_answer_is_no_measure():
     """Of sixteen and more, it is left out."""
     health = Health()
     for seconds in [0.1] * 16 + [9.0]:
-        health.took(seconds)
+        health.answered(seconds)
     assert health.hedge_after == pytest.approx(0.15)
 
 
