@@ -2,6 +2,7 @@
 
 from ..datapipes.shuffle_plans import ShuffleSpec
 from ..diagnosing import Diagnosis
+from ..first_use import at_first_use
 from ..reading_services import (
     CheckpointableReadingServiceInterface,
     DistributedReadingService,
@@ -11,21 +12,10 @@ from ..reading_services import (
     ReadingServiceInterface,
     SequentialReadingService,
 )
-
-# As in torchdata, ``import voxpipe.dataloader2`` is enough to use these by their full names.
-from . import adapter as adapter
-from . import error as error
-from . import graph as graph
-from . import linter as linter
-from . import random as random
-from . import reading_service as reading_service
-from . import shuffle_spec as shuffle_spec
-from . import utils as utils
-from .check import Report, check, volumes_of
+from .check import Report, check, index, volumes_of
 from .dataloader2 import DataLoader2
-from .index import index
+from .error import PauseIteration
 from .iterator import DataLoader2Iterator
-from .pausing import PauseIteration
 from .state import State
 from .stats import Stats
 
@@ -49,3 +39,10 @@ __all__ = [
     "index",
     "volumes_of",
 ]
+
+# As in torchdata, ``import voxpipe.dataloader2`` is enough to use these by their full names.
+__getattr__, __dir__ = at_first_use(
+    globals(),
+    {},
+    ("adapter", "graph", "linter", "random", "reading_service", "shuffle_spec", "utils"),
+)

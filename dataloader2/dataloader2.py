@@ -8,45 +8,58 @@ import copy
 import math
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn
 
+from ..adapters import Profile
+from ..adapters.timed import untimed
 from ..batching import ErrorPolicy, Failure
 from ..core.call_site import WarnOnce
-from ..core.errors import LoaderShutDown, NotPicklable, RanksAlike
+from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
-from ..diagnosing import Pace
-from ..graph import Pipe, origin_of, verify, walk
-from ..reading_services import InProcessReadingService, ReadingService
-from ..reading_services.abilities import Dividing
-from ..reading_services.distributed import without_parts
-from ..reading_services.place import Place
-from ..reading_services.seeds.seed_generator import MAX_SEED
-from ..reading_services.work import Planned, Replicated, Work, batch_count
-from .asked import (
-    chain_for_state,
-    checked_epoch,
-    checked_service,
-    refuse_others,
+from ..datapipes.cost import cost_of, passes_of
+from ..datapipes.shuffle_plans import BATCHES as REPORTED
+from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
+from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Subject, diagnose
+from ..graph import (
+    Pipe,
+    explain_rewritten,
+    origin_of,
+    to_dot,
+    to_mermaid,
+    traits_of,
+    verify,
+    walk,
 )
-from .behind import Tail
-from .compiled import Compiled, compiled
-from .drawn import Drawn
-from .explaining import Explaining
-from .failed import Failed
-from .interop.epoch_setter import EpochSetter
+from ..reading_services import InProcessReadingService, ReadingService
+from ..reading_services.distributed import without_parts
+from ..reading_services.reading_service import Dividing
+from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.work import Planned, Replicated, batch_count
+from ..volumes.scheme import ReadScheme
+from .arguments import (
+    AdapterLike,
+    adapter_list,
+    chain_for_state,
+    check_epoch,
+    check_service,
+    check_step,
+    iterable,
+    refuse_unknown,
+)
+from .compiler import CompiledChain, compile_chain
 from .iterator import EXITING, Begun, DataLoader2Iterator, Turn
-from .listed import AdapterLike, iterable, listed
-from .negotiated import Negotiated
+from .main_process_tail import MainProcessTail
+from .negotiation import Negotiation, negotiate
 from .outline import Outline
-from .position import Position, Progress
+from .position import EpochSetter, Position, Progress, TorchSeed
 from .state import State, checkpoint_of, refuse_for_service, saved_shares
-from .stats import Counts, Waits
-from .telling import Telling
+from .stats import Counts, Stats
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.
 _LOADERS: weakref.WeakValueDictionary[int, DataLoader2] = weakref.WeakValueDictionary()
@@ -55,29 +68,16 @@ _NUMBERS = count()
 _LOOK = 0.05
 
 
-class _Freed:
-    """What outlives the epochs of a loader, and is freed with it, whichever way it ends."""
-
-    def __init__(self, service: ReadingService) -> None:
-        self._service = service
-        self._tail: Tail | None = None
-
-    def put(self, tail: Tail) -> None:
-        """Hold the pipes of the next epochs, and free those of the last."""
-        last, self._tail = self._tail, tail
-        if last is not None:
-            last.shutdown()
-
-    def free(self) -> None:
-        """Stop the service, then the pipes that are behind it."""
-        try:
-            self._service.stop()
-        finally:
-            if self._tail is not None:
-                self._tail.shutdown()
+def _free(service: ReadingService, tails: list[MainProcessTail]) -> None:
+    """Stop a service, then the pipes behind it, which outlive the epochs of a loader."""
+    try:
+        service.stop()
+    finally:
+        for tail in tails:
+            tail.shutdown()
 
 
-class DataLoader2(Explaining, Telling):
+class DataLoader2:
     """Iterate over a chain of datapipes.
 
     Parameters
@@ -120,10 +120,10 @@ class DataLoader2(Explaining, Telling):
         seed: int | None = None,
         **others: NoReturn,
     ) -> None:
-        refuse_others(others, datapipe)
+        refuse_unknown(others, datapipe)
         self._seed: int | None = None
-        self._position, self._epoch_told = Position(), False
-        self._drawn: Drawn | None = None
+        self._position, self._epoch_is_set = Position(), False
+        self._drawn: TorchSeed | None = None
         self._progress: Progress | None = None
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
@@ -131,32 +131,34 @@ class DataLoader2(Explaining, Telling):
         # the loader is changes in the lock, inside of the turn, which nobody has for long.
         self._turn, self._lock = Turn(), ForkSafeLock()
         self._shut_down = False
-        self._pace, self._waits, self._failed = Pace(), Waits(), Failed()
-        self._negotiated: Negotiated | None = None
+        self._counts = Counts()
+        self._negotiated: Negotiation | None = None
         self._once = WarnOnce()
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
         # A copy: one service object may be given to several loaders.
-        self._service = copy.copy(checked_service(reading_service) or InProcessReadingService())
-        self._freed = _Freed(self._service)
-        self._take(compiled(self._written, listed(datapipe_adapter_fn), self._service))
+        self._service = copy.copy(check_service(reading_service) or InProcessReadingService())
+        self._tails: list[MainProcessTail] = []
+        adapters = adapter_list(datapipe_adapter_fn)
+        self._take(compile_chain(self._written, adapters, self._service))
         self._outline = Outline.of(self._written)
         # Frees what a loader holds that is dropped without a word.
-        self._finalizer = weakref.finalize(self, self._freed.free)
+        self._finalizer = weakref.finalize(self, _free, self._service, self._tails)
         self._finalizer.atexit = False  # an epoch that runs ends first
         _LOADERS[next(_NUMBERS)] = self
         if seed is not None:
             self.seed(seed)
 
-    def _take(self, chain: Compiled) -> None:
-        self._adapters, self._graph, self._changes = chain.adapters, chain.graph, chain.changes
-        self._freed.put(chain.tail)
-        self._whole, self._tail = chain.whole, chain.tail
+    def _take(self, chain: CompiledChain) -> None:
+        """Make ``chain`` what the next epochs run, and free the pipes of the last one."""
+        for tail in self._tails:
+            tail.shutdown()
+        self._tails[:] = [chain.tail]
         with self._lock:
-            self._work, self._order, self._negotiated = chain.work, chain.order, None
-            self._coming: Compiled | None = None
+            self._chain, self._work, self._negotiated = chain, chain.work, None
+            self._coming: CompiledChain | None = None
 
     @property
     def adapters(self) -> tuple[AdapterLike, ...]:
@@ -174,21 +176,17 @@ class DataLoader2(Explaining, Telling):
         >>> list(loader)
         [1, 2]
         """
-        return self._adapters if self._coming is None else self._coming.adapters
+        return (self._coming or self._chain).adapters
 
     @adapters.setter
     def adapters(self, adapters: AdapterLike | Iterable[AdapterLike] | None) -> None:
         # Compiled now, so that what is wrong is told here; the service stops at the next epoch.
-        self._coming = compiled(self._written, listed(adapters), self._service)
+        self._coming = compile_chain(self._written, adapter_list(adapters), self._service)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What failed and was left out or replaced, by ``OnError``: the last thousand."""
-        return tuple(self._failed.kept)
-
-    @property
-    def _policy(self) -> ErrorPolicy:
-        return self._work.errors if isinstance(self._work, Planned) else ErrorPolicy()
+        return tuple(self._counts.failures.kept)
 
     def __iter__(self) -> DataLoader2Iterator:
         """Begin the next epoch; an iterator that is still running is invalidated.
@@ -199,19 +197,18 @@ class DataLoader2(Explaining, Telling):
         self._refuse_if_shut_down()
         with self._taking_over("a newer iterator of this DataLoader2 has taken over"):
             self._refuse_if_shut_down()
-            self._pace.interrupt()
+            self._counts.consumer.interrupt()
             if self._coming is not None:
                 self._service.stop()  # workers that stayed run the chain as it was
                 self._take(self._coming)
             with self._lock:
                 self._begin_again_if_seeded()
-                seed, self._epoch_told = self._seed_of_run(), False
+                seed, self._epoch_is_set = self._seed_of_run(), False
                 self._progress = progress = Progress(self._position)
-            counts = Counts(self._pace, self._waits, self._failed)
             begin, end = partial(self._begun, seed), self._finished
-            iterator = DataLoader2Iterator(progress, begin, end, counts, self._origin, self._turn)
-            self._live = weakref.ref(iterator)
-            return iterator
+            made = DataLoader2Iterator(progress, begin, end, self._counts, self._origin, self._turn)
+            self._live = weakref.ref(made)
+            return made
 
     def _refuse_if_shut_down(self) -> None:
         if self._shut_down:
@@ -220,9 +217,9 @@ class DataLoader2(Explaining, Telling):
     def _begun(self, seed: int, progress: Progress) -> Begun:
         """Start the batches of an epoch; it goes on where an interrupt has left it."""
         here = progress.position
-        told = partial(without_parts, self._service, self._whole)
-        self._once.warn(RanksAlike, told, RanksAlike, self._origin)
-        self._agreed()
+        message = partial(without_parts, self._service, self._chain.whole)
+        self._once.warn(RanksAlike, message, RanksAlike, self._origin)
+        self._agree()
         progress.begun = True
         work, service = self._work, self._service
         in_turn = not (isinstance(work, Replicated) and work.as_ready)
@@ -231,22 +228,18 @@ class DataLoader2(Explaining, Telling):
         # Ranks agree on one seed: the state of each is that of all.
         with self._lock:
             self._seed = agreed = getattr(running, "seed", seed)
-        batches = self._tail.behind(running, agreed, here.epoch)
-        return Begun(batches, step, self._policy, work.hints.device)
+        batches = self._chain.tail.epoch(running, agreed, here.epoch)
+        policy = work.errors if isinstance(work, Planned) else ErrorPolicy()
+        return Begun(batches, step, policy, work.hints.device)
 
     def _where(self) -> Position:
         """Return where the next batch is."""
         with self._lock:
             return self._position if self._progress is None else self._progress.position
 
-    def _runs(self, *, next_epoch: bool) -> tuple[Work, str]:
-        """Return what runs now, or what the next ``iter()`` begins with, and its order."""
-        coming = self._coming if next_epoch else None
-        return (self._work, self._order) if coming is None else (coming.work, coming.order)
-
     def _seed_of_run(self) -> int:
         if self._seed is None:
-            self._drawn = Drawn.now()
+            self._drawn = TorchSeed.draw()
             self._seed = self._drawn.seed
         return self._seed
 
@@ -254,7 +247,7 @@ class DataLoader2(Explaining, Telling):
         """Begin another run if torch was seeded since it gave the seed of this one."""
         if self._drawn is not None and self._drawn.is_outdated():
             self._seed = self._drawn = None
-            if not self._epoch_told:
+            if not self._epoch_is_set:
                 self._position = Position()
 
     @contextlib.contextmanager
@@ -311,7 +304,7 @@ class DataLoader2(Explaining, Telling):
 
         An iterator that was not asked for a batch yet is that iteration.
         """
-        epoch = checked_epoch(epoch)
+        epoch = check_epoch(epoch)
         if self._turn.acquire(0.0):  # or else another thread is at a batch
             try:
                 if self._progress is not None and not self._progress.begun:
@@ -323,7 +316,7 @@ class DataLoader2(Explaining, Telling):
             self._taking_over(f"set_epoch({epoch}) of its DataLoader2 ended its epoch"),
             self._lock,
         ):
-            self._position, self._epoch_told = Position(epoch), True
+            self._position, self._epoch_is_set = Position(epoch), True
 
     def is_before(self, epoch: int) -> bool:
         """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
@@ -342,22 +335,11 @@ class DataLoader2(Explaining, Telling):
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
         with self._lock:
-            here, (work, order) = self._where(), self._runs(next_epoch=self._progress is None)
-            seed = self._seed_of_run()
-        return State(
-            seed=seed,
-            epoch=here.epoch,
-            next_batch=here.place.next,
-            ahead=here.place.ahead,
-            failed=here.failed,
-            shares=saved_shares(self._service.shares(work), work),
-            order=order,
-            graph=self._outline.graph,
-            data=self._outline.data,
-            pipes=self._outline.pipes,
-            cases=self._outline.cases,
-            service=checkpoint_of(self._service),
-        ).to_json()
+            here, seed = self._where(), self._seed_of_run()
+            chain = self._chain if self._progress is not None else self._coming or self._chain
+        shares = saved_shares(self._service.shares(chain.work), chain.work)
+        service = checkpoint_of(self._service)
+        return State.at(here, seed, self._outline, chain.order, shares, service).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken, under any number of workers.
@@ -372,23 +354,16 @@ class DataLoader2(Explaining, Telling):
             If it belongs to another chain, list of cases or service, or if other adapters changed
             the order.
         """
-        work, order = self._runs(next_epoch=True)
-        loaded = State.from_json(
-            state,
-            outline=self._outline,
-            order=order,
-            shares=saved_shares(self._service.shares(work), work),
-        )
+        chain = self._coming or self._chain
+        shares = saved_shares(self._service.shares(chain.work), chain.work)
+        loaded = State.from_json(state, outline=self._outline, order=chain.order, shares=shares)
         service: Any = self._service
-        state_of_service = loaded.of_service
-        refuse_for_service(service, state_of_service)
-        place = Place(loaded.next_batch, loaded.ahead)
+        refuse_for_service(service, loaded.of_service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
-            if state_of_service:
-                service.restore(state_of_service)
+            if loaded.of_service:
+                service.restore(loaded.of_service)
             with self._lock:
-                self._seed, self._drawn = loaded.seed, None
-                self._position = Position(loaded.epoch, place, loaded.failed)
+                self._seed, self._drawn, self._position = loaded.seed, None, loaded.position
 
     @classmethod
     def from_state(
@@ -418,15 +393,176 @@ class DataLoader2(Explaining, Telling):
             raise
         return loader
 
+    def explain(self) -> str:
+        """Return the graph as written and as it runs, what was refused, where it runs, its cost.
+
+        Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
+        """
+        parts = [
+            explain_rewritten(self._written, self._chain.whole, self._chain.changes),
+            self._service.explain(self._work),
+            *filter(None, [self._chain.tail.explain()]),
+        ]
+        cost = cost_of(untimed(self._chain.graph), self._seed or 0, self._position.epoch)
+        parts += [str(cost)] if cost is not None else []
+        if any(traits_of(pipe).opens for pipe in walk(self._chain.graph)):
+            try:
+                parts.append(self._agree().explain())
+            except BudgetExceeded as error:
+                parts.append(f"refused: {error}")
+        return "\n\n".join(parts)
+
+    def schemes(self) -> dict[str, ReadScheme]:
+        """Return how the voxels of each key are read; empty where that cannot be planned.
+
+        Negotiated once, before the first epoch or here; reads a few headers, and no voxel.
+
+        Raises
+        ------
+        BudgetExceeded
+            Batches and buffers need more memory than they may take; this is a ``MemoryError``.
+        """
+        return dict(self._agree().schemes)
+
+    def _agree(self) -> Negotiation:
+        """Return what the chain, its stores and the service agreed on, at the first call here."""
+        with self._turn if self._negotiated is None else contextlib.nullcontext():
+            if self._negotiated is None:
+                here = self._where()
+                run = (self._seed or 0, here.epoch, here.place.next)
+                found = negotiate(untimed(self._chain.graph), self._service, self._work, *run)
+                self._work, self._negotiated = found.applied_to(self._work), found
+            return self._negotiated
+
+    def shuffle_report(
+        self, *, batches: int = REPORTED, cache_bytes: int | None = None
+    ) -> ShuffleReport:
+        """Return what the order of the next epoch costs and gives; reads headers, and no voxel.
+
+        Parameters
+        ----------
+        batches
+            Batches that are planned, from the first.
+        cache_bytes
+            Decoded chunks that are kept; by default as the shuffle asks for.
+
+        Raises
+        ------
+        GraphError
+            The graph cannot be split, so nothing is planned.
+        """
+        run = {"seed": self._seed or 0, "epoch": self._where().epoch}
+        graph = untimed(self._chain.graph)
+        return shuffle_report(graph, **run, batches=batches, cache_bytes=cache_bytes)
+
+    def diagnose(
+        self,
+        *,
+        step: Callable[[Any], object] | None = None,
+        batches: int = BATCHES,
+        seconds: float = SECONDS,
+    ) -> Diagnosis:
+        """Measure what each part could do alone, and return which one limits the loader.
+
+        The parts are planning, fetching, decoding, resampling, transport and the consumer. Copies
+        of the graph and of the workers run the next batches, so the loader stays where it is. Of
+        several ranks it measures the one that calls it, which waits for no other. Takes about ten
+        times ``seconds``, and the start of the workers.
+
+        Parameters
+        ----------
+        step
+            What you do with a batch, e.g. one training step; it is called some dozen times with
+            real batches, so give it a copy of a model that matters. It has to wait for a device
+            that it uses. Without it the time counts for which your loop has kept batches so far.
+        batches
+            Different batches that are looked at.
+        seconds
+            Time for which each part is measured, at least two batches per worker.
+
+        Returns
+        -------
+        Diagnosis
+            ``limit``, ``ceilings`` (batches/s) and ``advice``; print it for the table.
+
+        Raises
+        ------
+        GraphError
+            The graph cannot be split, so its parts cannot be measured apart; or its source
+            cannot be planned twice, because it is an iterator or an epoch is running.
+        """
+        self._refuse_if_shut_down()
+        check_step(step)
+        self._counts.consumer.interrupt()
+        here = self._where()
+        subject = Subject(
+            self._chain.graph,
+            self._service,
+            self._seed or 0,
+            here.epoch,
+            here.place,
+            running=self._progress is not None and self._progress.begun,
+            kept=self._counts.consumer.seconds(),
+        )
+        advice = self._agree().advice
+        # Before they happen, as they do where parts are measured.
+        passes = passes_of(untimed(self._chain.graph), self._seed or 0, here.epoch)
+        found = diagnose(subject, Extent(batches, seconds), step)
+        whole = (f"read as a whole: {each}." for each in passes)
+        return replace(found, notes=(*found.notes, *whole, *advice))
+
+    @property
+    def datapipe(self) -> Pipe:
+        """The last pipe of the chain as it runs: the loader's own copy, after the adapters.
+
+        It is there to be looked at (``voxpipe.graph.walk(loader.datapipe)``). To change what runs,
+        change your own chain or :attr:`~voxpipe.DataLoader2.adapters`.
+        """
+        return self._chain.whole
+
+    def stats(self) -> Stats:
+        """Return what was delivered and waited for so far; print it, or take ``to_json()``.
+
+        With ``Profile`` among the adapters it holds what each pipe did, too.
+        """
+        here, waits, profile = self._where(), self._counts.waits, self._profile()
+        return Stats(
+            epoch=here.epoch,
+            next_batch=here.place.next,
+            delivered=waits.delivered,
+            waited=waits.seconds,
+            longest=waits.longest,
+            kept=self._counts.consumer.seconds(),
+            failures=dict(self._counts.failures.errors),
+            pipes=() if profile is None else tuple(profile.to_json()),
+        )
+
+    def to_mermaid(self) -> str:
+        """Return the graph as it runs, as a Mermaid flowchart."""
+        return to_mermaid(self._chain.graph)
+
+    def to_dot(self) -> str:
+        """Return the graph as it runs, in the DOT language of Graphviz."""
+        return to_dot(self._chain.graph)
+
+    def _profile(self) -> Profile | None:
+        return next((a for a in self._chain.adapters if isinstance(a, Profile)), None)
+
+    def profile(self) -> str:
+        """Return the table of the ``Profile`` among the adapters."""
+        if profile := self._profile():
+            return profile.table()
+        raise ValueError("this loader is not profiled; give it the adapter Profile()")
+
     @property
     def sampler(self) -> EpochSetter:
         """What frameworks set the epoch on: ``loader.sampler.set_epoch(epoch)``."""
-        return EpochSetter(self)
+        return EpochSetter(self.is_before, self.set_epoch, self._chain.whole)
 
     @property
     def batch_sampler(self) -> EpochSetter:
         """What frameworks ask for the items of a batch, ``loader.batch_sampler.batch_size``."""
-        return EpochSetter(self)
+        return EpochSetter(self.is_before, self.set_epoch, self._chain.whole)
 
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""

@@ -1,5 +1,5 @@
-"""torchdata"s place for the loader"s signals."""
+"""The signals of a loader, under torchdata's path."""
 
-from .pausing import PauseIteration
 
-__all__ = ["PauseIteration"]
+class PauseIteration(StopIteration):
+    """Raised in the place of a batch by an iterator that is paused: a ``for`` loop ends."""

@@ -6,6 +6,7 @@ import copy
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,50 @@ from ..batching import ErrorPolicy, Outcome
 from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..core.locks import ReentrantDeferredLock
+from ..core.validate import validate_int
 from ..datapipes.tensors import with_tensors
 from ..reading_services import Epoch
 from ..reading_services.reading_service import leave
-from .pausing import Pausing
+from .error import PauseIteration
 from .position import Progress
 from .stats import Counts
+
+
+class Pausing:
+    """Counts batches against a limit. What stands still is the iterator, not its epoch."""
+
+    def __init__(self) -> None:
+        self._most: int | None = None
+        self._left: int | None = None
+        self._paused = False
+
+    def limit(self, batches: int | None) -> None:
+        """Pause after this many more batches; None takes the limit away."""
+        if batches is not None:
+            batches = validate_int("num_batches", batches, least=1)
+        self._most = self._left = batches
+
+    def pause(self) -> None:
+        """Hand out nothing until :meth:`resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on, under the same limit."""
+        if not self._paused:
+            warnings.warn("this iterator is not paused: resume() does nothing", stacklevel=3)
+        self._paused, self._left = False, self._most
+
+    def check(self) -> None:
+        """Raise :class:`PauseIteration` if there is no batch to be had now."""
+        if self._paused:
+            raise PauseIteration
+
+    def count(self) -> None:
+        """Note that a batch was handed out."""
+        if self._left is not None:
+            self._left -= 1
+            self._paused = self._left <= 0
+
 
 EXITING = threading.Event()
 """Set when the interpreter begins to end."""
@@ -132,18 +171,18 @@ class DataLoader2Iterator:
             raise IteratorInvalidated(what, do="Give it what it needs, or make a second loader.")
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
-        self._pausing.ask()
+        self._pausing.check()
         asked = time.perf_counter()
-        self._counts.pace.asked(asked)
+        self._counts.consumer.requested(asked)
         try:
             batch = self._next()
         except BaseException as error:
             self._end_with(error)
             raise
         self._close_if_left()
-        self._pausing.handed()
+        self._pausing.count()
         handed = time.perf_counter()
-        self._counts.pace.handed(handed)
+        self._counts.consumer.delivered(handed)
         self._counts.waits.add(handed - asked)
         return batch
 
@@ -181,7 +220,7 @@ class DataLoader2Iterator:
             here = self._progress.position
             failed = here.failed
             if isinstance(batch, Outcome):
-                failed = self._counts.failed.admit(batch, running.policy, failed)
+                failed = self._counts.failures.admit(batch, running.policy, failed)
             is_empty = isinstance(batch, Outcome) and batch.is_empty
             if is_empty:
                 here.place.leave_out(batch.failures)
@@ -198,7 +237,7 @@ class DataLoader2Iterator:
 
     def pause(self) -> None:
         """Hand out no batch until :meth:`resume`; a ``for`` loop ends."""
-        self._counts.pace.interrupt()
+        self._counts.consumer.interrupt()
         self._pausing.pause()
 
     def resume(self) -> None:

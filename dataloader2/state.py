@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from ..core.call_site import shorten
 from ..core.errors import BadState, StateMismatch
 from ..core.stream import MAX_EPOCH
-from ..reading_services.abilities import Checkpointing, Refusing, Restoring
-from ..reading_services.place import Run
-from ..reading_services.seeds.seed_generator import MAX_SEED
+from ..reading_services.place import Place, Run
+from ..reading_services.reading_service import Checkpointing, Refusing, Restoring
+from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Replicated, Work
-from .order import refuse_other_order
-from .outline import Outline
+from .outline import Outline, refuse_other_order
+from .position import Position
 
 VERSION = 1
 # A state takes 4 kB at most (``outline.py``), so a text of it far less than this.
@@ -63,12 +63,37 @@ class State:
     service: str = ""
     """State of a reading service that has one of its own, in base 64."""
 
+    @classmethod
+    def at(
+        cls, here: Position, seed: int, outline: Outline, order: str, shares: int, service: str
+    ) -> State:
+        """Return the state of a loader at a position of a run."""
+        return cls(
+            seed=seed,
+            epoch=here.epoch,
+            next_batch=here.place.next,
+            ahead=here.place.ahead,
+            shares=shares,
+            graph=outline.graph,
+            data=outline.data,
+            failed=here.failed,
+            pipes=outline.pipes,
+            cases=outline.cases,
+            order=order,
+            service=service,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        told = asdict(self)
+        fields = asdict(self)
         if not self.service:
-            del told["service"]
-        return told
+            del fields["service"]
+        return fields
+
+    @property
+    def position(self) -> Position:
+        """Where in the run it was."""
+        return Position(self.epoch, Place(self.next_batch, self.ahead), self.failed)
 
     @property
     def of_service(self) -> bytes:
@@ -86,8 +111,8 @@ class State:
         StateMismatch
             Naming what differs.
         """
-        told = _checked(_plain(data))
-        state = cls(**{**told, "ahead": _runs(told["ahead"])})
+        fields = _checked(_plain(data))
+        state = cls(**{**fields, "ahead": _runs(fields["ahead"])})
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
         refuse_other_order(state.order, order)
         if state.shares != shares:
@@ -221,15 +246,15 @@ def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return data
 
 
-def _runs(told: Sequence[Any]) -> tuple[Run, ...]:
+def _runs(saved: Sequence[Any]) -> tuple[Run, ...]:
     """Return the runs of a state, in order."""
-    return tuple(sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in told))
+    return tuple(sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in saved))
 
 
 def _words(shares: int, whose: str = "") -> str:
     count = abs(shares)
-    told = f"{count or 'no'} share{'' if count == 1 else 's'}{whose}"
-    return told + (", as they are ready" if shares < 0 else "")
+    text = f"{count or 'no'} share{'' if count == 1 else 's'}{whose}"
+    return text + (", as they are ready" if shares < 0 else "")
 
 
 def _as_before(shares: int) -> str:

@@ -1,13 +1,49 @@
-"""What a loader has done so far: figures for a person and for a program."""
+"""Figures of a loader: waits, failures, how long the consumer keeps a batch."""
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
-from ..diagnosing import Pace
-from .failed import Failed
+from ..batching import ErrorPolicy, Failure, Outcome
+from ..core.errors import TooManyFailures
+
+# What is kept to be looked at; the counts go on.
+MOST_KEPT = 1000
+# A message is read by a person.
+_SHOWN = 3
+
+
+class FailureLog:
+    """What failed so far in the batches of a loader."""
+
+    def __init__(self) -> None:
+        self.kept: deque[Failure] = deque(maxlen=MOST_KEPT)
+        """The last of them."""
+        self.errors: Counter[str] = Counter()
+        """How many of each class."""
+
+    def admit(self, outcome: Outcome, policy: ErrorPolicy, before: int) -> int:
+        """Count what failed in one batch; return how many did in this epoch.
+
+        Raises
+        ------
+        TooManyFailures
+            Naming the last of them.
+        """
+        self.kept += outcome.failures
+        self.errors.update(failure.error for failure in outcome.failures)
+        total = before + len(outcome.failures) + outcome.elsewhere
+        if policy.budget is not None and total > policy.budget:
+            last = "\n".join(map(str, outcome.failures[:_SHOWN])) or "on another rank"
+            raise TooManyFailures(
+                f"{total} items failed in this epoch, and {policy.budget} may; the last:\n{last}",
+                do="Mend the files, or give OnError(budget=...) more; loader.failures has them.",
+            )
+        return total
 
 
 @dataclass(frozen=True)
@@ -43,18 +79,18 @@ class Stats:
     def __str__(self) -> str:
         kept = "-" if self.kept is None else f"{self.kept * 1e3:.1f} ms each (median)"
         mean = self.waited / self.delivered * 1e3 if self.delivered else 0.0
-        told = [
+        lines = [
             f"at batch {self.next_batch} of epoch {self.epoch}; {self.delivered} delivered",
             f"waited {self.waited:.2f} s for them, {mean:.1f} ms each, "
             f"{self.longest * 1e3:.1f} ms at most; kept {kept}",
         ]
         if self.failures:
             each = ", ".join(f"{count} {name}" for name, count in self.failures.items())
-            told.append(f"let pass by OnError: {each}")
+            lines.append(f"let pass by OnError: {each}")
         rows = [
             f"{row['items']:>9} items {row['seconds']:8.2f} s  {row['pipe']}" for row in self.pipes
         ]
-        return "\n".join([*told, *rows])
+        return "\n".join([*lines, *rows])
 
 
 class Waits:
@@ -71,13 +107,53 @@ class Waits:
         self.longest = max(self.longest, seconds)
 
 
+# The first batches include compiling and warming up; the median of so many is not moved by them.
+KEPT = 64
+
+
+class ConsumerTimer:
+    """Times between handing a batch out and being asked for the next, the last ``KEPT`` of them.
+
+    Examples
+    --------
+    >>> timer = ConsumerTimer()
+    >>> for asked, handed in [(0.0, 1.0), (1.5, 1.75), (2.5, 3.0)]:
+    ...     timer.requested(asked)
+    ...     timer.delivered(handed)
+    >>> timer.seconds()
+    0.625
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[float] = deque(maxlen=KEPT)
+        self._since: float | None = None
+
+    def delivered(self, now: float) -> None:
+        """Note that a batch was handed out."""
+        self._since = now
+
+    def requested(self, now: float) -> None:
+        """Note that the next one was asked for."""
+        if self._since is not None:
+            self._kept.append(now - self._since)
+        self._since = None
+
+    def interrupt(self) -> None:
+        """Leave out the time until the next batch: an epoch ended, or something else ran."""
+        self._since = None
+
+    def seconds(self) -> float | None:
+        """Return the median time that a batch was kept; None if none has come back."""
+        return median(self._kept) if self._kept else None
+
+
 @dataclass(frozen=True)
 class Counts:
-    """What a loader counts over all its epochs, which enter it here."""
+    """What a loader counts over all its epochs."""
 
-    pace: Pace
+    consumer: ConsumerTimer = field(default_factory=ConsumerTimer)
     """How long batches are kept."""
-    waits: Waits
+    waits: Waits = field(default_factory=Waits)
     """How long they are waited for."""
-    failed: Failed
+    failures: FailureLog = field(default_factory=FailureLog)
     """What failed in them."""

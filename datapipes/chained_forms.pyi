@@ -10,28 +10,24 @@ from .batch_patches import BatchPatches, Realize
 from .cache import Cache, Flush, Recache
 from .channels import Stack, Unstack
 from .choices import ChoicePipe
-from .general.archives import TarArchiveLoader, ZipArchiveLoader
+from .general.archives import Bz2FileLoader, CompressionType, Decompressor, Extractor, TarArchiveLoader, XzFileLoader, ZipArchiveLoader
 from .general.branches import Branch
-from .general.callable import BatchMapper, FlatMapper, ShuffledFlatMapper
-from .general.columns import Rows2Columnar
-from .general.combining import IterKeyZipper, MapKeyZipper, MultiplexerLongest, ZipperLongest
-from .general.compression import Bz2FileLoader, CompressionType, Decompressor, Extractor, XzFileLoader
+from .general.buckets import InBatchShuffler, MaxTokenBucketizer
+from .general.combine import IterKeyZipper, MapKeyZipper, MultiplexerLongest, ZipperLongest
+from .general.device import PinMemory, ToDevice
 from .general.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from .general.fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
 from .general.fullsync import FullSync, ShardingRoundRobinDispatcher
-from .general.grouping import InBatchShuffler, MaxTokenBucketizer
-from .general.hash_checker import HashChecker
+from .general.functions import BatchMapper, FlatMapper, Rows2Columnar, ShuffledFlatMapper
 from .general.http_reader import HttpReader, OnlineReader
 from .general.in_memory_cache import InMemoryCacheHolder
-from .general.left_out import AISFileLister, AISFileLoader, DataFrameMaker, GDriveReader, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, RarArchiveLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from .general.items import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, Repeater, Slicer
 from .general.map_pipe import IterToMapConverter
-from .general.pin_memory import PinMemory, ToDevice
-from .general.saver import Saver
-from .general.selecting import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, Repeater, Slicer
-from .general.shard_expander import ShardExpander
+from .general.not_offered import AISFileLister, AISFileLoader, DataFrameMaker, GDriveReader, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, RarArchiveLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from .general.saver import HashChecker, Saver
 from .general.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator
 from .general.threads import BatchAsyncMapper, ThreadPoolMapper
-from .general.webdataset import WebDataset
+from .general.webdataset import ShardExpander, WebDataset
 from .open_volume import OpenVolume
 from .patch_sampler import PatchSampler
 from .points_and_boxes import MoveBoxes, MovePoints

@@ -9,13 +9,13 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper as StreamWrapp
 from ..first_use import at_first_use
 
 if TYPE_CHECKING:
-    from .general.pin_memory import pin_memory_fn
+    from .general.device import pin_memory_fn
     from .general.streams import janitor
     from .general.to_graph import to_graph
 
 _HOMES = {
     "general.streams": ("janitor",),
-    "general.pin_memory": ("pin_memory_fn",),
+    "general.device": ("pin_memory_fn",),
     "general.to_graph": ("to_graph",),
 }
 __all__ = ["janitor", "pin_memory_fn", "to_graph"]

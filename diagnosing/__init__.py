@@ -3,6 +3,5 @@
 from .ceilings import Subject, diagnose
 from .diagnosis import Diagnosis
 from .extent import BATCHES, SECONDS, Extent
-from .pace import Pace
 
-__all__ = ["BATCHES", "SECONDS", "Diagnosis", "Extent", "Pace", "Subject", "diagnose"]
+__all__ = ["BATCHES", "SECONDS", "Diagnosis", "Extent", "Subject", "diagnose"]

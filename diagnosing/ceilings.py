@@ -22,9 +22,9 @@ from ..core.validate import count_text
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, traits_of, walk
 from ..reading_services import Planned, ReadingService
-from ..reading_services.epochs.running import close_if_idle
 from ..reading_services.place import Place
-from ..reading_services.work import jobs
+from ..reading_services.planner import jobs
+from ..reading_services.reading_service import close_if_idle
 from ..spatial.lazy.read_plan import ReadPlan
 from .cores import ranks_beside, share_of
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged

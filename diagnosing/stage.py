@@ -12,7 +12,7 @@ from ..batching.parts import Parts, Task
 from ..datapipes import DataPipe
 from ..graph import Pipe, Traits, traits_of
 from ..reading_services import Planned
-from ..reading_services.work.pipe_runner import PipeRunner
+from ..reading_services.pipe_runner import PipeRunner
 
 
 class Tasks(IterDataPipe[Task]):

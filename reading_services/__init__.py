@@ -7,16 +7,16 @@ from ..first_use import at_first_use
 if TYPE_CHECKING:
     from .distributed import DistributedReadingService
     from .in_process import InProcessReadingService
-    from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
     from .multiprocessing import (
         MultiProcessingReadingService,
         PrototypeMultiProcessingReadingService,
     )
     from .reading_service import Epoch, ReadingService
-    from .seeds.seed_generator import SeedGenerator
+    from .replica import WorkerInfo
+    from .seed_generator import SeedGenerator
     from .sequential import SequentialReadingService
+    from .torchdata_service import CheckpointableReadingServiceInterface, ReadingServiceInterface
     from .work import Planned, Replicated, Work
-    from .work.hooks import WorkerInfo
 
 __all__ = [
     "CheckpointableReadingServiceInterface",
@@ -40,15 +40,15 @@ __all__ = [
 _HOMES = {
     "distributed": ("DistributedReadingService",),
     "in_process": ("InProcessReadingService",),
-    "interface": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface"),
     "multiprocessing": (
         "MultiProcessingReadingService",
         "PrototypeMultiProcessingReadingService",
     ),
     "reading_service": ("Epoch", "ReadingService"),
-    "seeds.seed_generator": ("SeedGenerator",),
+    "replica": ("WorkerInfo",),
+    "seed_generator": ("SeedGenerator",),
     "sequential": ("SequentialReadingService",),
+    "torchdata_service": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface"),
     "work": ("Planned", "Replicated", "Work"),
-    "work.hooks": ("WorkerInfo",),
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)

@@ -14,14 +14,71 @@ from ..graph import Pipe, chained_name, fingerprint, walk
 from ..volumes.scheme import Budget
 from .in_process import InProcessReadingService
 from .place import Place
-from .ranks.agreeing import Ranks, checked_timeout, is_started
-from .ranks.one_rank import OneRank
-from .ranks.together import CountedEpoch, TogetherEpoch
+from .rank_part import UNEVEN, WRAP, Part, explained, with_own_batches
+from .ranks import CountedEpoch, LockstepEpoch, Ranks, checked_timeout, is_started
 from .reading_service import Epoch, ReadingService, leave
-from .shares.batch_of_ranks import explained, with_own_batches
-from .shares.part import UNEVEN, WRAP, Part
+from .torchdata_service import TorchdataService
 from .work import Planned, Replicated, Work
-from .written import WrittenService
+
+
+class OneRank:
+    """Makes what this rank makes of every batch, and agrees with nobody about it.
+
+    Parameters
+    ----------
+    ranks
+        Says which part that is.
+    inner
+        Runs it.
+    """
+
+    def __init__(self, ranks: DistributedReadingService, inner: ReadingService) -> None:
+        self._ranks = ranks
+        self._inner: Any = inner
+
+    @property
+    def persistent_workers(self) -> bool | None:
+        """Whether workers stay from epoch to epoch; None where that is left to what they read."""
+        stay: bool | None = getattr(self._inner, "persistent_workers", False)
+        return stay
+
+    @persistent_workers.setter
+    def persistent_workers(self, stay: bool | None) -> None:
+        if hasattr(self._inner, "persistent_workers"):
+            self._inner.persistent_workers = stay
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of this rank."""
+        return int(getattr(self._inner, "num_workers", 0))
+
+    @property
+    def threads_per_worker(self) -> int | None:
+        """Patches that each of them realizes at once."""
+        own: int | None = getattr(self._inner, "threads_per_worker", 1)
+        return own
+
+    def distribute(self, graph: Pipe) -> Work:
+        """Split the graph, and take this rank's part."""
+        return self._ranks.divided(self._inner.distribute(graph))
+
+    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
+        """Start one pass over this rank's part."""
+        running: Epoch = self._inner.epoch(work, seed, epoch, place)
+        return running
+
+    def shares(self, work: Work) -> int:
+        """Return among how many processes of this rank a graph is divided."""
+        return int(self._inner.shares(work))
+
+    def explain(self, work: Work) -> str:
+        """Return where what runs."""
+        return str(self._inner.explain(work))
+
+    def stop(self) -> None:
+        """Stop the workers."""
+        self._inner.stop()
+
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 # torchdata's: ranks may load a model or validate between two epochs.
@@ -148,7 +205,7 @@ class DistributedReadingService:
             raise
         if isinstance(work, Planned):
             return CountedEpoch(own, circle)
-        return TogetherEpoch(own, circle, self.uneven, place)
+        return LockstepEpoch(own, circle, self.uneven, place)
 
     def _data_of(self, work: Work) -> str:
         if self._agreed_data is None:
@@ -259,7 +316,7 @@ class SeededEpoch:
 
 
 # What gives ranks their parts, or is a service of the user's that may.
-_DIVIDING = (DistributedReadingService, OneRank, WrittenService)
+_DIVIDING = (DistributedReadingService, OneRank, TorchdataService)
 
 
 def run_divided(

@@ -14,28 +14,83 @@ from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
 from ..core.call_site import warn
 from ..core.validate import validate_int
-from ..datapipes.background_iterator import stop_limit
+from ..datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
 from ..datapipes.epoch import set_epoch
+from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
 from ..storage.ranges import Table, using_joinings
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
-from .epochs.dealing import at_once, items_to_deal
-from .epochs.made_ahead import MadeAhead, prefetcher_of
-from .epochs.running import begin, end
-from .epochs.watched import Watched
+from .global_generators import mapped, plain_items, proof_that_nothing_draws
+from .memory_budget import budgets, checked, default_slot_bytes
 from .place import Place
-from .seeds.seeding import mapped, plain_items, proof_that_nothing_draws
-from .shares.part import WHOLE
-from .spending import budgets, checked
-from .transport.budget import default_slot_bytes
-from .work import Planned, Replicated, Work, jobs, replicated, work_of
-from .work.hooks import InitFunction, ResetFunction, checked_hooks
-from .work.pipe_runner import Replica
-from .work.planning import draws_globally
-from .workers.ahead import tickets_of
+from .planner import draws_globally, jobs
+from .rank_part import WHOLE
+from .reading_service import begin, end
+from .replica import InitFunction, Replica, ResetFunction, checked_hooks
+from .timeout_iterator import TimeoutIterator
+from .transport.messages import EndOfItems, Feed
+from .work import Planned, Replicated, Work, replicated, work_of
+from .workers.inbox import tickets_of
+
+
+def prefetcher_of(work: Work) -> Prefetcher | None:
+    """Return the last ``prefetch()`` behind the cut, if batches may be made in a thread.
+
+    They may not where a function of the user's is run: the global generators of ``random``,
+    NumPy and torch are seeded around it, and the consumer draws from them at the same time.
+    """
+    if not isinstance(work, Planned):
+        return None
+    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
+    if functions or draws_globally(work.cut.planner):
+        return None
+    return next((p for p in reversed(work.cut.realizing) if type(p) is Prefetcher), None)
+
+
+class MadeAhead:
+    """Iterates over batches that a thread makes.
+
+    Parameters
+    ----------
+    batches
+        What makes them; it is closed by the thread.
+    pipe
+        Says how many, and how many bytes of them.
+    """
+
+    def __init__(self, batches: Iterator[Any], pipe: Prefetcher) -> None:
+        self._batches = batches
+        self._pipe = pipe
+        self._ahead: BackgroundIterator | None = None
+        self._closed = False
+
+    def __iter__(self) -> MadeAhead:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        if self._ahead is None:
+            most, most_bytes = self._pipe.buffer_size, self._pipe.buffer_bytes
+            self._ahead = BackgroundIterator(self._batches, most=most, most_bytes=most_bytes)
+        try:
+            return self._ahead.take()
+        except Exhausted:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """End the thread; any number of times."""
+        self._closed = True
+        if self._ahead is not None:
+            self._ahead.stop()
+
+    def left(self) -> threading.Thread | None:
+        """Return the thread, if it is still at an item after :meth:`close`."""
+        return None if self._ahead is None or not self._closed else self._ahead.left()
+
 
 _START = Place()
 _END = object()
@@ -156,12 +211,12 @@ class InProcessEpoch:
         self._seconds = thread_seconds(work.limits)
         self._loan = CHUNKS.lend(work.cache_bytes)
         made = _batches(work, seed, epoch, place)
-        self._batches: MadeAhead | Watched | Generator[tuple[int, Any], None, None] = made
+        self._batches: MadeAhead | TimeoutIterator | Generator[tuple[int, Any], None, None] = made
         pipe = prefetcher_of(work)
         if pipe is not None and not work.limits.enforced:
             self._batches = MadeAhead(made, pipe)
         elif work.limits.enforced or ahead:
-            self._batches = Watched(made, work.limits, ahead, work.seconds_at, ahead_bytes)
+            self._batches = TimeoutIterator(made, work.limits, ahead, work.seconds_at, ahead_bytes)
 
     def __iter__(self) -> InProcessEpoch:
         return self
@@ -322,8 +377,8 @@ def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterat
     if replica is None:
         replica = Replica(clone(work.of_worker()), share, work.hooks)
     try:
-        with closing(items_to_deal(work, seed, epoch)) as dealt:
-            replica.fed(at_once(dealt))
+        with closing(work.items_to_deal(seed, epoch)) as dealt:
+            replica.fed(_feed(dealt))
             for index in count():
                 try:
                     batch = replica.run(index, seed, epoch)
@@ -344,3 +399,14 @@ def _put_back(work: Replicated, replica: Replica) -> None:
     if work.outlives_epochs:
         replica.leave()
         work.replicas[replica.share] = replica
+
+
+def _feed(items: Iterator[Any]) -> Feed:
+    """Return what hands out items in the process that makes them."""
+
+    def feed() -> Any:
+        for item in items:
+            return item
+        raise EndOfItems
+
+    return feed

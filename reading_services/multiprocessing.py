@@ -8,32 +8,81 @@ buffer that is bounded by the number of jobs in flight.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing as mp
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..batching import usable_cores
-from ..core.call_site import WarnOnce, warn
+from ..core.call_site import WarnOnce, shorten, warn
 from ..core.errors import IdleWorkers
 from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
-from .elsewhere import refuse_unknown
-from .epochs.planned import PlannedEpoch
-from .epochs.replicated import ReplicatedEpoch
-from .epochs.room import Room
 from .in_process import InProcessEpoch
+from .memory_budget import PrefetchBudget, SlotBudget, budgets, checked, default_slot_bytes
 from .place import Place
+from .planned_epoch import USUAL_RESTARTS, PlannedEpoch, Restarts
 from .reading_service import Epoch
-from .spending import budgets, checked
-from .transport.budget import SlotBudget, default_slot_bytes
+from .replica import InitFunction, ResetFunction, checked_hooks
+from .replicated_epoch import ReplicatedEpoch
 from .work import Planned, Replicated, Work, replicated, work_of
-from .work.hooks import InitFunction, ResetFunction, checked_hooks
 from .workers.payload import payload_of
 from .workers.pool import WorkerPool
-from .workers.restarts import USUAL_RESTARTS, Restarts
 from .workers.script import script_of_this_process
+
+_BATCH = ".batch_patches({value}) or .batch({value}) at the end of the chain"
+_DROPS = ".batch_patches(..., drop_last={value}) or .batch(..., drop_last={value}) in the chain"
+# Of the loader, or of the chain; those of the service under another name come first.
+_STANDS = {
+    "prefetch_factor": "worker_prefetch_cnt={value}",
+    "in_order": 'order="plan" or order="as_ready"',
+    "mp_context": "multiprocessing_context={value}",
+    "pin_memory": "nothing, as batches of workers lie in page-locked memory once CUDA is in use",
+    "pin_memory_device": ".to_device({value}) at the end of the chain",
+    "batch_size": _BATCH,
+    "drop_last": _DROPS,
+    "collate_fn": ".batch(...).collate({value}) at the end of the chain",
+    "shuffle": ".shuffle() in the chain",
+    "sampler": ".shuffle() in the chain, whose order the loader's seed decides",
+    "batch_sampler": ".shuffle() and .batch_patches(...) or .batch(...) in the chain",
+    "generator": "DataLoader2(..., seed=...)",
+    "seed": "DataLoader2(..., seed={value})",
+    "timeout": "DataLoader2(..., [Timeout(item={value})])",
+}
+
+
+def refuse_unknown(kind: type, others: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for arguments that a service does not have.
+
+    Parameters
+    ----------
+    kind
+        The class of the service.
+    others
+        The arguments.
+
+    Examples
+    --------
+    >>> class MyReadingService:
+    ...     def __init__(self, num_workers=0, **others):
+    ...         refuse_unknown(MyReadingService, others)
+    >>> MyReadingService(timeout=60)
+    Traceback (most recent call last):
+        ...
+    TypeError: MyReadingService has no timeout; give DataLoader2(..., [Timeout(item=60)])
+    """
+    for other, value in others.items():
+        parameters = inspect.signature(kind).parameters.values()
+        known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+        stands = _STANDS.get(other, "").format(value=shorten(value))
+        meant = [f"{close}={shorten(value)}" for close in get_close_matches(other, known, n=1)]
+        give = [f"give {told}" for told in [stands, *meant] if told]
+        words = [*give, f"it takes {', '.join(known)}"]
+        raise TypeError(f"{kind.__name__} has no {other}; {words[0]}")
+
 
 START_METHODS = ("forkserver", "fork", "spawn")
 ORDERS = ("plan", "as_ready")
@@ -232,8 +281,8 @@ class MultiProcessingReadingService:
             room=self._room(work),
         )
 
-    def _room(self, work: Work) -> Room:
-        return Room(self._ahead_bytes(), unknown=JOBS_PER_WORKER * work.workers)
+    def _room(self, work: Work) -> PrefetchBudget:
+        return PrefetchBudget(self._ahead_bytes(), unknown=JOBS_PER_WORKER * work.workers)
 
     def _ahead_bytes(self) -> int:
         if self.prefetch_bytes is not None:

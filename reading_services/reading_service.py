@@ -29,10 +29,14 @@ they end at their next batch, and wait for nobody's limit.
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from ..graph import Pipe
+from ..volumes import close_volumes
+from ..volumes.scheme import Budget
 from .place import Place
 from .work import Work
 
@@ -84,3 +88,78 @@ class ReadingService(Protocol):
 
     def stop(self) -> None:
         """Free everything that outlives an epoch."""
+
+
+# What a reading service may do beyond the contract: one protocol for each, asked for by name.
+#
+# A service of the user's has what it has; nothing here has to be inherited.
+
+
+@runtime_checkable
+class Budgeting(Protocol):
+    """A service that limits what reading may spend."""
+
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading ``work`` may spend, the first choice first."""
+
+
+@runtime_checkable
+class Checkpointing(Protocol):
+    """A service with a state of its own, which travels in that of the loader."""
+
+    def checkpoint(self) -> bytes | None:
+        """Return the state; None if there is none now."""
+
+
+@runtime_checkable
+class Restoring(Protocol):
+    """A service that can take its state back."""
+
+    def restore(self, state: bytes) -> None:
+        """Let the next epoch begin from a state."""
+
+
+@runtime_checkable
+class Refusing(Protocol):
+    """A service that stands for others, of which not all can take a state back."""
+
+    def refuse_state(self) -> None:
+        """Raise ``TypeError`` if this one cannot; nothing is changed."""
+
+
+@runtime_checkable
+class Dividing(Protocol):
+    """A service that makes only its part of every batch."""
+
+    def divided(self, work: Work) -> Work:
+        """Return what this rank does of ``work``."""
+
+
+# Which epochs run in this process: the last of them to end closes the volumes.
+#
+# A training loop may validate between two of its batches. The inner epoch that ends must leave
+# open what the outer one reads.
+
+# Weak: an epoch that is dropped without being closed keeps nothing open for ever.
+_RUNNING: weakref.WeakSet[object] = weakref.WeakSet()
+_OWNER = os.getpid()
+
+
+def begin(epoch: object) -> None:
+    """Note that an epoch runs, until it is ended or collected."""
+    global _RUNNING, _OWNER
+    if os.getpid() != _OWNER:  # a forked child runs none of its parent's
+        _RUNNING, _OWNER = weakref.WeakSet(), os.getpid()
+    _RUNNING.add(epoch)
+
+
+def end(epoch: object) -> None:
+    """Note that an epoch has ended, any number of times, and close the volumes after the last."""
+    _RUNNING.discard(epoch)
+    close_if_idle()
+
+
+def close_if_idle() -> None:
+    """Close the volumes unless an epoch runs that may read them."""
+    if not _RUNNING:
+        close_volumes()

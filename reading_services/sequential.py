@@ -8,16 +8,13 @@ from typing import Any
 from ..core.call_site import shorten
 from ..graph import Pipe
 from ..volumes.scheme import Budget
-from .abilities import Budgeting, Checkpointing, Refusing, Restoring
-from .distributed import DistributedReadingService, run_divided, shares_of
+from .distributed import DistributedReadingService, OneRank, run_divided, shares_of
 from .in_process import InProcessReadingService
-from .interface import ReadingServiceInterface
 from .multiprocessing import MultiProcessingReadingService
 from .place import Place
-from .ranks.one_rank import OneRank
-from .reading_service import Epoch, ReadingService
+from .reading_service import Budgeting, Checkpointing, Epoch, ReadingService, Refusing, Restoring
+from .torchdata_service import ReadingServiceInterface, TorchdataService
 from .work import Work
-from .written import WrittenService
 
 _DO = (
     "Give SequentialReadingService(DistributedReadingService(), "
@@ -42,7 +39,7 @@ class SequentialReadingService:
         self._outer = first if isinstance(first, DistributedReadingService) else None
         inner: Any = InProcessReadingService() if self._outer is last else last
         written = isinstance(inner, ReadingServiceInterface)
-        self._inner: ReadingService = WrittenService(inner) if written else inner
+        self._inner: ReadingService = TorchdataService(inner) if written else inner
 
     def _check(self) -> None:
         runs = (InProcessReadingService, MultiProcessingReadingService, ReadingServiceInterface)

@@ -59,7 +59,7 @@ def open_files():
 def running_epochs():
     """Return the epochs that still run: volumes stay open until the last of them has ended."""
     # Looked up, not imported: tests of the lower layers should not bring in the higher ones.
-    running = sys.modules.get("voxpipe.reading_services.epochs.running")
+    running = sys.modules.get("voxpipe.reading_services.reading_service")
     found = () if running is None else list(running._RUNNING)
     return {("epoch", f"{type(epoch).__name__} at {id(epoch):#x}") for epoch in found}
 

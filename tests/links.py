@@ -5,10 +5,10 @@ import os
 import numpy as np
 import torch
 
-from voxpipe.reading_services.transport.arrivals import SlotReader
-from voxpipe.reading_services.transport.batches import pack, unpack
-from voxpipe.reading_services.transport.budget import SlotBudget
-from voxpipe.reading_services.transport.slots import SlotWriter
+from voxpipe.reading_services.memory_budget import SlotBudget
+from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.slot_reader import SlotReader
+from voxpipe.reading_services.transport.slot_writer import SlotWriter
 
 STEP = 2 * 1024 * 1024  # the size of the smallest slot
 UNBOUNDED = 2**62

@@ -35,10 +35,8 @@ FOLDERS = {
         {"placing", "lazy"},
     ],
     "voxpipe.reading_services": [
-        {"seeds", "shares", "transport"},
-        {"work"},
+        {"transport"},
         {"workers"},
-        {"epochs", "ranks"},
     ],
 }
 # Beside the front door, of the standard library only: every layer may import it.

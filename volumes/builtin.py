@@ -179,7 +179,7 @@ def _open_tiff(request: BackendRequest) -> Any:
 def _open_hdf5(request: BackendRequest) -> Any:
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
-        from .formats.hdf5_remote import open_remote_hdf5
+        from .formats.hdf5 import open_remote_hdf5
 
         return open_remote_hdf5(request.uri or "", request.storage_options, name, options)
     from .formats.hdf5 import open_hdf5
@@ -199,11 +199,6 @@ def _open_blosc2(request: BackendRequest) -> Any:
 
 
 def _open_npy(request: BackendRequest) -> Any:
-    no_options(request.reader_kwargs, _name(request))
-    if request.path is None:
-        from .formats.npy_remote import RemoteNpy
-
-        return RemoteNpy(request.uri or "", request.storage_options, _name(request))
     from .formats.npy import open_npy
 
-    return open_npy(os.fspath(request.path), _name(request), request.io)
+    return open_npy(_file(request))

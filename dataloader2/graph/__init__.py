@@ -4,7 +4,8 @@ For code that was written for torchdata. What they are made of, and what leaves 
 alone, is :mod:`voxpipe.graph`.
 """
 
-from .nested import (
+from .settings import set_datapipes_seed, set_graph_random_seed
+from .utils import (
     DataPipe,
     DataPipeGraph,
     find_dps,
@@ -13,7 +14,6 @@ from .nested import (
     replace_dp,
     traverse_dps,
 )
-from .settings import set_datapipes_seed, set_graph_random_seed
 
 __all__ = [
     "DataPipe",

@@ -1,5 +1,131 @@
-"""torchdata's place for the functions that find, replace and remove pipes."""
+"""torchdata's functions on graphs: nested dicts of pipes, changed in place.
 
-from .nested import find_dps, list_dps, remove_dp, replace_dp
+For code that was written for torchdata. What they are made of, and what leaves the given pipes
+alone, is :mod:`voxpipe.graph`.
+"""
 
-__all__ = ["find_dps", "list_dps", "remove_dp", "replace_dp"]
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any, TypeAlias, TypeVar
+
+from torch.utils.data import IterDataPipe, MapDataPipe
+
+from ...core.errors import GraphError, NotRemovable
+from ...graph import Pipe, describe, is_pipe, origin_of, parents_of, walk
+from ...graph.node import swap_parents
+
+DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"
+"""Any datapipe."""
+
+DataPipeGraph: TypeAlias = "dict[int, tuple[Pipe, DataPipeGraph]]"
+"""``{id(pipe): (pipe, the graph of what it reads)}``."""
+
+P = TypeVar("P")
+
+
+def traverse_dps(datapipe: Pipe) -> DataPipeGraph:
+    """Return the graph that ends in ``datapipe``.
+
+    Every pipe is looked at once: branches that meet share one dict. Nothing is pickled.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> source = IterableWrapper([1])
+    >>> chain = source.map(str)
+    >>> traverse_dps(chain) == {id(chain): (chain, {id(source): (source, {})})}
+    True
+    """
+    below: dict[int, DataPipeGraph] = {}
+    pipe = datapipe
+    for pipe in walk(datapipe):
+        below[id(pipe)] = {id(p): (p, below[id(p)]) for p in parents_of(pipe)}
+    return {id(pipe): (pipe, below[id(pipe)])}
+
+
+def list_dps(
+    graph: DataPipeGraph, exclude_dps: Pipe | Collection[Pipe] | None = None
+) -> list[Pipe]:
+    """Return every pipe once, breadth first from the end.
+
+    Parameters
+    ----------
+    graph
+        What :func:`traverse_dps` returned.
+    exclude_dps
+        Pipes to leave out, with all that they read from.
+    """
+    out: set[int] = set()
+    if exclude_dps is not None:
+        excluded: Any = [exclude_dps] if is_pipe(exclude_dps) else exclude_dps
+        out = {id(p) for pipe in excluded for p in walk(pipe)}
+    return [pipe for pipe in _breadth_first(graph) if id(pipe) not in out]
+
+
+def find_dps(graph: DataPipeGraph, dp_type: type[P]) -> list[P]:
+    """Return the pipes whose class is exactly ``dp_type``, breadth first from the end."""
+    return [pipe for pipe in _breadth_first(graph) if type(pipe) is dp_type]
+
+
+def replace_dp(graph: DataPipeGraph, old_datapipe: Pipe, new_datapipe: Pipe) -> DataPipeGraph:
+    """Let whatever reads ``old_datapipe`` read ``new_datapipe``, in place; return the graph.
+
+    ``new_datapipe`` may read ``old_datapipe``. Where the last pipe is replaced, nothing reads it:
+    take the new one from the graph that is returned.
+
+    Raises
+    ------
+    GraphError
+        If ``old_datapipe`` is not in the graph.
+    """
+    (last,) = (pipe for pipe, _ in graph.values())
+    _refuse_strangers(graph, old_datapipe)
+    if last is old_datapipe:
+        return traverse_dps(new_datapipe)
+    # Not in what the new pipe brings along: it may stand on the old one.
+    for pipe in _breadth_first(graph):
+        if pipe is not new_datapipe and any(p is old_datapipe for p in parents_of(pipe)):
+            swap_parents(pipe, {id(old_datapipe): new_datapipe})
+    return traverse_dps(last)
+
+
+def remove_dp(graph: DataPipeGraph, datapipe: Pipe) -> DataPipeGraph:
+    """Let whatever reads ``datapipe`` read what it reads, in place; return the graph.
+
+    Raises
+    ------
+    NotRemovable
+        If it is a source or reads from several pipes; this is a ``RuntimeError``.
+    GraphError
+        If it is not in the graph.
+    """
+    _refuse_strangers(graph, datapipe)
+    parents = parents_of(datapipe)
+    if len(parents) != 1:
+        kind = "source" if not parents else "receiving"
+        msg = f"Cannot remove the {kind} DataPipe {describe(datapipe)}"
+        raise NotRemovable(msg, do="Use replace_dp() to put another in its place.").at(
+            origin_of(datapipe)
+        )
+    return replace_dp(graph, datapipe, parents[0])
+
+
+def _breadth_first(graph: DataPipeGraph) -> Iterator[Any]:
+    seen: set[int] = set()
+    waiting = deque([graph])
+    while waiting:
+        for key, (pipe, below) in waiting.popleft().items():
+            if key not in seen:
+                seen.add(key)
+                yield pipe
+                waiting.append(below)
+
+
+def _refuse_strangers(graph: DataPipeGraph, datapipe: Pipe) -> None:
+    if not any(pipe is datapipe for pipe in _breadth_first(graph)):
+        msg = f"{describe(datapipe)} is not in this graph"
+        raise GraphError(msg, do="Take the pipe from list_dps() or find_dps().").at(
+            origin_of(datapipe)
+        )

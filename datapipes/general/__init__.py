@@ -4,6 +4,7 @@ A pipe is loaded when it is used, under its name in :mod:`voxpipe.datapipes.iter
 :mod:`voxpipe.datapipes.map`, or as a chained form; pipes of volumes need none of them.
 """
 
+# ruff: noqa: F403, F405  (type checkers follow the stars; a test compares the names)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -11,207 +12,125 @@ from typing import TYPE_CHECKING
 from ...first_use import at_first_use
 from ..forms import register_forms
 
-if TYPE_CHECKING:
-    from .archives import TarArchiveLoader, ZipArchiveLoader
-    from .branches import RoundRobinDemultiplexer, UnZipper
-    from .callable import BatchMapper, FlatMapper, ShuffledFlatMapper
-    from .columns import Rows2Columnar
-    from .combining import (
-        IterKeyZipper,
-        MapKeyZipper,
-        MultiplexerLongest,
-        SampleMultiplexer,
-        ZipperLongest,
-    )
-    from .compression import Bz2FileLoader, CompressionType, Decompressor, Extractor, XzFileLoader
-    from .disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
-    from .fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
-    from .fullsync import FullSync, ShardingRoundRobinDispatcher
-    from .grouping import BucketBatcher, InBatchShuffler, MaxTokenBucketizer
-    from .hash_checker import HashChecker
-    from .http_reader import HttpReader, OnlineReader
-    from .in_memory_cache import InMemoryCacheHolder
-    from .left_out import (
-        AISFileLister,
-        AISFileLoader,
-        DataFrameMaker,
-        GDriveReader,
-        HuggingFaceHubReader,
-        IoPathFileLister,
-        IoPathFileOpener,
-        IoPathSaver,
-        ParquetDataFrameLoader,
-        RarArchiveLoader,
-        S3FileLister,
-        S3FileLoader,
-        TFRecordLoader,
-    )
-    from .pin_memory import PinMemory, ToDevice
-    from .random_split import RandomSplitter
-    from .saver import Saver
-    from .selecting import (
-        Cycler,
-        Dropper,
-        Enumerator,
-        Header,
-        IndexAdder,
-        LengthSetter,
-        MapToIterConverter,
-        Repeater,
-        Slicer,
-    )
-    from .shard_expander import ShardExpander
-    from .text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator
-    from .threads import BatchAsyncMapper, ThreadPoolMapper
-    from .torch_pipes import (
-        SHARDING_PRIORITIES,
-        Batcher,
-        Collator,
-        Concater,
-        Demultiplexer,
-        FileLister,
-        FileOpener,
-        Filter,
-        Forker,
-        Grouper,
-        IterableWrapper,
-        IterDataPipe,
-        Mapper,
-        Multiplexer,
-        RoutedDecoder,
-        Sampler,
-        ShardingFilter,
-        Shuffler,
-        StreamReader,
-        UnBatcher,
-        Zipper,
-    )
-    from .webdataset import WebDataset
+if TYPE_CHECKING:  # type checkers see what the tables below name
+    from .archives import *
+    from .branches import *
+    from .buckets import *
+    from .combine import *
+    from .device import *
+    from .disk_cache import *
+    from .fsspec_files import *
+    from .fullsync import *
+    from .functions import *
+    from .http_reader import *
+    from .in_memory_cache import *
+    from .items import *
+    from .not_offered import *
+    from .saver import *
+    from .text import *
+    from .threads import *
+    from .torch_pipes import *
+    from .webdataset import *
 
-# Where each class is, by its module below this package.
-HOMES = {
-    "archives": (
-        "TarArchiveLoader",
-        "ZipArchiveLoader",
-    ),
-    "branches": (
-        "RoundRobinDemultiplexer",
-        "UnZipper",
-    ),
-    "callable": (
-        "BatchMapper",
-        "FlatMapper",
-        "ShuffledFlatMapper",
-    ),
-    "columns": ("Rows2Columnar",),
-    "combining": (
-        "IterKeyZipper",
-        "MapKeyZipper",
-        "MultiplexerLongest",
-        "SampleMultiplexer",
-        "ZipperLongest",
-    ),
-    "compression": (
-        "Bz2FileLoader",
-        "CompressionType",
-        "Decompressor",
-        "Extractor",
-        "XzFileLoader",
-    ),
-    "disk_cache": (
-        "EndOnDiskCacheHolder",
-        "OnDiskCacheHolder",
-    ),
-    "fsspec_files": (
-        "FSSpecFileLister",
-        "FSSpecFileOpener",
-        "FSSpecSaver",
-    ),
-    "fullsync": (
-        "FullSync",
-        "ShardingRoundRobinDispatcher",
-    ),
-    "grouping": (
-        "BucketBatcher",
-        "InBatchShuffler",
-        "MaxTokenBucketizer",
-    ),
-    "hash_checker": ("HashChecker",),
-    "http_reader": (
-        "HttpReader",
-        "OnlineReader",
-    ),
-    "in_memory_cache": ("InMemoryCacheHolder",),
-    "left_out": (
-        "AISFileLister",
-        "AISFileLoader",
-        "DataFrameMaker",
-        "GDriveReader",
-        "HuggingFaceHubReader",
-        "IoPathFileLister",
-        "IoPathFileOpener",
-        "IoPathSaver",
-        "ParquetDataFrameLoader",
-        "RarArchiveLoader",
-        "S3FileLister",
-        "S3FileLoader",
-        "TFRecordLoader",
-    ),
-    "pin_memory": (
-        "PinMemory",
-        "ToDevice",
-    ),
-    "random_split": ("RandomSplitter",),
-    "saver": ("Saver",),
-    "selecting": (
-        "Flattener",
-        "Cycler",
-        "Dropper",
-        "Enumerator",
-        "Header",
-        "IndexAdder",
-        "LengthSetter",
-        "MapToIterConverter",
-        "Repeater",
-        "Slicer",
-    ),
-    "shard_expander": ("ShardExpander",),
-    "text": (
-        "CSVDictParser",
-        "CSVParser",
-        "JsonParser",
-        "LineReader",
-        "ParagraphAggregator",
-    ),
-    "threads": (
-        "BatchAsyncMapper",
-        "ThreadPoolMapper",
-    ),
-    "torch_pipes": (
-        "Batcher",
-        "Collator",
-        "Concater",
-        "Demultiplexer",
-        "FileLister",
-        "FileOpener",
-        "Filter",
-        "Forker",
-        "Grouper",
-        "IterableWrapper",
-        "IterDataPipe",
-        "Mapper",
-        "Multiplexer",
-        "RoutedDecoder",
-        "Sampler",
-        "SHARDING_PRIORITIES",
-        "ShardingFilter",
-        "Shuffler",
-        "StreamReader",
-        "UnBatcher",
-        "Zipper",
-    ),
-    "webdataset": ("WebDataset",),
+# The chained forms, and the class that each makes, by its module below this package.
+_ITER_FORMS = {
+    "add_index": "items:IndexAdder",
+    "async_map_batches": "threads:BatchAsyncMapper",
+    "bucketbatch": "buckets:BucketBatcher",
+    "check_hash": "saver:HashChecker",
+    "cycle": "items:Cycler",
+    "dataframe": "not_offered:DataFrameMaker",
+    "decompress": "archives:Decompressor",
+    "drop": "items:Dropper",
+    "end_caching": "disk_cache:EndOnDiskCacheHolder",
+    "enumerate": "items:Enumerator",
+    "extract": "archives:Extractor",
+    "flatmap": "functions:FlatMapper",
+    "flatten": "items:Flattener",
+    "fullsync": "fullsync:FullSync",
+    "header": "items:Header",
+    "in_batch_shuffle": "buckets:InBatchShuffler",
+    "in_memory_cache": "in_memory_cache:InMemoryCacheHolder",
+    "lines_to_paragraphs": "text:ParagraphAggregator",
+    "list_files_by_ais": "not_offered:AISFileLister",
+    "list_files_by_fsspec": "fsspec_files:FSSpecFileLister",
+    "list_files_by_iopath": "not_offered:IoPathFileLister",
+    "list_files_by_s3": "not_offered:S3FileLister",
+    "load_files_by_ais": "not_offered:AISFileLoader",
+    "load_files_by_s3": "not_offered:S3FileLoader",
+    "load_from_bz2": "archives:Bz2FileLoader",
+    "load_from_rar": "not_offered:RarArchiveLoader",
+    "load_from_tar": "archives:TarArchiveLoader",
+    "load_from_tfrecord": "not_offered:TFRecordLoader",
+    "load_from_xz": "archives:XzFileLoader",
+    "load_from_zip": "archives:ZipArchiveLoader",
+    "load_parquet_as_df": "not_offered:ParquetDataFrameLoader",
+    "map_batches": "functions:BatchMapper",
+    "max_token_bucketize": "buckets:MaxTokenBucketizer",
+    "mux_longest": "combine:MultiplexerLongest",
+    "on_disk_cache": "disk_cache:OnDiskCacheHolder",
+    "open_files_by_fsspec": "fsspec_files:FSSpecFileOpener",
+    "open_files_by_iopath": "not_offered:IoPathFileOpener",
+    "parse_csv": "text:CSVParser",
+    "parse_csv_as_dict": "text:CSVDictParser",
+    "parse_json_files": "text:JsonParser",
+    "pin_memory": "device:PinMemory",
+    "random_split": "branches:RandomSplitter",
+    "read_from_gdrive": "not_offered:GDriveReader",
+    "read_from_http": "http_reader:HttpReader",
+    "read_from_remote": "http_reader:OnlineReader",
+    "readlines": "text:LineReader",
+    "repeat": "items:Repeater",
+    "round_robin_demux": "branches:RoundRobinDemultiplexer",
+    "rows2columnar": "functions:Rows2Columnar",
+    "save_by_fsspec": "fsspec_files:FSSpecSaver",
+    "save_by_iopath": "not_offered:IoPathSaver",
+    "save_to_disk": "saver:Saver",
+    "set_length": "items:LengthSetter",
+    "shard_expand": "webdataset:ShardExpander",
+    "sharding_round_robin_dispatch": "fullsync:ShardingRoundRobinDispatcher",
+    "shuffled_flatmap": "functions:ShuffledFlatMapper",
+    "slice": "items:Slicer",
+    "threadpool_map": "threads:ThreadPoolMapper",
+    "to_device": "device:ToDevice",
+    "to_map_datapipe": "map_pipe:IterToMapConverter",
+    "unzip": "branches:UnZipper",
+    "webdataset": "webdataset:WebDataset",
+    "zip_longest": "combine:ZipperLongest",
+    "zip_with_iter": "combine:IterKeyZipper",
+    "zip_with_map": "combine:MapKeyZipper",
 }
+_MAP_FORMS = {
+    "in_memory_cache": "map_pipe:InMemoryCacheHolder",
+    "to_iter_datapipe": "items:MapToIterConverter",
+    "unzip": "map_pipe:UnZipper",
+}
+# Classes that no form makes, or only one of the other table.
+_WITHOUT_FORM = {
+    "archives": ("CompressionType",),
+    "combine": ("SampleMultiplexer",),
+    "items": ("MapToIterConverter",),
+    "not_offered": ("HuggingFaceHubReader",),
+    "torch_pipes": (
+        *("Batcher", "Collator", "Concater", "Demultiplexer", "FileLister", "FileOpener"),
+        *("Filter", "Forker", "Grouper", "IterableWrapper", "IterDataPipe", "Mapper"),
+        *("Multiplexer", "RoutedDecoder", "Sampler", "SHARDING_PRIORITIES", "ShardingFilter"),
+        *("Shuffler", "StreamReader", "UnBatcher", "Zipper"),
+    ),
+}
+
+
+def _homes() -> dict[str, tuple[str, ...]]:
+    """Return the names of :mod:`voxpipe.datapipes.iter` that are here, by module."""
+    homes = dict(_WITHOUT_FORM)
+    for place in _ITER_FORMS.values():
+        module, _, name = place.partition(":")
+        if module != "map_pipe":  # of :mod:`voxpipe.datapipes.map`
+            homes[module] = (*homes.get(module, ()), name)
+    return homes
+
+
+HOMES = _homes()
 __all__ = [
     "SHARDING_PRIORITIES",
     "AISFileLister",
@@ -304,79 +223,4 @@ __all__ = [
     "ZipperLongest",
 ]
 __getattr__, __dir__ = at_first_use(globals(), HOMES)
-
-# The chained forms, and what each makes.
-_ITER_FORMS = {
-    "add_index": "selecting:IndexAdder",
-    "async_map_batches": "threads:BatchAsyncMapper",
-    "bucketbatch": "grouping:BucketBatcher",
-    "check_hash": "hash_checker:HashChecker",
-    "cycle": "selecting:Cycler",
-    "dataframe": "left_out:DataFrameMaker",
-    "decompress": "compression:Decompressor",
-    "drop": "selecting:Dropper",
-    "end_caching": "disk_cache:EndOnDiskCacheHolder",
-    "enumerate": "selecting:Enumerator",
-    "extract": "compression:Extractor",
-    "flatmap": "callable:FlatMapper",
-    "flatten": "selecting:Flattener",
-    "fullsync": "fullsync:FullSync",
-    "header": "selecting:Header",
-    "in_batch_shuffle": "grouping:InBatchShuffler",
-    "in_memory_cache": "in_memory_cache:InMemoryCacheHolder",
-    "lines_to_paragraphs": "text:ParagraphAggregator",
-    "list_files_by_ais": "left_out:AISFileLister",
-    "list_files_by_fsspec": "fsspec_files:FSSpecFileLister",
-    "list_files_by_iopath": "left_out:IoPathFileLister",
-    "list_files_by_s3": "left_out:S3FileLister",
-    "load_files_by_ais": "left_out:AISFileLoader",
-    "load_files_by_s3": "left_out:S3FileLoader",
-    "load_from_bz2": "compression:Bz2FileLoader",
-    "load_from_rar": "left_out:RarArchiveLoader",
-    "load_from_tar": "archives:TarArchiveLoader",
-    "load_from_tfrecord": "left_out:TFRecordLoader",
-    "load_from_xz": "compression:XzFileLoader",
-    "load_from_zip": "archives:ZipArchiveLoader",
-    "load_parquet_as_df": "left_out:ParquetDataFrameLoader",
-    "map_batches": "callable:BatchMapper",
-    "max_token_bucketize": "grouping:MaxTokenBucketizer",
-    "mux_longest": "combining:MultiplexerLongest",
-    "on_disk_cache": "disk_cache:OnDiskCacheHolder",
-    "open_files_by_fsspec": "fsspec_files:FSSpecFileOpener",
-    "open_files_by_iopath": "left_out:IoPathFileOpener",
-    "parse_csv": "text:CSVParser",
-    "parse_csv_as_dict": "text:CSVDictParser",
-    "parse_json_files": "text:JsonParser",
-    "pin_memory": "pin_memory:PinMemory",
-    "random_split": "random_split:RandomSplitter",
-    "read_from_gdrive": "left_out:GDriveReader",
-    "read_from_http": "http_reader:HttpReader",
-    "read_from_remote": "http_reader:OnlineReader",
-    "readlines": "text:LineReader",
-    "repeat": "selecting:Repeater",
-    "round_robin_demux": "branches:RoundRobinDemultiplexer",
-    "rows2columnar": "columns:Rows2Columnar",
-    "save_by_fsspec": "fsspec_files:FSSpecSaver",
-    "save_by_iopath": "left_out:IoPathSaver",
-    "save_to_disk": "saver:Saver",
-    "set_length": "selecting:LengthSetter",
-    "shard_expand": "shard_expander:ShardExpander",
-    "sharding_round_robin_dispatch": "fullsync:ShardingRoundRobinDispatcher",
-    "shuffled_flatmap": "callable:ShuffledFlatMapper",
-    "slice": "selecting:Slicer",
-    "threadpool_map": "threads:ThreadPoolMapper",
-    "to_device": "pin_memory:ToDevice",
-    "to_map_datapipe": "map_pipe:IterToMapConverter",
-    "unzip": "branches:UnZipper",
-    "webdataset": "webdataset:WebDataset",
-    "zip_longest": "combining:ZipperLongest",
-    "zip_with_iter": "combining:IterKeyZipper",
-    "zip_with_map": "combining:MapKeyZipper",
-}
-_MAP_FORMS = {
-    "in_memory_cache": "map_pipe:InMemoryCacheHolder",
-    "to_iter_datapipe": "selecting:MapToIterConverter",
-    "unzip": "map_pipe:UnZipper",
-}
-
 register_forms(__name__, _ITER_FORMS, _MAP_FORMS)

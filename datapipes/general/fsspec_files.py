@@ -18,10 +18,9 @@ from ...storage.fsspec_ranges import reached
 from ...storage.location import is_url, local_path, public_name, remote_errors
 from ...storage.remote import RangeFile, RemoteFile
 from ..forms import offered
-from .connection import Connected, options_of, tried
 from .http_reader import http_stream
 from .saver import DiscreetFile, pieces_of, write_whole
-from .streams import janitor, length_or_type_error, pair_of
+from .streams import Connected, janitor, length_or_type_error, options_of, pair_of, tried
 
 
 @offered("list_files_by_fsspec")

@@ -22,9 +22,8 @@ from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retried_here
 from ..forms import offered
-from .connection import Connected, options_of
-from .left_out import NO_DRIVE, USE_A_BUCKET
-from .streams import length_or_type_error
+from .not_offered import NO_DRIVE, USE_A_BUCKET
+from .streams import Connected, length_or_type_error, options_of
 
 _SAME = frozenset({"headers", "params", "cookies", "allow_redirects", "max_redirects", "ssl"})
 _TRANSLATED = frozenset({"auth", "verify", "proxies", "proxy", "client_kwargs"})

@@ -18,7 +18,7 @@ from ..datapipe import Running, first_drawing, length_of
 from ..epoch import Seeded
 from ..forms import offered
 from ..tensors import bytes_of
-from .selecting import Cycler
+from .items import Cycler
 
 MEGABYTE = 1024 * 1024
 

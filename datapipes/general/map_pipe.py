@@ -22,7 +22,7 @@ from ..datapipe import length_of, pipes_only, source_of
 from ..forms import offered
 from ..tensors import bytes_of
 from .branches import columns_kept
-from .columns import function
+from .functions import function
 from .in_memory_cache import limit_of
 
 

@@ -1,9 +1,4 @@
-"""Open files as they travel along a chain: pairs of a name and a stream that closes itself.
-
-The wrapper is torch's ``StreamWrapper``, which torch's own ``open_files`` yields as well: it
-closes the file with the last reference to it, and a parent with the last of its children. So
-whoever still holds a stream can read it, after the epoch too, and nobody else keeps it open.
-"""
+"""Open files as they travel along a chain, and what pipes that reach storage share."""
 
 from __future__ import annotations
 
@@ -12,14 +7,17 @@ import lzma
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ...core.errors import SampleError, StreamError, VoxpipeError
+from ...core.redact import Redacted, public_value
 from ...graph import Pipe
+from ...storage.location import Secrets, public_name, remote_errors
+from ...storage.retry import Attempts, default_retry, retried_here
 from ..datapipe import DataPipe
 from ..datapipe import length as known_length
 
@@ -225,3 +223,53 @@ def checked_most(most: int) -> int:
         msg = f"most_bytes is a number of bytes, got {most!r}"
         raise ValueError(msg)
     return most
+
+
+T = TypeVar("T")
+
+
+class Connected(DataPipe):
+    """A pipe with options that may hold credentials: they are shown nowhere, nor told apart.
+
+    torchdata gives them as plain keywords; ``storage_options=`` takes them, too.
+    """
+
+    plain_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Keywords that hold no credentials."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Connected:
+        """Remember where the pipe was written, without its options and without queries of URLs."""
+        shown = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
+        if len(shown) < len(kwargs):
+            shown["storage_options"] = Redacted(kwargs)
+        made = super().__new__(
+            cls, *map(public_value, args), **{k: public_value(v) for k, v in shown.items()}
+        )
+        assert isinstance(made, Connected)
+        return made
+
+
+def options_of(given: Mapping[str, Any]) -> Redacted:
+    """Return connection options, those in ``storage_options`` and those beside it."""
+    beside = {key: value for key, value in given.items() if key != "storage_options"}
+    return Redacted({**(given.get("storage_options") or {}), **beside})
+
+
+def tried(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:
+    """Return what ``call`` returns; what fails for a moment is tried again, until the deadline.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is nothing at the URL.
+    AccessDenied
+        The store refuses.
+    StoreUnavailable
+        It kept failing.
+    VolumeReadError
+        Any other failure; no message holds a secret.
+    """
+    name = public_name(url)
+    with remote_errors(url, options, doing):
+        attempts = Attempts(default_retry(), f"{doing} {name}", Secrets(options, url).describe)
+        return retried_here(call, attempts)

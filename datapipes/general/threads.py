@@ -25,7 +25,7 @@ from ..background_iterator import join_threads, note_progress, warn_still_runnin
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
 from ..tensors import BUFFER_BYTES, WAITING_BYTES, bytes_of
-from .columns import Columns
+from .functions import Columns
 
 
 class Threads:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ...core.counters import Key, PipeCounts
 from ...volumes.handles import Opened
@@ -111,3 +113,23 @@ class Failed:
     """The worker's traceback."""
     report: Report
     """What it did and warned of until then."""
+
+
+Feed: TypeAlias = Callable[[], Any]
+"""Waits for the next item of a worker; raises ``EndOfItems`` after the last."""
+
+
+@runtime_checkable
+class Fed(Protocol):
+    """What makes a worker's batches of items that are dealt out to it."""
+
+    def fed(self, feed: Feed) -> None:
+        """Take them from ``feed``."""
+
+
+class EndOfItems(Exception):
+    """There are no more items."""
+
+
+class SourceFailed(RuntimeError):
+    """The pipes that make the items have failed, in the process that runs them."""

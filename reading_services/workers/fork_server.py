@@ -18,7 +18,7 @@ from typing import Any
 
 from .script import WORKER_NAME
 
-FREEZE = "voxpipe.reading_services.workers.preloaded"
+FREEZE = "voxpipe.reading_services.workers.preload"
 """Imported last: it freezes what was imported before."""
 # multiprocessing's own list: the script, which only workers that are sent pipes need.
 _DEFAULT = ["__main__"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import util
 from typing import Any
 
 from ...batching import ApplyValue, Job
@@ -12,10 +16,151 @@ from ...core.errors import NotPicklable
 from ...graph import Pipe, describe, is_pipe, origin_of, walk
 from ...intensity import ValueStep
 from ...volumes import custom_backends, custom_decoders
+from ..replica import Hooks, Replica
 from ..work import Planned, Work
-from ..work.hooks import Hooks
-from ..work.pipe_runner import Replica
-from .own_script import MOVE, SIGN, cannot_follow, why_not
+
+# Which names of a script only exist in the process that was started with it.
+#
+# What stands under ``if __name__ == "__main__":`` does not run where the script is imported, as
+# workers do. A function that is defined there is pickled by its name, and found by nobody.
+
+_NAME, _MAIN = "__name__", "__main__"
+
+
+def is_guarded(thing: Any, script: Mapping[str, str]) -> bool:
+    """Whether a function or class of the script is defined under its guard alone.
+
+    Parameters
+    ----------
+    thing
+        What is found by its name.
+    script
+        What a worker is told of the script: ``script_of_this_process()``.
+    """
+    path = script.get("init_main_from_path")
+    if path is None:
+        found = util.find_spec(script["init_main_from_name"])
+        path = None if found is None else found.origin
+    root = str(thing.__qualname__).partition(".")[0]
+    return path is not None and root in _guarded_names(path)
+
+
+@functools.lru_cache(maxsize=4)
+def _guarded_names(path: str) -> frozenset[str]:
+    """Return what is defined under the guard and nowhere else."""
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    defined = list(_definitions(tree.body, is_guarded=False))
+    always = {name for name, guarded in defined if not guarded}
+    return frozenset(name for name, _ in defined) - always
+
+
+def _definitions(body: list[ast.stmt], *, is_guarded: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the names that statements define at the top level, and whether a guard is above."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name, is_guarded
+            continue
+        if isinstance(node, ast.Assign):
+            for target in ast.walk(node):
+                if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store):
+                    yield target.id, is_guarded
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0], is_guarded
+        for field in ("body", "orelse", "finalbody"):
+            inner = getattr(node, field, [])
+            guarded = isinstance(node, ast.If) and field == "body" and _is_guard(node.test)
+            yield from _definitions(inner, is_guarded=is_guarded or guarded)
+        for handler in getattr(node, "handlers", []):
+            yield from _definitions(handler.body, is_guarded=is_guarded)
+
+
+def _is_guard(test: ast.expr) -> bool:
+    """Whether a condition asks for the name of the script, at least among others."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(map(_is_guard, test.values))
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+        return False
+    sides = (test.left, test.comparators[0])
+    names = {side.id for side in sides if isinstance(side, ast.Name)}
+    words = {side.value for side in sides if isinstance(side, ast.Constant)}
+    return isinstance(test.ops[0], ast.Eq) and names == {_NAME} and words == {_MAIN}
+
+
+# Which objects of the user's a worker could not import, because its script has no file.
+#
+# Functions and classes travel by name. A worker finds those of the script by importing it, which
+# it cannot where there is nothing to import: in an interactive session, in a cell of a notebook,
+# in ``python -c`` and ``python -``. Nor does it find what the script defines only when it is run.
+
+MOVE = "Move it to the top level of a module that you import, or use num_workers=0."
+# All that helps where there is no file to import, the lasting way first.
+_TYPED = (
+    "Move it to the top level of a module that you import (in a notebook begin its cell with "
+    "%%writefile functions.py, and write `from functions import {name}` in the next); or give "
+    'MultiProcessingReadingService(..., multiprocessing_context="fork"), on Linux and before CUDA '
+    "is in use; or use num_workers=0."
+)
+_GUARDED = (
+    'is defined under if __name__ == "__main__":, which runs in no worker',
+    "Move it above that line, or use num_workers=0.",
+)
+# What a pickle holds that refers to the script; a quick look saves the exact one.
+SIGN = b"__main__"
+
+
+def cannot_follow(thing: Any, data: bytes, script: Mapping[str, str]) -> Any:
+    """Return what in ``thing`` is defined in a script that workers cannot import; else None.
+
+    Parameters
+    ----------
+    thing, data
+        What travels, and its pickle.
+    script
+        What a worker is told of the script: ``script_of_this_process()``.
+    """
+    if SIGN not in data:
+        return None
+    found = _Finder()
+    found.dump(thing)
+    return next((own for own in found.own if not _is_importable(own, script)), None)
+
+
+def _is_importable(thing: Any, script: Mapping[str, str]) -> bool:
+    if not script:
+        return False
+    # ``python -i script.py``: what is typed after the script has run is in no file.
+    code = getattr(thing, "__code__", None)
+    in_a_file = code is None or not code.co_filename.startswith("<")
+    return in_a_file and not is_guarded(thing, script)
+
+
+def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str]:
+    """Return why workers cannot import what ``cannot_follow`` found, and what to do about it."""
+    if script and is_guarded(thing, script):
+        return _GUARDED
+    name = getattr(thing, "__qualname__", "it").partition(".")[0]
+    return "is in no file (it was typed, or piped in)", _TYPED.format(name=name)
+
+
+class _Finder(pickle.Pickler):
+    """Collects what a pickle refers to by its name in the script."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
+        self.own: list[Any] = []
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Note functions and classes of the script; pickle everything as ever."""
+        name = getattr(thing, "__qualname__", None)
+        # An instance has the module of its class, and no name of its own.
+        if isinstance(name, str) and getattr(thing, "__module__", None) == "__main__":
+            self.own.append(thing)
+        return NotImplemented
 
 
 def payload_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import mmap
 import os
@@ -10,10 +11,9 @@ import pickle
 import threading
 import traceback
 import warnings
-from collections import abc
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from multiprocessing import connection, parent_process
+from multiprocessing import connection, get_context, parent_process, util
 from typing import Any
 
 from ...batching import STANDING, Job, using, using_threads
@@ -26,16 +26,14 @@ from ...storage.read_ahead import AHEAD
 from ...volumes import register_backend, register_decoder
 from ...volumes.chunks.chunk_cache import CHUNKS
 from ...volumes.handles import VERSIONS
-from ..shares.feeding import Fed
-from ..transport.batches import pack
-from ..transport.channels import send_descriptor
-from ..transport.mapping import Mapping
+from ..transport.batch_pickle import pack
 from ..transport.messages import (
     STOP,
     DoJob,
     Done,
     Exhausted,
     Failed,
+    Fed,
     NewSlot,
     Notes,
     Ready,
@@ -43,11 +41,10 @@ from ..transport.messages import (
     RetireSlot,
     Took,
 )
-from ..transport.slots import HAS_SLOTS, Slot, SlotWriter
-from .ahead import Inbox
-from .kept_memory import keep_freed_memory
+from ..transport.shared_memory import SharedMemory, send_descriptor
+from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
+from .inbox import Inbox
 from .script import ScriptUnpickler, ignore_interrupts
-from .semaphores import make_semaphores_nameless
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
 # read it then; so it must not be one that a user's function is likely to exit with.
@@ -139,7 +136,7 @@ def run_worker(
             os._exit(ORPHANED)
 
 
-def adopt(settings: abc.Mapping[str, str], environment: MutableMapping[str, str]) -> None:
+def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
     """Make our variables in ``environment`` those of ``settings``, no more and no fewer."""
     for name in [name for name in environment if name.startswith(SETTINGS)]:
         if name not in settings:
@@ -208,7 +205,7 @@ def _serve(
     if settings.torch:
         import torch
 
-        from ..seeds.seeding import own_generators
+        from ..global_generators import own_generators
 
         own_generators()
         # Workers divide the machine between them; a thread pool in each would fight over it.
@@ -254,7 +251,7 @@ def _note_where_it_is(channel: connection.Connection) -> None:
     fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, mmap.PAGESIZE)
-        STANDING.share(Mapping(fd, mmap.PAGESIZE).bytes())
+        STANDING.share(SharedMemory(fd, mmap.PAGESIZE).bytes())
         channel.send(Notes(mmap.PAGESIZE))
         send_descriptor(channel, fd)
     finally:
@@ -336,3 +333,80 @@ def _failure(index: int, job: Any, error: BaseException, report: Report) -> Fail
     cases = f" ({job.cases()})" if isinstance(job, Job) and job.cases() else ""
     text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
     return Failed(index, data, what, text, report)
+
+
+def make_semaphores_nameless() -> None:
+    """Take away the names of all semaphores of this process, of those too that it will make.
+
+    A lock that is made in a spawned process, by numcodecs' blosc and by tqdm for instance, has a
+    name below ``/dev/shm``, by which children of that process would find it. Python takes the name
+    away when it shuts down; a worker leaves by ``os._exit`` or is killed, and would leave it there.
+    A worker has no children. The semaphores go on working, and nothing else that waits for the end
+    of the process is run.
+    """
+    try:
+        from multiprocessing import synchronize
+    except ImportError:  # a system without semaphores
+        return
+    made: Any = synchronize.SemLock
+    unlink = made._cleanup
+    waiting: dict[Any, Any] = vars(util).get("_finalizer_registry", {})
+    for last in list(waiting.values()):
+        if getattr(last, "_callback", None) == unlink:
+            with contextlib.suppress(Exception):  # somebody else took it away
+                last()  # of no effect in a child that was forked from the maker
+    with contextlib.suppress(ValueError):  # a system without forks
+        made.__init__ = _nameless(made.__init__, get_context("fork"))
+
+
+def _nameless(make: Any, forked: Any) -> Any:
+    """Return the constructor of a semaphore, told that children are forked: these need no name."""
+
+    def make_nameless(self: Any, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **{**options, "ctx": forked})
+
+    return make_nameless
+
+
+# What a worker frees stays with its process, for the next patch.
+#
+# Stored chunks and decoded ones come and go, some hundred kilobytes each and thousands in a second,
+# allocated in one thread and freed in another. glibc gives such memory back to the system and asks
+# for it anew, and the system clears every page of it: a third of the processor time that receiving
+# a bucket's chunks takes, or nothing of it, as chance has laid out the heaps.
+
+# <malloc.h> of glibc.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+# The most that glibc takes from its heaps; larger blocks are mapped, and unmapped when freed.
+_LARGEST = 32 * 1024**2
+# What may lie free at the end of a heap: all of one, which has at most 64 MiB.
+_MOST_FREE = 64 * 1024**2
+# By how much a heap grows at a time; each step is a call of the system.
+_STEP = 4 * 1024**2
+# Variables with which users say such things themselves.
+_OWN_WORDS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
+_TUNABLES, _OF_MALLOC = "GLIBC_TUNABLES", "glibc.malloc."
+
+
+def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
+    """Let this process keep what it frees, within bounds; for processes of our own.
+
+    Parameters
+    ----------
+    environment
+        Where it says when memory is given back, that holds, and nothing is done here.
+
+    Returns
+    -------
+    bool
+        Whether anything was changed: only glibc knows how.
+    """
+    told = any(name in environment for name in _OWN_WORDS)
+    if told or _OF_MALLOC in environment.get(_TUNABLES, ""):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library, another system
+        return False
+    wanted = ((_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _MOST_FREE), (_TOP_PAD, _STEP))
+    return all(mallopt(which, size) == 1 for which, size in wanted)

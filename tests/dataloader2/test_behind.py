@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.dataloader2.behind import detached
+from voxpipe.dataloader2.main_process_tail import detach_tail
 from voxpipe.datapipes.iter import IterableWrapper, PinMemory
 from voxpipe.graph import describe, walk
 
@@ -190,11 +190,11 @@ def test_a_graph_without_such_pipes_is_left_as_it_is():
     """The very same object; also where two read from the pipe."""
     service = vp.InProcessReadingService()
     for pipe in (chain(), chain().map(where), chain().prefetch(2)):
-        body, tail = detached(pipe, service)
+        body, tail = detach_tail(pipe, service)
         assert body is pipe
         assert tail.pipes == ()
         assert tail.explain() == ""
     moved = IterableWrapper(range(3)).to_device("cpu")
-    body, tail = detached(moved.zip(moved.enumerate()), service)
+    body, tail = detach_tail(moved.zip(moved.enumerate()), service)
     assert tail.pipes == ()
     assert "to_device('cpu')" in [describe(pipe) for pipe in walk(body)]

@@ -9,7 +9,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.locks import DeferredLock
-from voxpipe.reading_services.epochs import running
+from voxpipe.reading_services import reading_service as running
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 from voxpipe.volumes.handles import HANDLES

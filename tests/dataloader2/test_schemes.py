@@ -10,7 +10,7 @@ from scenes import full_chain, write_cases
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import BudgetExceeded
-from voxpipe.dataloader2.negotiated import Negotiated
+from voxpipe.dataloader2.negotiation import Negotiation
 from voxpipe.volumes import Volume, register_backend, unregister_backend
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS, DEFAULT_BYTES
 from voxpipe.volumes.scheme import ReadScheme, Refused
@@ -334,8 +334,8 @@ def test_diagnose_passes_the_advice_on(folder, monkeypatch):
         chunks=9.0,
         chunks_then=2.0,
     )
-    outcome = Negotiated({"image": better, "label": better})
-    monkeypatch.setattr("voxpipe.dataloader2.explaining.negotiated", lambda *run: outcome)
+    outcome = Negotiation({"image": better, "label": better})
+    monkeypatch.setattr("voxpipe.dataloader2.dataloader2.negotiate", lambda *run: outcome)
     with loader_of(chain(folder, ".nii")) as loader:
         notes = loader.diagnose(batches=2, seconds=1e-6).notes
 

@@ -21,7 +21,8 @@ from voxpipe.diagnosing.extent import Extent
 from voxpipe.diagnosing.reads import reads_of
 from voxpipe.diagnosing.stage import Stage, Tasks
 from voxpipe.reading_services.place import Place
-from voxpipe.reading_services.work import jobs, work_of
+from voxpipe.reading_services.planner import jobs
+from voxpipe.reading_services.work import work_of
 from voxpipe.volumes.backend import Backend
 from voxpipe.volumes.header import IDENTITY, array_header
 from voxpipe.volumes.voxels import Voxels

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxpipe.dataloader2.stats import KEPT, ConsumerTimer
 from voxpipe.diagnosing.diagnosis import (
     CONSUMERS_LINE,
     STAGES,
@@ -16,7 +17,6 @@ from voxpipe.diagnosing.diagnosis import (
     judged,
     limit_of,
 )
-from voxpipe.diagnosing.pace import KEPT, Pace
 
 EVEN = dict.fromkeys(STAGES, 1.0)
 TIMES = st.dictionaries(st.sampled_from(STAGES), st.floats(0, 1e3), min_size=1)
@@ -155,19 +155,19 @@ def test_a_diagnosis_is_a_value():
     assert str(diagnosis).endswith("- a\n- b")
 
 
-def test_pace_forgets_what_is_long_past():
+def test_the_timer_forgets_what_is_long_past():
     """Warming up does not count for ever, nor what ran in between."""
-    pace = Pace()
-    assert pace.seconds() is None
+    timer = ConsumerTimer()
+    assert timer.seconds() is None
 
     for number in range(KEPT + 5):
-        pace.handed(10.0 * number)
-        pace.asked(10.0 * number + (9.0 if number < 5 else 2.0))
-    pace.handed(0.0)
-    pace.interrupt()
-    pace.asked(1e6)
+        timer.delivered(10.0 * number)
+        timer.requested(10.0 * number + (9.0 if number < 5 else 2.0))
+    timer.delivered(0.0)
+    timer.interrupt()
+    timer.requested(1e6)
 
-    assert pace.seconds() == 2.0
+    assert timer.seconds() == 2.0
 
 
 @pytest.mark.parametrize(("stepped", "said"), [(True, "with the"), (False, "without the")])

@@ -13,8 +13,7 @@ from voxpipe.dataloader2 import (
     MultiProcessingReadingService,
     SequentialReadingService,
 )
-from voxpipe.reading_services.shares.batch_of_ranks import explained, gathered_by, with_own_batches
-from voxpipe.reading_services.shares.part import Part
+from voxpipe.reading_services.rank_part import Part, explained, gathered_by, with_own_batches
 from voxpipe.reading_services.work import batch_count, replicated
 
 WORLD = 2

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.reading_services.transport import channels
-from voxpipe.reading_services.workers import process
+from voxpipe.reading_services.transport import shared_memory as channels
+from voxpipe.reading_services.workers import worker_process as process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes of another kind")
 

@@ -14,7 +14,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 import voxpipe as vp
 from voxpipe.core.errors import GraphError, NotPicklable, StateMismatch, WorkerDied
 from voxpipe.graph import Traits, clone, cut, describe, dispatch_point, walk
-from voxpipe.reading_services.epochs.dealing import MOST_WAITING, Dealer
+from voxpipe.reading_services.replicated_epoch import MOST_WAITING, Dispatcher
 
 pytestmark = pytest.mark.filterwarnings(
     # forking with threads of torch around is what these tests ask for
@@ -456,7 +456,7 @@ class TestDealer:
                 made.append(n)
                 yield bytes(1000)
 
-        dealer = Dealer(items(), workers=2, most_bytes=100)
+        dealer = Dispatcher(items(), workers=2, most_bytes=100)
         first = [len(list(dealer.for_worker(n))) for n in (0, 1)]
         dealer.took(0)
 
@@ -466,7 +466,7 @@ class TestDealer:
 
     def test_a_worker_that_waits_has_more_ahead(self):
         """Two at first, up to sixteen."""
-        dealer = Dealer(iter(range(1000)), workers=1, most_bytes=10**6)
+        dealer = Dispatcher(iter(range(1000)), workers=1, most_bytes=10**6)
         lying = []
         for _ in range(6):
             count = len(list(dealer.for_worker(0)))
@@ -478,7 +478,7 @@ class TestDealer:
 
     def test_what_waits_for_another_is_bounded(self):
         """One that takes far more than another is told, not waited for without end."""
-        dealer = Dealer(iter(range(10**6)), workers=2, most_bytes=10**9)
+        dealer = Dispatcher(iter(range(10**6)), workers=2, most_bytes=10**9)
 
         def serve():
             for _ in range(2 * MOST_WAITING):

@@ -15,7 +15,7 @@ from scenes import full_chain, write_cases
 import voxpipe as vp
 from voxpipe.core.errors import GraphError, RankFailed, RankMissing, RanksDiffer
 from voxpipe.reading_services import DistributedReadingService, SequentialReadingService
-from voxpipe.reading_services.ranks.agreeing import Ranks
+from voxpipe.reading_services.ranks import Ranks
 
 WORLD = 2
 

@@ -11,7 +11,7 @@ from torch.utils.data.datapipes.iter import FileOpener, IterableWrapper
 
 from voxpipe.core.errors import NotPicklable
 from voxpipe.dataloader2 import DataLoader2, MultiProcessingReadingService
-from voxpipe.reading_services.workers.guarded import is_guarded
+from voxpipe.reading_services.workers.payload import is_guarded
 
 HEAD = """
 from voxpipe.datapipes.iter import IterableWrapper

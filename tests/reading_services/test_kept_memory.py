@@ -7,13 +7,13 @@ import textwrap
 
 import pytest
 
-from voxpipe.reading_services.workers.kept_memory import keep_freed_memory
+from voxpipe.reading_services.workers.worker import keep_freed_memory
 
 # Chunks are allocated in a thread of their own, some at a time, and all of them freed.
 SCRIPT = """
 import resource, threading
 import numpy as np
-from voxpipe.reading_services.workers.kept_memory import keep_freed_memory
+from voxpipe.reading_services.workers.worker import keep_freed_memory
 
 if {keeps}:
     assert keep_freed_memory({{}})
@@ -66,7 +66,7 @@ def test_what_the_user_says_of_memory_holds(said):
 @pytest.mark.skipif(not has_mallopt(), reason="glibc only")
 def test_other_words_about_memory_change_nothing():
     code = (
-        "from voxpipe.reading_services.workers.kept_memory import keep_freed_memory as keep\n"
+        "from voxpipe.reading_services.workers.worker import keep_freed_memory as keep\n"
         "print(keep({'MALLOC_ARENA_MAX': '2', 'GLIBC_TUNABLES': 'glibc.rtld.nns=4'}))"
     )
     done = subprocess.run(

@@ -8,7 +8,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.adapters import Limits
-from voxpipe.reading_services.epochs.watched import Watched
+from voxpipe.reading_services.timeout_iterator import TimeoutIterator
 
 SIZE = 1000
 
@@ -37,7 +37,7 @@ class Counted:
 def test_so_many_and_no_more(items, expected):
     """The one that is asked for, and as many after it as are wanted and fit."""
     source = Counted()
-    watched = Watched(iter(source), Limits(), 5, None, items * (SIZE + 200))
+    watched = TimeoutIterator(iter(source), Limits(), 5, None, items * (SIZE + 200))
 
     next(watched)
     next(watched)  # from here on the size is known

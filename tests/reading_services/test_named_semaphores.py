@@ -23,7 +23,7 @@ SCRIPT = """
 LOCKS = """
     from multiprocessing import get_context
     from pathlib import Path
-    from voxpipe.reading_services.workers.semaphores import make_semaphores_nameless
+    from voxpipe.reading_services.workers.worker import make_semaphores_nameless
 
     def name_of(lock):
         return lock._semlock.name

@@ -13,9 +13,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.datapipes.iter import IterableWrapper as OursToo
+from voxpipe.reading_services import global_generators as seeding
 from voxpipe.reading_services import in_process
-from voxpipe.reading_services.seeds import seeding
-from voxpipe.reading_services.seeds.seeding import proof_that_nothing_draws
+from voxpipe.reading_services.global_generators import proof_that_nothing_draws
 
 # torch says so at once, of any; these do not have to travel.
 pytestmark = pytest.mark.filterwarnings("ignore:(Lambda|Local) function is not supported")

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from voxpipe.core.errors import RankMissing
-from voxpipe.reading_services.ranks import agreeing
+from voxpipe.reading_services import ranks as agreeing
 
 CLAIM = {"seed": 7, "epoch": 0}
 

@@ -11,7 +11,7 @@ import voxpipe as vp
 from voxpipe.datapipes.iter import SHARDING_PRIORITIES
 from voxpipe.graph import fingerprint
 from voxpipe.reading_services import DistributedReadingService
-from voxpipe.reading_services.shares.sharing import lengths_in_shares
+from voxpipe.reading_services.replica import lengths_in_shares
 
 WORLD = 3
 LIMIT = 100.0

@@ -22,8 +22,8 @@ from test_worker_failures import at_case
 import voxpipe as vp
 from voxpipe.batching import Job
 from voxpipe.core.errors import WorkerDied, WorkerReplaced
-from voxpipe.reading_services.workers.affinity import Affinity
-from voxpipe.reading_services.workers.process import Launch, Worker
+from voxpipe.reading_services.workers.pool import Affinity
+from voxpipe.reading_services.workers.worker_process import Launch, Worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes")
 FILE = Path(__file__).name

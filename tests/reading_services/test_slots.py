@@ -9,8 +9,8 @@ import pytest
 import torch
 from links import Link, filled
 
-from voxpipe.reading_services.transport.arrivals import SlotReader
-from voxpipe.reading_services.transport.batches import pack, unpack
+from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.slot_reader import SlotReader
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
 

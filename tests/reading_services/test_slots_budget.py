@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from links import STEP, Link, filled
 
 from voxpipe.core.errors import SlotsUsedUp
-from voxpipe.reading_services.transport import budget as budgets
-from voxpipe.reading_services.transport.batches import pack, unpack
-from voxpipe.reading_services.transport.budget import SlotBudget, default_slot_bytes
-from voxpipe.reading_services.transport.slots import SlotWriter
+from voxpipe.reading_services import memory_budget as budgets
+from voxpipe.reading_services.memory_budget import SlotBudget, default_slot_bytes
+from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.slot_writer import SlotWriter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
 

@@ -9,7 +9,7 @@ from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
 from voxpipe.core.errors import SlotsUsedUp
-from voxpipe.reading_services.transport.arrivals import SlotReader
+from voxpipe.reading_services.transport.slot_reader import SlotReader
 
 STEP = 2 * 1024 * 1024  # the size of the smallest slot
 SAMPLES = 68  # of 3 cases, by 4: 51 batches

@@ -13,8 +13,9 @@ import torch
 from links import STEP, Link
 
 from voxpipe.core.errors import SlotsUsedUp
-from voxpipe.reading_services.transport import mapping, pinning
-from voxpipe.reading_services.transport.pinning import Cuda
+from voxpipe.reading_services.transport import shared_memory as mapping
+from voxpipe.reading_services.transport import slot_reader as pinning
+from voxpipe.reading_services.transport.slot_reader import Cuda
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
 

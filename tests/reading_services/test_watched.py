@@ -10,8 +10,8 @@ import pytest
 import voxpipe as vp
 from voxpipe.adapters import Limits
 from voxpipe.core.errors import ItemTimeout
-from voxpipe.reading_services.epochs import running
-from voxpipe.reading_services.epochs.watched import Watched
+from voxpipe.reading_services import reading_service as running
+from voxpipe.reading_services.timeout_iterator import TimeoutIterator
 from voxpipe.reading_services.workers.worker import DEAF, _listen
 
 LIMIT = 60  # seconds after which a wait is taken for a hang
@@ -19,7 +19,7 @@ LIMIT = 60  # seconds after which a wait is taken for a hang
 
 def test_a_closed_pass_has_no_more():
     """It ends instead of waiting for a thread that is gone."""
-    watched = Watched(iter(range(3)), Limits())
+    watched = TimeoutIterator(iter(range(3)), Limits())
     first = next(watched)
 
     watched.close()

@@ -19,7 +19,7 @@ from voxpipe.reading_services import (
     SeedGenerator,
     WorkerInfo,
 )
-from voxpipe.reading_services.shares.sharing import apply_shares
+from voxpipe.reading_services.replica import apply_shares
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core.errors import CorruptVolume, VolumeReadError
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats import hdf5_filters
+from voxpipe.volumes.formats import hdf5_chunks
 
 h5py = pytest.importorskip("h5py")
 CHUNKS = (4, 4, 4)
@@ -96,4 +96,4 @@ def test_shuffled_bytes_come_back(data, width):
     whole = data[: count * width]
     shuffled = b"".join(whole[k::width] for k in range(width)) + data[count * width :]
 
-    assert hdf5_filters._unshuffle(shuffled, 0, (width,)) == data
+    assert hdf5_chunks._unshuffle(shuffled, 0, (width,)) == data

@@ -11,7 +11,7 @@ import tifffile
 import voxpipe as vp
 from voxpipe.batching import Job
 from voxpipe.core import Region
-from voxpipe.reading_services.workers.ahead import tickets_of
+from voxpipe.reading_services.workers.inbox import tickets_of
 from voxpipe.storage import file_reader as hints
 from voxpipe.storage.file_reader import Blocks
 from voxpipe.volumes import Volume, close_volumes

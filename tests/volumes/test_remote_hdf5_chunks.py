@@ -10,8 +10,8 @@ from voxpipe.core.errors import BadHeader, CorruptVolume
 from voxpipe.storage import remote as range_file
 from voxpipe.storage.remote import RemoteFile
 from voxpipe.volumes import Volume
-from voxpipe.volumes.formats import hdf5_file
-from voxpipe.volumes.formats.hdf5_remote import ChunkedRemoteHdf5, RemoteHdf5
+from voxpipe.volumes.formats import hdf5_chunks
+from voxpipe.volumes.formats.hdf5 import RemoteHdf5
 
 h5py = pytest.importorskip("h5py")
 
@@ -39,11 +39,11 @@ def test_chunks_are_what_was_written(server, how, dtype):
 
     found = volume.read(Region((3, 5, 7), SHAPE)).array[0]
 
-    assert isinstance(volume._backend(), ChunkedRemoteHdf5)
+    assert isinstance(volume._backend(), RemoteHdf5)
     np.testing.assert_array_equal(found, array[3:, 5:, 7:])
 
 
-def test_other_filters_are_left_to_hdf5(server):
+def test_other_filters_are_undone_as_well(server):
     """A check sum is one; the voxels are the same."""
     array = np.arange(np.prod(SHAPE), dtype="i4").reshape(SHAPE)
     volume = stored(server, array, fletcher32=True)
@@ -98,7 +98,7 @@ def test_a_damaged_chunk_is_told(server):
 
 @pytest.mark.parametrize(
     ("how", "backend"),
-    [({"compression": "gzip"}, ChunkedRemoteHdf5), ({"fletcher32": True}, RemoteHdf5)],
+    [({"compression": "gzip"}, RemoteHdf5), ({"fletcher32": True}, RemoteHdf5)],
 )
 def test_hdf5_is_free_while_bytes_are_fetched(server, monkeypatch, how, backend):
     """The thread that brings them may just then free an object of h5py, which takes its lock."""
@@ -129,7 +129,7 @@ def test_tables_beyond_memory_are_refused(server, monkeypatch):
             file.create_group(f"group {number}")
         file["a"] = np.zeros(SHAPE, "i2")
     monkeypatch.setattr(range_file, "_PAGE_BYTES", 512)
-    monkeypatch.setattr(hdf5_file, "_MOST_BYTES", 16 * 1024)
+    monkeypatch.setattr(hdf5_chunks, "_MOST_BYTES", 16 * 1024)
     url, options = "s3://bucket/a.h5", server.storage_options
 
     with pytest.raises(

@@ -16,7 +16,7 @@ from s3_server import Fault
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import AccessDenied, CorruptVolume, StoreUnavailable
-from voxpipe.reading_services.epochs import running
+from voxpipe.reading_services import reading_service as running
 from voxpipe.storage import obstore_ranges
 from voxpipe.storage.in_flight import InFlight, Later
 from voxpipe.storage.ranges import ReadRange

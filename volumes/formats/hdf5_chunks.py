@@ -1,26 +1,129 @@
-"""Chunks of HDF5 datasets behind a URL: HDF5 says where they lie, all else is voxpipe's.
+"""The stored chunks of an HDF5 dataset: where they lie, and the numbers that they hold.
 
-The filters that nearly every file uses are undone here: deflate (gzip) and shuffle. A dataset that
-was written through another one is read by HDF5 itself (:mod:`.hdf5_remote`).
+HDF5 says where chunks lie, and any store of byte ranges brings them. Its deflate filter doubles its
+memory until a chunk is decoded, whatever the chunk should hold: a few kilobytes of a damaged or
+hostile file take gigabytes. So deflate, shuffle and check sums are undone here, into no more bytes
+than a chunk has; all others by HDF5, in a file in memory. These cannot grow so: szip, nbit and
+scaleoffset know how many bytes they make, and lzf makes at most 88 of one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import math
 import threading
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...storage.decompress import inflated
-from ...storage.ranges import ReadRange
+from ...core.errors import BadHeader, CorruptVolume, MissingDependency, VoxpipeError
+from ...storage.decompress import inflated, most_between
+from ...storage.ranges import ReadRange, Span
 from ...storage.read_ahead import Ticket
+from ...storage.remote import Piece, RangeFile, RemoteFile
 from ..chunks.chunked_array import Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
 
-# HDF5's numbers of filters, H5Zpublic.h.
-_DEFLATE, _SHUFFLE = 1, 2
+Errors = Callable[[], AbstractContextManager[None]]
+Run = Callable[[Callable[[], Any], Errors], Any]
+"""``run(call, errors)`` returns what a function of HDF5 returns; ``errors()`` turns what it raises
+into errors of voxpipe."""
+
+# H5Zpublic.h.
+_DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
+_OURS = (_DEFLATE, _SHUFFLE, _FLETCHER32)
+_SUM_BYTES = 4
+# Filters in a package of their own, hdf5plugin, by their numbers at the HDF Group.
+_PLUGINS = {
+    307: "bzip2",
+    32001: "blosc",
+    32004: "lz4",
+    32008: "bitshuffle",
+    32013: "zfp",
+    32015: "zstd",
+    32017: "sz",
+    32018: "fcidecomp",
+    32024: "sz3",
+    32026: "blosc2",
+    32028: "sperr",
+}
+# What one call may read: the tables of 100 000 chunks take 8 MB, in nodes scattered over pages.
+_MOST_BYTES = 128 * 1024**2
+# Before this version HDF5 counts from the end of a user block (HDFGroup/hdf5#4236).
+_COUNTS_USER_BLOCK = (1, 14, 4)
+
+
+class _NotHere(OSError):
+    """What was asked for has to be fetched first."""
+
+
+class Hdf5File(RangeFile):
+    """A remote file for HDF5, and one thread at a time: calls are made again until all is here.
+
+    h5py holds one lock for all threads while HDF5 reads, and takes it to free any object of its
+    own. A read that waited for the thread that brings bytes would wait for ever if just that
+    thread were collecting garbage with an object of h5py in it. So a read of what is not here
+    fails, the bytes are fetched once HDF5 has been left, and the call is made again.
+    """
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__(file)
+        self._name = file.name
+        self._brought: dict[Span, Piece] | None = None  # only while a call is made
+        self._absent: list[Span] = []
+
+    def run(self, call: Callable[[], Any], errors: Errors) -> Any:
+        """Return what a function of HDF5 returns, which may be called several times.
+
+        Raises
+        ------
+        BadHeader
+            It reads more than fits in memory.
+        """
+        self._brought = {}
+        try:
+            while True:
+                self._absent.clear()
+                try:
+                    with errors():
+                        found = call()
+                except Exception:
+                    if not self._absent:
+                        raise
+                # Also where it returned: HDF5 takes some reads that fail for "there is none".
+                if not self._absent:
+                    return found
+                self._bring(self._absent[0], self._brought)
+        finally:
+            self._brought = None
+
+    def _bring(self, span: Span, brought: dict[Span, Piece]) -> None:
+        if sum(map(len, brought.values())) + span[1] - span[0] > _MOST_BYTES:
+            raise BadHeader(
+                f"the tables of {self._name} take more than {_MOST_BYTES} bytes.",
+                do="Give dataset=, or copy the file to a local disk.",
+            )
+        brought[span] = super()._fetch([span])[0]
+
+    def _fetch(self, spans: Sequence[Span]) -> list[Piece]:
+        if self._brought is None:
+            return super()._fetch(spans)
+        for span in spans:
+            if span not in self._brought:
+                self._absent.append(span)
+                raise _NotHere(f"bytes {span[0]} to {span[1]} are fetched first")
+        return [self._brought[span] for span in spans]
+
+
+def run_local(call: Callable[[], Any], errors: Errors) -> Any:
+    """Return what a function of HDF5 returns of a local file."""
+    with errors():
+        return call()
 
 
 class _Stored(NamedTuple):
@@ -31,17 +134,6 @@ class _Stored(NamedTuple):
     """One bit per filter, in the order of writing."""
 
 
-def filters_of(dataset: Any) -> tuple[int, ...] | None:
-    """Return the filters of a dataset in the order of writing; None where h5py has to read it.
-
-    HDF5's own types may have other bits than numpy's.
-    """
-    stored, plan = dataset.id.get_type(), dataset.id.get_create_plist()
-    found = tuple(plan.get_filter(n)[0] for n in range(plan.get_nfilters()))
-    plain = stored.get_size() == dataset.dtype.itemsize and dataset.dtype.kind in "iuf"
-    return found if plain and set(found) <= {_DEFLATE, _SHUFFLE} else None
-
-
 class ChunkIndex:
     """Where the chunks of a dataset lie, asked of HDF5 once each.
 
@@ -49,12 +141,21 @@ class ChunkIndex:
     ----------
     dataset
         Of h5py, in chunks.
-    asked
-        Calls a function that has HDF5 read the tables of the file, as often as it takes.
+    key
+        What the store of its bytes calls the file.
+    run
+        Has HDF5 read the tables of the file.
+    name
+        What errors call the volume.
     """
 
-    def __init__(self, dataset: Any, asked: Callable[[Callable[[], None]], None]) -> None:
-        self._dataset, self._asked = dataset, asked
+    def __init__(self, dataset: Any, key: str, run: Run, name: str) -> None:
+        from h5py import version
+
+        self._dataset, self._key, self._run, self.name = dataset, key, run, name
+        counts = version.hdf5_version_tuple >= _COUNTS_USER_BLOCK
+        self._base = 0 if counts else dataset.file.userblock_size
+        # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
         self._lock = threading.Lock()
         self._known: dict[Index, _Stored] = {}
 
@@ -62,7 +163,7 @@ class ChunkIndex:
         """Return where each chunk lies; None for one that is not stored."""
         if any(index not in self._known for index in chunks):
             with self._lock:
-                self._asked(lambda: self._ask(chunks))
+                self._run(lambda: self._ask(chunks), self._errors)
         return [self._known[index].place for index in chunks]
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
@@ -83,40 +184,182 @@ class ChunkIndex:
         found = self._dataset.id.get_chunk_info_by_coord(first)
         if found.byte_offset is None:
             return _Stored(None, 0)
-        start = found.byte_offset
-        return _Stored(ReadRange("", start, start + found.size), found.filter_mask)
+        start = self._base + found.byte_offset
+        return _Stored(ReadRange(self._key, start, start + found.size), found.filter_mask)
 
-
-class ChunkFilters:
-    """Makes numbers of the bytes of a chunk."""
-
-    strided = True
-
-    def __init__(self, dataset: Any, filters: tuple[int, ...], index: ChunkIndex) -> None:
-        self._shape, self._dtype = tuple(dataset.chunks), dataset.dtype
-        self._filters, self._index = filters, index
-
-    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
-        """Undo the filters, the last one first."""
-        size, skipped = self._dtype.itemsize, self._index.skipped(index)
-        most = int(np.prod(self._shape)) * size
-        held: Any = data
-        for number in reversed(range(len(self._filters))):
-            if skipped >> number & 1:
-                continue
-            if self._filters[number] == _DEFLATE:
-                held = inflated(held, most)
-            elif size > 1:
-                held = np.frombuffer(held, np.uint8).reshape(size, -1).T.tobytes()
-        if len(held) != most:
-            raise EOFError(f"it has {len(held)} bytes instead of {most}")
-        out[...] = np.frombuffer(held, self._dtype).reshape(self._shape)
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (VoxpipeError, MemoryError):
+            raise
+        except Exception as error:  # OSError, RuntimeError: whatever the bytes lead to
+            raise CorruptVolume(
+                f"the chunks of {self.name} cannot be found: {type(error).__name__}: {error}.",
+                do="Copy or write the file again.",
+            ) from error
 
 
 class Hdf5Chunks(RangedChunks):
     """Chunks that are ranges of one file, whose places must be asked for before they are read."""
 
+    _map: ChunkIndex
+
+    @property
+    def name(self) -> str:
+        """What errors call the file, without credentials."""
+        return self._map.name
+
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
         """Begin to fetch; where chunks lie is asked here, not in the loop that brings them."""
         self._map.locate(chunks)
         return super().prefetch(chunks, size)
+
+
+class ChunkFilters:
+    """Makes numbers of the stored bytes of a chunk.
+
+    Parameters
+    ----------
+    dataset
+        Of h5py, in chunks.
+    index
+        Says which filters were left out for a chunk.
+    name
+        What errors call the volume.
+    """
+
+    strided = True
+
+    def __init__(self, dataset: Any, index: ChunkIndex, name: str) -> None:
+        self._index, self._name = index, name
+        self._dtype, self._chunks = np.dtype(dataset.dtype), tuple(dataset.chunks)
+        # A copy, as a type may be part of its file.
+        self._type, self._plan = dataset.id.get_type().copy(), dataset.id.get_create_plist()
+        self._bytes = math.prod(self._chunks) * self._type.get_size()
+        self._filters = filters_of(self._plan)
+        # HDF5's own types have other bits than NumPy's.
+        self._plain = self._type.get_size() == self._dtype.itemsize and self._dtype.kind in "iuf"
+        absent_filters(self._plan)  # what is installed is there now; what is not may not be needed
+        self._lock = threading.Lock()
+        self._one: Any = None
+
+    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
+        """Undo the filters, the last one first.
+
+        Raises
+        ------
+        ValueError
+            It decodes to more than it should, or to less, or its check sum is wrong.
+        MissingDependency
+            A filter is not installed.
+        """
+        mask = self._index.skipped(index)
+        found = self._undone(data, mask)
+        if found is None:  # which was made safe, as far as it was undone
+            out[...] = self._read_by_hdf5(data, mask)
+            return
+        if len(found) != self._bytes:
+            raise ValueError(f"it decodes to {len(found)} of {self._bytes} bytes")
+        out[...] = np.frombuffer(found, self._dtype).reshape(self._chunks)
+
+    def _undone(self, data: Any, mask: int) -> Any:
+        """Return the decoded bytes; None where HDF5 has to do it."""
+        most = most_between(self._bytes)
+        for at in reversed(range(len(self._filters))):
+            code, _, values, _ = self._filters[at]
+            if mask >> at & 1:
+                continue
+            if code not in _OURS:
+                return None
+            left = self._bytes + _SUM_BYTES * at if code == _DEFLATE else most
+            data = _UNDO[code](data, left, values)
+        return data if self._plain else None
+
+    def _read_by_hdf5(self, data: memoryview, mask: int) -> NDArray[Any]:
+        with self._lock:
+            try:
+                if self._one is None:
+                    self._one = self._dataset_in_memory()
+                self._one.id.write_direct_chunk((0,) * len(self._chunks), bytes(data), mask)
+                found: NDArray[Any] = self._one[...]
+            except (OSError, ValueError, RuntimeError) as error:
+                raise missing_filter(self._plan, self._name) or error from None
+        return found
+
+    def _dataset_in_memory(self) -> Any:
+        """Return a dataset of one chunk that is written as those of the file are."""
+        import h5py
+
+        name = uuid.uuid4().hex  # HDF5 opens none twice
+        file = h5py.File(name, "w", driver="core", backing_store=False, rdcc_nbytes=0)
+        space = h5py.h5s.create_simple(self._chunks)
+        return h5py.Dataset(h5py.h5d.create(file.id, b"chunk", self._type, space, self._plan))
+
+
+def filters_of(plan: Any) -> list[Any]:
+    """Return number, flags, values and name of the filters of a dataset, in order of writing."""
+    return [plan.get_filter(n) for n in range(plan.get_nfilters())]
+
+
+def absent_filters(plan: Any) -> list[str]:
+    """Return the filters that HDF5 does not have, after ``import hdf5plugin`` offered it more.
+
+    Workers do not import what the script of the user imports.
+    """
+    absent = _absent(plan)
+    if absent:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("hdf5plugin")  # registers its filters
+        absent = _absent(plan)
+    return [f"{_PLUGINS[code]} ({code})" if code in _PLUGINS else str(code) for code in absent]
+
+
+def missing_filter(plan: Any, name: str) -> MissingDependency | None:
+    """Return the error of a dataset that cannot be decoded for want of a filter, if that is it."""
+    absent = absent_filters(plan)
+    if not absent:
+        return None
+    return MissingDependency(
+        f"decoding {name} needs the HDF5 filter {', '.join(absent)}, which is not installed.",
+        do="pip install hdf5plugin (voxpipe imports it), or set HDF5_PLUGIN_PATH to the filter.",
+    )
+
+
+def _absent(plan: Any) -> list[int]:
+    from h5py import h5z
+
+    return [code for code, *_ in filters_of(plan) if not h5z.filter_avail(code)]
+
+
+def _inflate(data: Any, most: int, values: Sequence[int]) -> Any:
+    return inflated(data, most)
+
+
+def _unshuffle(data: Any, most: int, values: Sequence[int]) -> Any:
+    width = values[0] if values else 1
+    whole = len(data) // width * width
+    planes = np.frombuffer(data, np.uint8, whole).reshape(width, -1)
+    turned = np.empty((whole // width, width), np.uint8)
+    # Plane by plane: transposing at once made a read of int16 1.4 times as long (measured).
+    for at in range(width):
+        turned[:, at] = planes[at]
+    if whole == len(data):
+        return turned.reshape(-1).data
+    return turned.tobytes() + bytes(data[whole:])  # what is left over is not shuffled
+
+
+def _check_sum(data: Any, most: int, values: Sequence[int]) -> Any:
+    from numcodecs.fletcher32 import Fletcher32
+
+    try:
+        return Fletcher32().decode(data)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
+_UNDO: dict[int, Callable[[Any, int, Sequence[int]], Any]] = {
+    _DEFLATE: _inflate,
+    _SHUFFLE: _unshuffle,
+    _FLETCHER32: _check_sum,
+}

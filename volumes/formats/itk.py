@@ -36,7 +36,7 @@ from ...core.memory import usable_memory
 from ..backend import Backend
 from ..header import affine_entries
 from ..source import ArraySource
-from .hdf5 import refuse_leading_on
+from .hdf5_links import refuse_leading_on
 from .local_file import open_local
 from .raw import DecodedRaw, RawHeader, fold
 from .stored_file import LocalStoredFile, StoredFile

@@ -21,7 +21,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import OrientedBox, Region
 from ...core.errors import VolumeError, VolumeNotFound
 from ...storage.content import content_key
 from ...storage.file_reader import HINTS, Blocks, Hint
@@ -35,9 +34,7 @@ from ...storage.ranges import (
     joining,
     open_regular,
 )
-from ..backend import Backend, Channels, ViewBackend
-from ..header import Header
-from ..voxels import Voxels
+from ..backend import Backend
 
 # In the place of size and time of writing.
 _MISSING = (-1, -1)
@@ -255,27 +252,3 @@ MAPS = Maps()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=MAPS.forget_parent)
-
-
-class MappedBackend(ViewBackend):
-    """Voxels of a mapped file: a region is a view, and old pages are let go of."""
-
-    def __init__(self, view: NDArray[Any], header: Header, name: str) -> None:
-        super().__init__(view, header, name)
-        self._place = MAPS.place_of(self._view)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether pages may be missing from the cache."""
-        return self._place is not None and HINTS.worth_asking()
-
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
-        """Tell the system which pages are going to be touched."""
-        if self._place is None:
-            return None
-        return self._place.prefetch(self._view, (slice(None), *region.slices))
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a view of the region."""
-        MAPS.trim()
-        return super().read(region, channels)

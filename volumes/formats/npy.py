@@ -1,7 +1,8 @@
-"""``.npy`` on a local disk, mapped. Never unpickles anything."""
+"""``.npy``, on a disk or behind a URL. Never unpickles anything."""
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from typing import Any, BinaryIO
@@ -9,61 +10,25 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
-from ...storage.local_io import IoChoice
 from ..backend import Backend
-from ..header import IDENTITY, Header, channels_first
-from ..scheme import StoreLayout
 from ..voxels import refuse_unreadable
-from .chunked_backend import Layout, plain_layout
-from .local_file import MAPS, LocalFile, MappedBackend, file_stamp, open_local
-from .raw import ArrayFile, io_of, placed_layout
+from .chunked_backend import plain_layout
+from .local_file import MAPS, open_local
+from .raw import RawHeader, open_raw
+from .stored_file import StoredFile
+
+# NumPy refuses headers of more than 10 000 characters, and most have 118.
+_HEAD_BYTES = 12 * 1024
 
 
-def open_npy(path: str, name: str, io: str = "auto") -> Backend:
+def open_npy(file: StoredFile) -> Backend:
     """Return the backend of a ``.npy`` of two to four axes, in C or Fortran order."""
-    with open_local(path) as file:
-        choice = io_of(file, io)
-        if choice.mode == "mmap":
-            return NpyBackend(path, name, choice)
-        stamp = file_stamp(path)
-        shape, fortran, dtype = checked_npy_header(file, name)
-        IO_COUNTERS.count(headers=1)
-        layout = npy_layout(shape, fortran, name)
-        header = Header(layout.shape, IDENTITY, dtype, access="range", stamp=stamp)
-        return ArrayFile(file, choice, path, file.tell(), layout, header, name)
-
-
-def npy_layout(shape: tuple[int, ...], fortran: bool, name: str) -> Layout:
-    """Return which axes are C, I, J, K of an array that counts as stored in C order.
-
-    Examples
-    --------
-    >>> npy_layout((3, 8, 9, 10), True, "a.npy")
-    Layout(stored=(10, 9, 8, 3), folded=(3,), spatial=(2, 1, 0))
-    """
-    plain = plain_layout(shape, name)
-    if not fortran:
-        return plain
-    last = len(shape) - 1
-    i, j, k = (None if axis is None else last - axis for axis in plain.spatial)
-    return Layout(shape[::-1], tuple(last - axis for axis in plain.folded), (i, j, k))
-
-
-class NpyBackend(LocalFile, MappedBackend):
-    """A mapped ``.npy``."""
-
-    def __init__(self, path: str, name: str, choice: IoChoice) -> None:
-        self.path, self._choice = path, choice
-        stamp = file_stamp(path)
-        array = channels_first(map_npy(path, name), name)
-        IO_COUNTERS.count(headers=1)
-        super().__init__(array, Header(array.shape, IDENTITY, array.dtype, stamp=stamp), name)
-
-    def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know."""
-        return placed_layout(super().layout(volumes), self._choice)
+    head = io.BytesIO(file.head(_HEAD_BYTES))
+    shape, fortran, dtype = read_npy_header(head, file.name)
+    layout = plain_layout(shape, file.name)
+    fields = RawHeader.of_array(layout, dtype, head.tell(), fortran=fortran)
+    return open_raw(fields, [file], file.name)
 
 
 def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
@@ -78,25 +43,17 @@ def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
     """
     with open_local(path) as file:
         file.seek(start)
-        shape, fortran, dtype = checked_npy_header(file, name)
-        offset = file.tell()
+        shape, fortran, dtype = read_npy_header(file, name)
+        offset, actual = file.tell(), os.fstat(file.fileno()).st_size
         expected = offset + math.prod(shape) * dtype.itemsize
+        if actual < expected:
+            raise TruncatedVolume(
+                f"{name} holds {actual} bytes, and its header speaks of {expected}.",
+                do="Copy or download the file again.",
+            )
         order: Any = "F" if fortran else "C"
         mapped = MAPS.add(file, start, expected - start)
         return np.ndarray(shape, dtype, mapped, offset - start, order=order)
-
-
-def checked_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the same as :func:`read_npy_header`; ``TruncatedVolume`` if voxels are missing."""
-    shape, fortran, dtype = read_npy_header(file, name)
-    actual = os.fstat(file.fileno()).st_size
-    expected = file.tell() + math.prod(shape) * dtype.itemsize
-    if actual < expected:
-        raise TruncatedVolume(
-            f"{name} holds {actual} bytes, and its header speaks of {expected}.",
-            do="Copy or download the file again.",
-        )
-    return shape, fortran, dtype
 
 
 def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -1,8 +1,7 @@
 """Voxels that lie uncompressed in a stream of bytes: mapped, read by range, or decoded once.
 
-Bare voxels of a local file: a view of its map, or read when they are asked for. Formats come in two
-kinds. What has a :class:`RawHeader` is a :class:`RawFile`; arrays in C order with a :class:`Layout`
-are an :class:`ArrayFile` of a backend.
+A format parses its header into a :class:`RawHeader`. Mapping a file, asking a server for ranges and
+decoding a compressed stream once are then the same for all of them: :func:`open_raw`.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RemoteFile
 from ...storage.retry import read_anew
 from ..backend import Backend, Channels
-from ..header import Access, Header, Triple
+from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
 from ..voxels import Voxels, plain, touch
-from .local_file import MAPS, LocalFile, Place
+from .chunked_backend import Layout
+from .local_file import MAPS, Place
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
 
 
@@ -55,7 +55,35 @@ class RawHeader:
     intercept: float = 0.0
     """Value of a stored 0."""
     axes: Triple = (0, 1, 2)
-    """Which stored axes are I, J, K, in rising order; the others are folded into C."""
+    """Which stored axes are I, J, K; the others are folded into C."""
+
+    @classmethod
+    def of_array(
+        cls,
+        layout: Layout,
+        dtype: np.dtype[Any],
+        offset: int,
+        affine: tuple[float, ...] = IDENTITY,
+        *,
+        fortran: bool = False,
+    ) -> RawHeader:
+        """Return the header of an array in C order, or with its first axis the fastest.
+
+        Examples
+        --------
+        >>> RawHeader.of_array(Layout((7, 9), (), (0, 1, None)), np.dtype("i2"), 0).axes
+        (1, 0, 2)
+        """
+        last = len(layout.stored) - 1
+        shape = layout.stored if fortran else layout.stored[::-1]
+        axes = []
+        for axis in layout.spatial:
+            if axis is None:
+                shape += (1,)
+                axes.append(len(shape) - 1)
+            else:
+                axes.append(axis if fortran else last - axis)
+        return cls(shape, dtype, offset, affine, axes=(axes[0], axes[1], axes[2]))
 
     @property
     def channels(self) -> int:
@@ -112,36 +140,39 @@ class RawHeader:
         sizes = [last - first for first, last in self._ranges(region, channels)]
         return fold(self._turned(flat.view(self.dtype), sizes), channels, self.channels)
 
-    def _merged(self) -> list[tuple[int, bool]]:
-        """Return length and whether spatial, per stored axis; neighbouring channels as one."""
-        merged: list[tuple[int, bool]] = []
+    def _merged(self) -> list[tuple[int, int | None]]:
+        """Return length, and number among I, J, K, per stored axis; neighbouring channels as one.
+
+        The number of channels is None.
+        """
+        merged: list[tuple[int, int | None]] = []
         for axis, n in enumerate(self.shape):
             if axis in self.axes:
-                merged.append((n, True))
+                merged.append((n, self.axes.index(axis)))
             elif n == 1:
                 continue
-            elif merged and not merged[-1][1]:
-                merged[-1] = (merged[-1][0] * n, False)
+            elif merged and merged[-1][1] is None:
+                merged[-1] = (merged[-1][0] * n, None)
             else:
-                merged.append((n, False))
+                merged.append((n, None))
         return merged
 
     def _ranges(self, region: Region, channels: Channels) -> list[Span]:
         """Return what to read of each merged axis: all channels where they lie on two sides."""
-        spatial = iter(region)
-        merged = self._merged()
-        alone = sum(not is_spatial for _, is_spatial in merged) == 1
+        spatial, merged = list(region), self._merged()
+        alone = sum(number is None for _, number in merged) == 1
         return [
-            next(spatial) if is_spatial else (channels if alone else (0, n))
-            for n, is_spatial in merged
+            spatial[number] if number is not None else channels if alone else (0, n)
+            for n, number in merged
         ]
 
     def _turned(self, flat: NDArray[Any], sizes: list[int]) -> NDArray[Any]:
         """Return flat voxels of merged axes as a view, channel axes first, slowest first."""
-        spatial = [at for at, (_, is_spatial) in enumerate(self._merged()) if is_spatial]
-        others = [at for at in range(len(sizes)) if at not in spatial]
+        numbers = [number for _, number in self._merged()]
+        others = [at for at, number in enumerate(numbers) if number is None]
         array = flat.reshape(sizes[::-1])  # C order: the slowest axis first
-        turned = array.transpose([len(sizes) - 1 - at for at in (*others[::-1], *spatial)])
+        order = (*others[::-1], *map(numbers.index, range(3)))
+        turned = array.transpose([len(sizes) - 1 - at for at in order])
         return turned if others else turned[None]
 
 
@@ -475,72 +506,6 @@ class RawFile:
     ) -> tuple[Sequence[int], Sequence[Span], int, int]:
         lengths, box = self._fields.stored_box(region, channels)
         return lengths, box, self._fields.dtype.itemsize, self._fields.offset
-
-
-class ArrayFile(LocalFile, Backend):
-    """An array in C order that lies bare in a local file, read when it is asked for.
-
-    Parameters
-    ----------
-    file
-        Open for reading; may be closed afterwards.
-    choice
-        ``"pread"`` or ``"direct"``.
-    path
-        Of the file.
-    offset
-        Where the array begins in it, in bytes.
-    layout
-        Which of its axes are C, I, J and K.
-    header, name
-        Of the volume.
-    """
-
-    def __init__(
-        self,
-        file: BinaryIO,
-        choice: IoChoice,
-        path: str,
-        offset: int,
-        layout: Any,
-        header: Header,
-        name: str,
-    ) -> None:
-        self.path = path
-        self._offset, self._layout = offset, layout
-        self._reader = FileReader(file, choice, name)
-        super().__init__(header, name)
-
-    def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know."""
-        return placed_layout(super().layout(volumes), self._reader.choice)
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Read the rows of the region."""
-        where, (first, last) = self._box(region, channels or (0, self.shape[0]))
-        found = self._reader.read(*where)
-        shape = [stop - start for start, stop in where[1]]
-        array = found.reshape(-1).view(self.disk_dtype).reshape(shape)
-        return Voxels(plain(self._layout.fold(array)[first:last]))
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Read the region: its bytes are its voxels, so there is nothing to decode."""
-        return self.read(region, channels).array.nbytes
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth telling what is going to be read."""
-        return self._reader.choice.mode != "direct" and HINTS.worth_asking()
-
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
-        """Tell the system what is going to be read."""
-        where, _ = self._box(region, (0, self.shape[0]))
-        return self._reader.will_need(*where)
-
-    def _box(self, region: Region, channels: Channels) -> tuple[Any, Channels]:
-        index, part = self._layout.index(region, channels)
-        spans = [(s.start, s.stop) for s in index]
-        return (self._layout.stored, spans, self.disk_dtype.itemsize, self._offset), part
 
 
 def placed_layout(layout: StoreLayout, choice: IoChoice) -> StoreLayout:

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,14 @@ from ...core import IO_COUNTERS
 from ...core.errors import (
     BadHeader,
     MissingDependency,
-    TruncatedVolume,
     VolumeNotFound,
     VoxpipeError,
 )
 from ...core.locks import ForkSafeLock
 from ...storage.content import content_key
-from ...storage.in_flight import Later
 from ...storage.location import file_system
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange, check_document
-from ...storage.remote import RemoteFile, RemoteStore
-from ...storage.remote_ranges import RemoteRanges
+from ...storage.remote import RemoteFile
 from ..backend import Backend, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index, Lookup
@@ -43,8 +39,8 @@ from ..chunks.ranged_chunks import RangedChunks
 from ..header import Header
 from ..voxels import refuse_unreadable
 from .chunked_backend import ChunkedBackend, Layout, RemoteChunks, named_layout
-from .local_file import MAPS, LocalFile, MappedBackend, file_stamp, open_local
-from .raw import ArrayFile, io_of
+from .local_file import LocalFile, file_stamp, open_local
+from .raw import RawHeader, open_raw
 from .stored_file import LocalStoredFile
 from .tiff_pages import TiffImage, named_files, read_tiff
 from .zarr_metadata import MOST_CHUNK_BYTES
@@ -109,14 +105,18 @@ def open_tiff(
     no_options(options, name, _OPTIONS)
     stamp = file_stamp(path)
     # By its path, so that the other files of an OME-TIFF are found beside it.
-    with open_local(path) as file, _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
-        _check_named(tiff, LocalStoredFile(path, name, follow=follow))
+    with open_local(path):
+        pass  # says in our words that there is no such file, or that it is a folder
+    file = LocalStoredFile(path, name, io, follow)
+    with _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
+        _check_named(tiff, file)
         with complaints_raised(name):
             image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
-        IO_COUNTERS.count(headers=1)
-        if image.whole is not None and _folds_to_a_view(layout):
-            return _bare(file, path, image, layout, stamp, name, io)
+        if image.whole is not None:
+            fields = RawHeader.of_array(layout, image.dtype, image.whole, image.affine)
+            return open_raw(fields, [file], name)
+    IO_COUNTERS.count(headers=1)
     return LocalTiff(path, image, layout, stamp, _own(options), name)
 
 
@@ -197,7 +197,9 @@ class RemoteTiff(RemoteChunks, TiffBackend):
             layout = _checked_layout(image, name)
         IO_COUNTERS.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
-        super().__init__(image, layout, _one_object(self._file.store), token, name)
+        # A store of one object, whose name is empty.
+        image = replace(image, files=("",) * len(image.files))
+        super().__init__(image, layout, self._file.store, token, name)
 
 
 class _Tags:
@@ -214,39 +216,6 @@ class _Tags:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
-
-
-class MappedTiff(LocalFile, MappedBackend):
-    """A local TIFF whose voxels lie in it as one uncompressed array."""
-
-    def __init__(self, path: str, view: NDArray[Any], header: Header, name: str) -> None:
-        self.path = path
-        super().__init__(view, header, name)
-
-
-def _bare(
-    file: Any,
-    path: str,
-    image: TiffImage,
-    layout: Layout,
-    stamp: tuple[int, ...],
-    name: str,
-    io: str,
-) -> Backend:
-    assert image.whole is not None
-    expected = image.whole + math.prod(image.shape) * image.dtype.itemsize
-    if stamp[0] < expected:
-        raise TruncatedVolume(
-            f"{name} holds {stamp[0]} bytes, and its tags speak of {expected}.",
-            do="Copy or download the file again.",
-        )
-    choice = io_of(file, io)
-    header = Header(layout.shape, image.affine, image.dtype, stamp=stamp)
-    if choice.mode != "mmap":
-        header = replace(header, access="range")
-        return ArrayFile(file, choice, path, image.whole, layout, header, name)
-    array: NDArray[Any] = np.ndarray(image.shape, image.dtype, MAPS.add(file), image.whole)
-    return MappedTiff(path, layout.fold(array), header, name)
 
 
 class _Segments:
@@ -285,46 +254,6 @@ class _SegmentDecoder:
         out[...] = self._decode(data, number)
 
 
-class _OneObject:
-    """A store that is one object, whatever it is called."""
-
-    def __init__(self, store: RemoteStore) -> None:
-        self._store = store
-        self.gap, self.most, self.name = store.gap, store.most, store.name
-        self.get, self.size, self.list = store.get, store.size, store.list
-
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
-        """Return the bytes of each range."""
-        return self._store.get_ranges(_of_one(ranges))
-
-
-class _OneObjectAhead(_OneObject):
-    """The same, of which ranges can be fetched before they are needed."""
-
-    def __init__(self, store: RemoteRanges) -> None:
-        super().__init__(store)
-        self.begin, self.hurry = store.begin, store.hurry
-        self._read, self._read_ahead = store.get_ranges, store.get_ranges_async
-
-    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
-        """Return the bytes of each range."""
-        return self._read(_of_one(ranges), whole)
-
-    async def get_ranges_async(
-        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
-    ) -> list[bytes | None]:
-        """Return the bytes of each range; for coroutines given to ``begin``."""
-        return await self._read_ahead(_of_one(ranges), ahead=ahead, whole=whole)
-
-
-def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:
-    return [ReadRange("", start, stop) for _, start, stop in ranges]
-
-
-def _one_object(store: RemoteStore) -> _OneObject:
-    return _OneObjectAhead(store) if isinstance(store, RemoteRanges) else _OneObject(store)
-
-
 def _checked_layout(image: TiffImage, name: str) -> Layout:
     refuse_unreadable(image.dtype, name)
     if min(image.shape) < 1:
@@ -336,12 +265,6 @@ def _checked_layout(image: TiffImage, name: str) -> Layout:
             do="Store it in tiles.",
         )
     return named_layout(image.shape, image.axes, name)
-
-
-def _folds_to_a_view(layout: Layout) -> bool:
-    """Whether the axes that become C lie next to each other, so that nothing has to be copied."""
-    folded = layout.folded
-    return all(b == a + 1 for a, b in pairwise(folded))
 
 
 def _own(options: Mapping[str, Any]) -> tuple[object, ...]:

@@ -333,7 +333,7 @@ def test_prefetch_behind_a_function_costs_nothing():
     """No thread for every batch where the pipes are run as they are."""
     import threading
 
-    from voxpipe.reading_services.work.pipe_runner import PipeRunner
+    from voxpipe.reading_services.pipe_runner import PipeRunner
 
     split = cut(numbers(4).map(twice).prefetch(2))
     assert isinstance(split, Cut)

@@ -1,1 +1,0 @@
-"""Loaders of other libraries: torch's, torchdata's nodes, Lightning."""

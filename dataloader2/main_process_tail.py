@@ -1,0 +1,260 @@
+"""The end of a chain that runs in the loader's own process: devices and ranks.
+
+``to_device``, ``pin_memory`` and ``fullsync`` belong into the process that trains. They, and what
+takes items one by one after them, are taken off the graph before a reading service sees it, and
+put behind its batches. They yield one item for each, in order, so the n-th that comes out is the
+n-th batch: what they make ahead does not count as delivered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+
+from ..adapters.noted import Noted
+from ..adapters.timeout import limits_of, thread_seconds
+from ..batching import Outcome
+from ..core import Stream
+from ..core.errors import GraphError
+from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
+from ..datapipes.epoch import set_epoch
+from ..graph import (
+    Pipe,
+    before_dispatch,
+    chained_name,
+    describe,
+    origin_of,
+    parents_of,
+    traits_of,
+    walk,
+    with_parents,
+)
+from ..graph.walk import readers
+from ..reading_services import Epoch, InProcessReadingService, ReadingService
+from ..reading_services.global_generators import seed_globals, seeded_globals
+from ..reading_services.reading_service import leave
+
+# Why such a chain is refused, for messages.
+_WHY = "behind workers one item has to come of each, as a state counts what they made"
+
+
+def detach_tail(sink: Pipe, service: ReadingService) -> tuple[Pipe, MainProcessTail]:
+    """Return the graph without the end that stays here, and that end.
+
+    Raises
+    ------
+    GraphError
+        A pipe has to stay here, but something after it does not take its items one by one, and
+        the service has workers.
+    """
+    before = before_dispatch(sink)
+    end = _end_of(sink, before)
+    body = parents_of(end[0])[0] if end else sink
+    for pipe in end:
+        if isinstance(pipe, Noted):  # notes are for the service, which reads them off its graph
+            body = with_parents(pipe, [body])
+    stay = (pipe for pipe in walk(body) if id(pipe) not in before)
+    left = next((pipe for pipe in stay if _stays(pipe, before)), None)
+    if left is not None and not isinstance(service, InProcessReadingService):
+        raise _refused(left, body)
+    pipes = tuple(pipe for pipe in end if not isinstance(pipe, Noted))
+    return body, MainProcessTail(pipes, thread_seconds(limits_of(sink)))
+
+
+def _refused(left: Pipe, body: Pipe) -> GraphError:
+    """Return the error of a pipe that has to stay here, and before what cannot follow it."""
+    after = {id(left)}
+    bars = left
+    for pipe in walk(body):
+        if after.isdisjoint(id(parent) for parent in parents_of(pipe)):
+            continue
+        after.add(id(pipe))
+        if not (traits_of(pipe).per_item or traits_of(pipe).main_process):
+            bars = pipe
+            break
+    what = f"{describe(left)} stays in the process of the loader"
+    if bars is not left:
+        what += f", and {describe(bars)} after it does not take its items one by one"
+    do = "Put it at the end of the chain, or give no workers."
+    if traits_of(bars).group:
+        do = f"Gather before it: .{describe(bars)}.{describe(left)}, or give no workers."
+    error = GraphError(f"{what}; {_WHY}", do=do)
+    error.at(origin_of(left))
+    return error
+
+
+def _stays(pipe: Pipe, before: set[int]) -> bool:
+    """Whether a pipe has to stay here.
+
+    One of which no more is known than that it cannot be replicated is planned here as it is,
+    unless what comes before it goes to the workers.
+    """
+    traits = traits_of(pipe)
+    return traits.main_process and (traits.known or bool(before))
+
+
+def _end_of(sink: Pipe, before: set[int]) -> tuple[Pipe, ...]:
+    """Return the pipes from the first on that has to stay here, upstream first."""
+    counts = readers(sink)
+    chain: list[Pipe] = []
+    long = 0
+    pipe = sink
+    while True:
+        traits, parents = traits_of(pipe), parents_of(pipe)
+        alone = len(parents) == 1 and counts[id(pipe)] <= 1
+        stays = _stays(pipe, before) and id(pipe) not in before
+        if not alone or not (stays or traits.per_item):
+            return tuple(reversed(chain[:long]))
+        chain.append(pipe)
+        if stays:
+            long = len(chain)
+        pipe = parents[0]
+
+
+class _Batches(IterDataPipe[Any]):
+    """Yields the batches of the epoch at hand: what the pipes read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch: TailEpoch | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches."""
+        assert self.epoch is not None
+        yield from self.epoch.take()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"epoch": None}
+
+
+class MainProcessTail:
+    """Pipes that stay here; one set of them for all epochs, as ranks keep their group.
+
+    Parameters
+    ----------
+    pipes
+        Upstream first.
+    seconds
+        For which threads of theirs are waited for when an epoch is left.
+    """
+
+    def __init__(self, pipes: tuple[Pipe, ...], seconds: float = STOP_SECONDS) -> None:
+        self.pipes = pipes
+        self.seconds = seconds
+        self.source = _Batches()
+        self.sink: Pipe = self.source
+        for pipe in pipes:
+            self.sink = with_parents(pipe, [self.sink])
+        self.pipes_that_run = tuple(walk(self.sink))
+        # A thread of a pipe would meet the training loop in the global generators.
+        threads = any(chained_name(pipe) in ("prefetch", "fullsync") for pipe in pipes)
+        self.seeds = not threads and any(traits_of(pipe).runs_user_code for pipe in pipes)
+
+    def shutdown(self) -> None:
+        """Free what the pipes keep from epoch to epoch: threads, a group of ranks."""
+        for pipe in self.pipes_that_run:
+            own: Any = getattr(type(pipe), "shutdown", None)
+            if own is not None:
+                own(pipe)
+
+    def explain(self) -> str:
+        """Return which pipes stay here; nothing if there are none."""
+        named = [describe(pipe) for pipe in self.pipes if not traits_of(pipe).watches]
+        lines = [f"  · {name}" for name in named]
+        return "\n".join(["in this process, behind the batches", *lines]) if named else ""
+
+    def epoch(self, batches: Epoch, seed: int, number: int) -> Epoch:
+        """Return the batches of an epoch after these pipes."""
+        return TailEpoch(self, batches, seed, number) if self.pipes else batches
+
+    def leaving(self, epoch: Epoch) -> contextlib.AbstractContextManager[None]:
+        """Limit how long threads are waited for inside; one that waits for a batch is woken."""
+        return stop_limit(self.seconds, partial(leave, epoch))
+
+
+class TailEpoch:
+    """One pass over the batches of a reading service, after the pipes that stay here."""
+
+    def __init__(self, tail: MainProcessTail, epoch: Epoch, seed: int, number: int) -> None:
+        self.last = -1
+        self._tail = tail
+        self._epoch = epoch
+        self._run = (seed, number)
+        # Numbers of the batches that the pipes have taken and not yet given, and what failed in
+        # them; those without any item pass them by.
+        self._under_way: deque[tuple[int, Outcome | None]] = deque()
+        self._ready: deque[tuple[int, Any]] = deque()
+        set_epoch(tail.sink, seed, number)
+        tail.source.epoch = self
+        self._items: Any = iter(tail.sink)
+
+    def take(self) -> Iterator[Any]:
+        """Yield the batches of the service, and note their numbers."""
+        for batch in self._epoch:
+            outcome = batch if isinstance(batch, Outcome) else None
+            self._under_way.append((self._epoch.last, outcome))
+            if outcome is not None and outcome.is_empty:
+                continue
+            if self._tail.seeds:
+                stream = Stream(*self._run, (self._epoch.last,), "user functions behind")
+                seed_globals(stream.integer())
+            yield batch if outcome is None else outcome.batch
+
+    def __iter__(self) -> TailEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._ready:
+            self._advance()
+        self.last, made = self._ready.popleft()
+        return made
+
+    def _advance(self) -> None:
+        """Take one item of the pipes, and before it the batches that had none."""
+        guard = seeded_globals(0) if self._tail.seeds else contextlib.nullcontext()
+        try:
+            # Ctrl-C ends the pipes from within, before anybody calls close().
+            with guard, self._tail.leaving(self._epoch):
+                item = next(self._items)
+        except StopIteration:
+            self._pass_by()
+            if not self._ready:
+                raise
+            return
+        self._pass_by()
+        if not self._under_way:
+            last = self._tail.pipes[-1]
+            msg = f"{describe(last)} stays in the process of the loader, and it, or what is "
+            msg += "there before it, yields more items than it takes"
+            raise GraphError(
+                msg, do="Let it yield one for each, or put it before what deals items out."
+            ).at(origin_of(last))
+        number, outcome = self._under_way.popleft()
+        self._ready.append((number, item if outcome is None else replace(outcome, batch=item)))
+
+    def _pass_by(self) -> None:
+        while self._under_way and (outcome := self._under_way[0][1]) and outcome.is_empty:
+            self._ready.append((self._under_way.popleft()[0], outcome))
+
+    def leave(self) -> None:
+        """End the wait for a batch that another thread is in."""
+        leave(self._epoch)
+
+    def close(self) -> None:
+        """End the pipes' threads, then the epoch; any number of times."""
+        items, self._items = self._items, iter(())
+        try:
+            close = getattr(items, "close", None)
+            if close is not None:
+                with self._tail.leaving(self._epoch):
+                    close()
+        finally:
+            if self._tail.source.epoch is self:
+                self._tail.source.epoch = None
+            self._epoch.close()

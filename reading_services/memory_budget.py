@@ -1,0 +1,254 @@
+"""How much memory a service may take: for reading, for batches made ahead, for their slots."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ..core.call_site import warn
+from ..core.errors import SlotsUsedUp
+from ..core.memory import usable_memory
+from ..core.validate import validate_int
+from ..storage.disk_cache import cache_budget
+from ..volumes.scheme import Budget
+from .transport.slot_writer import needed_bytes
+
+# Where the system does not say how much memory there is.
+UNKNOWN_MEMORY = 8 * 2**30
+# The model, its optimizer and the kernel's cache of files want the rest. Shared memory for
+# batches, an eighth of the memory by default, is part of it.
+MEMORY_FRACTION = 4
+# Enough for batches of four patches of 96^3 and the chunks that they share. Keeping whole data
+# sets in memory is for those who say how much of it: it multiplies what a loader takes.
+USUAL_BYTES = 256 * 1024**2
+# Batches on their way are one user of the memory among several: the model, the workers' own
+# memory, the cached files. An eighth is 3 GB of 24, or 170 batches of 4 patches of 96^3.
+SLOT_FRACTION = 8
+_MB = 10**6
+
+
+def memory_bytes() -> int:
+    """Return the main memory, or the limit of the container if that is less."""
+    return usable_memory() or UNKNOWN_MEMORY
+
+
+def checked(given: int | None) -> int | None:
+    """Return ``memory_bytes`` as it was given to a service, or raise if it is no count of bytes."""
+    if given is None:
+        return None
+    return validate_int("memory_bytes", given, least=1, unit="bytes", do="or None for the default")
+
+
+def budgets(
+    given: int | None, *, workers: int, batches_ahead: int, threads: int
+) -> tuple[Budget, ...]:
+    """Return the budgets to try, one after another.
+
+    What the user says is the only one, and is spent. Else little, then a quarter of the memory,
+    and then all of it: a default must not refuse what would have worked. It keeps only what
+    patches of one visit share: each process would keep the rest anew, to save little decoding.
+    """
+    quarter = memory_bytes() // MEMORY_FRACTION
+    usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())
+    sizes = (given,) if given is not None else usual
+    return tuple(
+        Budget(
+            size,
+            workers=workers,
+            batches_ahead=batches_ahead,
+            threads=threads,
+            spool_bytes=cache_budget(),
+            thrifty=given is None,
+        )
+        for size in sizes
+    )
+
+
+class PrefetchBudget:
+    """Counts the batches that have arrived and wait, and guesses those that are on their way.
+
+    Parameters
+    ----------
+    limit
+        Bytes that may wait or be on their way together.
+    unknown
+        Batches that may be on their way before the first has arrived, whatever they take.
+
+    Examples
+    --------
+    >>> room = PrefetchBudget(100, unknown=2)
+    >>> room.arrived(0, 40)
+    >>> room.has_room(in_flight=0), room.has_room(in_flight=1)
+    (True, False)
+    >>> room.taken(0)
+    >>> room.has_room(in_flight=1)
+    True
+    """
+
+    def __init__(self, limit: int, unknown: int) -> None:
+        self.limit = limit
+        """Bytes that may wait or be on their way together."""
+        self._unknown = unknown
+        self._waiting: dict[object, int] = {}
+        self._largest = 0
+
+    def arrived(self, batch: object, size: int) -> None:
+        """Count a batch that waits for its turn."""
+        self._waiting[batch] = size
+        self._largest = max(self._largest, size)
+
+    def taken(self, batch: object) -> None:
+        """Count it no longer: it was handed over."""
+        self._waiting.pop(batch, None)
+
+    def has_room(self, in_flight: int) -> bool:
+        """Whether one more batch may be asked for; each counts as the largest so far."""
+        if not self._largest:
+            return in_flight < self._unknown
+        expected = (in_flight + 1) * self._largest
+        return sum(self._waiting.values()) + expected <= self.limit
+
+    def clear(self) -> None:
+        """Count nothing any more."""
+        self._waiting.clear()
+
+
+# How much shared memory the batches of one loader may take, and what happens beyond that.
+#
+# Each worker has an equal share of the budget, which it never exceeds: no two processes have to
+# agree on anything, so none waits for another. The consumer leaves in every share the room that
+# the batches in flight need::
+#
+#     share of one worker  |  batches that somebody looks into  |  room for those in flight  |
+#
+# A batch that arrives when the left part is full is copied into the consumer's own memory and
+# its slot is free at once. So an epoch goes on whatever the user keeps, and what was kept is
+# never written over.
+
+
+def default_slot_bytes() -> int:
+    """Return an eighth of the memory that this process may use, in bytes."""
+    return memory_bytes() // SLOT_FRACTION
+
+
+def loop_bytes(batch: int, ahead: int, workers: int) -> int:
+    """Return the ``slot_bytes`` that a loop takes which holds one batch at a time.
+
+    While it does, all that a worker had in flight may have arrived and wait for their turn.
+    """
+    return (2 * ahead + 1) * batch * workers
+
+
+def too_little(limit: int, batch: int, ahead: int, workers: int) -> str:
+    """Return what to say where ``slot_bytes`` does not suffice for batches of this size."""
+    needed = needed_bytes(batch, ahead, workers)
+    return (
+        f"slot_bytes={limit} is too little for these batches, so each is copied on its way: a "
+        f"batch takes {batch} bytes of shared memory, and {ahead + 1} of them for each of "
+        f"{workers} worker(s) (worker_prefetch_cnt + 1) take {needed}. Give "
+        f"MultiProcessingReadingService(slot_bytes={needed}) or more, or lower "
+        "worker_prefetch_cnt."
+    )
+
+
+class Alive:
+    """How many bytes and batches are alive; told by the garbage collector when they go."""
+
+    def __init__(self) -> None:
+        self._alive = [0, 0]
+        self._gone: list[tuple[int, int]] = []
+
+    def add(self, thing: Any, size: int, batches: int = 1) -> None:
+        """Count ``thing`` until it is collected."""
+        self._alive[0] += size
+        self._alive[1] += batches
+        weakref.finalize(thing, self._gone.append, (size, batches)).atexit = False
+
+    def _settled(self) -> list[int]:
+        # Finalizers run in any thread at any time, so they only append.
+        for _ in range(len(self._gone)):
+            size, batches = self._gone.pop(0)
+            self._alive[0] -= size
+            self._alive[1] -= batches
+        return self._alive
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are alive."""
+        return self._settled()[0]
+
+    @property
+    def batches(self) -> int:
+        """Batches that are alive."""
+        return self._settled()[1]
+
+
+class SlotBudget:
+    """The budget of one loader, over all its workers and epochs.
+
+    Parameters
+    ----------
+    limit
+        Bytes of all slots together; None for an eighth of the memory.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = default_slot_bytes() if limit is None else limit
+        self.workers = 1
+        """Among how many it was divided last."""
+        self.shared = Alive()
+        """Slots that somebody looks into, those of workers that have ended included."""
+        self.copies = Alive()
+        """Batches that were copied out of their slots."""
+        self._said: set[str] = set()
+
+    def share(self, workers: int) -> int:
+        """Return the bytes for the slots of each of ``workers`` new workers.
+
+        What an earlier epoch's batches occupy is not there for the next one.
+        """
+        self.workers = workers
+        return max(0, self.limit - self.shared.bytes) // workers
+
+    def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
+        """Say, once, that batches are copied; and once more when the copies exceed the limit.
+
+        Parameters
+        ----------
+        share
+            Bytes of the worker whose share was full.
+        largest
+            Bytes that its largest batch takes in slots.
+        ahead
+            Batches of one worker that may be in flight.
+        """
+        if needed_bytes(largest, ahead, self.workers) > self.limit:
+            self._say("slots", too_little(self.limit, largest, ahead, self.workers))
+        elif self.copies.bytes > self.limit:
+            self._say(
+                "copies",
+                f"{self._held()}: the copies alone take more than slot_bytes={self.limit}, and "
+                "each further one takes more. Clone the part of a batch that you need and drop the "
+                "rest.",
+            )
+        else:
+            self._say(
+                "slots",
+                f"{self._held()}; the shared memory of this loader is used up "
+                f"(slot_bytes={self.limit}, {share} for each worker): further batches are copied "
+                "as they arrive. Drop batches, or clone the part that you need; if you keep none, "
+                "lower worker_prefetch_cnt or give MultiProcessingReadingService("
+                f"slot_bytes={loop_bytes(largest, ahead, self.workers)}).",
+            )
+
+    def _held(self) -> str:
+        shared, copies = self.shared, self.copies
+        return (
+            f"batches still in use: {shared.batches + copies.batches} "
+            f"({shared.bytes / _MB:.1f} MB in shared memory, {copies.bytes / _MB:.1f} MB copied)"
+        )
+
+    def _say(self, which: str, text: str) -> None:
+        if which not in self._said:
+            self._said.add(which)
+            warn(text, SlotsUsedUp)

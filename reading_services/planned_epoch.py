@@ -1,0 +1,387 @@
+"""One pass in which workers make whole batches of jobs that are planned here."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
+from itertools import takewhile
+from typing import Any, NoReturn
+
+from ..batching import Job
+from ..core.call_site import warn
+from ..core.counters import PIPE_STATS
+from ..core.errors import NotPicklable, VolumeChanged, WorkerDied, WorkerReplaced
+from ..datapipes.datapipe import without_opening
+from .memory_budget import PrefetchBudget
+from .place import Place
+from .planner import jobs
+from .reading_service import begin, end
+from .timeout_iterator import TimeoutIterator
+from .transport.messages import Done, Exhausted, Failed
+from .work import Planned, Work, batch_count
+from .workers.pool import WorkerPool
+from .workers.worker_process import Worker
+
+
+class WorkerTraceback(Exception):
+    """The traceback of a worker, shown as the cause of the error that it raised."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+def raise_from_worker(answer: Failed) -> NoReturn:
+    """Raise a worker's error as itself, with the worker's traceback as its cause."""
+    error = pickle.loads(answer.error) if answer.error else None
+    if not isinstance(error, Exception):
+        # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
+        # the consumer's process without a word.
+        error = WorkerDied(
+            f"a worker raised {answer.what}",
+            do="The worker's traceback is the cause of this error (__cause__).",
+        )
+    try:
+        raise error from WorkerTraceback(answer.text)
+    finally:
+        del error  # held by this frame, which its traceback holds, it would keep all frames alive
+
+
+# A worker that the system killed for lack of memory, or that a faulty library took with it, is
+# seldom alone; a batch that kills whoever makes it would otherwise kill for ever.
+USUAL_RESTARTS = 3
+
+
+class Restarts:
+    """Counts the deaths of one epoch.
+
+    Parameters
+    ----------
+    limit
+        Workers that may be replaced.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._deaths: Counter[str] = Counter()
+
+    def allows(self, death: WorkerDied, doing: str, *, was_starting: bool) -> bool:
+        """Count a death; return whether another worker may try, else complete the message.
+
+        Parameters
+        ----------
+        death
+            What is raised if not.
+        doing
+            What the worker had.
+        was_starting
+            Whether it ended by itself before it was up: so would the next one.
+        """
+        self._deaths[doing] += 1
+        count = self._deaths.total()
+        if not was_starting and count <= self._limit:
+            told = (
+                f"{death.what}: another one makes it again ({count} of max_restarts={self._limit})"
+            )
+            warn(told, WorkerReplaced, death.origin)
+            return True
+        if count > 1:
+            same = self._deaths[doing] - 1
+            had = f"{same} of them had the same" if same else "none of them had the same"
+            _add(death, f"{count - 1} workers were replaced in this epoch before, {had}")
+        return False
+
+    @staticmethod
+    def refused(death: WorkerDied, error: Exception) -> None:
+        """Complete the message of a death: no process could be started in its place."""
+        _add(death, f"no other could be started in its place: {type(error).__name__}: {error}")
+        death.do = "Is there memory for another process, and may there be one more (ulimit -u)?"
+        # Its frames hold this death, and so each other.
+        death.__cause__ = error.with_traceback(None)
+
+
+def _add(death: WorkerDied, text: str) -> None:
+    """Add to its message, as the line that is printed."""
+    death.what += f"; {text}"
+    death.args = (death.what,)
+
+
+class _Left(Exception):
+    """Nobody waits for the batch any more."""
+
+
+class PooledEpoch:
+    """What every pass over a pool of workers shares: taking, telling, replacing and ending."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        end: Callable[[], None],
+        work: Work,
+        restarts: Restarts,
+        room: PrefetchBudget,
+    ) -> None:
+        self.last = -1
+        self._restarts = restarts
+        self._room = room
+        self._pool = pool
+        self._end = end
+        self._limits = work.limits
+        self._said: set[str] = set()
+        self._versions: dict[int, Hashable] = {}
+        self._closed = False
+        self._left = False
+        begin(self)
+
+    def __iter__(self) -> PooledEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        try:
+            batch = self._take()
+        except _Left:  # whoever left closes it
+            raise StopIteration from None
+        except BaseException:
+            self.close()
+            raise
+        return batch
+
+    def _begin_wait(self) -> None:
+        """Start the clock for one batch; until all workers are up they have longer."""
+        self._was_up = self._pool.is_up()
+        self._wait = self._limits.item + (0.0 if self._was_up else self._limits.start)
+        self._deadline = self._pool.deadline(self._wait)
+
+    def _answers(self) -> Iterator[tuple[Worker, Any]]:
+        if not self._was_up and self._pool.is_up():
+            self._begin_wait()
+        yield from self._pool.answers(self._deadline, self._wait)
+        if self._left:
+            raise _Left
+
+    def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
+        """Return the worker that takes the place of a dead one; None if there may be none."""
+        doing = str(worker.busy_with().what)
+        if not self._restarts.allows(death, doing, was_starting=worker.failed_to_start()):
+            self._pool.broken = True
+            return None
+        try:
+            fresh = self._pool.replace(worker)
+        except (OSError, EOFError) as error:  # the system's, or that of a fork server that is gone
+            self._pool.broken = True
+            self._restarts.refused(death, error)
+            return None
+        # It has to start, and makes again what the other one had made in part.
+        self._begin_wait()
+        return fresh
+
+    def _take(self) -> Any:
+        raise NotImplementedError
+
+    def _tell(self, answer: Done | Exhausted | Failed) -> None:
+        """Enter what the worker counted, and repeat its warnings once.
+
+        Raises
+        ------
+        VolumeChanged
+            It reads another version of a volume than another worker.
+        """
+        PIPE_STATS.merge(answer.report.ledger)
+        for opened in answer.report.versions:
+            if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
+                self._pool.broken = True
+                raise VolumeChanged(
+                    f"{opened.name} was written again since it was opened for this epoch: two "
+                    "workers have read two versions of it.",
+                    do="Leave volumes as they are while an epoch reads them, and begin the epoch "
+                    "again.",
+                ).at(case=opened.case)
+        for text, category in answer.report.warnings:
+            if text not in self._said:
+                self._said.add(text)
+                warn(text, category)
+
+    def leave(self) -> None:
+        """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
+        if not (self._closed or self._left):
+            self._left = True
+            self._pool.wake()
+
+    def close(self) -> None:
+        """End the pass; workers that are still busy with it cannot stay for the next."""
+        if self._closed:
+            return
+        self._closed = True
+        self._room.clear()
+        if self._pool.in_flight():
+            self._pool.broken = True
+        self._end()
+        end(self)
+
+
+class PlannedEpoch(PooledEpoch):
+    """Hands jobs to workers, and batches out in plan order or as they are ready.
+
+    A job goes to the worker that knows its volumes, or to the idlest (:mod:`.affinity`).
+
+    Parameters
+    ----------
+    limit
+        Jobs per worker; with undelivered batches never more than this times the workers,
+    waiting
+        and so many more.
+    in_order
+        Whether batches come in plan order.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        end: Callable[[], None],
+        work: Planned,
+        seed: int,
+        epoch: int,
+        place: Place,
+        *,
+        limit: int,
+        waiting: int = 0,
+        in_order: bool,
+        restarts: Restarts,
+        room: PrefetchBudget,
+    ) -> None:
+        super().__init__(pool, end, work, restarts, room)
+        self._run = (seed, epoch)
+        planned = jobs(work.cut, seed, epoch, place, work.part, work.errors)
+        # The planner's pipes run here: only a thread lets a wait for them end.
+        self._watched = TimeoutIterator(planned, work.limits) if work.limits.enforced else None
+        self._jobs: Iterator[Job] | None = self._watched or planned
+        self._work = work
+        self._count: int | None = None
+        self._limit = limit
+        self._waiting = waiting
+        self._in_order = in_order
+        self._order: deque[int] = deque()
+        self._ready: dict[int, Any] = {}
+        self._death: WorkerDied | None = None
+        self._planning_error: Exception | None = None
+
+    def _take(self) -> Any:
+        self._begin_wait()
+        while True:
+            self._hand_out()
+            index = self._deliverable()
+            if index is not None:
+                return self._deliver(index)
+            if self._death is not None or (self._jobs is None and not self._order):
+                self._raise_end()
+            for worker, answer in self._answers():
+                if isinstance(answer, WorkerDied):
+                    self._replace(worker, answer)
+                else:
+                    self._store(worker, answer)
+
+    def _replace(self, worker: Worker, death: WorkerDied) -> Worker | None:
+        """Let another worker make what a dead one had: jobs are plans, and can be made again."""
+        fresh = self._stand_in(worker, death)
+        if fresh is None:
+            # What was finished before comes first, in its turn.
+            self._death = death
+            return None
+        for job in worker.jobs:
+            self._pool.give(fresh, job, *self._run)
+        return fresh
+
+    def _raise_end(self) -> NoReturn:
+        end = self._death or self._planning_error or StopIteration()
+        self._death = self._planning_error = None
+        try:
+            raise end
+        finally:
+            del end  # held by this frame, which its traceback holds, it would keep all frames alive
+
+    def _deliverable(self) -> int | None:
+        if not self._in_order:
+            return min(self._ready, default=None)
+        return self._order[0] if self._order and self._order[0] in self._ready else None
+
+    def _deliver(self, index: int) -> Any:
+        self._order.remove(index)
+        answer = self._ready.pop(index)
+        self._room.taken(index)
+        if isinstance(answer, Failed):
+            raise_from_worker(answer)
+        self.last = index
+        return answer
+
+    def _hand_out(self) -> None:
+        """Give every worker jobs up to its share; undelivered batches count too."""
+        bound = self._limit * len(self._pool.workers) + self._waiting
+        while self._jobs is not None and self._death is None and len(self._order) < bound:
+            if len(self._pool.idlest().jobs) >= self._limit:
+                return
+            if self._order and not self._room.has_room(self._pool.in_flight()):
+                return
+            job = self._next_job()
+            if job is None:
+                self._jobs = None
+                return
+            coming = self._coming(job, bound - len(self._order) - 1)
+            chosen = self._pool.affinity.choose(job, self._pool.workers, self._limit, coming)
+            worker = self._alive(chosen)
+            if worker is None:
+                return
+            try:
+                self._pool.give(worker, job, *self._run)
+            except NotPicklable as error:
+                self._jobs, self._planning_error = None, error
+                return
+            self._order.append(job.index)
+
+    def _alive(self, worker: Worker) -> Worker | None:
+        """Return a worker, or the one in its place if it died while it had nothing to do."""
+        if not worker.is_gone:
+            return worker
+        return self._replace(worker, worker.death(self._limits.stop))
+
+    def _coming(self, job: Job, room: int) -> int:
+        """Return how many more jobs can follow a job, now or once the consumer took what waits."""
+        if self._count is None:
+            try:
+                with without_opening():
+                    self._count = batch_count(self._work)
+            except Exception:  # a user's __len__ may raise anything; then none is counted on
+                self._count = 0
+        ready = len(self._ready)
+        if self._in_order:
+            ready = sum(1 for _ in takewhile(self._ready.__contains__, self._order))
+        return max(0, min(room + ready, self._count - job.index - 1))
+
+    def _next_job(self) -> Job | None:
+        """Return the next job; None after the last, and after an error, which is kept.
+
+        Planning is ahead of the consumer: batches in flight come before the error.
+        """
+        assert self._jobs is not None
+        try:
+            return next(self._jobs, None)
+        except Exception as error:  # whatever the planner's pipes raise
+            self._planning_error = error
+            return None
+
+    def _store(self, worker: Worker, answer: Done | Failed) -> None:
+        self._tell(answer)
+        if isinstance(answer, Done):
+            self._ready[answer.index], size = worker.open(answer.data)
+            self._room.arrived(answer.index, size)
+        else:
+            self._ready[answer.index] = answer
+
+    def close(self) -> None:
+        """End the pass."""
+        self._jobs = None
+        if self._watched is not None:
+            self._watched.close()
+        self._ready.clear()
+        super().close()

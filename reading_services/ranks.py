@@ -1,0 +1,354 @@
+"""The processes of a torch.distributed job agree, once per epoch, on what they are about to do.
+
+They agree through the job's own key-value store, which every process group has: a rank puts down
+what it is about to do and reads what the others did. Nobody sends voxels or batches, and a rank
+that does not come is known by its number, on every other rank. Workers never take part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from ..batching import Outcome
+from ..core.errors import GraphError, RankMissing, RanksDiffer
+from ..datapipes.rank_barrier import (
+    RankBarrier,
+    job_store,
+    rank_missing,
+    store_reachable,
+    wait_for_key,
+)
+from .place import Place
+from .rank_part import PAD
+from .reading_service import Epoch, leave
+
+# Which service of this process it is. Ranks make and run their loaders in one order, as they do
+# with every collective; what runs beside each other is compared, so another order is told.
+_NUMBERS = itertools.count()
+
+# What becomes of a beginning, as it stands in the store; the number of a rank follows the latter.
+_DECIDED, _BEGUN, _GIVEN_UP = "decided", "begun", "given up by "
+
+_DO_START = (
+    "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets "
+    "what it needs), or leave DistributedReadingService out."
+)
+_DO_LOOK = (
+    "Look at what that rank did last; DistributedReadingService(timeout=...) is the limit. Every "
+    "rank iterates the loader as often."
+)
+
+
+class Ranks:
+    """All ranks of the job.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that ranks wait for each other.
+
+    Raises
+    ------
+    RankMissing
+        No process group was started.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        check_started()
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._timeout = timeout
+        self._name = f"voxpipe/{next(_NUMBERS)}"
+        self._turn = 0
+        self._circle: RankBarrier | None = None
+
+    def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what rank 0 claims, once every rank has claimed the same but for the seed.
+
+        Raises
+        ------
+        RanksDiffer
+            Naming the ranks that are about to do something else, and what.
+        RankMissing
+            Naming those that did not come in time; or, on one of these, who has given up.
+        """
+        first: dict[str, Any] = {}
+        told = self._exchange("epoch", json.dumps(dict(claim)))
+        claims = {rank: json.loads(text) for rank, text in told.items()}
+        first = claims[0]
+        for rank, other in claims.items():
+            differs = [key for key in first if key != "seed" and first[key] != other.get(key)]
+            if differs:
+                key = differs[0]
+                raise RanksDiffer(
+                    f"rank {rank} is about to run {key} {other.get(key)!r}, rank 0 {first[key]!r}",
+                    do="Every rank makes the same chain of the same cases, loads the same state "
+                    "and runs its loaders in the same order.",
+                )
+        return first
+
+    def meet(self) -> RankBarrier:
+        """Return the circle in which ranks tell each other of every item; made by all at once."""
+        if self._circle is None or not self._circle.is_open:
+            # All are here: they have just agreed.
+            self._circle = RankBarrier(self._timeout, do=_DO_LOOK)
+        return self._circle
+
+    def _exchange(self, what: str, text: str) -> dict[int, str]:
+        """Return what every rank put down."""
+        self._turn += 1
+        store, place = job_store(), f"{self._name}/{what}/{self._turn}"
+        with store_reachable(self.rank):
+            store.set(f"{place}/{self.rank}", text)
+        deadline = time.monotonic() + self._timeout
+        told, gone = {}, []
+        for rank in range(self.size):
+            with store_reachable(self.rank):
+                found = wait_for_key(store, f"{place}/{rank}", deadline)
+            if found is None:
+                gone.append(rank)
+            else:
+                told[rank] = found
+        # Before it begins or gives up: one that comes late finds every claim in its place, and
+        # would begin alone. The first to say so decides for all; who gives up last may go on.
+        decided = self._decided(f"{place}/{_DECIDED}", _GIVEN_UP if gone else _BEGUN)
+        if gone and decided == _BEGUN:
+            with store_reachable(self.rank):
+                told = {rank: store.get(f"{place}/{rank}").decode() for rank in range(self.size)}
+        elif gone:
+            how = f"waited {self._timeout:g} s"
+            raise rank_missing(self.rank, how, "to begin the epoch", gone, self.size, _DO_LOOK)
+        elif decided != _BEGUN:
+            by = decided.removeprefix(_GIVEN_UP)
+            raise RankMissing(
+                f"rank {self.rank} came late to the beginning of the epoch: rank {by} of "
+                f"{self.size} had waited for its limit, and given up",
+                do=_DO_LOOK,
+            )
+        if self.rank == 0 and self._turn > 1:
+            # Everybody has read the one before, or would not have put this one down.
+            for key in (*range(self.size), _DECIDED):
+                with contextlib.suppress(RuntimeError, NotImplementedError):
+                    store.delete_key(f"{self._name}/{what}/{self._turn - 1}/{key}")
+        return told
+
+    def _decided(self, key: str, word: str) -> str:
+        """Return what the first rank to decide has said, which is ``word`` if it is this one."""
+        said = word if word == _BEGUN else f"{word}{self.rank}"
+        with store_reachable(self.rank):
+            # One step of the store: of two ranks that decide at once, one is the first.
+            return str(job_store().compare_set(key, "", said).decode())
+
+    def close(self) -> None:
+        """Leave the circle, if there is one."""
+        circle, self._circle = self._circle, None
+        if circle is not None:
+            circle.close()
+
+
+def check_started() -> None:
+    """Raise unless this process is a rank of a job.
+
+    Raises
+    ------
+    RankMissing
+        No process group was started.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RankMissing("this process is no rank of a torch.distributed job", do=_DO_START)
+
+
+def is_started() -> bool:
+    """Whether this process is a rank of a job."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def checked_timeout(seconds: float) -> float:
+    """Return a limit in seconds; ``ValueError`` if it is none."""
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+        raise ValueError(f"timeout is a number of seconds above 0, got {seconds!r}")
+    return float(seconds)
+
+
+# Ranks that have to ask each other before every batch, so that they end together.
+#
+# Of a graph that cannot be planned nobody knows how many items it has before they are made; and of
+# items that fail, under ``OnError``, only one rank knows. They ask over gloo, in the consumers'
+# processes.
+#
+# A rank that goes before the end says why and waits for nobody (``datapipes/rank_barrier.py``):
+# what it raised ends the others with ``RankFailed``, and a loop that went elsewhere with
+# ``RankMissing``, at their next item and not at their limit.
+
+# What a rank tells before each item: one of these, or from _HAS on how much failed in it.
+_ENDED, _HAS = -1, 0
+_START = Place()
+
+
+class _InStep:
+    """What one rank yields of an epoch that all end together.
+
+    Parameters
+    ----------
+    own
+        This rank's items.
+    circle
+        All ranks.
+    """
+
+    def __init__(self, own: Epoch, circle: RankBarrier) -> None:
+        self.last = -1
+        self._own = own
+        self._circle = circle
+        self._closed = self._agreed = self._left = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        try:
+            return self._taken()
+        except StopIteration:
+            self.close()
+            raise
+        except BaseException as error:
+            self._circle.part(error)  # at once: the others would wait for their limit
+            self.close()
+            raise
+
+    def _taken(self) -> Any:
+        raise NotImplementedError
+
+    def _told(self, word: int) -> list[int]:
+        """Tell the other ranks, and return what each has said."""
+        words = self._circle.tell(word)
+        if self._left:  # while the others were waited for
+            self._circle.part()
+            raise StopIteration
+        return words
+
+    def _end(self) -> NoReturn:
+        """End, as all ranks do with the same words."""
+        self._agreed = True
+        raise StopIteration
+
+    def leave(self) -> None:
+        """End the wait for an item that another thread is in; :meth:`close` is still to come."""
+        self._left = True
+        leave(self._own)
+
+    def close(self) -> None:
+        """End this rank's pass; the others are told if they are still at it."""
+        self._closed = True
+        if not self._agreed:
+            self._circle.part()
+        self._own.close()
+
+
+class LockstepEpoch(_InStep):
+    """Yields the items of one rank as long as all ranks have one.
+
+    Parameters
+    ----------
+    own
+        This rank's items.
+    circle
+        All ranks.
+    uneven
+        ``"drop"``: all end with the first that ends. ``"pad"``: those that ended repeat their
+        last item until all have ended.
+    place
+        The items that were delivered before. They are dropped here and not by ``own``: a rank that
+        had ended before still needs its last item.
+    """
+
+    def __init__(self, own: Epoch, circle: RankBarrier, uneven: str, place: Place = _START) -> None:
+        super().__init__(own, circle)
+        self._place = place
+        self._pads = uneven == PAD
+        self._kept: Any = None
+        self._has_kept = False
+        self._ended = False
+
+    def _taken(self) -> Any:
+        while True:
+            item = self._next()
+            if not self._place.holds(self.last):
+                return item
+
+    def _next(self) -> Any:
+        item, word = self._own_item()
+        words = self._told(word)
+        having = words.count(_HAS)
+        if not having or (having < len(words) and not self._pads):
+            self._end()
+        if word == _ENDED:
+            return self._repeated()
+        if self._pads:
+            self._kept, self._has_kept = item, True
+        self.last = self._own.last
+        return item
+
+    def _own_item(self) -> tuple[Any, int]:
+        if self._ended:
+            return None, _ENDED
+        try:
+            return next(self._own), _HAS
+        except StopIteration:
+            self._ended = True
+            return None, _ENDED
+
+    def _repeated(self) -> Any:
+        if not self._has_kept:
+            raise GraphError(
+                f"rank {self._circle.rank} has no item at all to repeat",
+                do='Give it a share: fewer ranks, or uneven="drop".',
+            )
+        self.last += 1
+        return self._kept
+
+    def close(self) -> None:
+        """End this rank's pass; the others are told if they are still at it."""
+        self._kept = None
+        super().close()
+
+
+class CountedEpoch(_InStep):
+    """Yields one rank's parts of batches of which some could not be made, counted on all ranks.
+
+    All ranks plan alike, so they have the same batches. But only the one whose item failed knows
+    of it: alone it would reach the budget of an epoch, and end, while the others wait for it in
+    their next collective. So they tell each other before each batch, and end together.
+    """
+
+    def _taken(self) -> Any:
+        batch, word = self._own_batch()
+        words = self._told(word)
+        if word == _ENDED:
+            self._end()
+        self.last = self._own.last
+        elsewhere = sum(words) - word
+        if not elsewhere:
+            return batch
+        if isinstance(batch, Outcome):
+            return replace(batch, elsewhere=elsewhere)
+        return Outcome(batch, (), elsewhere=elsewhere)
+
+    def _own_batch(self) -> tuple[Any, int]:
+        try:
+            batch = next(self._own)
+        except StopIteration:
+            return None, _ENDED
+        # What could not be planned was found by every rank: it is no news to the others.
+        failures = batch.failures if isinstance(batch, Outcome) else ()
+        return batch, _HAS + sum(failure.item >= 0 for failure in failures)

@@ -1,0 +1,342 @@
+"""A whole graph on one worker's share of the items, as torchdata runs graphs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch.utils.data.datapipes.iter import ShardingFilter
+
+from ..core import Stream
+from ..core.call_site import shorten
+from ..core.errors import LOCATABLE, GraphError, add_location
+from ..datapipes import DataPipe
+from ..datapipes.datapipe import length
+from ..datapipes.epoch import numbered, set_epoch
+from ..datapipes.foreign import LEVELS, RANKS, WORKERS, levels_of
+from ..graph import (
+    Pipe,
+    Traits,
+    clone,
+    describe,
+    error_location,
+    is_pipe,
+    origin_of,
+    parents_of,
+    walk,
+)
+from .global_generators import seeded_globals
+from .pipe_runner import written_last
+from .raised_error import as_raised
+from .seed_generator import SeedGenerator
+from .transport.messages import EndOfItems, Feed
+
+
+class DispatchedItems(DataPipe):
+    """Yields what is dealt out to this worker, in the place of the pipes that make it.
+
+    Parameters
+    ----------
+    point
+        The last of those; it does not travel.
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, point: Pipe) -> None:
+        super().__init__()
+        self.stands_for = numbered(point)
+        self.named = describe(point)
+        self.written = origin_of(point)
+        self.feed: Feed | None = None
+        self._begun = False
+
+    def describe(self) -> str:
+        """Return whose items they are."""
+        return f"items of {self.named}"
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch, in which each item comes once."""
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items.
+
+        Raises
+        ------
+        GraphError
+            When it is asked for a second pass.
+        """
+        assert self.feed is not None
+        if self._begun:
+            raise GraphError(
+                f"a pipe after {self.named} begins a second pass in one epoch, and what is dealt "
+                "out comes once",
+                do="Put cycle(), repeat() and the like before it.",
+            ).at(self.written)
+        self._begun = True
+        while True:
+            try:
+                item = self.feed()
+            except EndOfItems:
+                return
+            yield item
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "feed": None, "_begun": False}
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """Which worker of how many prepares its graph."""
+
+    num_workers: int
+    """Workers of this process's loader."""
+    worker_id: int
+    """This one, from 0."""
+
+
+InitFunction = Callable[[Any, WorkerInfo], Any]
+ResetFunction = Callable[[Any, WorkerInfo, SeedGenerator], Any]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What is called in each worker."""
+
+    init: InitFunction | None = None
+    """Once in the life of a worker, after its share was chosen."""
+    reset: ResetFunction | None = None
+    """Before every epoch."""
+
+    def __bool__(self) -> bool:
+        return self.init is not None or self.reset is not None
+
+    def initialized(self, graph: Pipe, info: WorkerInfo) -> Pipe:
+        """Return the graph as ``init`` left it."""
+        if self.init is None:
+            return graph
+        return _called("worker_init_fn", self.init, info, graph, info)
+
+    def prepared(self, graph: Pipe, info: WorkerInfo, seeds: SeedGenerator) -> Pipe:
+        """Return the graph as ``reset`` left it."""
+        if self.reset is None:
+            return graph
+        return _called("worker_reset_fn", self.reset, info, graph, info, seeds)
+
+    def names(self) -> str:
+        """Return which there are, for messages."""
+        told = [("worker_init_fn", self.init), ("worker_reset_fn", self.reset)]
+        return " and ".join(f"{name}={shorten(f)}" for name, f in told if f is not None)
+
+
+NO_HOOKS = Hooks()
+"""Where the user gave no function."""
+
+
+def checked_hooks(init: Any, reset: Any) -> Hooks:
+    """Return the functions; ``TypeError`` if one cannot be called."""
+    for name, function in (("worker_init_fn", init), ("worker_reset_fn", reset)):
+        if function is not None and not callable(function):
+            msg = f"{name} is a function that returns the worker's datapipe, or None"
+            raise TypeError(f"{msg}; got {shorten(function)}")
+    return Hooks(init, reset)
+
+
+def _called(name: str, function: Any, info: WorkerInfo, *arguments: Any) -> Pipe:
+    try:
+        made: Any = function(*arguments)
+    except Exception as error:
+        add_note = getattr(error, "add_note", None)
+        if add_note is not None:
+            add_note(f"in {name}={shorten(function)} of worker {info.worker_id}")
+        raise
+    if not is_pipe(made):
+        raise GraphError(
+            f"{name}={shorten(function)} returned {shorten(made)}, and not the datapipe that the "
+            "worker is to run",
+            do="Return the datapipe that it was given, or another one.",
+        )
+    pipe: Pipe = made
+    return pipe
+
+
+# Give the sharding filters of a graph their share: that of a rank, and within it of a worker.
+#
+# torch's own ``apply_sharding`` knows one level, pickles every pipe on its way, and takes time that
+# doubles with each diamond. Here each pipe is seen once.
+
+
+def apply_shares(
+    graph: Pipe, *, ranks: int = 1, rank: int = 0, workers: int = 1, worker: int = 0
+) -> None:
+    """Let ``graph`` yield the items of one worker of one rank.
+
+    A plain ``.sharding_filter()`` divides among all workers of all ranks: item *i* goes to worker
+    ``i % workers`` of rank ``i // workers % ranks``. One that is given a group
+    (``SHARDING_PRIORITIES.DISTRIBUTED`` or ``MULTIPROCESSING``) divides at that level only, so a
+    branch may have one of each. One after the point where items are dealt out to workers divides
+    among ranks at most.
+
+    Raises
+    ------
+    GraphError
+        Two filters of a branch divide at the same level.
+    """
+    refuse_twice(graph)
+    after: set[int] = set()
+    for pipe in walk(graph):
+        if isinstance(pipe, DispatchedItems) or not after.isdisjoint(map(id, parents_of(pipe))):
+            after.add(id(pipe))
+        # Items that were dealt out to this worker are its share.
+        among, own_place = (1, 0) if id(pipe) in after else (workers, worker)
+        shares = {RANKS: (ranks, rank), WORKERS: (among, own_place)}
+        own: Any = getattr(pipe, "apply_sharding", None)
+        if own is None:
+            continue
+        if isinstance(pipe, ShardingFilter):
+            # torch enters what it is given in a table, which a copy of the pipe shares with it.
+            pipe.groups = dict(pipe.groups)
+        if not _takes_groups(own):
+            own(ranks * among, rank * among + own_place)
+            continue
+        for level in LEVELS:
+            if level in levels_of(pipe):
+                own(*shares[level], level)
+
+
+def lengths_in_shares(graph: Pipe, *, ranks: int, workers: int) -> list[int]:
+    """Return how many items each rank has, of all its workers; TypeError where it is not known."""
+    lengths = []
+    for rank in range(ranks):
+        shares = [clone(graph) for _ in range(workers)]
+        for worker, share in enumerate(shares):
+            apply_shares(share, ranks=ranks, rank=rank, workers=workers, worker=worker)
+        lengths.append(sum(map(length, shares)))
+    return lengths
+
+
+def levels(graph: Pipe) -> set[Any]:
+    """Return the levels at which the pipes of a graph divide."""
+    return {level for pipe in walk(graph) for level in levels_of(pipe)}
+
+
+def refuse_twice(graph: Pipe) -> None:
+    """Raise if a branch is divided twice at one level: it would yield a share of a share."""
+    above: dict[int, dict[Any, Pipe]] = {}
+    for pipe in walk(graph):
+        found: dict[Any, Pipe] = {}
+        for parent in parents_of(pipe):
+            found |= above[id(parent)]
+        for level in levels_of(pipe):
+            if level in found:
+                raise GraphError(
+                    f"{describe(pipe)} divides again what {describe(found[level])} has divided",
+                    do="Leave one of them out, or give one SHARDING_PRIORITIES.DISTRIBUTED and the "
+                    "other SHARDING_PRIORITIES.MULTIPROCESSING.",
+                )
+            found = {**found, level: pipe}
+        above[id(pipe)] = found
+
+
+def _takes_groups(function: Any) -> bool:
+    """Whether an ``apply_sharding`` of anybody's takes the level as its third argument."""
+    return len(inspect.signature(function).parameters) >= 3
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which items of a whole graph one worker of one rank has."""
+
+    worker: int = 0
+    workers: int = 1
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def number(self) -> int:
+        """Which of all shares it is."""
+        return self.rank * self.workers + self.worker
+
+    @property
+    def count(self) -> int:
+        """How many shares there are."""
+        return self.ranks * self.workers
+
+
+class Replica:
+    """A whole graph that cannot be cut, run on this worker's share of the items.
+
+    Parameters
+    ----------
+    graph
+        The graph; it is this worker's own.
+    share
+        Which items.
+    hooks
+        Functions of the user's that prepare it.
+    """
+
+    def __init__(self, graph: Any, share: Share, hooks: Hooks) -> None:
+        self.graph = graph
+        self.last = written_last(list(walk(graph)))
+        self.share = share
+        self.hooks = hooks
+        self._is_initialized = False
+        self._run: tuple[int, int] | None = None
+        self._items: Iterator[Any] | None = None
+
+    def fed(self, feed: Feed) -> None:
+        """Take what is dealt out to this worker from ``feed``."""
+        for pipe in walk(self.graph):
+            if isinstance(pipe, DispatchedItems):
+                pipe.feed = feed
+
+    def leave(self) -> None:
+        """End the epoch, wherever it is: the next one begins anew, be it the same again."""
+        self._run = self._items = None
+
+    def run(self, index: int, seed: int, epoch: int) -> Any:
+        """Return this worker's next item; StopIteration after the last, any number of times."""
+        # Which worker draws enters here: a share has no numbers of its own but by its owner.
+        key = (self.share.count, self.share.number, index)
+        if self._run != (seed, epoch):
+            self._run = (seed, epoch)
+            with seeded_globals(Stream(seed, epoch, key[:2], "worker functions").integer()):
+                self._items = self._started(seed, epoch)
+        if self._items is None:
+            raise StopIteration
+        stream = Stream(seed, epoch, key, "user functions")
+        try:
+            with seeded_globals(stream.integer()):
+                return next(self._items)
+        except StopIteration:
+            self._items = None
+            raise
+        except LOCATABLE as error:
+            at = error_location(error)
+            raise add_location(as_raised(error), at, item=self._place(index))  # noqa: B904  the very same
+
+    def _place(self, index: int) -> str:
+        of = f" of share {self.share.number}" if self.share.count > 1 else ""
+        return f"item {index}{of}"
+
+    def _started(self, seed: int, epoch: int) -> Iterator[Any]:
+        info = WorkerInfo(self.share.workers, self.share.worker)
+        if not self._is_initialized:
+            self._is_initialized = True
+            share = self.share
+            apply_shares(
+                self.graph,
+                ranks=share.ranks,
+                rank=share.rank,
+                workers=share.workers,
+                worker=share.worker,
+            )
+            self.graph = self.hooks.initialized(self.graph, info)
+        set_epoch(self.graph, seed, epoch)
+        seeds = SeedGenerator(Stream(seed, epoch, (), "worker seeds").integer())
+        prepared = self.hooks.prepared(self.graph, info, seeds.spawn(self.share.number))
+        return iter(prepared)

@@ -1,0 +1,384 @@
+"""One pass in which each worker runs the whole graph on its share, taken in turn."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from ..core.call_site import shorten
+from ..core.errors import NotPicklable, WorkerDied
+from .memory_budget import PrefetchBudget
+from .place import Place
+from .planned_epoch import PooledEpoch, Restarts, raise_from_worker
+from .timeout_iterator import TimeoutIterator
+from .transport.messages import Deal, Done, Exhausted, Failed, SourceFailed, Took
+from .work import Replicated
+from .workers.pool import WorkerPool
+from .workers.worker_process import Worker
+
+# Run what comes before a dealing point once, and deal its items out to the workers in turn.
+#
+# Item *i* goes to worker ``i % workers``. Each worker has a few items ahead, so many and so many
+# bytes; it says when it takes one, and the next follows. What one worker takes faster than another
+# makes the other's items wait here; they may be so many, and so many bytes.
+
+# One is worked on while the next lies there. A worker that runs out, as it gathers some, has more:
+# what they are made by stands in the consumer's way, so nothing is made without need.
+_FIRST_AHEAD, MOST_AHEAD = 2, 16
+# What torchdata's round_robin_demux lets wait.
+MOST_WAITING = 1000
+_END, _FAILURE = Deal(ends=True), Deal(fails=True)
+
+
+class Dispatcher:
+    """Deals items out.
+
+    Parameters
+    ----------
+    items
+        What makes them; closed at the end.
+    workers
+        Among how many.
+    most_bytes
+        What may wait, here and at the workers, in bytes pickled; one item of each always may.
+
+    Examples
+    --------
+    >>> dealer = Dispatcher(iter("abc"), workers=2, most_bytes=1000)
+    >>> [pickle.loads(deal.item) for deal in dealer.for_worker(1) if not deal.ends]
+    ['b']
+    >>> [pickle.loads(deal.item) for deal in dealer.for_worker(0) if not deal.ends]
+    ['a', 'c']
+    """
+
+    def __init__(self, items: Iterator[Any], workers: int, most_bytes: int) -> None:
+        self.error: Exception | None = None
+        """What the pipes that make the items raised."""
+        self.taken = [0] * workers
+        """Items that each worker has begun with."""
+        self._items = items
+        self._most = most_bytes
+        self._last: Deal | None = None
+        self._next = 0
+        self._waiting: list[deque[Deal]] = [deque() for _ in range(workers)]
+        self._lying: list[deque[int]] = [deque() for _ in range(workers)]
+        self._ahead = [_FIRST_AHEAD] * workers
+        self._told = [False] * workers
+
+    @property
+    def all_taken(self) -> bool:
+        """Whether no worker has anything left."""
+        return all(self._told) and not any(self._lying)
+
+    def for_worker(self, worker: int, *, needed: bool = True) -> Iterator[Deal]:
+        """Yield what may be sent to a worker now.
+
+        Parameters
+        ----------
+        worker
+            Which.
+        needed
+            Whether it makes what comes next; one that does not is not served at the cost of many
+            items that wait for others.
+
+        Raises
+        ------
+        BufferError
+            The others' items that wait would be too many.
+        """
+        lying, waiting = self._lying[worker], self._waiting[worker]
+        while not self._told[worker] and len(lying) < self._ahead[worker]:
+            while not waiting and self._last is None:
+                if not needed and max(map(len, self._waiting)) >= MOST_AHEAD:
+                    return
+                self._advance(worker)
+            deal = waiting[0] if waiting else self._last
+            assert deal is not None
+            if lying and sum(lying) + len(deal.item) > self._most // len(self._lying):
+                return
+            if waiting:
+                waiting.popleft()
+            else:
+                self._told[worker] = True
+            lying.append(len(deal.item))
+            yield deal
+
+    def took(self, worker: int) -> None:
+        """Note that a worker has begun with the first of what lies there."""
+        self._lying[worker].popleft()
+        self.taken[worker] += 1
+        if not self._lying[worker]:
+            # It takes more than one for what it makes, and would wait for each.
+            self._ahead[worker] = min(2 * self._ahead[worker], MOST_AHEAD)
+
+    def place(self, worker: int) -> int:
+        """Return which of all items a worker is at: what it makes now comes in its place."""
+        return (self.taken[worker] - 1) * len(self.taken) + worker
+
+    def _advance(self, worker: int) -> None:
+        """Make the next item, for whoever's turn it is."""
+        try:
+            item = next(self._items)
+            self._waiting[self._next].append(Deal(_pickled(item)))
+        except StopIteration:
+            self._last = _END
+            return
+        except Exception as error:  # whatever the pipes raise: told when its turn comes
+            self.error, self._last = error, _FAILURE
+            return
+        self._next = (self._next + 1) % len(self._waiting)
+        self._refuse_too_many(worker)
+
+    def _refuse_too_many(self, worker: int) -> None:
+        longest = max(self._waiting, key=len)
+        size = sum(len(deal.item) for deal in longest)
+        if len(longest) > MOST_WAITING or (len(longest) > MOST_AHEAD and size > self._most):
+            raise BufferError(
+                f"{len(longest)} items ({size} bytes) that were dealt out wait for worker "
+                f"{self._waiting.index(longest)}, and worker {worker} asks for more: what comes "
+                "after sharding_round_robin_dispatch() takes more items in one worker than in "
+                "another. Put what leaves items out before it, or give "
+                "MultiProcessingReadingService(prefetch_bytes=...) more."
+            )
+
+    def close(self) -> None:
+        """End what makes the items."""
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+        for waiting in self._waiting:
+            waiting.clear()
+
+
+def _pickled(item: Any) -> bytes:
+    try:
+        return pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever an object of the user's raises from its __reduce__
+        msg = f"{shorten(item)} cannot travel to a worker: {error}"
+        do = "Yield plain data before sharding_round_robin_dispatch(), or use num_workers=0."
+        raise NotPicklable(msg, do=do) from error
+
+
+class Share:
+    """What one worker runs, and what of it has arrived."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.number = worker.number
+        self.worker = worker
+        self.delivered = 0
+        """Items of it that were handed over."""
+        self.answers: deque[tuple[Any, Any]] = deque()
+        """Answers that wait for their turn, and the batches in them."""
+        self.places: deque[int] = deque()
+        """Which item each of them was made of, where that decides the order."""
+        self._arrived = 0
+        self._again = 0
+        self._given = 0
+
+    def waits_for(self) -> int:
+        """Return the items that are on their way or wait for their turn."""
+        # What is made again is dropped as it arrives, and waits for nobody.
+        return len(self.worker.jobs) + (0 if self._again else len(self.answers))
+
+    def next(self) -> int:
+        """Return the number of the item to ask for."""
+        self._given += 1
+        return self._given - 1
+
+    def take(self, answer: Any, room: PrefetchBudget) -> None:
+        """Put down an answer, unless it arrived before the worker was replaced."""
+        # Also of one that is dropped: so its slots are free again.
+        batch, size = self.worker.open(answer.data) if isinstance(answer, Done) else (None, 0)
+        if self._again:
+            self._again -= 1
+            return
+        room.arrived((self.number, self._arrived), size)
+        self._arrived += 1
+        self.answers.append((answer, batch))
+
+    def begin_again(self, worker: Worker) -> None:
+        """Go on with another worker, which makes all items again."""
+        self.worker, self._again, self._given = worker, self._arrived, 0
+
+
+class ReplicatedEpoch(PooledEpoch):
+    """Takes one item of each worker in turn, or whichever is ready, until all are exhausted.
+
+    Where items are dealt out to the workers, what they make comes in the order of these items.
+
+    There is no plan to skip in: after a resume, batches that were delivered are made again
+    and dropped.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        end: Callable[[], None],
+        work: Replicated,
+        seed: int,
+        epoch: int,
+        place: Place,
+        *,
+        limit: int,
+        waiting: int = 0,
+        in_order: bool = True,
+        restarts: Restarts,
+        room: PrefetchBudget,
+    ) -> None:
+        super().__init__(pool, end, work, restarts, room)
+        self._dealer: Dispatcher | None = None
+        if work.point is not None:
+            items: Iterator[Any] = work.items_to_deal(seed, epoch)
+            if work.limits.enforced:
+                items = TimeoutIterator(items, work.limits)
+            self._dealer = Dispatcher(items, len(pool.workers), room.limit)
+        self._by_place = in_order and work.keeps_order
+        self._run = (seed, epoch)
+        self._place = place
+        # What may wait here is divided among the shares, and made ahead by their workers.
+        self._limit = limit + -(-waiting // len(pool.workers))
+        self._in_order = in_order
+        self._turn = [Share(worker) for worker in pool.workers]
+        self._shares = len(self._turn)
+
+    def _take(self) -> Any:
+        while True:
+            index, batch = self._next()
+            self.last = index
+            if not self._place.holds(index):
+                return batch
+
+    def _next(self) -> tuple[int, Any]:
+        """Return the next item and its number: the how many-th it is, or its place in all shares.
+
+        In order the items are counted. As they are ready, the *k*-th of share *s* of *n* has
+        number ``k * n + s``: that is known whatever the others have made so far.
+        """
+        self._begin_wait()
+        while self._turn:
+            self._hand_out()
+            share = self._ready()
+            if share is None:
+                self._receive()
+                continue
+            answer, batch = share.answers.popleft()
+            if share.places:
+                share.places.popleft()
+            self._room.taken((share.number, share.delivered))
+            if isinstance(answer, Failed):
+                self._raise(answer)
+            self._turn.remove(share)
+            if isinstance(answer, Exhausted):
+                continue
+            self._turn.append(share)
+            number = share.delivered * self._shares + share.number
+            share.delivered += 1
+            self._hand_out()
+            return (self.last + 1 if self._in_order else number), batch
+        while self._pool.in_flight():
+            # Those that were asked ahead, and have nothing more either.
+            self._receive()
+        raise StopIteration
+
+    def _raise(self, answer: Failed) -> NoReturn:
+        """Raise a worker's error, or that of the pipes which make the items for it."""
+        error = None if self._dealer is None else self._dealer.error
+        try:
+            raise_from_worker(answer)
+        except SourceFailed:
+            if error is None:
+                raise
+        assert self._dealer is not None
+        self._dealer.error = None
+        try:
+            raise error
+        finally:
+            del error  # held by this frame, which its traceback holds, it would keep all alive
+
+    def _ready(self) -> Share | None:
+        """Return the share whose item is handed over; None as long as that is not there."""
+        candidates = [self._first()] if self._in_order else self._turn
+        return next((share for share in candidates if share.answers), None)
+
+    def _first(self) -> Share:
+        """Return the share whose item is the next."""
+        return min(self._turn, key=self._place_of) if self._by_place else self._turn[0]
+
+    def _place_of(self, share: Share) -> int:
+        """Return which item the next one of a share is made of, or is made of at least."""
+        assert self._dealer is not None
+        return share.places[0] if share.places else self._dealer.place(share.number)
+
+    def _receive(self) -> None:
+        """Wait, and put down what arrives in the shares that it belongs to."""
+        for worker, answer in self._answers():
+            share = next((s for s in self._turn if s.worker is worker), None)
+            if isinstance(answer, Took):
+                # What follows is sent with the jobs: else one that leaves everything out would
+                # be served for ever, and nothing handed over.
+                assert self._dealer is not None
+                self._dealer.took(worker.number)
+                continue
+            if isinstance(answer, WorkerDied):
+                # One whose share is used up is not missed.
+                worker.jobs.clear() if share is None else self._replace(share, answer)
+                continue
+            self._tell(answer)
+            if share is not None:
+                share.take(answer, self._room)
+                if self._by_place and self._dealer is not None:
+                    # It told of every item that it had taken before it sent this.
+                    share.places.append(self._dealer.place(share.number))
+
+    def _deal(self, share: Share) -> None:
+        """Send a worker what may lie there for it."""
+        if self._dealer is not None:
+            needed = not self._in_order or share is self._first()
+            for deal in self._dealer.for_worker(share.number, needed=needed):
+                self._pool.deal(share.worker, deal)
+
+    def _replace(self, share: Share, death: WorkerDied) -> None:
+        """Let another worker run the share from its beginning; what arrived before is dropped."""
+        fresh = None
+        if self._dealer is None:
+            fresh = self._stand_in(share.worker, death)
+        else:
+            self._pool.broken = True
+            death.what += "; the items that were dealt out to it are not made twice"
+            death.args = (death.what,)
+        if fresh is not None:
+            share.begin_again(fresh)
+            return
+        try:
+            raise death
+        finally:
+            del (
+                death
+            )  # held by this frame, which its traceback holds, it would keep all frames alive
+
+    def _hand_out(self) -> None:
+        for share in self._turn:
+            if share.worker.is_gone:
+                self._replace(share, share.worker.death(self._limits.stop))
+            while share.waits_for() < self._limit and self._may_ask(share):
+                self._pool.give(share.worker, share.next(), *self._run)
+            self._deal(share)
+
+    def _may_ask(self, share: Share) -> bool:
+        """Whether there is room for an item; the one whose turn it is finds it in any case."""
+        if not share.waits_for() and (not self._in_order or share is self._first()):
+            return True
+        return self._room.has_room(self._pool.in_flight())
+
+    def close(self) -> None:
+        """End the pass; replicas keep their place in it, so they stay only if they are done."""
+        if self._turn:
+            self._pool.broken = True
+        self._turn.clear()
+        if self._dealer is not None:
+            # Items that lie in a worker would be taken for those of the next epoch.
+            self._pool.broken = self._pool.broken or not self._dealer.all_taken
+            self._dealer.close()
+        super().close()

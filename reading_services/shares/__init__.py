@@ -1,1 +1,0 @@
-"""What part of an epoch a rank or a worker has."""

@@ -1,0 +1,195 @@
+"""An iterator that is stepped in a thread, so that a wait for it can end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+from ..adapters import Limits
+from ..batching import NOWHERE, STANDING
+from ..core.errors import ItemTimeout
+from ..core.locks import timeout_or_none
+from ..datapipes.background_iterator import join_threads, note_progress
+from ..datapipes.tensors import bytes_of
+from ..graph import frame_location, frame_pipe
+from .memory_budget import PrefetchBudget
+
+# What an idle thread needs to end; a stuck one is not waited for twice.
+_SECONDS = 0.1
+_ITEM, _ERROR, _END = "item", "error", "end"
+
+
+# Nobody knows how large items are; one is in use while another is made.
+_BEFORE_THE_FIRST = 1
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a thread is at."""
+
+    what: tuple[Any, ...]
+    """Differs from one item to the next."""
+    seconds: float
+    """For how long it may be at that."""
+
+
+class TimeoutIterator:
+    """Yield the items of ``source``, each within the limits.
+
+    The thread takes one step per request and waits in between; it ends with the
+    iterator. One that is stuck stays (Python cannot stop it), as a daemon.
+
+    Parameters
+    ----------
+    source
+        What is stepped.
+    limits
+        How long an item may take.
+    ahead
+        Items that are made before they are asked for.
+    seconds_at
+        For how long it may stay at a step that it notes; None where it notes none. Pipes before
+        these are seen in the frames of the thread.
+    ahead_bytes
+        Bytes that those which are made before may take, each counted as the largest so far.
+
+    Raises
+    ------
+    ItemTimeout
+        With the stack of the thread: what it is stuck in.
+    """
+
+    def __init__(
+        self,
+        source: Iterator[Any],
+        limits: Limits,
+        ahead: int = 0,
+        seconds_at: Callable[[int], float] | None = None,
+        ahead_bytes: int = 0,
+    ) -> None:
+        self._limits = limits
+        self._poll = limits.poll
+        self._seconds_at = seconds_at
+        self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        # The first item of an epoch opens and imports: it has longer, as with workers.
+        self._seconds = limits.start + limits.item
+        self._later = limits.item
+        self._ahead, self._asked = ahead, 0
+        self._room = PrefetchBudget(ahead_bytes, unknown=_BEFORE_THE_FIRST)
+        self._closed = self._late = False
+        if seconds_at is not None:
+            STANDING.at(NOWHERE)  # a thread that was stuck may have left something there
+        self._thread = threading.Thread(
+            target=_step, args=(source, self._requests, self._answers), daemon=True
+        )
+        self._thread.start()
+
+    def __iter__(self) -> TimeoutIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        note_progress()
+        self._ask()
+        kind, value = self._answer()
+        self._asked -= 1
+        self._seconds = self._later
+        if kind == _ITEM:
+            if self._ahead:
+                self._room.arrived(None, bytes_of(value))
+                self._room.taken(None)
+            return value
+        self.close()
+        if kind == _ERROR:
+            raise value
+        raise StopIteration
+
+    def _ask(self) -> None:
+        """Ask for an item, and for as many after it as may be made ahead."""
+        while not self._asked or (
+            self._asked <= self._ahead and self._room.has_room(self._asked - 1)
+        ):
+            self._requests.put(True)
+            self._asked += 1
+
+    def _answer(self) -> tuple[str, Any]:
+        end = time.monotonic() + self._seconds
+        at, since = self._place(), time.monotonic()
+        while True:
+            left = end - time.monotonic()
+            try:
+                wait = left if self._poll is None else min(left, self._poll)
+                return self._answers.get(timeout=timeout_or_none(wait))
+            except queue.Empty:
+                now = time.monotonic()
+            if now >= end:
+                self._refuse(f"no batch for {self._seconds:g} s", "item=...")
+            if self._poll is None:
+                continue
+            place = self._place()
+            if place != at:
+                at, since = place, now
+            elif now - since > place.seconds:
+                what = f"it stayed at one pipe for {place.seconds:g} s"
+                self._refuse(what, "idle=... or at=...")
+
+    def _place(self) -> _Place:
+        """Return what the thread is at: a step that it notes, or a pipe that is seen in it."""
+        if self._poll is None:
+            return _Place((), math.inf)
+        if self._seconds_at is not None and STANDING.step != NOWHERE:
+            step = STANDING.step
+            return _Place((step, STANDING.item), self._seconds_at(step))
+        pipe, frames = frame_pipe(sys._current_frames().get(self._thread.ident or 0))
+        if pipe is None:
+            return _Place((), math.inf)
+        return _Place((id(pipe), *frames), self._limits.at(pipe))
+
+    def _refuse(self, what: str, limit: str) -> NoReturn:
+        self._late = True
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        msg = f"{what}; it was here:\n{_stack(frame)}"
+        late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
+        raise late.at(frame_location(frame)) from None
+
+    def close(self) -> None:
+        """Ask the thread to end, and wait for it: no more if an item was waited for in vain."""
+        self._closed = True
+        with contextlib.suppress(queue.Empty):
+            while True:  # what was asked ahead is not made any more
+                self._requests.get_nowait()
+        self._requests.put(False)
+        join_threads(self._thread, most=_SECONDS if self._late else math.inf)
+
+    def left(self) -> threading.Thread | None:
+        """Return the thread, if it is still at an item after :meth:`close`."""
+        return self._thread if self._closed and self._thread.is_alive() else None
+
+
+def _stack(frame: FrameType | None) -> str:
+    return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
+
+
+def _step(
+    source: Iterator[Any],
+    requests: queue.SimpleQueue[bool],
+    answers: queue.SimpleQueue[tuple[str, Any]],
+) -> None:
+    while requests.get():
+        try:
+            answers.put((_ITEM, next(source)))
+        except StopIteration:
+            answers.put((_END, None))
+        except BaseException as error:  # handed to the thread that asked, whatever it is
+            answers.put((_ERROR, error))

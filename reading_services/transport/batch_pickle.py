@@ -1,0 +1,163 @@
+"""A batch as bytes: everything but the voxels, which stay in their slots.
+
+Any picklable structure travels; arrays and tensors in it are replaced by the place
+where they lie. Where there are no slots, or for arrays of objects, they are pickled.
+A worker without torch packs realized arrays; they arrive as tensors all the same.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...batching import Realized
+from .slot_writer import SlotWriter
+
+if TYPE_CHECKING:  # the consumer's side, which a worker does without
+    from .slot_reader import Arrival
+
+Strides: TypeAlias = "tuple[int, ...] | None"
+"""Strides in bytes; None for C order."""
+
+# Below this an array is cheaper in the message than in a slot with its 2 MiB.
+_INLINE_BYTES = 16 * 1024
+
+
+class _BatchPickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, slots: SlotWriter | None) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.slots = slots
+        self.used: set[int] = set()
+
+    def persistent_id(self, thing: Any) -> Any:
+        """Return the place of an array or tensor in the slots; None to pickle it."""
+        if type(thing) is np.ndarray and not thing.dtype.hasobject:
+            return self._place(thing, None)
+        found = _tensor_parts(thing)
+        return None if found is None else self._place(*found)
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Pickle a small tensor as its own values; torch would pickle all of its storage."""
+        found = _tensor_parts(thing)
+        if found is None:
+            return NotImplemented
+        flat, strides = in_order(found[0])
+        return _tensor, (flat.copy().reshape(-1), found[1], found[0].shape, strides)
+
+    def _place(self, array: Any, element: str | None) -> Any:
+        if self.slots is None:
+            return None
+        flat, strides = in_order(array)
+        place = self.slots.place(flat)
+        if place is None:
+            if array.nbytes < _INLINE_BYTES:
+                return None
+            place = self.slots.copy_in(flat)
+            if place is None:
+                return None
+        self.used.add(place[0])
+        return (*place, array.shape, strides, array.dtype, element)
+
+
+def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
+    """Return what becomes a tensor as its array and torch's name of its type; else None."""
+    if type(thing) is Realized:
+        return thing.array, thing.dtype.name
+    if "torch" not in sys.modules:
+        return None
+    import torch
+
+    if type(thing) is not torch.Tensor or thing.layout is not torch.strided:
+        return None
+    if thing.device.type != "cpu" or thing.requires_grad:
+        return None
+    thing = thing.resolve_conj().resolve_neg()
+    name = str(thing.dtype).removeprefix("torch.")
+    try:
+        return thing.numpy(), name
+    except TypeError:  # NumPy has no such type, e.g. bfloat16: its bits travel as integers
+        bits = {1: torch.uint8, 2: torch.int16}.get(thing.element_size())
+        return None if bits is None else (thing.view(bits).numpy(), name)
+
+
+def in_order(array: NDArray[Any]) -> tuple[NDArray[Any], Strides]:
+    """Return ``array`` with its axes as they lie in memory, and its strides in bytes.
+
+    What ``channels_last`` or a transposition has put in another order stays in it on its way. The
+    strides are None for C order, and where elements have gaps or share memory: these arrive in
+    C order.
+
+    Examples
+    --------
+    >>> flat, strides = in_order(np.zeros((2, 3), np.uint8).T)
+    >>> flat.shape, strides
+    ((2, 3), (1, 3))
+    """
+    if array.flags.c_contiguous:
+        # An axis of length 1 may have any stride; torch tells its memory formats by them.
+        usual = array.size == 0 or array.strides == _strides_of_c(array)
+        return array, None if usual else array.strides
+    if min(array.strides) < 0:
+        return array, None
+    axes = sorted(range(array.ndim), key=lambda n: (-array.strides[n], array.shape[n] != 1))
+    flat = array.transpose(axes)
+    return (flat, array.strides) if flat.flags.c_contiguous else (array, None)
+
+
+def _strides_of_c(array: NDArray[Any]) -> tuple[int, ...]:
+    strides, step = [], array.itemsize
+    for length in reversed(array.shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides))
+
+
+def _laid_out(flat: NDArray[Any], shape: tuple[int, ...], strides: Strides) -> NDArray[Any]:
+    """Return the elements, as they lie in memory, in the shape that they had."""
+    if strides is None:
+        return flat.reshape(shape)
+    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+
+
+def _tensor(
+    flat: NDArray[Any], element: str, shape: tuple[int, ...], strides: Strides = None
+) -> Any:
+    """Return a tensor over elements; called where the user is, so torch is there."""
+    import torch
+
+    tensor = torch.from_numpy(_laid_out(flat, shape, strides))
+    wanted = getattr(torch, element)
+    return tensor if tensor.dtype == wanted else tensor.view(wanted)
+
+
+class _BatchUnpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, arrival: Arrival) -> None:
+        super().__init__(file)
+        self.arrival = arrival
+
+    def persistent_load(self, place: Any) -> Any:
+        """Return the array or tensor that lies at ``place``, without a copy if it may stay."""
+        number, offset, shape, strides, dtype, element = place
+        size = int(np.prod(shape)) * dtype.itemsize
+        flat = self.arrival.part(number, offset, size).view(dtype)
+        if element is None:
+            return _laid_out(flat, shape, strides)
+        return _tensor(flat, element, shape, strides)
+
+
+def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
+    """Return the batch without its voxels, and the slots in which they lie."""
+    file = io.BytesIO()
+    pickler = _BatchPickler(file, slots)
+    pickler.dump(batch)
+    return file.getvalue(), pickler.used
+
+
+def unpack(data: bytes, arrival: Arrival) -> Any:
+    """Return the batch that :func:`pack` took apart; its tensors look into the slots."""
+    return _BatchUnpickler(io.BytesIO(data), arrival).load()

@@ -1,0 +1,130 @@
+"""A memory file mapped without keeping its descriptor.
+
+Python's ``mmap`` duplicates the descriptor and holds it as long as the mapping (until 3.13,
+which has ``trackfd=False``). A user who keeps a thousand batches would run out of
+descriptors, so the C library is called instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import socket
+import struct
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.locks import timeout_or_none
+
+_FAILED = ctypes.c_void_p(-1).value
+_LIBC = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+if _LIBC is not None:
+    _LIBC.mmap.restype = ctypes.c_void_p
+    _LIBC.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
+    _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+# Not in Python's mmap: gives the pages of a shared mapping back, for everyone who has it.
+_MADV_REMOVE = 9
+
+
+class SharedMemory:
+    """``size`` bytes of a file, shared and writable; unmapped when nothing looks into it."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        assert _LIBC is not None
+        address = _LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+        if address == _FAILED:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
+        self.address = int(address)
+        self.size = size
+        self._memory: Any = (ctypes.c_uint8 * size).from_address(self.address)
+        self.before_unmap: list[Callable[[], None]] = []
+        """Called first, in turn; the memory is unmapped whatever they raise."""
+        # Arrays hold the ctypes object, so the mapping lives as long as any of them.
+        end = weakref.finalize(self._memory, _unmap, self.address, size, self.before_unmap)
+        end.atexit = False
+
+    def bytes(self) -> NDArray[np.uint8]:
+        """Return the mapping as an array of its own, which keeps it mapped."""
+        return np.frombuffer(self._memory, np.uint8)
+
+    def discard(self) -> None:
+        """Give the memory back to the system now, whoever has it mapped; it reads as zeros."""
+        assert _LIBC is not None
+        _LIBC.madvise(self.address, self.size, _MADV_REMOVE)
+
+
+def _unmap(address: int, size: int, first: list[Callable[[], None]]) -> None:
+    assert _LIBC is not None
+    try:
+        for call in first:
+            call()
+    finally:
+        _LIBC.munmap(address, size)
+
+
+# What the socket under a channel can do and multiprocessing does not say: limits, descriptors.
+#
+# A Python socket made over a descriptor makes it non-blocking when the script has set
+# ``socket.setdefaulttimeout()``, and with it the channel, of which it is another name: a
+# message that the other side has not read yet would then fail at once. The sockets here leave
+# the descriptor as it is.
+
+# Asked for this type Python takes the descriptor to be non-blocking already and does not touch
+# it. Linux has it; elsewhere the default is undone below, which no other thread may notice:
+# there are no slots there, so nobody else is using the channel.
+_AS_IT_IS = getattr(socket, "SOCK_NONBLOCK", 0)
+
+
+def limit_waits(channel: Connection, seconds: float) -> None:
+    """Let sending and receiving on ``channel`` end with BlockingIOError after ``seconds``.
+
+    A message is taken at once by a worker that lives, whatever it is doing: a thread of its
+    own listens. Only one that was stopped would keep the consumer waiting for ever.
+    """
+    if sys.platform == "win32":
+        return  # pipes of another kind, without such limits
+    wait = timeout_or_none(seconds) or 0.0  # the system's word for no limit
+    limit = struct.pack("ll", int(wait), int(wait % 1 * 1e6))
+    with _socket_of(channel) as twin:
+        twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        twin.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def send_descriptor(channel: Connection, fd: int) -> None:
+    """Give the process at the other end a copy of a descriptor."""
+    with _socket_of(channel) as twin:
+        reduction.sendfds(twin, [fd])
+
+
+def receive_descriptor(channel: Connection) -> int:
+    """Return the descriptor that :func:`send_descriptor` sent."""
+    with _socket_of(channel) as twin:
+        fd: int = reduction.recvfds(twin, 1)[0]
+        return fd
+
+
+@contextlib.contextmanager
+def _socket_of(channel: Connection) -> Iterator[socket.socket]:
+    kind = socket.SOCK_STREAM | _AS_IT_IS
+    with socket.socket(socket.AF_UNIX, kind, 0, os.dup(channel.fileno())) as twin:
+        if not _AS_IT_IS:
+            os.set_blocking(channel.fileno(), True)
+        yield twin

@@ -1,0 +1,371 @@
+"""The consumer's side of the slots: batches are looked into where they lie, or copied out."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..memory_budget import SlotBudget
+from .shared_memory import SharedMemory
+
+# Page-lock slots where CUDA is in use, so that copies to the device need no detour.
+#
+# A slot is registered when its first batch is opened after CUDA was initialised by the user
+# (a model was moved to a device). CUDA is never initialised from here: that takes some hundred
+# megabytes and breaks programs that fork later.
+#
+# A copy with ``non_blocking=True`` out of page-locked memory may still run when its tensor is
+# gone, and torch guards only memory of its own allocator. So a pinned slot is not handed back
+# before the devices have done all that they had been given, on every stream.
+#
+# While the calling thread captures a CUDA graph nothing is registered, recorded or asked: each
+# of these would end the capture. Slots that were given back meanwhile wait until it is over.
+
+Check: TypeAlias = "Callable[[], bool]"
+
+
+class Registrar(Protocol):
+    """Who page-locks memory."""
+
+    def is_ready(self) -> bool:
+        """Whether memory can be registered now."""
+
+    def pin(self, address: int, size: int) -> bool:
+        """Register memory; False if the system refuses, which costs speed only."""
+
+    def unpin(self, address: int) -> None:
+        """Undo it; no device reads the memory when this returns."""
+
+    def mark(self) -> Check:
+        """Return a check whether the devices have done what they were given until now."""
+
+
+class Cuda:
+    """Page-locks with torch's own CUDA runtime."""
+
+    def is_ready(self) -> bool:
+        """Whether the user has initialised CUDA in this process, and no capture is going on."""
+        return _is_initialized() and not _is_capturing()
+
+    def pin(self, address: int, size: int) -> bool:
+        """Register for all devices; the limit on locked memory may refuse it."""
+        portable = 1  # cudaHostRegisterPortable
+        refused = int(_torch().cuda.cudart().cudaHostRegister(address, size, portable))
+        if refused:
+            _forget_error()
+        return not refused
+
+    def unpin(self, address: int) -> None:
+        """Undo it, once nothing can be copying any more: the memory goes away after this."""
+        if _is_initialized():
+            for device in _devices():
+                _torch().cuda.synchronize(device)
+            _torch().cuda.cudart().cudaHostUnregister(address)
+
+    def mark(self) -> Check:
+        """Record an event over all streams of each device that is in use."""
+        if not _is_initialized():
+            return _done
+        events: list[Any] | None = None
+
+        def is_done() -> bool:
+            nonlocal events
+            if _is_capturing():
+                return False
+            if events is None:
+                events = [_event_on(device) for device in _devices()]
+            return all(event.query() for event in events if event is not None)
+
+        if not _is_capturing():
+            events = [_event_on(device) for device in _devices()]
+        return is_done
+
+
+def _done() -> bool:
+    return True
+
+
+def _is_initialized() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+def _is_capturing() -> bool:
+    """Whether this thread's current stream is recorded into a CUDA graph."""
+    return bool(_torch().cuda.is_current_stream_capturing())
+
+
+def _forget_error() -> None:
+    """Clear the runtime's last error, or the user's next kernel would be blamed for it.
+
+    torch's binding lacks this function, so the library that torch has loaded is asked; where the
+    runtime is not a library of its own, the error stays.
+    """
+    maps = Path("/proc/self/maps")
+    with contextlib.suppress(OSError, AttributeError, StopIteration):
+        lines = (
+            line for line in maps.read_text(encoding="utf-8").splitlines() if "/libcudart" in line
+        )
+        # Loading what is loaded gives the same library, and so the same last error.
+        ctypes.CDLL(next(lines).split(maxsplit=5)[5]).cudaGetLastError()
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _devices() -> list[int]:
+    torch = _torch()
+    in_use = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return [n for n in range(torch.cuda.device_count()) if in_use is None or in_use(n)]
+
+
+def _event_on(device: int) -> Any:
+    """Return an event after all work of a device, or None once the device was waited for."""
+    torch = _torch()
+    with torch.cuda.device(device):
+        event = torch.cuda.Event()
+        event.record()  # makes it; what it covers is replaced below
+        if not _covers_context(event.cuda_event):
+            torch.cuda.synchronize(device)
+            return None
+        return event
+
+
+def _covers_context(event: int) -> bool:
+    """Let an event stand for all streams of the current context; False if it cannot.
+
+    The driver knows how from CUDA 12.5 on. Without, only waiting for the device is safe:
+    an event covers one stream, and the user may copy on any.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        record = driver.cuCtxRecordEvent
+    except (OSError, AttributeError):
+        return False
+    context = ctypes.c_void_p()
+    if driver.cuCtxGetCurrent(ctypes.byref(context)):
+        return False
+    return not record(context, ctypes.c_void_p(event))
+
+
+# By number, as a set of weak references cannot be looked through while other threads add to it.
+_READERS: weakref.WeakValueDictionary[int, SlotReader] = weakref.WeakValueDictionary()
+_NUMBERS = count()
+
+
+class SlotReader:
+    """The consumer's side of one worker's slots.
+
+    Parameters
+    ----------
+    budget
+        What all batches of the loader take together.
+    share
+        Bytes that the worker's slots may take.
+    ahead
+        Batches of this worker that may be in flight; room for them is left in the share.
+    registrar
+        Who page-locks slots.
+    before
+        The slots of a dead worker in whose place this one stands. What still lies there counts.
+    """
+
+    def __init__(
+        self,
+        budget: SlotBudget | None = None,
+        share: int = sys.maxsize,
+        ahead: int = 0,
+        registrar: Registrar | None = None,
+        before: SlotReader | None = None,
+    ) -> None:
+        self.budget = budget or SlotBudget()
+        self._share = share
+        self._ahead = ahead
+        self._registrar = registrar or Cuda()
+        self._memory: dict[int, SharedMemory] = {}
+        self._freed: list[int] = []
+        self._kept: dict[int, int] = {}  # slots that batches look into, and their sizes
+        self._looks: Counter[int] = Counter()  # how many batches look into each
+        self._cooling: list[tuple[list[int], Check]] = []
+        self._pinned: set[int] = set()
+        self._refused: set[int] = set()
+        self._largest = 0
+        self._before = before
+        self._inherited: set[int] = set()  # slots that a forked child looks into as well
+        self._given_up: list[int] = []
+        _READERS[next(_NUMBERS)] = self
+
+    def add(self, number: int, fd: int, size: int) -> None:
+        """Map a slot that the worker announced; the descriptor is closed."""
+        try:
+            self._memory[number] = SharedMemory(fd, size)
+        finally:
+            os.close(fd)
+
+    def retire(self, number: int) -> None:
+        """Forget a slot; it is unmapped when nothing looks into it any more."""
+        self._memory.pop(number, None)
+        self._pinned.discard(number)
+        self._refused.discard(number)
+        self._inherited.discard(number)
+
+    def close(self) -> None:
+        """Forget all slots; those that batches look into stay mapped until these are gone."""
+        for number in list(self._memory):
+            self.retire(number)
+
+    def arrival(self) -> Arrival:
+        """Return the access to one batch that has arrived."""
+        return Arrival(self)
+
+    def take_freed(self) -> list[int]:
+        """Return the slots that were given back, each once for each batch that lay in it."""
+        # Finalizers run in any thread at any time: take what is there, leave what comes.
+        count = len(self._freed)
+        numbers, self._freed[:count] = self._freed[:count], []
+        # What was copied out of a pinned slot was copied by this process, and is done.
+        pinned = [n for n in numbers if n in self._pinned and n in self._kept]
+        if pinned:
+            self._cooling.append((pinned, self._registrar.mark()))
+        free = [number for number in numbers if number not in pinned]
+        # In turn: what the devices were given later is done later.
+        while self._cooling and self._cooling[0][1]():
+            free += self._cooling.pop(0)[0]
+        for number in free:
+            self._looks[number] -= 1
+            if self._looks[number] <= 0:
+                del self._looks[number]
+                self._kept.pop(number, None)
+                if number in self._inherited:
+                    self._inherited.remove(number)
+                    self._given_up.append(number)
+        return free
+
+    def take_given_up(self) -> list[int]:
+        """Return the slots that the worker must not use again, each once.
+
+        A child that was forked while a batch lay there looks into it still, for how long nobody
+        here knows. The memory goes when its process, and that of the worker, have let go of it.
+        """
+        numbers, self._given_up = self._given_up, []
+        return numbers
+
+    def before_fork(self) -> None:
+        """Note which slots a child that is about to be forked looks into."""
+        self._inherited.update(self._looks)
+
+    def open(self, number: int, others: int = 0) -> tuple[NDArray[np.uint8], bool]:
+        """Return the bytes of a slot for one batch, and whether the batch may stay in it.
+
+        When the array is collected, the slot is free. Arrays and tensors made from it keep it
+        alive, and so do their views.
+
+        Parameters
+        ----------
+        number
+            The slot.
+        others
+            Bytes of the slots of the same batch that were opened before.
+        """
+        memory = self._memory[number]
+        whole = memory.bytes()
+        weakref.finalize(whole, self._freed.append, number).atexit = False
+        self._looks[number] += 1
+        self._largest = max(self._largest, others + memory.size)
+        in_flight = self._ahead * self._largest
+        stays = self._kept_bytes() + memory.size + in_flight <= self._share
+        if stays:
+            self._kept[number] = memory.size
+            self.budget.shared.add(whole, memory.size, 0 if others else 1)
+            self._pin(number)
+        return whole, stays
+
+    def copied(self, private: NDArray[np.uint8], size: int, *, is_first: bool) -> None:
+        """Count ``size`` bytes that were copied to ``private``, and say so."""
+        self.budget.copies.add(private, size, 1 if is_first else 0)
+        self.budget.say_copied(self._share, self._largest, self._ahead)
+
+    def _kept_bytes(self) -> int:
+        """Return the bytes of the slots that the worker cannot have back yet."""
+        freed = Counter(number for number in self._freed if number not in self._pinned)
+        kept = sum(size for n, size in self._kept.items() if self._looks[n] > freed[n])
+        return kept + self._inherited_bytes()
+
+    def _inherited_bytes(self) -> int:
+        """Return the bytes of batches of dead workers; these are let go of when all are gone."""
+        before = self._before
+        inherited = before._kept_bytes() if before is not None else 0
+        if not inherited:
+            self._before = None
+        return inherited
+
+    def _pin(self, number: int) -> None:
+        """Page-lock a slot as soon as there is a device to copy to; it is tried once."""
+        if number in self._pinned or number in self._refused or not self._registrar.is_ready():
+            return
+        memory = self._memory[number]
+        registrar, address = self._registrar, memory.address
+        if registrar.pin(address, memory.size):
+            self._pinned.add(number)
+            memory.before_unmap.append(lambda: registrar.unpin(address))
+        else:
+            self._refused.add(number)
+
+
+class Arrival:
+    """One batch that has arrived: its bytes, where they lie or copied."""
+
+    def __init__(self, slots: SlotReader) -> None:
+        self._slots = slots
+        self._opened: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
+        self._bytes = 0
+        self._copies = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the slots in which the batch lies."""
+        return self._bytes
+
+    def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
+        """Return ``size`` bytes of a slot, which keep it from being used again.
+
+        Where the share of the worker is full they are a copy, and the slot is free with the
+        end of this arrival.
+        """
+        if number not in self._opened:
+            whole, stays = self._slots.open(number, self._bytes)
+            # Only what is copied into it is ever touched, and only that takes memory.
+            private = None if stays else np.empty(whole.size, np.uint8)
+            self._opened[number] = whole, private
+            self._bytes += whole.size
+        whole, private = self._opened[number]
+        inside = slice(offset, offset + size)
+        if private is None:
+            return whole[inside]
+        private[inside] = whole[inside]
+        self._slots.copied(private, size, is_first=not self._copies)
+        self._copies += 1
+        return private[inside]
+
+
+def _before_fork() -> None:
+    for found in _READERS.valuerefs():
+        reader = found()
+        if reader is not None:
+            reader.before_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)

@@ -1,0 +1,245 @@
+"""Shared memory that a worker writes batches into; ``arrivals.py`` is the consumer's side.
+
+A slot is an anonymous memory file (``memfd_create``): it has no name, so nothing can be
+left behind in ``/dev/shm``, whoever is killed. The worker makes it and sends the
+descriptor once; both sides keep it mapped. A batch occupies a slot until the last
+tensor that looks into it is gone; then the consumer tells the worker, which uses it again.
+How many bytes of slots there may be is decided in ``budget.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...batching import ArraySpec, OwnMemory
+from ...core.call_site import warn
+from ...core.errors import SlotsUsedUp
+from .shared_memory import SharedMemory
+
+# Arrays in a slot start on a cache line, which also suits every vector load.
+_ALIGNMENT = 64
+# Slots are made in steps of a huge page, so that batches of nearly one size share them.
+_STEP = 2 * 1024 * 1024
+
+HAS_SLOTS = sys.platform == "linux" and hasattr(os, "memfd_create")
+"""Elsewhere batches travel through the pipe, at the price of two copies."""
+
+
+@dataclass
+class Slot:
+    """One mapped memory file in the worker."""
+
+    number: int
+    fd: int
+    memory: SharedMemory
+    held: int = 0
+    """Arrays of this process that look into it, each with all of its views."""
+    sent: int = 0
+    """Batches that lie in it and that the consumer has not given back."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody may still read it."""
+        return bool(self.held or self.sent)
+
+    @property
+    def size(self) -> int:
+        """Capacity in bytes."""
+        return self.memory.size
+
+
+class SlotWriter:
+    """The worker's side: hands out memory for batches, in slots.
+
+    Parameters
+    ----------
+    announce
+        Called with each new slot, to send its descriptor to the consumer.
+    retire
+        Called with the number of a slot that is given up.
+    limit
+        Bytes that all slots together may take. Beyond it a batch gets the process's own
+        memory and travels through the pipe: the writer never waits for a slot.
+    ahead, workers
+        Batches of one worker that may be in flight, and how many workers there are; said where
+        the limit is too little.
+    """
+
+    def __init__(
+        self,
+        announce: Callable[[Slot], None],
+        retire: Callable[[int], None],
+        limit: int = sys.maxsize,
+        ahead: int = 0,
+        workers: int = 1,
+    ) -> None:
+        self._announce = announce
+        self._retire = retire
+        self._limit = limit
+        self._ahead = ahead
+        self._workers = workers
+        self._asked = 0  # bytes of the largest batch that was asked for
+        self._full_said = False
+        self._slots: dict[int, Slot] = {}
+        self._made = 0
+        # Finalizers run in any thread at any time, so they only append.
+        self._dropped: list[int] = []
+        self._copies: list[Any] = []
+
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered array per layout, all in one free slot if there is room."""
+        offsets, total = _offsets(specs)
+        self._asked = max(self._asked, total)
+        slot = self._free_slot(total)
+        if slot is None:
+            return OwnMemory().take(specs)
+        memory = self._look_into(slot)
+        arrays: list[NDArray[Any]] = []
+        for (shape, dtype), offset in zip(specs, offsets, strict=True):
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            arrays.append(memory[offset : offset + size].view(dtype).reshape(shape))
+        return arrays
+
+    def place(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Return (slot, offset) of an array that lies in a slot already, else None."""
+        if not array.flags.c_contiguous or array.size == 0:
+            return None
+        where = array.ctypes.data
+        self._settle()
+        for slot in self._slots.values():
+            start = slot.memory.address
+            if slot.busy and start <= where and where + array.nbytes <= start + slot.size:
+                return slot.number, where - start
+        return None
+
+    def copy_in(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Copy an array into a slot of its own and return (slot, offset); None without room."""
+        slot = self._free_slot(array.nbytes)
+        if slot is None:
+            self._asked = max(self._asked, array.nbytes)
+            self._say_full()
+            return None
+        memory = self._look_into(slot)
+        self._copies.append(memory)  # until it is sent, or it would be free at once
+        inside = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+        inside[...] = array
+        return slot.number, 0
+
+    def sent(self, numbers: Collection[int]) -> None:
+        """Note in which slots the batch lies that is sent now, if any; the consumer has them."""
+        for number in numbers:
+            self._slots[number].sent += 1
+        self._copies.clear()
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """Take back what the consumer no longer looks into: each slot once for each sending."""
+        for number in numbers:
+            if number in self._slots:
+                self._slots[number].sent -= 1
+
+    def give_up(self, numbers: Sequence[int]) -> None:
+        """Leave slots, as they are, to others that look into them: they are not used again."""
+        for number in numbers:
+            if self._slots.pop(number, None) is not None:
+                self._retire(number)
+
+    def busy(self) -> set[int]:
+        """Return the numbers of the slots in use, here or by the consumer."""
+        self._settle()
+        return {slot.number for slot in self._slots.values() if slot.busy}
+
+    def _look_into(self, slot: Slot) -> NDArray[np.uint8]:
+        """Return the bytes of a slot, which is not free while this array or a view lives.
+
+        A pipe may keep batches for as long as it likes, e.g. to shuffle them.
+        """
+        memory = slot.memory.bytes()
+        slot.held += 1
+        weakref.finalize(memory, self._dropped.append, slot.number).atexit = False
+        return memory
+
+    def _settle(self) -> None:
+        """Count what was dropped since the last time."""
+        while self._dropped:
+            slot = self._slots.get(self._dropped.pop())
+            if slot is not None:
+                slot.held -= 1
+
+    def _say_full(self) -> None:
+        # Once: batches may differ in size, and the consumer repeats what differs in its words.
+        if self._full_said:
+            return
+        self._full_said = True
+        batch = _rounded(self._asked)
+        needed = needed_bytes(batch, self._ahead, self._workers)
+        warn(
+            f"a batch found no room in the {self._limit} bytes of shared memory that each worker "
+            f"has, so it travels through a pipe, which takes two copies: it takes {batch} bytes, "
+            f"and {self._ahead + 1} of them for each of {self._workers} worker(s) "
+            f"(worker_prefetch_cnt + 1) take {needed}. Give "
+            f"MultiProcessingReadingService(slot_bytes={needed}) or more.",
+            SlotsUsedUp,
+        )
+
+    def _free_slot(self, size: int) -> Slot | None:
+        self._settle()
+        free = [slot for slot in self._slots.values() if not slot.busy]
+        fitting = [slot for slot in free if slot.size >= size]
+        if fitting:
+            return min(fitting, key=lambda s: s.size)
+        size = _rounded(size)
+        if sum(slot.size for slot in self._slots.values() if slot.busy) + size > self._limit:
+            return None
+        # Free slots that are too small would pile up where batches grow.
+        for slot in free:
+            del self._slots[slot.number]
+            # The consumer unmaps it when it gets to it; its memory counts no longer now.
+            slot.memory.discard()
+            self._retire(slot.number)
+        return self._new_slot(size)
+
+    def _new_slot(self, size: int) -> Slot:
+        fd = os.memfd_create("voxpipe", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            slot = Slot(self._made, fd, SharedMemory(fd, size))
+            self._announce(slot)
+        finally:
+            os.close(fd)
+        self._made += 1
+        self._slots[slot.number] = slot
+        return slot
+
+
+def needed_bytes(batch: int, ahead: int, workers: int) -> int:
+    """Return the least ``slot_bytes`` with which batches need not be copied.
+
+    Each worker needs room for the batches in flight and for the one that is handed over.
+
+    Examples
+    --------
+    >>> needed_bytes(2 * 2**20, ahead=2, workers=4) // 2**20
+    24
+    """
+    return (ahead + 1) * batch * workers
+
+
+def _rounded(size: int) -> int:
+    return max(1, -(-size // _STEP)) * _STEP
+
+
+def _offsets(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
+    offsets, total = [], 0
+    for shape, dtype in specs:
+        offsets.append(total)
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        total += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return offsets, total

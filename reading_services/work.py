@@ -1,0 +1,360 @@
+"""How a graph is run: split into planning and realizing, or whole. Nothing is started here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..adapters import Hints, Limits, hints_of, limits_of, policy_of
+from ..batching import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
+from ..core import CallSite
+from ..core.lru_cache import cached_property
+from ..datapipes import DataPipe
+from ..datapipes.datapipe import length
+from ..datapipes.foreign import RANKS, WORKERS
+from ..graph import (
+    Cut,
+    NoCut,
+    Pipe,
+    clone,
+    cut,
+    describe,
+    dispatch_point,
+    explain_graph,
+    origin_of,
+    replace_pipe,
+    traits_of,
+    walk,
+)
+from ..storage.ranges import Table
+from .pipe_runner import PipeRunner
+from .planner import planned
+from .rank_part import DROP, PAD, WHOLE, Part
+from .replica import (
+    NO_HOOKS,
+    DispatchedItems,
+    Hooks,
+    Replica,
+    Share,
+    apply_shares,
+    lengths_in_shares,
+    levels,
+    refuse_twice,
+)
+
+_RUNS = frozenset({"__iter__", "apply", "gather"})
+
+
+def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
+    """Return what a pipe does as instructions; None if it has none that hold for it.
+
+    A subclass that overrides what its parent's instructions stand for is run as it is written.
+    """
+    if not isinstance(pipe, DataPipe):
+        return None
+    for names in (vars(pipe), *map(vars, type(pipe).__mro__)):
+        if "instructions" in names:
+            return pipe.instructions()
+        if not _RUNS.isdisjoint(names):
+            return None
+    return None
+
+
+def indented(text: str) -> str:
+    """Return ``text`` with each line two spaces to the right."""
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """What a worker is busy with, for messages."""
+
+    what: str
+    """The batch, its cases and their files."""
+    origin: CallSite | None = None
+    """The pipe that it runs, as the user wrote it."""
+    seconds: float = math.inf
+    """For how long it may be at that."""
+
+    def __str__(self) -> str:
+        return self.what if self.origin is None else f"{self.what}, in {self.origin}"
+
+
+_RAISES = ErrorPolicy()
+_NO_HINTS = Hints()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The planner hands whole batches to whoever is free; any worker can do any batch."""
+
+    cut: Cut
+    limits: Limits
+    cache_bytes: int = 0
+    """Decoded chunks that each process may keep during an epoch, in bytes."""
+    ahead_bytes: int | None = None
+    """What each process may fetch for later patches and keep, in bytes; None: as usual."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
+    remote: bool = False
+    """Whether volumes lie behind URLs."""
+    part: Part = WHOLE
+    """Which part of every batch this rank makes."""
+    errors: ErrorPolicy = _RAISES
+    """What is done about items that cannot be made."""
+
+    hints: Hints = _NO_HINTS
+    """What the graph asks for itself."""
+    workers: int = 0
+    """Worker processes of this rank; 0 for none."""
+    threads: int = 1
+    """Patches that each worker realizes at once."""
+
+    def maker(self) -> Recipe | PipeRunner | Tolerant:
+        """Return what makes batches of jobs, here or in a worker."""
+        plain = self.recipe or PipeRunner(self.cut)
+        if not self.errors.tolerates:
+            return plain
+        return Tolerant(plain, self.errors, together=self.part.ranks > 1)
+
+    @property
+    def outlives_epochs(self) -> bool:
+        """Whether what workers make for one epoch is kept in their memory for the next."""
+        every: Any = walk(self.cut.planner)
+        return any(getattr(pipe, "stays_in_workers", False) for pipe in every)
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """Return the realizing part as instructions, without torch; None if a pipe has none."""
+        instructions: list[Instruction] = []
+        for pipe in self.cut.realizing:
+            own = instructions_of(pipe)
+            if own is None:
+                return None
+            instructions += own
+        return Recipe(tuple(instructions))
+
+    def at(self, step: int, item: int, job: Job) -> WorkerStatus:
+        """Return what a worker does, of the numbers that it notes."""
+        files = job.files(item)
+        what = f"batch {job.index} of {files}" if files else job.place(item)
+        if step == NOWHERE:
+            return WorkerStatus(what)
+        seconds = self.seconds_at(step)
+        if self.recipe is not None:
+            return WorkerStatus(
+                what, getattr(self.recipe.instructions[step], "origin", None), seconds
+            )
+        pipe = self.cut.realizing[step]
+        origin = origin_of(pipe)
+        what = what if origin is not None else f"{what}, in {describe(pipe)}"
+        return WorkerStatus(what, origin, seconds)
+
+    def seconds_at(self, step: int) -> float:
+        """Return for how long a process may stay at a step that it notes."""
+        # Another epoch of this process may note steps that this one has not.
+        return self.limits.at(self._steps[step]) if 0 <= step < len(self._steps) else math.inf
+
+    @cached_property
+    def _steps(self) -> tuple[Pipe, ...]:
+        """Return the pipe of each step."""
+        if self.recipe is None:
+            return self.cut.realizing
+        return tuple(p for p in self.cut.realizing for _ in instructions_of(p) or ())
+
+    def explain(self, workers: int) -> str:
+        """Return which pipes run where."""
+        planner = explain_graph(self.cut.planner)
+        where = f"in each of {workers} workers" if workers else "in this process"
+        lines = ["planned in this process (no voxels)", indented(planner)]
+        if self.cut.realizing:
+            # Numbering restarts: the realizing part reads what the planner hands over.
+            realizing = "\n".join(f"· {text}" for text in _described(self.cut.realizing))
+            per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
+            torch = ", without torch" if workers and self.recipe is not None else ""
+            lines += [f"realized {where}{per}{torch}", indented(realizing)]
+        elif workers:
+            them = f"none of the {workers} workers" if workers > 1 else "no worker"
+            lines.append(
+                f"{them} is started: every pipe here plans, so nothing is left for workers"
+            )
+        return "\n".join(lines)
+
+
+def _described(pipes: tuple[Pipe, ...]) -> list[str]:
+    return [describe(pipe) for pipe in pipes if not traits_of(pipe).watches]
+
+
+# What it costs that a graph is not split.
+_DEPENDS = (
+    "batches depend on the number of workers, and a state is for as many; to resume makes the "
+    "batches of the epoch again"
+)
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """Each worker runs the whole graph on its share; torchdata's scheme."""
+
+    graph: Pipe
+    reason: str
+    """Why the graph could not be split."""
+    shards: bool
+    """Whether shares of workers differ: the graph has a sharding filter, or is prepared by them."""
+    limits: Limits
+    shards_ranks: bool = False
+    """Whether those of ranks differ."""
+    cache_bytes: int = 0
+    """Decoded chunks that each process may keep during an epoch, in bytes."""
+    ahead_bytes: int | None = None
+    """What each process may fetch for later patches and keep, in bytes; None: as usual."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
+    remote: bool = False
+    """Whether volumes lie behind URLs."""
+    part: Part = WHOLE
+    """Which rank runs it; the workers of all ranks have shares."""
+
+    hooks: Hooks = NO_HOOKS
+    """Functions of the user's that prepare the graph of each worker."""
+    hints: Hints = _NO_HINTS
+    """What the graph asks for itself."""
+    point: Pipe | None = None
+    """Where its items are dealt out to workers; None where each worker makes its own."""
+    workers: int = 0
+    """Worker processes of this rank; 0 for none."""
+    threads: int = 1
+    """Patches that each worker realizes at once."""
+    as_ready: bool = False
+    """Whether items come as they are ready, and not from each share in turn."""
+    replicas: dict[Share, Replica] = field(default_factory=dict, repr=False, compare=False)
+    """What of this process is kept from epoch to epoch, where the graph keeps items in memory."""
+
+    @property
+    def outlives_epochs(self) -> bool:
+        """Whether pipes keep something for the next epoch in the process that runs them."""
+        names = ("outlives_epochs", "stays_in_workers")
+        every: Any = walk(self.graph)
+        return any(getattr(pipe, name, False) for pipe in every for name in names)
+
+    def of_worker(self) -> Pipe:
+        """Return what a worker runs: the graph, or of it what comes after the point."""
+        if self.point is None:
+            return self.graph
+        return replace_pipe(self.graph, self.point, DispatchedItems(self.point))
+
+    def items_to_deal(self, seed: int, epoch: int) -> Generator[Any, None, None]:
+        """Yield what the pipes up to the point make for this rank; nothing without a point.
+
+        Raises
+        ------
+        GraphError
+            Two sharding filters of a branch divide at the same level.
+        """
+        if self.point is None:
+            return
+        refuse_twice(self.graph)
+        # A copy: the graph of the loader stays as it is, also where it holds running state.
+        whole = clone(self.graph)
+        once = dispatch_point(whole)
+        assert once is not None
+        apply_shares(once, ranks=self.part.ranks, rank=self.part.rank)
+        yield from planned(once, seed, epoch, 0, of=whole)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether what workers make can be put into the order of the items it was made of.
+
+        The items that a worker has taken tell, when it hands out one of its own. That says
+        nothing where a thread takes them ahead, or may.
+        """
+        if self.point is None or self.hooks:
+            return False
+        return all(
+            traits_of(pipe).known and not traits_of(pipe).ahead for pipe in walk(self.of_worker())
+        )
+
+    def share(self, worker: int, workers: int) -> Share:
+        """Return the share of one worker of this rank."""
+        return Share(worker, workers, self.part.rank, self.part.ranks)
+
+    def seconds_at(self, step: int) -> float:
+        """Return no limit: of a whole graph nothing is noted."""
+        return math.inf
+
+    def at(self, step: int, item: int, job: int) -> WorkerStatus:
+        """Return what a worker does; of a whole graph it notes nothing."""
+        return WorkerStatus(f"item {job} of its share of the graph")
+
+    def explain(self, workers: int) -> str:
+        """Return why, and what it means."""
+        if self.point is not None:
+            return self._explain_dealt(workers)
+        if self.shards and workers:
+            how = f"each of {workers} workers runs the whole graph on its share; {_DEPENDS}"
+        elif workers:
+            how = "one worker runs the whole graph; add .sharding_filter() to use more"
+        else:
+            how = f"this process runs the whole graph; {_DEPENDS}"
+        return f"not split: {self.reason}\n{how}\n{indented(explain_graph(self.graph))}"
+
+    def _explain_dealt(self, workers: int) -> str:
+        assert self.point is not None
+        where = f"to {workers} workers" if workers else "in this process"
+        after = "what gathers or mixes items sees a worker's share" if workers > 1 else ""
+        lines = [
+            f"not planned: {self.reason}",
+            "run once, in this process",
+            indented(explain_graph(self.point)),
+            f"dealt out item by item {where}{after and '; '}{after}",
+            indented(explain_graph(self.of_worker())),
+        ]
+        return "\n".join(lines)
+
+
+Work: TypeAlias = Planned | Replicated
+"""How a verified graph is run."""
+
+
+def work_of(graph: Pipe) -> Work:
+    """Decide how a verified graph is run."""
+    limits = limits_of(graph)
+    split = cut(graph)
+    errors = policy_of(graph)
+    if isinstance(split, NoCut):
+        return replicated(graph, split.reason)
+    return Planned(split, limits, errors=errors, hints=hints_of(graph))
+
+
+def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
+    """Leave a verified graph whole, for ``reason``."""
+    divided = levels(graph)
+    point = dispatch_point(graph)
+    shards = WORKERS in divided or bool(hooks) or point is not None
+    return Replicated(
+        graph,
+        reason,
+        shards,
+        limits_of(graph),
+        shards_ranks=RANKS in divided or bool(hooks),
+        hooks=hooks or NO_HOOKS,
+        hints=hints_of(graph),
+        point=point,
+    )
+
+
+def batch_count(work: Work) -> int:
+    """Return the number of batches of an epoch; TypeError where it is not known."""
+    if isinstance(work, Replicated):
+        # What is dealt out is counted before; what the user's functions make of a share, they know.
+        divided = work.shards and work.point is None and not work.hooks
+        workers = max(1, work.workers) if divided else 1
+        counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
+        return max(counts) if work.part.uneven == PAD else min(counts)
+    if work.cut.filters:
+        raise TypeError("how many batches there are is not known: items may be left out")
+    items = length(work.cut.planner)
+    whole, rest = divmod(items, work.part.size(work.cut.group))
+    return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)

@@ -1,0 +1,137 @@
+"""Jobs that wait in a worker, and what they will read: fetched while the job before is made.
+
+Jobs are unpickled where they are first looked at, once. A thread of its own looks at those that
+wait; a job whose turn comes before that is looked at then, so that the requests of all its
+patches are under way together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from ...batching import Job
+from ...spatial import LazyPatch
+from ...storage.ranges import reads_of
+from ..transport.messages import Deal, DoJob, EndOfItems, SourceFailed
+
+
+class Waiting:
+    """One job that has arrived.
+
+    Parameters
+    ----------
+    message
+        What is to be done.
+    load
+        Makes a job of what is pickled in it.
+    """
+
+    def __init__(self, message: DoJob, load: Callable[[bytes], Any]) -> None:
+        self.message = message
+        self._load = load
+        self._lock = threading.Lock()
+        self._looked_at = False
+        self._job: Any = None
+        self._error: BaseException | None = None
+        self._tickets: list[Any] = []
+
+    def job(self) -> Any:
+        """Return the job, what it reads being fetched; raise what unpickling it raised."""
+        self.look()
+        if self._error is not None:
+            raise self._error
+        return self._job
+
+    def look(self) -> None:
+        """Unpickle the job and begin to fetch what it reads, unless that was done."""
+        with self._lock:
+            if self._looked_at:
+                return
+            self._looked_at = True
+            try:
+                self._job = self._load(self.message.job)
+            except BaseException as error:  # told to the consumer when its turn comes
+                self._error = error
+                return
+            self._tickets = tickets_of(self._job)
+
+    def close(self) -> None:
+        """Let go of what was fetched, used or not."""
+        with self._lock:
+            self._looked_at = True
+            tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            ticket.close()
+
+
+def tickets_of(job: Any) -> list[Any]:
+    """Begin to fetch what the lazy patches of a job read; return what keeps it."""
+    tickets = []
+    given = job.items if isinstance(job, Job) else ()
+    items = [item for item in given if isinstance(item, Mapping)]
+    # All images before the first label: so a batch is filled, and what is announced in this
+    # order is kept as long as it is needed.
+    for key in dict.fromkeys(key for item in items for key in item):
+        for item in items:
+            thing = item.get(key)
+            if isinstance(thing, LazyPatch):
+                # What goes wrong here goes wrong again when the patch is read, and is told then.
+                with contextlib.suppress(Exception), reads_of(key):
+                    tickets.append(thing.prefetch())
+    return [ticket for ticket in tickets if ticket is not None]
+
+
+class Inbox:
+    """Jobs in the order of their arrival, looked at by a thread while they wait."""
+
+    def __init__(self, load: Callable[[bytes], Any]) -> None:
+        self._load = load
+        self._waiting: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._dealt: queue.SimpleQueue[Deal] = queue.SimpleQueue()
+        self._ahead: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+
+    def look_ahead(self) -> None:
+        """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
+        # In a copy of the context: the read scheme holds for what is read ahead too.
+        look = partial(copy_context().run, self._look)
+        threading.Thread(target=look, name="voxpipe-read-ahead", daemon=True).start()
+
+    def put(self, data: bytes) -> None:
+        """Take a message, which is a job or what it works on; never waits."""
+        message: DoJob | Deal = pickle.loads(data)
+        if isinstance(message, Deal):
+            self._dealt.put(message)
+            return
+        arrived = Waiting(message, self._load)
+        self._waiting.put(arrived)
+        self._ahead.put(arrived)
+
+    def get(self) -> Waiting:
+        """Wait for the next job."""
+        return self._waiting.get()
+
+    def dealt(self) -> Any:
+        """Wait for the next item that is dealt out to this worker.
+
+        Raises
+        ------
+        EndOfItems, SourceFailed
+            There is none.
+        """
+        deal = self._dealt.get()
+        if deal.ends:
+            raise EndOfItems
+        if deal.fails:
+            raise SourceFailed("what makes the items that are dealt out has failed")
+        return self._load(deal.item)
+
+    def _look(self) -> None:
+        while True:
+            self._ahead.get().look()

@@ -1,0 +1,298 @@
+"""One worker process as the consumer sees it, and what it takes to start one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing.context import BaseContext
+from types import FrameType
+from typing import Any, TypeAlias
+
+from ...adapters import Limits
+from ...batching import NOWHERE
+from ...batching.recipe import read
+from ...core.errors import WorkerDied
+from ...core.locks import timeout_or_none
+from ..memory_budget import SlotBudget
+from ..transport.batch_pickle import unpack
+from ..transport.shared_memory import SharedMemory, limit_waits
+from ..transport.slot_reader import SlotReader
+from ..work import WorkerStatus
+from .script import INTERRUPT, UNGUARDED, WORKER_NAME, not_sent
+from .worker import DEAF, ORPHANED, Settings, run_worker
+
+_CRASHES = frozenset(
+    -getattr(signal, name)
+    for name in ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGBUS")
+    if hasattr(signal, name)
+)
+
+_GUARD = 'Put the code that iterates under if __name__ == "__main__": workers import the script.'
+
+
+def ending(exitcode: int | None) -> str:
+    """Return how a process ended, as the rest of a sentence."""
+    if exitcode is None:
+        return "closed its channel"
+    if exitcode < 0:
+        return f"was killed by {signal.Signals(-exitcode).name}"
+    if exitcode == UNGUARDED:
+        return "imported the script, which began the loop again"
+    if exitcode == ORPHANED:
+        return "found its channel closed and ended"
+    if exitcode == DEAF:
+        return "could take no message and ended"
+    return f"ended with exit status {exitcode}"
+
+
+def advice(exitcode: int | None, was_up: bool) -> str:
+    """Return what to do about it."""
+    if exitcode == -signal.SIGKILL:
+        return (
+            "If nobody killed it, the system did, for lack of memory: try fewer workers or "
+            "smaller batches."
+        )
+    if exitcode == -signal.SIGBUS:
+        return "A file that it had mapped became shorter, or its disk failed."
+    if exitcode == UNGUARDED:
+        return _GUARD
+    if not was_up:
+        return f"{_GUARD} Its own message is above."
+    if exitcode == DEAF:
+        return "Its own message is above; for lack of memory, try fewer workers."
+    if exitcode in _CRASHES:
+        return (
+            "Compiled code crashed: run with num_workers=0 and python -X faulthandler to see where."
+        )
+    return (
+        "A function or library that it called ended the process by itself (os._exit): run "
+        "with num_workers=0 to see where."
+    )
+
+
+At: TypeAlias = "Callable[[int, int, Any], WorkerStatus]"
+"""What a worker does, of the step and item that it notes and its job."""
+
+
+class Worker:
+    """One process, its channel, and what it is busy with."""
+
+    def __init__(
+        self,
+        number: int,
+        process: Any,
+        channel: connection.Connection,
+        slots: SlotReader,
+        at: At,
+    ) -> None:
+        self.number = number
+        self.process = process
+        self.channel = channel
+        self.jobs: deque[Any] = deque()
+        self.given = 0
+        self.slots = slots
+        self._at = at
+        self._notes: Any = None
+        self._standing: tuple[tuple[int, int, int], float] | None = None
+        self.is_up = False
+        """Whether it has started."""
+        self.is_gone = False
+        """Whether it was found dead."""
+        self.patience = 0.0
+        """Seconds that a message to it may wait."""
+
+    def limit_waits(self, seconds: float) -> None:
+        """Let messages to it and from it wait so long."""
+        self.patience = seconds
+        limit_waits(self.channel, seconds)
+
+    def open(self, data: bytes) -> tuple[Any, int]:
+        """Return a batch that this worker made, and the bytes that it takes."""
+        arrival = self.slots.arrival()
+        batch = unpack(data, arrival)
+        return batch, len(data) + arrival.bytes
+
+    def show_notes(self, fd: int, size: int) -> None:
+        """Look from now on at the memory in which it notes what it is at; closes ``fd``."""
+        try:
+            self._notes = SharedMemory(fd, size).bytes()
+        finally:
+            os.close(fd)
+
+    def busy_with(self) -> WorkerStatus:
+        """Return what it is doing, for messages."""
+        if not self.jobs:
+            return WorkerStatus("nothing to do")
+        step, item = (NOWHERE, NOWHERE) if self._notes is None else read(self._notes)
+        return self._at(step, item, self.jobs[0])
+
+    def overdue(self, now: float) -> WorkerStatus | None:
+        """Return what it has been at for longer than it may; asked from time to time."""
+        if not self.jobs or self._notes is None:
+            self._standing = None
+            return None
+        step, item = read(self._notes)
+        at = (id(self.jobs[0]), step, item)
+        if self._standing is None or self._standing[0] != at:
+            self._standing = at, now
+            return None
+        doing = self._at(step, item, self.jobs[0])
+        return doing if now - self._standing[1] > doing.seconds else None
+
+    def death(self, seconds: float) -> WorkerDied:
+        """Return the error that says how it ended and what it was doing.
+
+        Parameters
+        ----------
+        seconds
+            How long its end may take; a closed channel is seen before it.
+        """
+        self.process.join(timeout_or_none(seconds))
+        doing = self.busy_with()
+        died = WorkerDied(
+            f"worker {self.number} (pid {self.process.pid}) "
+            f"{ending(self.process.exitcode)} while it had {doing.what}",
+            do=advice(self.process.exitcode, self.is_up),
+        )
+        died.at(doing.origin)
+        return died
+
+    def failed_to_start(self) -> bool:
+        """Whether it ended by itself before it was up, as another one in its place would."""
+        code = self.process.exitcode or 0
+        return code == UNGUARDED or (not self.is_up and code >= 0)
+
+    def release(self) -> None:
+        """Close its channel and forget its slots; batches that lie in them stay."""
+        self.channel.close()
+        self.slots.close()
+        self._notes = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What it takes to start a worker, beside what it runs."""
+
+    context: BaseContext
+    """How processes are started."""
+    limits: Limits
+    """How long waits may take."""
+    settings: Settings
+    """What a worker is told."""
+    has_script: bool
+    """Whether the consumer runs a script that workers could import."""
+    budget: SlotBudget
+    """Shared memory of all batches."""
+    share: int
+    """Bytes of it for one worker."""
+    at: At
+    """Says what a worker does."""
+
+    def start(
+        self,
+        number: int,
+        payload: bytes,
+        others: Sequence[Worker],
+        before: SlotReader | None = None,
+    ) -> Worker:
+        """Start a worker.
+
+        Parameters
+        ----------
+        number
+            Which one.
+        payload
+            What it runs, pickled.
+        others
+            Those that run already.
+        before
+            The slots of the one whose place it takes: what still lies there is part of its share.
+        """
+        ours, theirs = self.context.Pipe(duplex=True)
+        # A forked child holds our ends of all channels so far; others are handed nothing.
+        forked = self.context.get_start_method() == "fork"
+        inherited = [*(other.channel for other in others), ours] if forked else []
+        process = self.context.Process(  # type: ignore[attr-defined]
+            target=run_worker,
+            args=(theirs, inherited, payload, self.settings),
+            name=f"{WORKER_NAME}-{number}",
+            daemon=True,
+        )
+        sent = self.settings.torch and self.has_script
+        try:
+            with contextlib.nullcontext() if sent else not_sent(), self._without_interrupts():
+                process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        slots = SlotReader(self.budget, self.share, self.settings.ahead, before=before)
+        worker = Worker(number, process, ours, slots, self.at)
+        # It takes no message before it has started, and a large one waits until it is taken.
+        worker.limit_waits(self.limits.start + self.limits.item)
+        return worker
+
+    def _without_interrupts(self) -> contextlib.AbstractContextManager[None]:
+        """Let a process begin with Ctrl-C blocked; it ignores it before it lets it in."""
+        method = self.context.get_start_method()
+        if method == "fork":
+            return interrupts_later()
+        if sys.platform == "win32":
+            return contextlib.nullcontext()
+        # It sets a mask of its own, and Python 3.11 and 3.12 leave Ctrl-C let in after that.
+        resource_tracker.ensure_running()
+        if method == "spawn":
+            return interrupts_blocked()
+        with interrupts_blocked():
+            forkserver.ensure_running()
+        # The server blocks it for all that it forks. Whoever waits for it may interrupt that: it
+        # imports torch first, for seconds.
+        return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C wait until this block ends; what is forked in it is born with Ctrl-C blocked.
+
+    Python's hooks about a fork print what a signal raises in them, and go on: the program would
+    run on, with a lock of ``logging`` that nobody gives back.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        with interrupts_blocked():
+            yield  # signals are handled elsewhere
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    # Another thread may let it in; this one handles it then.
+    signal.signal(signal.SIGINT, lambda *of_signal: came.append(of_signal))
+    try:
+        with interrupts_blocked():
+            yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
+
+
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in this thread, and so in what it starts, until the block ends.
+
+    A process that is forked has this thread alone, and one that is started keeps its mask.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
