@@ -74,7 +74,7 @@ class Held:
     """Removes it; False where somebody uses it, or the system refuses."""
 
 
-def decoded_held(directory: Path) -> Iterator[Held]:
+def decoded_entries(directory: Path) -> Iterator[Held]:
     """Yield the decoded volumes; those that are being written stay."""
     for path in directory.glob("*"):
         if path.suffix not in (WHOLE, PARTIAL):
@@ -86,7 +86,7 @@ def decoded_held(directory: Path) -> Iterator[Held]:
             yield Held(status.st_atime_ns, status.st_size, remove)
 
 
-def converted_held(directory: Path, keep: str = "") -> Iterator[Held]:
+def converted_entries(directory: Path, keep: str = "") -> Iterator[Held]:
     """Yield the converted volumes, and first what killed processes left of others.
 
     An unfinished conversion goes on where it was, if nobody needs its room. Entry ``keep`` stays.
@@ -313,7 +313,7 @@ class DecodedCache:
     def _make_room(self, size: int) -> bool:
         """Evict the least recently used entries until ``size`` bytes fit; say whether they do."""
         self._remove_orphans()
-        held = [*decoded_held(self.directory), *converted_held(self.directory / CONVERTED)]
+        held = [*decoded_entries(self.directory), *converted_entries(self.directory / CONVERTED)]
         return make_room(held, self.budget - size) + size <= self.budget
 
     def _remove_orphans(self) -> None:

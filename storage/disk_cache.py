@@ -146,13 +146,13 @@ def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
     write_beside(path, content, mode=0o600, synced=synced)
 
 
-def write_kept(path: Path, content: bytes) -> None:
-    """Write a small entry, for :func:`read_kept`; now and then the oldest beside it are removed.
+def write_entry(path: Path, content: bytes) -> None:
+    """Write a small entry, for :func:`read_entry`; now and then the oldest beside it are removed.
 
     Before it, its length and a check sum are written.
     """
     global _until_removal
-    write_whole(path, sealed(content))
+    write_whole(path, with_check_sum(content))
     _until_removal -= 1
     if _until_removal <= 0:
         _until_removal = _BETWEEN_REMOVALS
@@ -177,14 +177,14 @@ def remove_oldest(folder: Path, most: int) -> None:
             used -= size
 
 
-def sealed(content: bytes) -> bytes:
+def with_check_sum(content: bytes) -> bytes:
     """Return an entry: its length and a check sum in a line, and the content after it."""
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     return b"%s %d %s\n%s" % (_MAGIC, len(content), digest.encode(), content)
 
 
-def read_kept(path: Path) -> bytes | None:
-    """Return what :func:`write_kept` wrote; None for what was cut, changed or is not ours."""
+def read_entry(path: Path) -> bytes | None:
+    """Return what :func:`write_entry` wrote; None for what was cut, changed or is not ours."""
     try:
         with open(path, "rb", opener=open_trusted) as file:
             kind, length, digest = file.readline(_LONGEST_LINE).split()
@@ -348,7 +348,7 @@ def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
     size
         Bytes that it must have.
     """
-    noted = read_kept(sums)
+    noted = read_entry(sums)
     if noted is None:
         return False
     with suppress(OSError, ValueError, TypeError, KeyError):
@@ -406,7 +406,7 @@ def _is_unchanged(
 def _note(sums: Path, files: Sums) -> None:
     content = json.dumps({"boot": boot(), "files": files}).encode()
     # Where they are cut the entry is made again; that takes no wait for the disk.
-    write_whole(sums, sealed(content), synced=False)
+    write_whole(sums, with_check_sum(content), synced=False)
 
 
 def _statuses(entry: Path) -> dict[str, os.stat_result]:

@@ -27,7 +27,7 @@ from .remote_answers import (
 )
 from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, health_of, version_of
 from .remote_ranges import RemoteRanges
-from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retried_here
+from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retry_sync
 
 _S3 = ("s3", "s3a")
 # Of HTTP: all of it, and a part.
@@ -97,7 +97,7 @@ def _leave_retries_to_us(system: Any) -> None:
         system.retries = 1  # s3fs counts attempts; ours are enough
 
 
-def listed_by(
+def list_with(
     system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
 ) -> Any:
     """Return what ``glob`` or ``find`` of a file system lists; all attempts have one deadline.
@@ -130,7 +130,7 @@ def listed_by(
         return sync(system.loop, getattr(system, f"_{method}"), path, timeout=limit, **how)
 
     with remote_errors(url, options, "listing"):
-        return retried_here(once, attempts)
+        return retry_sync(once, attempts)
 
 
 class _Folder:
@@ -369,7 +369,7 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
     def _tried(self, key: str, call: Callable[[], Any]) -> Any:
         what = f"reading {self._place(key)}"
         attempts = Attempts(self._retry, what, self._secrets.describe, health=self._health)
-        return retried_here(call, attempts, self._sleep)
+        return retry_sync(call, attempts, self._sleep)
 
 
 def _refuse_odd(status: int, kind: str, content_range: str | None) -> None:

@@ -19,18 +19,18 @@ MOST_REQUESTS = 48
 MOST_BYTES = 96 * 1024**2
 
 
-class Later:
+class RequestPriority:
     """Requests that are sent together and that nobody waits for, until somebody does."""
 
     def __init__(self) -> None:
         self.urgent = False
         self.ended = False
         """Whether nobody will ever wait for them."""
-        self.needs: list[Later] = []
+        self.needs: list[RequestPriority] = []
         """Requests of others whose answers these wait for too."""
 
 
-_Turn = tuple["asyncio.Future[None]", int, "Later | None"]
+_Turn = tuple["asyncio.Future[None]", int, "RequestPriority | None"]
 """Somebody who waits, the bytes of the request, and what it belongs to."""
 
 
@@ -52,7 +52,7 @@ class InFlight:
         self._waiting: deque[_Turn] = deque()
         self._ahead: deque[_Turn] = deque()
 
-    async def enter(self, size: int, *, ahead: Later | None = None) -> None:
+    async def enter(self, size: int, *, ahead: RequestPriority | None = None) -> None:
         """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows.
 
         Parameters
@@ -81,7 +81,7 @@ class InFlight:
                 self.leave(size)
             raise
 
-    def hurry(self, ahead: Later) -> None:
+    def hurry(self, ahead: RequestPriority) -> None:
         """Let requests go before all that nobody waits for: now somebody waits for these."""
         urgent = [ahead, *ahead.needs]
         for each in urgent:

@@ -108,7 +108,7 @@ def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> N
             return
 
 
-def made_once(
+def get_or_make(
     file: Path | None,
     load: Callable[[Path], T | None],
     make: Callable[[], T],

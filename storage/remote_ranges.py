@@ -25,7 +25,7 @@ from ..core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
-from .in_flight import InFlight, Later
+from .in_flight import InFlight, RequestPriority
 from .location import redirect_of, s3_address
 from .ranges import ReadRange, check_document
 from .remote_answers import (
@@ -43,7 +43,7 @@ from .remote_answers import (
     told_of,
 )
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
-from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, retried
+from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, retry_async
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ class RemoteRanges(RemoteObjects):
         self,
         ranges: Sequence[ReadRange],
         *,
-        ahead: Later | None = None,
+        ahead: RequestPriority | None = None,
         whole: int = 0,
         limit: int = 0,
     ) -> list[bytes | None]:
@@ -190,7 +190,7 @@ class RemoteRanges(RemoteObjects):
             # What one of them raised holds this call, which shall not hold what others brought.
             del tasks
 
-    def hurry(self, ahead: Later) -> None:
+    def hurry(self, ahead: RequestPriority) -> None:
         """Let what was asked for ahead go first: somebody waits for it. From any thread."""
         from fsspec.asyn import get_loop
 
@@ -241,7 +241,7 @@ class RemoteRanges(RemoteObjects):
         return found
 
     async def _one(
-        self, wanted: ReadRange, ahead: Later | None, whole: int, limit: int
+        self, wanted: ReadRange, ahead: RequestPriority | None, whole: int, limit: int
     ) -> bytes | None:
         """Return the bytes of one range, of the version that was read before or is expected."""
         key, start, stop = wanted
@@ -395,7 +395,7 @@ class RemoteRanges(RemoteObjects):
         call: Callable[[], Awaitable[T]],
         size: int,
         *,
-        ahead: Later | None = None,
+        ahead: RequestPriority | None = None,
         once: bool = False,
         limited: bool = True,
     ) -> T | Any:
@@ -425,7 +425,7 @@ class RemoteRanges(RemoteObjects):
             what = f"reading {self._place(key)}"
             describe = self._secrets.describe
             attempts = Attempts(self._retry, what, describe, health=self._health, size=size)
-            return await retried(looked_at, attempts, limited=limited, hedges=not once)
+            return await retry_async(looked_at, attempts, limited=limited, hedges=not once)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:

@@ -387,7 +387,7 @@ class Health:
         return now < self._out_until
 
 
-async def retried(
+async def retry_async(
     call: Callable[[], Awaitable[T]],
     attempts: Attempts,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -409,13 +409,13 @@ async def retried(
         Whether one attempt has a limit; where its requests have limits of their own, only those
         after the first one, which end at the deadline.
     hedges
-        Whether each attempt is :func:`hedged`, within its limit.
+        Whether each attempt is :func:`hedge_request`, within its limit.
     """
     while True:
         try:
             async with asyncio.timeout(attempts.rest if hedges or not limited else attempts.limit):
                 if hedges:
-                    return await hedged(call, attempts.health, attempts.limit)
+                    return await hedge_request(call, attempts.health, attempts.limit)
                 found = await call()
             attempts.health.answered()
             return found
@@ -425,7 +425,7 @@ async def retried(
             await sleep(pause)
 
 
-async def hedged(
+async def hedge_request(
     call: Callable[[], Awaitable[T]], health: Health, limit: float = float("inf")
 ) -> T:
     """Return what ``call`` returns, called once more beside itself where that takes long.
@@ -584,7 +584,7 @@ def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) 
     return read()
 
 
-def retried_here(
+def retry_sync(
     call: Callable[[], T], attempts: Attempts, sleep: Callable[[float], None] = time.sleep
 ) -> T:
     """Return what ``call`` returns, trying again in this thread; it cannot be interrupted."""

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from ..core.errors import VolumeReadError
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
-from ..storage.disk_cache import FAILING, cache_directory, read_kept, warn_unused, write_kept
-from ..storage.locks import made_once
+from ..storage.disk_cache import FAILING, cache_directory, read_entry, warn_unused, write_entry
+from ..storage.locks import get_or_make
 from .backend import Backend, ViewBackend
 from .formats.npy import map_npy
 from .header import Header
@@ -72,16 +72,16 @@ class ArrayBackend(ViewBackend):
         self.note()
         small = self._view.nbytes < SMALL_BYTES
         file = None if small else cache_directory() / "digests" / f"{self._token}-{self._kept_of}"
-        return made_once(file, _loaded_digest, lambda: array_key(self._view), _save_digest)
+        return get_or_make(file, _loaded_digest, lambda: array_key(self._view), _save_digest)
 
 
 def _loaded_digest(file: Path) -> str | None:
-    digest = read_kept(file)
+    digest = read_entry(file)
     return digest.decode("ascii", "replace") if digest else None
 
 
 def _save_digest(file: Path, digest: str) -> None:
-    write_kept(file, digest.encode())
+    write_entry(file, digest.encode())
 
 
 class SpilledSource:

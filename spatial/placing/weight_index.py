@@ -22,7 +22,7 @@ from ...core import Grid, Region
 from ...core.errors import PatchSizeError
 from ...core.sample import parse_json
 from ...storage.content import version_key
-from ...storage.disk_cache import read_kept, write_kept
+from ...storage.disk_cache import read_entry, write_entry
 from ..ops.op import may_read
 from .looked_up import cells_of, values_on
 from .patch import GridPatch
@@ -360,7 +360,7 @@ _FIELDS = ("total", "voxels", "places", "is_exact")
 
 def _load(file: Path, shape: Triple) -> SamplingMask | None:
     """Return what another process built, None if there is nothing sound."""
-    kept = read_kept(file)
+    kept = read_entry(file)
     with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError):
         # From memory: NumPy leaves a file open that is no archive.
         with np.load(io.BytesIO(kept or b""), allow_pickle=False) as stored:
@@ -392,4 +392,4 @@ def _save(file: Path, mask: SamplingMask, shape: Triple) -> None:
     everything = np.frombuffer(b"".join(table.packed for table in mask.tables), np.uint8)
     content = io.BytesIO()
     np.savez_compressed(content, told=np.array(json.dumps(told)), packed=everything, counts=counts)
-    write_kept(file, content.getvalue())
+    write_entry(file, content.getvalue())

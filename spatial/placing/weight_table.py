@@ -22,7 +22,7 @@ from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache
 from ...storage.content import content_key, content_key_now
 from ...storage.disk_cache import cache_directory
-from ...storage.locks import made_once
+from ...storage.locks import get_or_make
 from ..ops.op import may_read
 
 Triple = tuple[int, int, int]
@@ -411,7 +411,7 @@ def kept_table(
     volume, key
         As of :func:`kept_file`.
     load, make, save
-        As of :func:`~voxpipe.storage.locks.made_once`.
+        As of :func:`~voxpipe.storage.locks.get_or_make`.
 
     Returns
     -------
@@ -421,7 +421,7 @@ def kept_table(
     if not may_read():
         return None if file is None else load(file)
     content = volume.content_key
-    return made_once(file, load, make, save, unchanged=lambda: content_key_now(volume) == content)
+    return get_or_make(file, load, make, save, unchanged=lambda: content_key_now(volume) == content)
 
 
 def kept_file(volume: Any, key: Sequence[Any]) -> Path | None:

@@ -14,7 +14,7 @@ from voxpipe.core.errors import CorruptVolume, VolumeError
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.lazy import patch_facts
 from voxpipe.storage.content import content_key_now
-from voxpipe.storage.locks import made_once
+from voxpipe.storage.locks import get_or_make
 from voxpipe.volumes import (
     AxisMap,
     Volume,
@@ -375,7 +375,7 @@ def test_one_makes_what_others_wait_for(tmp_path):
     threads = [
         threading.Thread(
             target=lambda: answers.append(
-                made_once(file, load, make, lambda path, text: path.write_text(text))
+                get_or_make(file, load, make, lambda path, text: path.write_text(text))
             )
         )
         for _ in range(3)
@@ -400,7 +400,7 @@ def test_a_lock_that_a_dead_process_left_is_no_obstacle(tmp_path):
     def save(path, text):
         path.write_text(text)
 
-    assert made_once(tmp_path / "a", lambda path: None, lambda: "found", save) == "found"
+    assert get_or_make(tmp_path / "a", lambda path: None, lambda: "found", save) == "found"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -408,7 +408,7 @@ def test_whoever_waits_too_long_makes_its_own(tmp_path):
     """Another one may hang; then the numbers are worked out twice, which is right all the same."""
 
     def twice():
-        return made_once(
+        return get_or_make(
             tmp_path / "a",
             lambda path: None,
             lambda: "found here",
@@ -416,6 +416,6 @@ def test_whoever_waits_too_long_makes_its_own(tmp_path):
             patience=0.0,
         )
 
-    answers = made_once(tmp_path / "a", lambda path: None, twice, lambda path, text: None)
+    answers = get_or_make(tmp_path / "a", lambda path: None, twice, lambda path, text: None)
 
     assert answers == "found here"

@@ -21,8 +21,8 @@ from ...core.errors import VolumeError
 from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key, content_key_now, version_key
-from ...storage.disk_cache import cache_directory, read_kept, write_kept
-from ...storage.locks import made_once
+from ...storage.disk_cache import cache_directory, read_entry, write_entry
+from ...storage.locks import get_or_make
 from ..volume import Volume, at_level, coarser_levels
 from ..voxels import plain
 from .statistics import SLAB_VOXELS, slabs
@@ -100,7 +100,7 @@ def _known_or_computed(volume: Volume, interest: Interest, level: int) -> Region
     if recorded is not None:
         return recorded
     content = volume.content_key
-    return made_once(
+    return get_or_make(
         _file(content, interest, level),
         _load,
         lambda: _computed(volume, interest, level),
@@ -177,7 +177,7 @@ def _known(volume: Volume, interest: Interest, level: int) -> Region | None:
 def _load(file: Path) -> Region | None:
     """Return what another process found, None if there is nothing sound."""
     with suppress(ValueError, TypeError, KeyError):
-        start, stop = parse_json(read_kept(file) or b"")["box"]
+        start, stop = parse_json(read_entry(file) or b"")["box"]
         return Region(tuple(map(int, start)), tuple(map(int, stop)))
     return None
 
@@ -196,7 +196,7 @@ def _recorded(volume: Volume, interest: Interest) -> Region | None:
 
 
 def _save(file: Path, found: Region) -> None:
-    write_kept(file, json.dumps({"box": [found.start, found.stop]}).encode())
+    write_entry(file, json.dumps({"box": [found.start, found.stop]}).encode())
 
 
 def _file(content: str, interest: Interest, level: int) -> Path | None:

@@ -15,8 +15,8 @@ from ...core.errors import VolumeError
 from ...core.histogram import Histogram
 from ...core.lru_cache import LRUCache
 from ...storage.content import content_key_now, version_key
-from ...storage.disk_cache import cache_directory, read_kept, write_kept
-from ...storage.locks import made_once
+from ...storage.disk_cache import cache_directory, read_entry, write_entry
+from ...storage.locks import get_or_make
 from ..volume import Volume
 from .distribution import Distribution
 from .statistics import SLAB_VOXELS, slabs
@@ -92,7 +92,7 @@ def _loaded_or_computed(
 ) -> Histogram:
     both = [v for v in (volume, mask) if v is not None]
     contents = [v.content_key for v in both]
-    return made_once(
+    return get_or_make(
         _file(contents, channels),
         _load,
         lambda: _compute(volume, mask, channels),
@@ -141,7 +141,7 @@ def _stored_type(volume: Volume) -> np.dtype[Any]:
 
 def _load(file: Path) -> Histogram | None:
     """Return what another process computed, None if there is nothing sound."""
-    content = read_kept(file)
+    content = read_entry(file)
     with suppress(ValueError, EOFError):
         read = np.load(io.BytesIO(content or b""), allow_pickle=False)
         if read.ndim == 2 and len(read) == 2 and read.size and read.dtype == np.float64:
@@ -153,4 +153,4 @@ def _save(file: Path, histogram: Histogram) -> None:
     packed = io.BytesIO()
     # Counts are exact in float64.
     np.save(packed, np.stack([histogram.values, histogram.counts.astype(np.float64)]))
-    write_kept(file, packed.getvalue())
+    write_entry(file, packed.getvalue())

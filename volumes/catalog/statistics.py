@@ -23,8 +23,8 @@ from ...core.errors import VolumeError
 from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key_now, version_key
-from ...storage.disk_cache import cache_directory, read_kept, write_kept
-from ...storage.locks import made_once
+from ...storage.disk_cache import cache_directory, read_entry, write_entry
+from ...storage.locks import get_or_make
 from ..volume import Volume
 from .distribution import Distribution
 
@@ -309,7 +309,7 @@ def _file(content: str, kind: str) -> Path:
 
 def _loaded_or_computed(volume: Volume) -> Statistics:
     content = volume.content_key
-    return made_once(
+    return get_or_make(
         _file(content, volume.kind) if content else None,
         _load,
         lambda: _compute(volume),
@@ -401,13 +401,13 @@ def _classes(volume: Volume, distribution: Distribution) -> tuple[tuple[float, i
 def _load(file: Path) -> Statistics | None:
     """Return what another process computed, None if there is nothing sound and complete."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
-        found = Statistics.from_json(parse_json(read_kept(file) or b""))
+        found = Statistics.from_json(parse_json(read_entry(file) or b""))
         return found if found.percentiles else None
     return None
 
 
 def _save(file: Path, statistics: Statistics) -> None:
-    write_kept(file, json.dumps(statistics.to_json()).encode())
+    write_entry(file, json.dumps(statistics.to_json()).encode())
 
 
 def _number_out(value: float) -> float | str:

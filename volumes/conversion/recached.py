@@ -35,8 +35,8 @@ from ...storage.decoded_cache import (
     CONVERTED,
     LOCK_TIMEOUT,
     LOCKS,
-    converted_held,
-    decoded_held,
+    converted_entries,
+    decoded_entries,
     make_room,
     size_of,
 )
@@ -197,9 +197,9 @@ class ConvertedCache:
 
     def _trim(self, keep: str) -> None:
         """Remove the least recently used entries that nobody reads, until the budget is met."""
-        held = list(converted_held(self.directory, keep))
+        held = list(converted_entries(self.directory, keep))
         if self.decoded is not None:
-            held += decoded_held(self.decoded)
+            held += decoded_entries(self.decoded)
         make_room(held, self.budget)
 
 

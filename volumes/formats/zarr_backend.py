@@ -40,7 +40,7 @@ from ...storage.small_object_cache import DOCUMENTS
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunked_array import Cuts, Needed
+from ..chunks.chunked_array import ChunkLayout, Needed
 from ..header import Header, Triple
 from ..scheme import StoreLayout
 from ..voxels import Voxels, plain, refuse_unreadable
@@ -196,7 +196,7 @@ class ZarrBackend(Backend):
         if isinstance(array, ZarrArray):
             chunks = array.needed(wanted, *self._culling(box))
             return Needed(chunks, array.voxels(chunks), array.chunk_bytes)
-        cuts = Cuts(self._layout.stored, tuple(array.chunks))
+        cuts = ChunkLayout(self._layout.stored, tuple(array.chunks))
         chunks = cuts.touched(wanted)
         size = math.prod(array.chunks) * self.disk_dtype.itemsize
         return Needed(chunks, cuts.voxels(chunks), size)
@@ -208,7 +208,7 @@ class ZarrBackend(Backend):
         wanted, array = self._wanted(region, channels), self._array
         if isinstance(array, ZarrArray):
             return array.fetch(wanted, *self._culling(box))
-        needed = Cuts(self._layout.stored, tuple(array.chunks)).touched(wanted)
+        needed = ChunkLayout(self._layout.stored, tuple(array.chunks)).touched(wanted)
         return fetch_chunks(array, map(tuple, needed.tolist()))
 
     def _wanted(self, region: Region, channels: Channels | None) -> Region:
