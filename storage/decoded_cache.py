@@ -34,11 +34,9 @@ from ..core.errors import CacheBusy, CacheTooSmall, VolumeReadError, VoxpipeErro
 from ..core.memory import usable_memory
 from .disk_cache import (
     BUDGET_VARIABLE,
-    CLOSED,
     DIRECTORY_VARIABLE,
     FAILING,
     FULL,
-    NO_LINK,
     SUMS,
     is_sound,
     make_directory,
@@ -47,7 +45,7 @@ from .disk_cache import (
     seal,
     warn_unused,
 )
-from .locks import lock, open_lock, pause
+from .locks import CLOSED, NO_LINK, lock, open_lock, pause
 
 # What the caches on the disk hold, decoded and converted volumes alike, and how room is made.
 #

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
@@ -22,7 +21,6 @@ from ...core import Grid, Region
 from ...core.errors import PatchSizeError
 from ...core.sample import parse_json
 from ...storage.content import version_key
-from ...storage.disk_cache import read_entry, write_entry
 from ..ops.op import may_read
 from .looked_up import cells_of, values_on
 from .patch import GridPatch
@@ -207,9 +205,9 @@ def _known(
         return kept_table(
             volume,
             key,
-            lambda file: _load(file, grid.shape),
+            lambda content: _decoded(content, grid.shape),
             make,
-            lambda file, mask: _save(file, mask, grid.shape),
+            lambda mask: _encoded(mask, grid.shape),
         )
 
     known = (*version_key(volume), inside, *key)
@@ -358,19 +356,18 @@ def _each(label: Label) -> tuple[int, ...]:
 _FIELDS = ("total", "voxels", "places", "is_exact")
 
 
-def _load(file: Path, shape: Triple) -> SamplingMask | None:
+def _decoded(content: bytes, shape: Triple) -> SamplingMask | None:
     """Return what another process built, None if there is nothing sound."""
-    kept = read_entry(file)
-    with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError):
+    with suppress(BadZipFile):
         # From memory: NumPy leaves a file open that is no archive.
-        with np.load(io.BytesIO(kept or b""), allow_pickle=False) as stored:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             told = parse_json(str(stored["told"]))
-            content, counts = stored["packed"].tobytes(), stored["counts"]
+            packed, counts = stored["packed"].tobytes(), stored["counts"]
         ends = np.cumsum([0, *told["sizes"]]).tolist()
-        if told["shape"] != list(shape) or ends[-1] != len(content):
+        if told["shape"] != list(shape) or ends[-1] != len(packed):
             return None
         tables = tuple(
-            WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), packed=content[begin:end])
+            WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), packed=packed[begin:end])
             for fields, begin, end in zip(told["tables"], ends[:-1], ends[1:], strict=True)
         )
         labels = tuple(tuple(one) if isinstance(one, list) else one for one in told["labels"])
@@ -380,7 +377,7 @@ def _load(file: Path, shape: Triple) -> SamplingMask | None:
     return None
 
 
-def _save(file: Path, mask: SamplingMask, shape: Triple) -> None:
+def _encoded(mask: SamplingMask, shape: Triple) -> bytes:
     told = {
         "shape": shape,
         "labels": mask.labels,
@@ -392,4 +389,4 @@ def _save(file: Path, mask: SamplingMask, shape: Triple) -> None:
     everything = np.frombuffer(b"".join(table.packed for table in mask.tables), np.uint8)
     content = io.BytesIO()
     np.savez_compressed(content, told=np.array(json.dumps(told)), packed=everything, counts=counts)
-    write_entry(file, content.getvalue())
+    return content.getvalue()

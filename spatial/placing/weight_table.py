@@ -21,8 +21,7 @@ from ...core import Region
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache
 from ...storage.content import content_key, content_key_now
-from ...storage.disk_cache import cache_directory
-from ...storage.locks import get_or_make
+from ...storage.disk_cache import cache_directory, get_or_make, load_entry
 from ..ops.op import may_read
 
 Triple = tuple[int, int, int]
@@ -400,9 +399,9 @@ def forget_masks() -> None:
 def kept_table(
     volume: Any,
     key: Sequence[Any],
-    load: Callable[[Path], T | None],
+    decode: Callable[[bytes], T | None],
     make: Callable[[], T],
-    save: Callable[[Path, T], None],
+    encode: Callable[[T], bytes],
 ) -> T | None:
     """Return a table of a volume: as it lies on disk, or made by the first process that asks.
 
@@ -410,8 +409,8 @@ def kept_table(
     ----------
     volume, key
         As of :func:`kept_file`.
-    load, make, save
-        As of :func:`~voxpipe.storage.locks.get_or_make`.
+    decode, make, encode
+        As of :func:`~voxpipe.storage.disk_cache.get_or_make`.
 
     Returns
     -------
@@ -419,9 +418,11 @@ def kept_table(
     """
     file = kept_file(volume, key)
     if not may_read():
-        return None if file is None else load(file)
+        return None if file is None else load_entry(file, decode)
     content = volume.content_key
-    return get_or_make(file, load, make, save, unchanged=lambda: content_key_now(volume) == content)
+    return get_or_make(
+        file, decode, make, encode, unchanged=lambda: content_key_now(volume) == content
+    )
 
 
 def kept_file(volume: Any, key: Sequence[Any]) -> Path | None:

@@ -42,7 +42,6 @@ from ...storage.decoded_cache import (
 )
 from ...storage.disk_cache import (
     BUDGET_VARIABLE,
-    CLOSED,
     FAILING,
     SUMS,
     cache_budget,
@@ -53,7 +52,7 @@ from ...storage.disk_cache import (
     seal,
     warn_unused,
 )
-from ...storage.locks import open_lock
+from ...storage.locks import CLOSED, open_lock
 from ...storage.ranges import LocalRanges, ReadRange
 from ..backend import Backend, Channels
 from ..chunks.chunk_cache import CHUNKS
