@@ -221,7 +221,7 @@ def chained_ops() -> list[type]:
     while kinds:
         kind = kinds.pop()
         kinds += kind.__subclasses__()
-        made = kind.__dict__.get("makes")
+        made = kind.__dict__.get("op_class")
         if made is not None and kind.__module__.startswith("voxpipe."):
             found.append(made)
     return sorted(set(found), key=lambda op: op.__name__)

@@ -5,7 +5,7 @@ import re
 
 from checkout import ROOT
 
-PAGE = ROOT / "docs" / "guarantees.md"
+PAGE = ROOT / "tests" / "guarantees.md"
 ROWS = [
     line
     for line in PAGE.read_text("utf-8").splitlines()

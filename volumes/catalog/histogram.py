@@ -11,12 +11,11 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import VolumeError
-from ...core.histogram import Histogram
+from ...core.histogram import Distribution, Histogram
 from ...core.lru_cache import LRUCache
 from ...storage.content import content_key_now, version_key
 from ...storage.disk_cache import cache_directory, get_or_make, load_entry
 from ..volume import Volume
-from .distribution import Distribution
 from .statistics import SLAB_VOXELS, slabs
 
 # An entry takes up to 4 MiB.
@@ -30,7 +29,7 @@ def volume_histogram(
 ) -> Histogram:
     """Return how often each value occurs.
 
-    Counted as :class:`~voxpipe.volumes.catalog.distribution.Distribution` does: exactly for
+    Counted as :class:`~voxpipe.core.histogram.Distribution` does: exactly for
     integers of up to 16 bits and wherever at most 2^18 different numbers occur, else in bins whose
     middle is below 10^-4 of each number as a rule. The first call reads every voxel once, in
     bounded memory; later ones, in this process or for the same content in another, read nothing.
