@@ -16,7 +16,7 @@ from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError, add_location, missing_key_hint
 from ..core.redact import Redacted, origin_of
-from ..core.suggest import colours_hint
+from ..core.suggest import closest, colours_hint
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
