@@ -33,7 +33,7 @@ from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from ..spatial.volume_like import stored_of
 from ..volumes import Volume
-from ..volumes.catalog.bounding_box import Interest, known_box
+from ..volumes.catalog.bounding_box import ForegroundRule, known_box
 from ..volumes.catalog.histogram import has_histogram
 from ..volumes.catalog.statistics import has_statistics
 from .choices import ChoicePipe
@@ -270,7 +270,7 @@ def _passes_of_statistics(
 def _box_is_known(volume: Volume, needs: Any) -> bool:
     if isinstance(needs.above, str):
         return False
-    return known_box(volume, Interest(needs.above, needs.labels), needs.level) is not None
+    return known_box(volume, ForegroundRule(needs.above, needs.labels), needs.level) is not None
 
 
 def _sampling_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:

@@ -21,8 +21,7 @@ from voxpipe.core.errors import (
     VolumeError,
     VolumeReadError,
 )
-from voxpipe.spatial.placing.weight_index import sampling_mask
-from voxpipe.spatial.placing.weight_table import forget_masks
+from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
 from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
 from voxpipe.volumes.catalog import bounding_box as occupied
@@ -75,7 +74,7 @@ def everything(path, folder):
         kept_chain(path, folder / "made"),
         statistics.volume_statistics(volume),
         histogram.volume_histogram(volume).mean,
-        occupied.occupied_box(volume, occupied.Interest(above=4)),
+        occupied.occupied_box(volume, occupied.ForegroundRule(above=4)),
         mask.total(0),
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +20,7 @@ from ...core.errors import VolumeError
 from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key, content_key_now, version_key
-from ...storage.disk_cache import cache_directory, read_kept, write_kept
-from ...storage.locks import made_once
+from ...storage.disk_cache import cache_directory, get_or_make, load_entry
 from ..volume import Volume, at_level, coarser_levels
 from ..voxels import plain
 from .statistics import SLAB_VOXELS, slabs
@@ -34,7 +32,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Interest:
+class ForegroundRule:
     """Which voxels are of interest; a voxel is if one of its channels is."""
 
     above: float | None = None
@@ -47,7 +45,7 @@ class Interest:
 
         Examples
         --------
-        >>> Interest(above=2).of(np.array([1, 2, 3])).tolist()
+        >>> ForegroundRule(above=2).of(np.array([1, 2, 3])).tolist()
         [False, False, True]
         """
         if self.labels:
@@ -62,7 +60,7 @@ class Interest:
         return "voxels other than 0" if self.above is None else f"voxels above {self.above:g}"
 
 
-def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
+def occupied_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Region:
     """Return the smallest box of ``volume`` with all voxels of interest; empty if there are none.
 
     The first call reads the volume once, or less; none of it where its manifest has the box.
@@ -88,34 +86,34 @@ def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
     --------
     >>> array = np.zeros((8, 8, 8))
     >>> array[2:4, 5, 1:7] = 3
-    >>> occupied_box(Volume(array), Interest(above=0))
+    >>> occupied_box(Volume(array), ForegroundRule(above=0))
     Region(2:4, 5:6, 1:7)
     """
     key = (*version_key(volume), interest, level)
     return _REMEMBERED.get_or(key, lambda: _known_or_computed(volume, interest, level))
 
 
-def _known_or_computed(volume: Volume, interest: Interest, level: int) -> Region:
+def _known_or_computed(volume: Volume, interest: ForegroundRule, level: int) -> Region:
     recorded = _recorded(volume, interest)
     if recorded is not None:
         return recorded
     content = volume.content_key
-    return made_once(
+    return get_or_make(
         _file(content, interest, level),
-        _load,
+        _decoded,
         lambda: _computed(volume, interest, level),
-        _save,
+        _encoded,
         unchanged=lambda: content_key_now(volume) == content,
     )
 
 
-def known_box(volume: Volume, interest: Interest, level: int = 0) -> Region | None:
+def known_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Region | None:
     """Return what :func:`occupied_box` does if that is known; reads no voxel."""
     found = _REMEMBERED.get((*version_key(volume), interest, level))
     return _known(volume, interest, level) if found is None else found
 
 
-def _computed(volume: Volume, interest: Interest, level: int) -> Region:
+def _computed(volume: Volume, interest: ForegroundRule, level: int) -> Region:
     number = min(level, len(coarser_levels(volume)) if level else 0)
     if number:
         coarse = occupied_box(at_level(volume, number), interest)
@@ -167,22 +165,19 @@ def _outer_first(regions: Sequence[T]) -> Iterator[T]:
         yield regions[-1 - half] if number % 2 else regions[half]
 
 
-def _known(volume: Volume, interest: Interest, level: int) -> Region | None:
+def _known(volume: Volume, interest: ForegroundRule, level: int) -> Region | None:
     """Return what the manifest or another process found out."""
     recorded = _recorded(volume, interest)
     file = _file(volume.content_key, interest, level) if recorded is None else None
-    return recorded if file is None else _load(file)
+    return recorded if file is None else load_entry(file, _decoded)
 
 
-def _load(file: Path) -> Region | None:
-    """Return what another process found, None if there is nothing sound."""
-    with suppress(ValueError, TypeError, KeyError):
-        start, stop = parse_json(read_kept(file) or b"")["box"]
-        return Region(tuple(map(int, start)), tuple(map(int, stop)))
-    return None
+def _decoded(content: bytes) -> Region:
+    start, stop = parse_json(content)["box"]
+    return Region(tuple(map(int, start)), tuple(map(int, stop)))
 
 
-def _recorded(volume: Volume, interest: Interest) -> Region | None:
+def _recorded(volume: Volume, interest: ForegroundRule) -> Region | None:
     """Return the box around those classes of a manifest that are of interest; None without."""
     boxes = getattr(volume.recorded_statistics, "boxes", ())
     if not boxes:
@@ -195,11 +190,11 @@ def _recorded(volume: Volume, interest: Interest) -> Region | None:
     return Region(tuple(low), tuple(high))
 
 
-def _save(file: Path, found: Region) -> None:
-    write_kept(file, json.dumps({"box": [found.start, found.stop]}).encode())
+def _encoded(found: Region) -> bytes:
+    return json.dumps({"box": [found.start, found.stop]}).encode()
 
 
-def _file(content: str, interest: Interest, level: int) -> Path | None:
+def _file(content: str, interest: ForegroundRule, level: int) -> Path | None:
     if not content:
         return None
     name = content_key(content, (_VERSION, interest.above, interest.labels, level))
