@@ -20,7 +20,7 @@ from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
-from ..storage.ranges import Table, using_joinings
+from ..storage.ranges import Table, using_coalesce_policies
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from .global_generators import mapped, plain_items, proof_that_nothing_draws
@@ -287,7 +287,7 @@ def _batches(
         for job, fetched in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
             threads = with_threads(work.hints.threads)
-            with using_joinings(work.joinings), closing(fetched), threads:
+            with using_coalesce_policies(work.joinings), closing(fetched), threads:
                 made = source.run(job, seed, epoch)
             if isinstance(made, Outcome):
                 made = replace(made, batch=as_tensors(made.batch))
@@ -359,7 +359,7 @@ def _next(planned: Iterator[Job], joinings: Table) -> _Begun:
         job = next(planned, None)
     except Exception as error:  # told when its turn comes
         return _Begun(None, [], error)
-    with using_joinings(joinings):
+    with using_coalesce_policies(joinings):
         return _Begun(job, tickets_of(job))
 
 
