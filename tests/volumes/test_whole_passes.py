@@ -243,7 +243,7 @@ def test_a_level_of_a_store_has_a_name_of_its_own(tmp_path):
     assert len({Volume(opened, level=n).content_key for n in (0, 1)}) == 2
 
 
-def test_a_bucket_is_listed_and_not_read_again(tmp_path, monkeypatch):
+def test_a_bucket_is_listed_and_not_read_again(tmp_path, started_clients, monkeypatch):
     """In the next run, its metadata and one listing are asked for; an ETag that differs counts."""
     write(tmp_path / "bucket" / "a.zarr", voxels())
     with S3Server(tmp_path) as server:
