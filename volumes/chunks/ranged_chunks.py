@@ -1,7 +1,7 @@
 """Chunks that are ranges of bytes of named objects: fetched in few requests, then decoded.
 
 The format says where a chunk lies (:class:`ChunkMap`) and how its bytes become numbers
-(:class:`ChunkDecoder`); joining neighbours, and bytes that were asked for ahead, are here.
+(:class:`ChunkDecoder`); coalesce_policy neighbours, and bytes that were asked for ahead, are here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from numpy.typing import NDArray
 
 from ...core.errors import CorruptVolume, VoxpipeError
 from ...storage.decompress import most_between
-from ...storage.in_flight import Later
-from ...storage.ranges import Joined, Joining, LocalRanges, RangeStore, ReadRange, Span, joining
-from ...storage.read_ahead import AheadStore, ReadAhead, Ticket, lean, works_ahead
+from ...storage.in_flight import RequestPriority
+from ...storage.ranges import (
+    CoalescedRanges,
+    CoalescePolicy,
+    LocalRanges,
+    RangeStore,
+    ReadRange,
+    Span,
+    coalesce_policy,
+)
+from ...storage.read_ahead import AheadStore, ReadAhead, Ticket, without_gaps, works_ahead
 from ...storage.retry import DAMAGED, LOOKS
 from ...storage.small_object_cache import SMALL_BYTES
 from ...storage.zip_ranges import ZipRanges
@@ -35,7 +43,7 @@ MOSTLY = 0.5
 """What part of a shard its requests must bring for all of it to be asked for."""
 
 
-def mostly_asked(
+def nearly_whole(
     requests: Sequence[ReadRange], extents: Mapping[str, Span], longest: int
 ) -> list[str]:
     """Return the objects of which all may as well be asked for.
@@ -52,7 +60,7 @@ def mostly_asked(
     Examples
     --------
     >>> asked = [ReadRange("a", 10, 60), ReadRange("b", 10, 20), ReadRange("c", 0, 9)]
-    >>> mostly_asked(asked, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
+    >>> nearly_whole(asked, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
     ['a']
     """
     asked: dict[str, int] = {}
@@ -82,7 +90,7 @@ class _Piece(NamedTuple):
         return self.data[place.start - self.start : (place.stop or 0) - self.start]
 
 
-class Bringing:
+class ChunkFetcher:
     """Brings chunks of one array.
 
     Parameters
@@ -104,7 +112,7 @@ class Bringing:
         store: AheadStore,
         chunk_map: ChunkMap,
         token: str,
-        joined: Joining,
+        joined: CoalescePolicy,
         chunk_bytes: int,
         ahead: ReadAhead,
     ) -> None:
@@ -113,7 +121,7 @@ class Bringing:
         self._joined, self._chunk_bytes = joined, chunk_bytes
 
     async def __call__(
-        self, chunks: Sequence[Index], later: Later
+        self, chunks: Sequence[Index], later: RequestPriority
     ) -> dict[Index, memoryview | None]:
         """Return the stored bytes of chunks; None for one that is not stored.
 
@@ -149,7 +157,9 @@ class Bringing:
         self._ahead.small.keep(self._token, alone)
         return {**found, **came}
 
-    async def _indices(self, requests: Sequence[ReadRange], later: Later) -> list[bytes | None]:
+    async def _indices(
+        self, requests: Sequence[ReadRange], later: RequestPriority
+    ) -> list[bytes | None]:
         """Ask for indices, once for all patches that need them; keep shards that come whole."""
         wide = [_widened(request) for request in requests]
         found = await self._shared(wide, later, stays=False)
@@ -166,22 +176,26 @@ class Bringing:
             for request, widened in zip(requests, wide, strict=True)
         ]
 
-    async def _pieces(self, places: Sequence[ReadRange], later: Later) -> list[memoryview | None]:
+    async def _pieces(
+        self, places: Sequence[ReadRange], later: RequestPriority
+    ) -> list[memoryview | None]:
         """Return the bytes at places, neighbours in one request."""
-        plan = Joined(places, *self._joined)
+        plan = CoalescedRanges(places, *self._joined)
         fetched = await self._store.get_ranges_async(
             plan.requests, ahead=later, whole=self._chunk_bytes
         )
-        return lean(plan.split(fetched))
+        return without_gaps(plan.split(fetched))
 
     async def _whole(
-        self, places: Sequence[ReadRange], extents: Mapping[str, Span], later: Later
+        self, places: Sequence[ReadRange], extents: Mapping[str, Span], later: RequestPriority
     ) -> dict[str, _Piece]:
         """Return the shards that are here, or of which all may as well be asked for."""
         small = self._ahead.small.found(_objects(self._token), [(key,) for key in extents])
         here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
-        plan = Joined([place for place in places if place.object not in here], *self._joined)
-        wanted = mostly_asked(plan.requests, extents, self._joined.longest)
+        plan = CoalescedRanges(
+            [place for place in places if place.object not in here], *self._joined
+        )
+        wanted = nearly_whole(plan.requests, extents, self._joined.longest)
         ranges = {key: ReadRange(key, *span) for key, span in extents.items() if key not in here}
         chosen = [
             place
@@ -194,7 +208,7 @@ class Bringing:
         return here
 
     async def _shared(
-        self, requests: Sequence[ReadRange], later: Later, *, stays: bool
+        self, requests: Sequence[ReadRange], later: RequestPriority, *, stays: bool
     ) -> dict[ReadRange, bytes | None]:
         """Return the answers that there is room for, which others may wait for too."""
         begin = partial(self._ahead.shared.begin, later=later, stays=stays)
@@ -213,7 +227,7 @@ class Bringing:
             # What one of them raised holds this call, which shall not hold what others brought.
             begun.clear()
 
-    async def _ask(self, request: ReadRange, later: Later) -> bytes | None:
+    async def _ask(self, request: ReadRange, later: RequestPriority) -> bytes | None:
         (answer,) = await self._store.get_ranges_async([request], ahead=later)
         return answer
 
@@ -305,7 +319,7 @@ class RangedChunks:
         """Root of the store, without credentials."""
         return self._store.name
 
-    def bring(self, chunks: Sequence[Index]) -> Bytes:
+    def fetch_chunks(self, chunks: Sequence[Index]) -> Bytes:
         """Fetch the stored bytes of chunks, neighbours in one request."""
         data = self._ahead.taken(self._token, chunks)
         absent = [index for index in chunks if index not in data]
@@ -333,10 +347,10 @@ class RangedChunks:
         store = self._store
         if not works_ahead(store):
             return None
-        bring = Bringing(
+        fetch_chunks = ChunkFetcher(
             store, self._map, self._token, self._joining(), self._chunk_bytes, self._ahead
         )
-        return self._ahead.begin(self._token, chunks, lambda _: size, store, bring)
+        return self._ahead.begin(self._token, chunks, lambda _: size, store, fetch_chunks)
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""
@@ -349,7 +363,7 @@ class RangedChunks:
         most = most_between(self._chunk_bytes) if self._chunk_bytes else 0
         if most:
             self._check_sizes(places, most)
-        plan = Joined(places, *self._joining())
+        plan = CoalescedRanges(places, *self._joining())
         return plan.split(stored_bytes(self._store, plan.requests, self._chunk_bytes))
 
     def _check_sizes(self, places: Sequence[ReadRange], most: int) -> None:
@@ -363,10 +377,12 @@ class RangedChunks:
                     do="Copy or write this file again.",
                 )
 
-    def _joining(self) -> Joining:
+    def _joining(self) -> CoalescePolicy:
         """Return which ranges become one request: as the scheme says, or the store."""
         store = self._store
-        return joining(Joining(getattr(store, "gap", 0), getattr(store, "most", 1 << 62)))
+        return coalesce_policy(
+            CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
+        )
 
 
 @dataclass(frozen=True, eq=False)
