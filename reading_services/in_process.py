@@ -24,7 +24,7 @@ from ..storage.ranges import Table, using_coalesce_policies
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from .global_generators import mapped, plain_items, proof_that_nothing_draws
-from .memory_budget import budgets, checked, default_slot_bytes
+from .memory_budget import budgets, count_or_none, default_slot_bytes
 from .place import Place
 from .planner import draws_globally, jobs
 from .rank_part import WHOLE
@@ -132,19 +132,9 @@ class InProcessReadingService:
         prefetch_bytes: int | None = None,
     ) -> None:
         self.prefetch_cnt = validate_int("prefetch_cnt", prefetch_cnt, least=0)
-        self.prefetch_bytes = (
-            None
-            if prefetch_bytes is None
-            else validate_int(
-                "prefetch_bytes",
-                prefetch_bytes,
-                least=0,
-                unit="bytes",
-                do="or None for the default",
-            )
-        )
+        self.prefetch_bytes = count_or_none("prefetch_bytes", prefetch_bytes, least=0)
         self.hooks = checked_hooks(init_fn, reset_fn)
-        self.memory_bytes = checked(memory_bytes)
+        self.memory_bytes = count_or_none("memory_bytes", memory_bytes, least=1)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
         """Return what reading ``work`` may spend, the first choice first.
