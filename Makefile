@@ -21,7 +21,7 @@ PROCESSES ?= logical
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # What an installation depends on; sources of compiled kernels count as soon as there are any.
-BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
+BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
 .PHONY: test test-slow test-faults lint types native sanitize aarch64 demo bench clean

@@ -8,8 +8,10 @@ and a graph with nothing to do comes back as the same object.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
-from ..graph import Pipe, Rewritten, Rule, settle
+from ..datapipes import PerItem
+from ..graph import Pipe, Rewritten, Rule, Traits, find, settle
 
 
 class Adapter:
@@ -32,3 +34,38 @@ class Adapter:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+T = TypeVar("T")
+
+
+class Annotation(PerItem, Generic[T]):
+    """Passes items on as they are; a subclass for each kind of note.
+
+    Parameters
+    ----------
+    parent
+        The graph.
+    note
+        What is said of it.
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
+
+    def __init__(self, parent: Pipe, note: T) -> None:
+        super().__init__(parent)
+        self.note = note
+
+    def instructions(self) -> tuple[()]:
+        """Return nothing: whoever runs the graph reads the note."""
+        return ()
+
+    def apply(self, item: Any) -> Any:
+        """Return the item as it is."""
+        return item
+
+    @classmethod
+    def on(cls, sink: Pipe, default: T) -> T:
+        """Return the note of this kind that is nearest to the sink, or ``default``."""
+        found = find(sink, cls)
+        return found[-1].note if found else default

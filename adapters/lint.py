@@ -14,8 +14,8 @@ from ..graph.cut import split_of
 from .adapter import Adapter
 from .linting import draws, limits, order, places, shares
 from .linting.seen import Seen, after, joined
+from .profile import untimed
 from .scattered import scattered
-from .timed import untimed
 
 # What a disk of 2 GB/s brings in half a second: less is not worth a word.
 MUCH_BYTES = 10**9

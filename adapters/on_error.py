@@ -11,8 +11,7 @@ from ..core.errors import GraphError
 from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, Rewritten, origin_of
 from ..graph.cut import split_of
-from .adapter import Adapter
-from .noted import Noted
+from .adapter import Adapter, Annotation
 
 # A few broken files in a data set are usual; more of them are a missing disk or wrong credentials.
 BUDGET = 10
@@ -102,7 +101,7 @@ class OnError(Adapter):
         return f"OnError({self.policy.action!r}, budget={self.policy.budget})"
 
 
-class Excused(Noted[ErrorPolicy]):
+class Excused(Annotation[ErrorPolicy]):
     """Says to the reading service what may fail."""
 
 

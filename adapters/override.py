@@ -1,14 +1,18 @@
-"""Sample by other policies than the chain asks for, without editing it."""
+"""Adapters that overrule what a chain asks for: how voxels are sampled, whether pipes shuffle."""
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..core.call_site import caller
 from ..core.errors import SampleError
 from ..datapipes.batch_patches import override_rule
 from ..datapipes.sampling import refuse_no_policies
-from ..graph import Rule
+from ..graph import Pipe, Rewritten, Rule, describe, rebuilt
+from ..graph.rewrite import Change
 from ..spatial import Policy
 from .adapter import Adapter
 
@@ -55,3 +59,51 @@ class Override(Adapter):
     def rules(self) -> Sequence[Rule]:
         """Return the one rule."""
         return (override_rule(self.policies, self._origin),)
+
+
+class Shuffle(Adapter):
+    """Enable or disable every pipe that shuffles.
+
+    Parameters
+    ----------
+    enable
+        True: all shuffle; where there is none, one is appended with a warning. False: none does.
+        None: as they are.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> chain = IterableWrapper(range(5)).shuffle()
+    >>> list(Shuffle(False)(chain))
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, enable: bool | None = True) -> None:
+        if enable not in (True, False, None):
+            msg = f"enable is True, False or None, got {enable!r}"
+            raise ValueError(msg)
+        self.enable = enable
+
+    def rewrite(self, pipe: Pipe) -> Rewritten:
+        """Return the graph with all shuffling on or off."""
+        if self.enable is None:
+            return Rewritten(pipe, pipe)
+        changes = []
+
+        def switched(old: Pipe, new: Any) -> Pipe:
+            if hasattr(type(old), "set_shuffle") and hasattr(type(old), "set_seed"):
+                new = copy.copy(new).set_shuffle(shuffle=self.enable)
+                became = f"shuffles: {self.enable}"
+                changes.append(Change("shuffle", describe(old), became=became))
+            return new  # type: ignore[no-any-return]
+
+        sink: Any = rebuilt(pipe, switched)
+        if self.enable and not changes:
+            told = "Shuffle found no shuffle() in the graph and appends one: batches are shuffled"
+            warnings.warn(f"{told}; put .shuffle() where it belongs", stacklevel=3)
+            sink = sink.shuffle()
+            changes.append(Change("shuffle", describe(pipe), became=describe(sink)))
+        return Rewritten(pipe, sink if changes else pipe, tuple(changes))
+
+    def __repr__(self) -> str:
+        return f"Shuffle({self.enable})"

@@ -21,8 +21,7 @@ from ..graph import (
     origin_of,
     rebuilt,
 )
-from .adapter import Adapter
-from .noted import Noted
+from .adapter import Adapter, Annotation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +131,7 @@ class Runtime(Adapter):
         return f"Runtime({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
 
-class Annotated(Noted[Hints]):
+class Annotated(Annotation[Hints]):
     """Says to the reading service with what the graph runs."""
 
 

@@ -11,7 +11,7 @@ from ..datapipes.iter import PatchSampler, ShufflePlans
 from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import Pipe, describe, parents_of, walk
 from ..volumes.scheme import Demand, StoreLayout
-from .timed import untimed
+from .profile import untimed
 
 # What the loader grants itself for decoded chunks where it needs more than usual.
 _MEMORY_PART = 4

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, NoReturn
 
 from ..adapters import Profile
-from ..adapters.timed import untimed
+from ..adapters.profile import untimed
 from ..batching import ErrorPolicy, Failure
 from ..core.call_site import WarnOnce
 from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAlike

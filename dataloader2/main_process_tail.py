@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
-from ..adapters.noted import Noted
+from ..adapters.adapter import Annotation
 from ..adapters.timeout import limits_of, thread_seconds
 from ..batching import Outcome
 from ..core import Stream
@@ -57,13 +57,15 @@ def detach_tail(sink: Pipe, service: ReadingService) -> tuple[Pipe, MainProcessT
     end = _end_of(sink, before)
     body = parents_of(end[0])[0] if end else sink
     for pipe in end:
-        if isinstance(pipe, Noted):  # notes are for the service, which reads them off its graph
+        if isinstance(
+            pipe, Annotation
+        ):  # notes are for the service, which reads them off its graph
             body = with_parents(pipe, [body])
     stay = (pipe for pipe in walk(body) if id(pipe) not in before)
     left = next((pipe for pipe in stay if _stays(pipe, before)), None)
     if left is not None and not isinstance(service, InProcessReadingService):
         raise _refused(left, body)
-    pipes = tuple(pipe for pipe in end if not isinstance(pipe, Noted))
+    pipes = tuple(pipe for pipe in end if not isinstance(pipe, Annotation))
     return body, MainProcessTail(pipes, thread_seconds(limits_of(sink)))
 
 

@@ -1,7 +1,6 @@
 """What limits a loader: each part of the making of a batch measured alone, and judged."""
 
-from .ceilings import Subject, diagnose
 from .diagnosis import Diagnosis
-from .extent import BATCHES, SECONDS, Extent
+from .measurement import BATCHES, SECONDS, Extent, Subject, diagnose
 
 __all__ = ["BATCHES", "SECONDS", "Diagnosis", "Extent", "Subject", "diagnose"]

@@ -128,12 +128,12 @@ def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
     old = parents_of(pipe)
     if len(old) == len(parents) and all(a is b for a, b in zip(old, parents, strict=True)):
         return pipe
-    twin = twin_of(pipe)
+    twin = copy_pipe(pipe)
     swap_parents(twin, {id(a): b for a, b in zip(old, parents, strict=True)})
     return twin
 
 
-def twin_of(pipe: Pipe) -> Pipe:
+def copy_pipe(pipe: Pipe) -> Pipe:
     """Return a copy of ``pipe`` alone, on the same parents.
 
     Some of torch's copy only what they need to run, and no line. And the copy has a buffer of its

@@ -14,12 +14,12 @@ from typing import Any
 from ..core.errors import GraphError, NotRemovable
 from .node import (
     Pipe,
+    copy_pipe,
     describe,
     later_pipes,
     origin_of,
     parents_of,
     swap_parents,
-    twin_of,
     with_parents,
 )
 from .walk import readers, walk
@@ -59,7 +59,7 @@ def clone(sink: Pipe) -> Pipe:
 
     The loader works on a clone, so that the user's own objects never change.
     """
-    return rebuilt(sink, lambda old, here: twin_of(old) if here is old else here)
+    return rebuilt(sink, lambda old, here: copy_pipe(old) if here is old else here)
 
 
 # A rule set that still changes a graph after this many sweeps never settles: each

@@ -8,8 +8,9 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ._version import __version__
 from .first_use import at_first_use
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .adapters import (

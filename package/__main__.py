@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import __version__, check_command, convert_command, index_command
-from .beside_output import remark
+from . import __version__
+from .command_arguments import gather_patterns
+from .commands import add_check, add_convert, add_index, remark
 from .core.errors import VoxpipeError
-from .patterns_argument import gather_patterns
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,8 +19,8 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"voxpipe {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (convert_command, index_command, check_command):
-        module.add(commands)
+    for add in (add_convert, add_index, add_check):
+        add(commands)
     return top
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..core.errors import GraphError
 from ..graph import Pipe, describe, parents_of, rebuilt, traits_of, walk
-from ..graph.node import twin_of
+from ..graph.node import copy_pipe
 from ..graph.walk import readers
 
 KEEP, DROP, PAD, WRAP = "keep", "drop", "pad", "wrap"
@@ -141,7 +141,7 @@ def with_own_batches(sink: Pipe, part: Part) -> Pipe:
     gatherer = gathered_by(sink)
     if gatherer is None or traits_of(gatherer).group == 1:
         return sink
-    own: Any = twin_of(gatherer)
+    own: Any = copy_pipe(gatherer)
     own.batch_size = part.size(traits_of(gatherer).group) // part.ranks
     return rebuilt(sink, lambda old, here: own if old is gatherer else here)
 

@@ -21,7 +21,7 @@ from voxpipe.datapipes.access_pattern import measure_access
 from voxpipe.datapipes.cost import cost_of
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
-from voxpipe.diagnosing.reads import reads_of
+from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.graph import clone
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray

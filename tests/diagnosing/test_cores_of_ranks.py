@@ -6,9 +6,8 @@ import torch.distributed as dist
 
 import voxpipe as vp
 from voxpipe.diagnosing import Extent
-from voxpipe.diagnosing.ceilings import Subject, diagnose
-from voxpipe.diagnosing.cores import LAUNCHERS, ranks_beside, share_of
-from voxpipe.diagnosing.diagnosis import STAGES, Facts, judged
+from voxpipe.diagnosing.diagnosis import LAUNCHERS, STAGES, Facts, judged, ranks_beside, share_of
+from voxpipe.diagnosing.measurement import Subject, diagnose
 from voxpipe.reading_services import distributed
 from voxpipe.reading_services.place import Place
 

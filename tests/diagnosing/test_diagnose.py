@@ -15,11 +15,8 @@ from voxpipe.batching.parts import Task, held
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
 from voxpipe.datapipes.tensors import as_tensors
-from voxpipe.diagnosing.ceilings import Subject, diagnose
 from voxpipe.diagnosing.diagnosis import WORKERS_LINE
-from voxpipe.diagnosing.extent import Extent
-from voxpipe.diagnosing.reads import reads_of
-from voxpipe.diagnosing.stage import Stage, Tasks
+from voxpipe.diagnosing.measurement import Extent, Stage, Subject, Tasks, diagnose, reads_of
 from voxpipe.reading_services.place import Place
 from voxpipe.reading_services.planner import jobs
 from voxpipe.reading_services.work import work_of

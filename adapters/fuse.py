@@ -1,4 +1,4 @@
-"""One plan step for many spatial pipes, and voxels straight into the batch."""
+"""Adapters that fuse: spatial pipes into one plan, reads of neighbours into one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,54 @@ from ..datapipes.iter import (
     ValuePipe,
 )
 from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
+from ..spatial import Step
+from ..spatial.ops.op import displaces
+from ..spatial.plans.stages import BY_NUMPY, KERNEL_DISPLACEMENTS
 from .adapter import Adapter
-from .by_numpy import left_to_numpy
-from .timed import Timed
+from .profile import Timed
+
+
+def left_to_numpy(site: Site) -> Refused | None:
+    """Refuse a pipe that displaces voxels after as many others in its plan as the kernel does."""
+    mine = _displacing(site.pipe)
+    names = [*_upstream(site.pipe), *mine]
+    if not mine or len(names) <= KERNEL_DISPLACEMENTS:
+        return None
+    return Refused(f"{', '.join(names)} meet in one plan: {BY_NUMPY}")
+
+
+def _upstream(pipe: Pipe) -> list[str]:
+    """Return the displacing steps upstream in the same plan, the first one first.
+
+    A pipe after which voxels are sampled anew begins a plan, of some volumes at least.
+    """
+    names: list[str] = []
+    while len(parents := parents_of(pipe)) == 1 and not _begins_a_plan(parents[0]):
+        (pipe,) = parents
+        names = [*_displacing(pipe), *names]
+    return names
+
+
+def _displacing(pipe: Pipe) -> list[str]:
+    return [step.stream_name for step in _steps(pipe) if displaces(step.op)]
+
+
+def _steps(pipe: Pipe) -> Sequence[Step]:
+    if isinstance(pipe, ChoicePipe):
+        return () if pipe.adding is None else pipe.adding.steps
+    if isinstance(pipe, FusedSpatial) or (isinstance(pipe, SpatialPipe) and pipe.is_step):
+        return pipe.steps
+    return ()
+
+
+def _begins_a_plan(pipe: Pipe) -> bool:
+    if isinstance(pipe, (Cache, Flush)):
+        return pipe.keys is None
+    if isinstance(pipe, ValuePipe):
+        return not pipe.step.op.commutes
+    change = pipe.change if isinstance(pipe, ChoicePipe) else None
+    return change is not None and not change.step.op.commutes
+
 
 _LOG = logging.getLogger("voxpipe.fusion")
 
@@ -166,4 +211,39 @@ def _straight(pipe: Pipe) -> Pipe:
     twin = copy.copy(pipe)
     assert isinstance(twin, BatchPatches)
     twin.straight = True
+    return twin
+
+
+class FuseReads(Adapter):
+    """Read what patches of the same volume in one batch need together.
+
+    Patches that lie beside or over each other become one read of the block around them, as long as
+    that takes no more chunks than they take one by one, and no more than 64 MiB. It helps where
+    batches hold patches of one region: ``lazy_patch(region=...)``, a grid, ``interleave()``,
+    ``ShuffleSpec.chunk_local``. The batches stay the same. Give it after ``FuseSpatial``: patches
+    that ``realize()`` has read are read already, and the refusal says so.
+
+    Notes
+    -----
+    What stores fetch ahead for jobs that wait is asked for patch by patch all the same; a chunk
+    that several of them touch is fetched once in any case.
+    """
+
+    def rules(self) -> Sequence[Rule]:
+        """Return the rule."""
+        return (Rule("fuse reads", _batch_of_lazy_patches, _joining),)
+
+
+def _batch_of_lazy_patches(site: Site) -> BatchPatches | Refused | None:
+    pipe = site.pipe
+    if not isinstance(pipe, BatchPatches) or pipe.joins:
+        return None
+    if not pipe.straight:
+        return Refused("patches are realized before the batch; give FuseSpatial before FuseReads")
+    return pipe
+
+
+def _joining(pipe: BatchPatches) -> Pipe:
+    twin = copy.copy(pipe)
+    twin.joins = True
     return twin

@@ -1,17 +1,88 @@
-"""Which cases a command is about: a place, or patterns as ``list_cases()`` takes them."""
+"""Arguments that commands share: patterns of volumes, options of stores and readers."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from .beside_output import remark
-from .core.errors import LikelyLabel, SampleError
+from .core.errors import SampleError
+from .storage.location import is_url
+
+_BAD = "is no JSON object, nor a file that holds one"
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Let a command take options of the store."""
+    command.add_argument(
+        "--storage-options",
+        type=_object,
+        default={},
+        metavar="JSON",
+        help="for URLs: storage_options as a JSON object, or a file that holds one, which other "
+        'users of the machine cannot see: \'{"endpoint_url": "https://..."}\' (default: what the '
+        "environment says)",
+    )
+    command.add_argument(
+        "--option",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated",
+    )
+
+
+def add_reader(command: argparse.ArgumentParser) -> None:
+    """Let a command take options of the format, as ``open_volume()`` does."""
+    command.add_argument(
+        "--reader",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of open_volume() for the format, VALUE as above: --reader dataset=ct, "
+        "--reader level=1; may be repeated",
+    )
+
+
+def options_of(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
+    """Return the options of the store; none where no place is a URL."""
+    if not any(map(is_url, places)):
+        return {}
+    return {**arguments.storage_options, **dict(arguments.option)}
+
+
+def of_place(options: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the options for one place: local paths have none."""
+    return dict(options) if is_url(place) else {}
+
+
+# What does not parse is never repeated in a message: it may hold a secret.
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(
+            text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
+        )
+    except (OSError, ValueError):
+        raise argparse.ArgumentTypeError(f"what was given {_BAD}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"what was given {_BAD}")
+    return found
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError("an option is KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
 
 
 def add_patterns(command: argparse.ArgumentParser) -> None:
@@ -70,25 +141,6 @@ def gather_patterns(options: argparse.Namespace, left: Sequence[str]) -> list[st
         return list(left)
     options.patterns += [text for text in left if _is_pattern(text)]
     return [text for text in left if not _is_pattern(text)]
-
-
-@contextmanager
-def labels_told_here() -> Iterator[None]:
-    """Leave out what functions warn of likely labels: :func:`tell_likely_labels` says it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelyLabel)
-        yield
-
-
-def tell_likely_labels(report: Any) -> None:
-    """Print a line for each key that looks like a label and counts as an image."""
-    for key in report.likely_labels:
-        all_of_them = " ".join((*report.labels, *report.likely_labels))
-        others = " ".join(report.labels) or "label"
-        remark(
-            f"{key}: LikelyLabel: it looks like a label, and counts as an image. If it holds "
-            f"classes, give --labels {all_of_them}; if not, --labels {others}."
-        )
 
 
 def _is_pattern(text: str) -> bool:

@@ -7,31 +7,186 @@ the loader's own plans; then the whole is run once for comparison.
 
 from __future__ import annotations
 
+import copy
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Real
 from typing import Any, TypeAlias
 
-from ..adapters.timed import untimed
-from ..batching import Job, Outcome, usable_cores
-from ..batching.parts import Task
-from ..core import Region
+from torch.utils.data import IterDataPipe
+
+from ..adapters.profile import untimed
+from ..batching import Instruction, Job, Outcome, Recipe, usable_cores
+from ..batching.parts import Parts, Task, map_patches
+from ..core import Region, Sample
 from ..core.errors import GraphError
-from ..core.validate import count_text
+from ..core.validate import count_text, validate_int
+from ..datapipes import DataPipe
+from ..datapipes.epoch import may_look_ahead
 from ..datapipes.iter import BatchPatches
-from ..graph import Cut, Pipe, traits_of, walk
+from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
 from ..reading_services import Planned, ReadingService
+from ..reading_services.pipe_runner import PipeRunner
 from ..reading_services.place import Place
 from ..reading_services.planner import jobs
 from ..reading_services.reading_service import close_if_idle
+from ..spatial import LazyPatch
 from ..spatial.lazy.read_plan import ReadPlan
-from .cores import ranks_beside, share_of
-from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
-from .extent import Extent
-from .reads import reads_of
-from .stage import Stage, Tasks
-from .twins import check_source, twin_of
+from ..volumes import Volume
+from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged, ranks_beside, share_of
+
+BATCHES = 8
+"""Batches whose plans are looked at: enough that their mean says something."""
+SECONDS = 1.0
+"""Time for which each part is measured: long against a batch, short for whoever waits."""
+
+Clock: TypeAlias = "Callable[[], float]"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured."""
+
+    batches: int = BATCHES
+    """Different batches."""
+    seconds: float = SECONDS
+    """Time for each part."""
+    clock: Clock = time.perf_counter
+    """Tells the time in seconds."""
+
+    def __post_init__(self) -> None:
+        validate_int("batches", self.batches, least=1)
+        given: Any = self.seconds
+        is_number = isinstance(given, Real) and not isinstance(given, bool)
+        if not is_number or not given > 0:
+            msg = f"each part is measured for some time in seconds, got seconds={given!r}"
+            raise ValueError(msg) if is_number else TypeError(msg)
+
+    def done(self, least: int, most: int | None = None) -> Callable[[int], bool]:
+        """Return what says after ``number`` batches whether these are enough.
+
+        They are when the time is over and ``least`` were made, or when ``most`` were.
+        """
+        started: list[float] = []
+
+        def is_enough(number: int) -> bool:
+            if not started:
+                started.append(self.clock())
+            if most is not None and number >= most:
+                return True
+            return number >= least and self.clock() - started[0] >= self.seconds
+
+        return is_enough
+
+
+def copy_service(service: ReadingService) -> ReadingService:
+    """Return a service of its own, whose workers stay from one measurement to the next.
+
+    Of ranks it is this one: the others need not measure at the same time.
+    """
+    alone = getattr(service, "alone", None)
+    twin: ReadingService = copy.copy(service) if alone is None else alone()
+    if hasattr(twin, "persistent_workers"):
+        twin.persistent_workers = True
+    return twin
+
+
+def check_source(planner: Pipe, *, running: bool) -> None:
+    """Refuse a source that planning ahead would use up or disturb."""
+    for pipe in walk(planner):
+        if not parents_of(pipe) and any(isinstance(v, Iterator) for v in vars(pipe).values()):
+            raise GraphError(
+                f"{describe(pipe)} reads from an iterator, which planning ahead would use up",
+                do="Give it a list, or something that can be iterated again.",
+            )
+    if running and not may_look_ahead(planner):
+        raise GraphError(
+            "an epoch is running, and functions or pipes of yours in the planner cannot run twice "
+            "at a time",
+            do="Call diagnose() before the loop or after it.",
+        )
+
+
+def reads_of(items: Sequence[Any]) -> tuple[ReadPlan, ...]:
+    """Return the reads that the lazy patches among ``items`` need; reads headers only."""
+    every = (
+        t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
+    )
+    patches = [thing for thing in every if isinstance(thing, LazyPatch)]
+    reads = [read for patch in patches for read in patch.reads()]
+    return tuple(r for r in reads if isinstance(r.volume, Volume) and not r.region.is_empty)
+
+
+class Tasks(IterDataPipe[Task]):
+    """Yields tasks, again and again, until ``done(number)`` says that it is enough."""
+
+    traits = Traits()
+
+    def __init__(
+        self, tasks: Sequence[Task], done: Callable[[int], bool], imports: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        self.tasks = list(tasks)
+        self.done = done
+        self.imports = tuple(imports)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks in turn."""
+        number = 0
+        while self.tasks and not self.done(number):
+            yield self.tasks[number % len(self.tasks)]
+            number += 1
+
+
+class Stage(DataPipe):
+    """Does one part of each task; yields what is to be handed over.
+
+    Parameters
+    ----------
+    parent
+        Yields tasks.
+    parts
+        Does them.
+    torch
+        Whether they need torch, because pipes are among what they run.
+    runs_user_code
+        Whether functions of the user's are.
+    """
+
+    def __init__(self, parent: Pipe, parts: Parts, *, torch: bool, runs_user_code: bool) -> None:
+        super().__init__()
+        self.parent = parent
+        self.parts = parts
+        self.torch = torch
+        self.runs_user_code = runs_user_code
+
+    @classmethod
+    def of(cls, work: Planned, seed: int, epoch: int) -> Stage:
+        """Return the stage that does parts of what the realizing part of ``work`` does."""
+        maker: Recipe | PipeRunner = work.recipe or PipeRunner(work.cut)
+        runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
+        parts = Parts(maker, seed, epoch)
+        return cls(
+            work.cut.planner, parts, torch=work.recipe is None, runs_user_code=runs_user_code
+        )
+
+    @property
+    def traits(self) -> Traits:
+        """Takes tasks one by one, and runs the user's functions if there are any."""
+        return Traits(per_item=True, voxels=True, runs_user_code=self.runs_user_code)
+
+    def instructions(self) -> tuple[Instruction, ...] | None:
+        """Return the parts, so that they run in workers like those of the loader."""
+        return None if self.torch else (self.parts,)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the outcome of each task."""
+        for task in self.parent:
+            yield from self.parts([task])
+
 
 # A difference of two times that is smaller than this share of them is noise.
 NOISE = 0.05
@@ -72,7 +227,7 @@ def diagnose(
         The graph cannot be split, so its parts cannot be measured apart; or its source cannot
         be read while an epoch is running; or there is no batch.
     """
-    service = twin_of(subject.service)
+    service = copy_service(subject.service)
     work = service.distribute(untimed(subject.graph))
     if not isinstance(work, Planned):
         raise GraphError(
@@ -238,7 +393,7 @@ class _Measuring:
 
     def _whole(self, last: int, step: Step | None) -> float:
         """Run the loader for a while on what comes next; return batches per second."""
-        service = twin_of(self._subject.service)
+        service = copy_service(self._subject.service)
         batches = self._batches(service, last)
         try:
             # Workers start, import and open; the consumer's first step warms up.
