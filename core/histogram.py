@@ -1,10 +1,22 @@
-"""How often each value occurs: enough for every statistic of a volume, without its voxels."""
+"""How often each value occurs: enough for every statistic of a volume, without its voxels.
+
+A :class:`Distribution` counts piece by piece in bounded memory. Integers of up to 16 bits have a
+counter each. All others become integers that sort as they do (the bits of a float, turned around
+where it is negative), and each that occurs has a counter. Once there are too many, the lowest bit
+of all is dropped and neighbours are joined, as often as needed. So what holds few different numbers
+is counted exactly, whatever its type and range. Where bits were dropped, a number is known to half
+the width of its bin: of an integer, a part in 2^18 of the range; of a float a part of its own size,
+however far away an outlier lies. That is below 10^-4 for float32 as it occurs; if every exponent
+occurred, 0.2 %, and 3 % for float64.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,3 +104,163 @@ def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
     counts = np.concatenate([histogram.counts for histogram in histograms])
     order = np.argsort(values, kind="stable")
     return Histogram(values[order], counts[order])
+
+
+MOST_BINS = 2**18
+"""Counters that are kept, in 4 MiB."""
+# As many counters as a number of this size can have values.
+_DENSE_BYTES = 2
+# Keys this near to each other are counted without sorting, in 32 MiB.
+_MOST_SPAN = 2**22
+
+
+class Distribution:
+    """Counters of the numbers of one type.
+
+    Parameters
+    ----------
+    dtype
+        A real type: integers, floats or booleans.
+    most
+        Counters that are kept, where the type has more than 65536 values.
+
+    Examples
+    --------
+    >>> counted = Distribution(np.dtype(np.int16))
+    >>> counted.add(np.array([3, -1, 3], np.int16))
+    >>> counted.add(np.array([[5]], np.int16))
+    >>> counted.percentiles([0, 50, 100]), counted.is_exact
+    ([-1.0, 3.0, 5.0], True)
+    """
+
+    def __init__(self, dtype: np.dtype[Any], most: int = MOST_BINS) -> None:
+        native = np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("=")
+        self._dtype = native
+        self._unsigned = np.dtype(f"u{native.itemsize}")
+        self._most = most
+        self._dropped = 0
+        self.is_dense = native.itemsize <= _DENSE_BYTES and native.kind in "iu"
+        """Whether each number of the type has a counter from the beginning."""
+        size = 2 ** (8 * native.itemsize) if self.is_dense else 0
+        self._keys = np.arange(size, dtype=np.int64).astype(self._unsigned)
+        self._counts = np.zeros(size, np.int64)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every number has a counter of its own."""
+        return self._dropped == 0
+
+    def add(self, numbers: NDArray[Any]) -> None:
+        """Count the numbers of an array of the type, in any shape and byte order."""
+        keys = self._to_keys(numbers.ravel(order="K"))
+        if self.is_dense:
+            self._counts += np.bincount(keys, minlength=len(self._counts))
+            return
+        before = self._dropped
+        found, counts = _counted(keys >> before)
+        # Before they are merged: of the first piece every number may be another one.
+        self._drop(_bits_to_drop(found, self._most))
+        found, counts = _summed(found >> (self._dropped - before), counts)
+        together = np.concatenate([self._keys, found.astype(self._unsigned)])
+        order = np.argsort(together, kind="stable")
+        counts = np.concatenate([self._counts, counts])[order]
+        self._keys, self._counts = _summed(together[order], counts)
+        self._drop(_bits_to_drop(self._keys, self._most))
+
+    def _drop(self, bits: int) -> None:
+        if bits:
+            self._dropped += bits
+            self._keys, self._counts = _summed(self._keys >> bits, self._counts)
+
+    def table(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the numbers that occur, ascending, in float64, and how often each does.
+
+        Where bits were dropped, the middle of each bin stands for its numbers.
+        """
+        there = self._counts > 0
+        keys, counts = self._keys[there], self._counts[there]
+        middle = (1 << self._dropped) >> 1
+        return self._to_numbers((keys << self._dropped) + self._unsigned.type(middle)), counts
+
+    def percentiles(self, ranks: Sequence[float]) -> list[float]:
+        """Return percentiles, linear between neighbours in rank, as ``numpy.percentile`` does.
+
+        Parameters
+        ----------
+        ranks
+            From 0 to 100.
+        """
+        numbers, counts = self.table()
+        upto = np.cumsum(counts)
+        last = int(upto[-1]) - 1
+        found = []
+        for rank in ranks:
+            place = rank / 100 * last
+            before = min(int(place), last)
+            low, high = (
+                float(numbers[np.searchsorted(upto, at, side="right")])
+                for at in (before, min(before + 1, last))
+            )
+            # Not by their difference, which may be infinite, nor where both are.
+            part = place - before
+            found.append(low if low == high or part == 0 else low * (1 - part) + high * part)
+        return found
+
+    def _to_keys(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return integers without sign that sort as the numbers do."""
+        bits: NDArray[Any] = np.ascontiguousarray(numbers, dtype=self._dtype).view(self._unsigned)
+        if self._dtype.kind == "f":
+            # Of negative floats, the larger bits are the smaller number.
+            bits = np.where(bits & self._sign(), ~bits, bits | self._sign())
+        elif self._dtype.kind == "i":
+            bits = bits ^ self._sign()
+        return bits
+
+    def _to_numbers(self, keys: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the numbers whose keys these are."""
+        sign = self._sign()
+        if self._dtype.kind == "i":
+            keys = keys ^ sign
+        elif self._dtype.kind == "f":
+            keys = np.where(keys & sign, keys ^ sign, ~keys)
+        numbers: NDArray[np.float64] = keys.view(self._dtype).astype(np.float64)
+        return numbers
+
+    def _sign(self) -> Any:
+        return self._unsigned.type(1 << (8 * self._unsigned.itemsize - 1))
+
+
+def _counted(keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the keys that occur, ascending, and how often."""
+    low, high = int(keys.min()), int(keys.max())
+    if high - low < _MOST_SPAN:
+        counts = np.bincount((keys - keys.dtype.type(low)).astype(np.int64))
+        there = np.flatnonzero(counts)
+        return there.astype(keys.dtype) + keys.dtype.type(low), counts[there]
+    # Half the bytes sort in a third of the time.
+    ordered = np.sort(keys.astype(np.uint32) if high < 2**32 else keys)
+    first = _first_of_each(ordered)
+    return ordered[first], np.diff(np.append(first, len(ordered)))
+
+
+def _summed(
+    ordered: NDArray[Any], counts: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Add up the counters of equal keys."""
+    if not len(ordered):
+        return ordered, counts
+    first = _first_of_each(ordered)
+    return ordered[first], np.add.reduceat(counts, first)
+
+
+def _first_of_each(ordered: NDArray[Any]) -> NDArray[np.int64]:
+    first: NDArray[np.int64] = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    return first
+
+
+def _bits_to_drop(ordered: NDArray[Any], most: int) -> int:
+    """Return the fewest low bits without which at most ``most`` different keys are left."""
+    if len(ordered) <= most:
+        return 0
+    bits = range(8 * ordered.dtype.itemsize)
+    return bisect_left(bits, -most, key=lambda n: -len(_first_of_each(ordered >> n)))

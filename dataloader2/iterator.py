@@ -16,7 +16,7 @@ from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..core.locks import ReentrantDeferredLock
 from ..core.validate import validate_int
-from ..datapipes.tensors import with_tensors
+from ..datapipes.tensors import map_tensors
 from ..reading_services import Epoch
 from ..reading_services.reading_service import leave
 from .error import PauseIteration
@@ -82,7 +82,7 @@ class Begun:
         device = self.device
         if device is None:
             return batch
-        return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+        return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class Turn(ReentrantDeferredLock):

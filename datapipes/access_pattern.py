@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core import Sample
-from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
+from ..graph import NoCut, Pipe, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import breaks
@@ -26,7 +26,7 @@ from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
-from .epoch import items_from, may_look_ahead, set_epoch
+from .epoch import copy_for_epoch, items_from, may_look_ahead
 from .patch_sampler import PatchSampler
 from .shuffle_plans import Interleave
 
@@ -93,8 +93,7 @@ def measure_access(
         return AccessPattern(
             unknown="planning ahead would use up the source, or run functions of yours"
         )
-    planner = clone(split.planner)
-    set_epoch(planner, seed, epoch)
+    planner = copy_for_epoch(split.planner, seed, epoch)
     seen: dict[str, list[LazyPatch]] = {}
     left_out: dict[str, str] = {}
     cases: set[int] = set()
@@ -110,14 +109,14 @@ def measure_access(
                     continue
                 cases.add(item.identity[0])
                 for key, patch in patches_of(item).items():
-                    if not isinstance(_stored(patch), Volume):
+                    if not isinstance(_stored_volume(patch), Volume):
                         left_out[key] = _UNKNOWN_STORE.format(patch.volume.name)
                         continue
                     patch.source_region  # noqa: B018  works out the plan, which takes the time
                     seen.setdefault(key, []).append(patch)
-            together = _together(planner, order, split.group)
+            together = _visits_at_once(planner, order, split.group)
             scattered = _scattered(order, together)
-            asked = _asked(seen, planner, split.group, together, scattered)
+            asked = _pattern(seen, planner, split.group, together, scattered)
             unknown = asked.unknown if not left_out or seen else "; ".join(left_out.values())
             return replace(asked, left_out=left_out, unknown=unknown)
     except Exception as error:
@@ -138,12 +137,12 @@ def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[A
             return
 
 
-def _stored(patch: LazyPatch) -> Any:
+def _stored_volume(patch: LazyPatch) -> Any:
     """Return the volume that lies in a file, below what ops made of it, or the copy of that."""
     return read_volume_of(patch)
 
 
-def _together(planner: Pipe, cases: list[int], items: int) -> int:
+def _visits_at_once(planner: Pipe, cases: list[int], items: int) -> int:
     """Return how many visits take turns; 1 where batches hold patches of several."""
     turns = [pipe.visits for pipe in walk(planner) if isinstance(pipe, Interleave)]
     batches = (cases[first : first + items] for first in range(0, len(cases), items))
@@ -167,7 +166,7 @@ def _scattered(cases: list[int], together: int = 1) -> bool:
     return False
 
 
-def _asked(
+def _pattern(
     seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int, together: int, scattered: bool
 ) -> AccessPattern:
     if not seen:
@@ -175,7 +174,7 @@ def _asked(
     every = list(walk(planner))
     count = sum(_length(pipe) for pipe in every if not parents_of(pipe))
     cutting = next((p for p in reversed(every) if isinstance(p, PatchSampler)), None)
-    firsts: dict[str, Any] = {key: _stored(patches[0]) for key, patches in seen.items()}
+    firsts: dict[str, Any] = {key: _stored_volume(patches[0]) for key, patches in seen.items()}
     anew = {key: breaks(patches[0]) for key, patches in seen.items()}
     return AccessPattern(
         layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},

@@ -22,19 +22,21 @@ from .epoch import Seeded
 from .forms import chained
 from .open_volume import OpenVolume, likely_labels
 from .patch_sampler import PatchSampler
-from .points_and_boxes import Moving
-from .sampling import Sampling, asked_in, overriding_keys, refuse_conflict, refuse_no_policies
-from .tensors import applied, as_arrays, as_tensors
+from .points_and_boxes import MovePlaces
+from .sampling import Sampling, overriding_keys, policy_changes, refuse_conflict, refuse_no_policies
+from .tensors import apply_transforms, as_arrays, as_tensors
 
 
 def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None) -> Rule:
     """Return the rule that has volumes opened with these policies, which pipes cannot change."""
     return Rule(
-        "sample by other policies", partial(_opens, policies), partial(_opened, policies, origin)
+        "sample by other policies",
+        partial(_find_other_policies, policies),
+        partial(_with_policies, policies, origin),
     )
 
 
-def _opens(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
+def _find_other_policies(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
     """Find a pipe that opens volumes by other policies."""
     pipe = site.pipe
     if not isinstance(pipe, OpenVolume):
@@ -43,7 +45,7 @@ def _opens(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
     return None if has else pipe
 
 
-def _opened(
+def _with_policies(
     policies: Mapping[str, Policy], origin: CallSite | None, pipe: OpenVolume
 ) -> OpenVolume:
     other = copy.copy(pipe)
@@ -56,7 +58,7 @@ def _opened(
     return other
 
 
-def sampled_by(
+def with_policies(
     policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: CallSite
 ) -> Pipe:
     """Return a chain whose volumes are opened with these policies; the chain itself stays.
@@ -74,7 +76,7 @@ def sampled_by(
         msg = "policies= is for volumes, and no pipe before it opens any"
         raise SampleError(msg, do="Put open_volume() before it.").at(origin)
     if not keys:
-        refuse_conflict(Sampling(tuple(asked_in(policies)), origin), origin, parent)
+        refuse_conflict(Sampling(tuple(policy_changes(policies)), origin), origin, parent)
     return sweep(parent, (override_rule(policies, origin),)).after
 
 
@@ -134,7 +136,7 @@ class BatchPatches(DataPipe):
         override: bool = False,
     ) -> None:
         super().__init__()
-        self.parent = sampled_by(dict(policies or {}), override, parent, self.origin)
+        self.parent = with_policies(dict(policies or {}), override, parent, self.origin)
         try:
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         except PatchSizeError as error:
@@ -145,7 +147,7 @@ class BatchPatches(DataPipe):
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
         self._once = WarnOnce()
-        shares, looking = _oversampled(parent)
+        shares, looking = _oversample_shares(parent)
         # Of the chain as it is written: an adapter that takes realize() away changes no draw.
         self.has_shares = bool(shares) and looking is None
         self._tell_of_shares(shares, looking)
@@ -209,7 +211,7 @@ class BatchPatches(DataPipe):
         return dict(as_tensors(items[0]))
 
 
-def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
+def _oversample_shares(sink: Pipe) -> tuple[list[float], Pipe | None]:
     """Return the shares that patches are drawn with, and a pipe that looks at them before."""
     shares: list[float] = []
     looking: Pipe | None = None
@@ -218,7 +220,10 @@ def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
         after = any(behind[id(parent)] for parent in parents_of(pipe))
         traits = traits_of(pipe)
         if after and (
-            traits.voxels or traits.runs_user_code or not traits.known or isinstance(pipe, Moving)
+            traits.voxels
+            or traits.runs_user_code
+            or not traits.known
+            or isinstance(pipe, MovePlaces)
         ):
             looking = looking or pipe
         if isinstance(pipe, PatchSampler) and pipe.oversample is not None:
@@ -262,4 +267,4 @@ class Realize(PerItem):
 
     def apply(self, item: Any) -> Any:
         """Return the sample with tensors in it."""
-        return applied(self.instructions(), item)
+        return apply_transforms(self.instructions(), item)

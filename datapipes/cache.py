@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..core import CallSite, Sample
-from ..core.errors import GraphError, SampleError, add_location, missing_key_hint
+from ..core.errors import GraphError, SampleError, add_location
 from ..core.memory import usable_memory
 from ..core.redact import Redacted
 from ..core.validate import as_keys, validate_int
@@ -20,7 +20,14 @@ from ..spatial.lazy.virtual_volume import use_tiles_alone
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume, recached
 from ..volumes.conversion.destination import destination_of
-from .datapipe import PerItem, first_cutting, first_drawing, with_progress, wrong_item
+from .datapipe import (
+    PerItem,
+    first_patch_pipe,
+    first_random_pipe,
+    lazy_patches,
+    with_progress,
+    wrong_item,
+)
 from .forms import chained
 
 # Of the memory: decoded chunks, batches, and the model have the rest.
@@ -90,14 +97,14 @@ class Cache(PerItem):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(parent)
-        drawing = first_drawing(parent)
+        drawing = first_random_pipe(parent)
         if drawing is not None:
             raise GraphError(
                 f"{describe(drawing)} is drawn anew in every epoch, so its result cannot be cached",
                 do="Put cache() before it: what comes before cache() is kept, and what comes after "
                 "it is made for every patch.",
             ).at(self.origin)
-        cutting = first_cutting(parent)
+        cutting = first_patch_pipe(parent)
         if cutting is not None:
             raise GraphError(
                 f"{describe(cutting)} cuts patches, and cache() keeps whole volumes",
@@ -119,21 +126,17 @@ class Cache(PerItem):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with patches that begin with what is kept."""
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put cache() after open_volume().")
-        lazy = patches_of(item)
+        lazy = lazy_patches(self, item, self.keys or ())
+        if not lazy:
+            do = "Put it after open_volume() and before realize()."
+            msg = "cache() keeps lazy volumes, and the sample has none"
+            raise SampleError(msg, do=do).at(self.origin, item.case)
         keys = lazy if self.keys is None else self.keys
-        for key in keys or (None,):
-            if key not in lazy:
-                what = "a volume" if key is None else repr(key)
-                msg = f"cache() is to keep {what}, but the sample has {', '.join(lazy) or 'none'}"
-                do = "Put it after open_volume() and before realize(), and name lazy volumes."
-                do = do if key is None or key in item else missing_key_hint(key, do)
-                raise SampleError(msg, do=do).at(self.origin, item.case)
         try:
-            return item.with_data(**{key: lazy[key].with_each(self._kept) for key in keys})
+            kept: Sample = item.with_data(**{k: lazy[k].with_each(self._kept) for k in keys})
         except Exception as error:
             raise add_location(error, self.origin, item.case)  # noqa: B904  the very same error
+        return kept
 
     def _kept(self, patch: LazyPatch) -> LazyPatch:
         where = f"cache at {self.origin}"
@@ -220,20 +223,14 @@ class Flush(PerItem):
         super().__init__(parent)
         self.keys = None if keys is None else as_keys("flush(keys=)", keys)
         # Whole volumes that are the same in every epoch have the bits that a cache() here keeps.
-        self.tiled = first_drawing(parent) is None and first_cutting(parent) is None
+        self.tiled = first_random_pipe(parent) is None and first_patch_pipe(parent) is None
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with patches that start anew."""
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put flush() after open_volume().")
-        lazy = patches_of(item)
+        lazy = lazy_patches(self, item, self.keys or ())
         keys = lazy if self.keys is None else self.keys
-        for key in keys:
-            if key not in lazy:
-                msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
-                do = "Name lazy volumes." if key in item else missing_key_hint(key)
-                raise SampleError(msg, do=do).at(self.origin, item.case)
-        return item.with_data(**{key: lazy[key].with_each(self._flushed) for key in keys})
+        flushed: Sample = item.with_data(**{k: lazy[k].with_each(self._flushed) for k in keys})
+        return flushed
 
     def _flushed(self, patch: LazyPatch) -> LazyPatch:
         # An op that looks at all it is given is given what a patch reads, not the volume.

@@ -33,7 +33,7 @@ from .patch_sampler import PatchSampler
 from .points_and_boxes import MoveBoxes, MovePoints
 from .replay import Replay
 from .shuffle_plans import Interleave, ShufflePlans
-from .spatial import NeedingPipe, SpatialPipe
+from .spatial import DataDependentPipe, SpatialPipe
 from .values import ValuePipe
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy
@@ -142,7 +142,7 @@ class ChainedForms(IterDataPipe[Any]):
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
         """End the fused plan here: spatial pipes that follow interpolate what this one has."""
 
-    def foreground_crop(self, key: str = ..., above: float | str | None = ..., labels: Any = ..., margin: Any = ..., level: int = ..., *, divisible: Any = ..., overhang: bool = ..., otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
+    def foreground_crop(self, key: str = ..., above: float | str | None = ..., labels: Any = ..., margin: Any = ..., level: int = ..., *, divisible: Any = ..., overhang: bool = ..., otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> DataDependentPipe:
         """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
 
     def fullsync(self, timeout: float = ...) -> FullSync:
@@ -166,7 +166,7 @@ class ChainedForms(IterDataPipe[Any]):
     def interleave(self, visits: int, each: int = ...) -> Interleave:
         """Let the patches of several visits to volumes take turns, some of each at a time."""
 
-    def label_crop(self, size: Any, key: str = ..., labels: Any = ..., level: int = ..., *, otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
+    def label_crop(self, size: Any, key: str = ..., labels: Any = ..., level: int = ..., *, otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> DataDependentPipe:
         """Keep a box of ``size`` about the middle of the box that labels lie in."""
 
     def lazy_patch(self, size: Any, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Any = ..., region: Any = ..., align: Any = ..., mask: str | Volume | None = ..., min_share: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., otherwise: str = ..., name: str = ...) -> PatchSampler:

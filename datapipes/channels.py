@@ -6,13 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..core import Sample
-from ..core.errors import PatchSizeError, SampleError, add_location, missing_key_hint
+from ..core.errors import PatchSizeError, SampleError, add_location
 from ..core.validate import as_keys
 from ..graph import Pipe
 from ..spatial import LazyPatch
-from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.stack import channel_step, stacked, unstacked
-from .datapipe import PerItem, stream_name, wrong_item
+from .datapipe import PerItem, lazy_patches, stream_name
 from .forms import chained
 
 
@@ -31,20 +30,8 @@ class Regrouped(PerItem):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with other keys in the place of some."""
-        if not isinstance(item, Sample):
-            do = f"Put {type(self).chained}() after open_volume()."
-            raise wrong_item(self, item, "a sample", do)
+        lazy_patches(self, item)  # refuses what is no sample
         return self.regrouped(item)
-
-    def _patch(self, sample: Sample, key: str) -> LazyPatch:
-        lazy = patches_of(sample)
-        if key in lazy:
-            return lazy[key]
-        called, told = type(self).chained, ", ".join(map(repr, lazy)) or "none"
-        msg = f"{called}() speaks of {key!r}, but the sample has {told}"
-        do = "Name lazy volumes: those of open_volume(), before realize()."
-        do = do if key in sample else missing_key_hint(key, do)
-        raise SampleError(msg, do=do).at(self.origin, sample.case)
 
     def _with(
         self, sample: Sample, gone: Collection[str], where: str, new: dict[str, LazyPatch]
@@ -115,7 +102,8 @@ class Stack(Regrouped):
 
     def regrouped(self, sample: Sample) -> Sample:
         """Return the sample with one volume in the place of several."""
-        patches = [self._patch(sample, key) for key in self.keys]
+        lazy = lazy_patches(self, sample, self.keys)
+        patches = [lazy[key] for key in self.keys]
         one = stacked(patches, f"stack at {self.origin}")
         first = next(key for key in sample if key in self.keys)
         return self._with(sample, self.keys, first, {self.name: one})
@@ -163,7 +151,7 @@ class Unstack(Regrouped):
 
     def regrouped(self, sample: Sample) -> Sample:
         """Return the sample with a volume for each channel."""
-        patch = self._patch(sample, self.key)
+        patch = lazy_patches(self, sample, [self.key])[self.key]
         try:
             count = patch.shape[0]
         except Exception as error:

@@ -15,8 +15,8 @@ from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, Some
 from .datapipe import stream_name
 from .op_pipe import OpPipe, tell_mistakes
 from .sampling import Sampling
-from .spatial import Adding, SpatialPipe, sampling_of, stepped
-from .tensors import applied
+from .spatial import AddedSteps, SpatialPipe, add_steps, sampling_of
+from .tensors import apply_transforms
 
 
 class ChoicePipe(OpPipe):
@@ -48,7 +48,7 @@ class ChoicePipe(OpPipe):
         how: dict[str, Any] = {"shared": bool(name)}
         self.adding = None
         if spatial is not None:
-            self.adding = Adding([Step(spatial, stream, self.origin, **how)])
+            self.adding = AddedSteps([Step(spatial, stream, self.origin, **how)])
         self.change = None
         if values is not None:
             named = None if keys is None else as_keys(f"{type(self).chained}(keys=)", keys)
@@ -65,8 +65,8 @@ class ChoicePipe(OpPipe):
     def apply(self, item: Any) -> Any:
         """Return the sample with what was chosen added to its patches."""
         if self.adding is not None:
-            item = stepped(self, item, self.adding, self.sampling)
-        return item if self.change is None else applied((self.change,), item)
+            item = add_steps(self, item, self.adding, self.sampling)
+        return item if self.change is None else apply_transforms((self.change,), item)
 
 
 class OneOfPipe(ChoicePipe, form="one_of", op=OneOf):

@@ -14,7 +14,6 @@ from ..core.errors import VoxpipeError
 from ..graph import (
     NoCut,
     Pipe,
-    clone,
     cut,
     describe,
     explain_graph,
@@ -34,14 +33,14 @@ from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from ..spatial.volume_like import stored_of
 from ..volumes import Volume
-from ..volumes.catalog.bounding_box import Interest, known_box
+from ..volumes.catalog.bounding_box import ForegroundRule, known_box
 from ..volumes.catalog.histogram import has_histogram
 from ..volumes.catalog.statistics import has_statistics
 from .choices import ChoicePipe
 from .datapipe import DataPipe
-from .epoch import may_look_ahead, set_epoch
+from .epoch import copy_for_epoch, may_look_ahead
 from .patch_sampler import PatchSampler
-from .spatial import NeedingPipe
+from .spatial import DataDependentPipe
 from .values import ValuePipe
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
@@ -131,15 +130,13 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     Takes the graph as written: what adapters put in (timers, limits) is not asked to run.
     Reads the headers of the volumes concerned, and no voxel.
     """
-    split = cut(graph)
-    if isinstance(split, NoCut) or not may_look_ahead(split.planner):
+    planner = _planner_of(graph)
+    if planner is None:
         return None
-    # A copy: looking ahead must not disturb an epoch that is running.
-    planner = clone(split.planner)
-    set_epoch(planner, seed, epoch)
     try:
         with without_reading():
-            samples = [patches_of(item) for item in islice(planner, PLANS)]
+            items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
+            samples = [patches_of(item) for item in items]
             cost = _mean([list(patches.values()) for patches in samples if patches])
     except (VoxpipeError, OSError, Warning):
         # What cannot be planned is reported when it is read, with its case and pipe.
@@ -149,11 +146,11 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     first = next(filter(None, samples))
     return replace(
         cost,
-        sampled=_sampled(first),
+        sampled=_sampling_lines(first),
         kernel=_kernel(),
-        unfused=_unfused(first),
-        kept=_kept(first),
-        slow=_slow(samples),
+        unfused=_unfused_lines(first),
+        kept=_kept_lines(first),
+        slow=_slow_lines(samples),
         passes=passes_of(graph, seed, epoch),
     )
 
@@ -164,32 +161,30 @@ def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
     Statistics, boxes of foreground and tables of masks take a pass over each volume, unless a
     manifest or the cache has them, or the voxels are in memory. Reads the headers of one case.
     """
-    split = cut(graph)
-    asking = [pipe for pipe in walk(graph) if _asks_whole(pipe)]
-    if not asking or isinstance(split, NoCut) or not may_look_ahead(split.planner):
+    asking = [pipe for pipe in walk(graph) if _reads_whole(pipe)]
+    planner = _planner_of(graph) if asking else None
+    if planner is None:
         return ()
-    planner = clone(split.planner)
-    set_epoch(planner, seed, epoch)
     try:
         with without_reading():
-            last = _volumes_of(planner)
+            last = _volumes_of(copy_for_epoch(planner, seed, epoch))
             sources = [pipe for pipe in walk(graph) if not parents_of(pipe)]
             volumes = [last] * len(asking)
-            if any(hasattr(pipe, "renamed") for pipe in walk(split.planner)):
-                planned = set(map(id, walk(split.planner)))
-                volumes = [
-                    _volumes_before(p, seed, epoch) if id(p) in planned else last for p in asking
-                ]
+            if any(hasattr(pipe, "renamed") for pipe in walk(planner)):
+                planned = set(map(id, walk(planner)))
+                for n, pipe in enumerate(asking):  # by the names that they have before each
+                    if id(pipe) in planned:
+                        before = copy_for_epoch(parents_of(pipe)[0], seed, epoch)
+                        volumes[n] = _volumes_of(before)
             return tuple(_passes(asking, volumes, sum(map(_count, sources))))
     except (VoxpipeError, OSError, Warning):
         return ()
 
 
-def _volumes_before(pipe: Pipe, seed: int, epoch: int) -> dict[str, Volume]:
-    """Return the volumes of a case as a pipe is given them, by their names there."""
-    before = clone(parents_of(pipe)[0])
-    set_epoch(before, seed, epoch)
-    return _volumes_of(before)
+def _planner_of(graph: Pipe) -> Pipe | None:
+    """Return the part of a graph that plans; None where it cannot be iterated for a look."""
+    split = cut(graph)
+    return None if isinstance(split, NoCut) or not may_look_ahead(split.planner) else split.planner
 
 
 def _volumes_of(planner: Pipe) -> dict[str, Volume]:
@@ -198,12 +193,12 @@ def _volumes_of(planner: Pipe) -> dict[str, Volume]:
     return {key: v for key, v in volumes.items() if isinstance(v, Volume)}
 
 
-def _asks_whole(pipe: Any) -> bool:
+def _reads_whole(pipe: Any) -> bool:
     if isinstance(pipe, PatchSampler):
         return pipe.mask is not None or pipe.weights is not None
     change = _change_of(pipe)
     asks = change is not None and change.step.op.takes_statistics
-    return isinstance(pipe, NeedingPipe) or asks
+    return isinstance(pipe, DataDependentPipe) or asks
 
 
 def _change_of(pipe: Any) -> ApplyValue | None:
@@ -225,7 +220,7 @@ def _passes(
 ) -> Iterator[WholePass]:
     told: set[tuple[str, str]] = set()
     for pipe, given in zip(asking, volumes, strict=True):
-        for key, volume, what, number in _asked_by(pipe, given, count):
+        for key, volume, what, number in _passes_of_pipe(pipe, given, count):
             in_memory = all(p.located is None and p.access == "view" for p in volume.parts)
             if in_memory or (key, what) in told:
                 continue
@@ -236,7 +231,7 @@ def _passes(
             yield WholePass(pipe, key, size, number, remote)
 
 
-def _asked_by(
+def _passes_of_pipe(
     pipe: Any, volumes: Mapping[str, Volume], count: int
 ) -> Iterator[tuple[str, Volume, str, int]]:
     """Yield which volumes a pipe reads as a whole, what for, and how many there are."""
@@ -246,17 +241,17 @@ def _asked_by(
             yield given.name, given, "table", 1
         elif given in volumes:
             yield given, volumes[given], "table", count
-    elif isinstance(pipe, NeedingPipe):
+    elif isinstance(pipe, DataDependentPipe):
         asking: Any = pipe.steps[0].op
         needs = asking.needs
         volume = volumes.get(needs.key)
         if volume is not None and not _box_is_known(volume, needs):
             yield needs.key, volume, f"box {needs}", count
     else:
-        yield from _counted_by(pipe, volumes, count)
+        yield from _passes_of_statistics(pipe, volumes, count)
 
 
-def _counted_by(
+def _passes_of_statistics(
     pipe: Any, volumes: Mapping[str, Volume], count: int
 ) -> Iterator[tuple[str, Volume, str, int]]:
     change: Any = _change_of(pipe)
@@ -275,10 +270,10 @@ def _counted_by(
 def _box_is_known(volume: Volume, needs: Any) -> bool:
     if isinstance(needs.above, str):
         return False
-    return known_box(volume, Interest(needs.above, needs.labels), needs.level) is not None
+    return known_box(volume, ForegroundRule(needs.above, needs.labels), needs.level) is not None
 
 
-def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+def _sampling_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     keys = max(map(len, patches))
     kinds = max(len(patch.kind) for patch in patches.values())
     return tuple(
@@ -286,12 +281,12 @@ def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     )
 
 
-def _unfused(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+def _unfused_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     found = _by_text({key: breaks(patch) for key, patch in patches.items()})
     return tuple(f"not fused: {who} sampled anew after {what}" for what, who in found.items())
 
 
-def _kept(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+def _kept_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     found = _by_text({key: (kept(patch),) for key, patch in patches.items()})
     return tuple(f"kept: {who} made once, {what}" for what, who in found.items() if what)
 
@@ -306,7 +301,7 @@ def _by_text(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return {text: f"{' and '.join(keys)} {verbs[text]}" for text, keys in found.items()}
 
 
-def _slow(samples: list[dict[str, LazyPatch]]) -> tuple[str, ...]:
+def _slow_lines(samples: list[dict[str, LazyPatch]]) -> tuple[str, ...]:
     """Return a line for each set of steps that NumPy does, with the volumes and their number."""
     found: dict[tuple[str, ...], list[str]] = {}
     for patches in samples:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -20,14 +20,22 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..batching import Failure, Instruction
 from ..batching.job import failure_of
-from ..core import CallSite
+from ..core import CallSite, Sample
 from ..core.call_site import CREDENTIALS, call_text, caller
-from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, add_location
+from ..core.errors import (
+    IteratorInvalidated,
+    SampleError,
+    VoxpipeError,
+    add_location,
+    missing_key_hint,
+)
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.verify import branch_mark, stream_names
+from ..spatial import LazyPatch
+from ..spatial.lazy.lazy_patch import patches_of
 from .forms import UnknownForm
 
 # How many items a pipe yields: asked of every pipe of a graph once.
@@ -37,11 +45,11 @@ from .forms import UnknownForm
 # the question is.
 
 _UNKNOWN = (TypeError, NotImplementedError)
-_answered: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
+_known_lengths: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
 _may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
 
 
-class _Asked(IterDataPipe[Any]):
+class _LengthProxy(IterDataPipe[Any]):
     """Stands for a parent of a torch pipe, which asks it for its length and for nothing else."""
 
     def __init__(self, pipe: Pipe) -> None:
@@ -78,19 +86,19 @@ def length(pipe: Any) -> int:
     >>> length(pipe)
     3
     """
-    answered = _answered.get()
+    answered = _known_lengths.get()
     if answered is not None:
-        return _remembered(pipe, answered)
+        return _memoized_length(pipe, answered)
     answered = {}
-    token = _answered.set(answered)
+    token = _known_lengths.set(answered)
     try:
         # Parents first: a chain of hundreds would be too deep to ask from its end.
         for each in walk(pipe) if is_pipe(pipe) else ():
             with contextlib.suppress(Exception):  # nobody may want to know
-                _remembered(each, answered)
-        return _remembered(pipe, answered)
+                _memoized_length(each, answered)
+        return _memoized_length(pipe, answered)
     finally:
-        _answered.reset(token)
+        _known_lengths.reset(token)
 
 
 @contextlib.contextmanager
@@ -108,7 +116,7 @@ def may_open() -> bool:
     return _may_open.get()
 
 
-def _remembered(pipe: Any, answered: dict[int, Any]) -> int:
+def _memoized_length(pipe: Any, answered: dict[int, Any]) -> int:
     if id(pipe) not in answered:
         try:
             answered[id(pipe)] = _own_length(pipe)
@@ -136,7 +144,7 @@ def _settings(pipe: Pipe) -> Any:
     No copy of the pipe: when one of a shuffle goes, it empties the buffer that both have.
     """
     settings: Any = SimpleNamespace(**vars(pipe))
-    swap_parents(settings, {id(parent): _Asked(parent) for parent in parents_of(pipe)})
+    swap_parents(settings, {id(parent): _LengthProxy(parent) for parent in parents_of(pipe)})
     return settings
 
 
@@ -149,33 +157,33 @@ UNPLANNED = -1
 
 
 @dataclass(frozen=True)
-class Excuses:
-    """Which errors are excused, and what was."""
+class ErrorLog:
+    """Errors for which an item is left out, and those that came."""
 
     errors: tuple[type[Exception], ...]
-    noted: list[Failure] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
 
-_EXCUSES: ContextVar[Excuses | None] = ContextVar("excuses", default=None)
+_ERROR_LOG: ContextVar[ErrorLog | None] = ContextVar("_ERROR_LOG", default=None)
 
 
 @contextlib.contextmanager
-def excusing(excuses: Excuses) -> Iterator[None]:
+def log_errors(log: ErrorLog) -> Iterator[None]:
     """Leave out what cannot be planned inside the ``with`` block, and note it."""
-    token = _EXCUSES.set(excuses)
+    token = _ERROR_LOG.set(log)
     try:
         yield
     finally:
-        _EXCUSES.reset(token)
+        _ERROR_LOG.reset(token)
 
 
-def excused(pipe: DataPipe, item: Any, error: Exception) -> bool:
+def note_error(pipe: DataPipe, item: Any, error: Exception) -> bool:
     """Whether ``pipe`` may leave out ``item``, which failed; if so it is noted."""
-    excuses = _EXCUSES.get()
-    if excuses is None or not isinstance(error, excuses.errors):
+    log = _ERROR_LOG.get()
+    if log is None or not isinstance(error, log.errors):
         return False
-    told = add_location(error, pipe.origin, case_of(item))
-    excuses.noted.append(failure_of(told, UNPLANNED, UNPLANNED, item))
+    located = add_location(error, pipe.origin, case_of(item))
+    log.failures.append(failure_of(located, UNPLANNED, UNPLANNED, item))
     return True
 
 
@@ -220,7 +228,7 @@ class DataPipe(_Pipe):
         super().__init_subclass__(**options)
         own = vars(cls).get("__iter__")
         if inspect.isgeneratorfunction(own):
-            cls.__iter__ = _told_of_two(own)  # type: ignore[method-assign]
+            cls.__iter__ = _explain_takeover(own)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> DataPipe:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
@@ -296,7 +304,7 @@ class DataPipe(_Pipe):
         return hook(pipes_only(self))
 
 
-def _told_of_two(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+def _explain_takeover(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
     """Return an ``__iter__`` that says what torch does not: which two pipes read one."""
 
     @functools.wraps(own)
@@ -306,12 +314,12 @@ def _told_of_two(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterato
         except RuntimeError as error:
             if isinstance(error, VoxpipeError) or _TAKEN_OVER not in str(error):
                 raise
-            raise _taken_over(self) from error
+            raise _takeover_error(self) from error
 
     return iterated
 
 
-def _taken_over(pipe: Pipe) -> IteratorInvalidated:
+def _takeover_error(pipe: Pipe) -> IteratorInvalidated:
     """Return the error of a pipe, or one that it reads from, that is gone through twice at once."""
     # Who reads from a pipe is known by nobody; what fails may take the time to look.
     kinds = (IterDataPipe, MapDataPipe)
@@ -322,15 +330,15 @@ def _taken_over(pipe: Pipe) -> IteratorInvalidated:
             for one in every
             if "main_datapipe" not in vars(one) and any(p is read for p in parents_of(one))
         ]
-        both = sorted({(_line(one), _written(one)) for one in reading})
+        both = sorted({(_line(one), _shown(one)) for one in reading})
         if len(reading) > 1:
             return IteratorInvalidated(
-                f"This iterator has been invalidated: {_written(read)} gives each item to one, and "
+                f"This iterator has been invalidated: {_shown(read)} gives each item to one, and "
                 f"is gone through at once by {' and '.join(text for _, text in both)}",
                 do=f"Branch it, one, other = pipe.fork({len(reading)}), and go on from these.",
             )
     return IteratorInvalidated(
-        f"This iterator has been invalidated: {_written(pipe)} was iterated anew meanwhile",
+        f"This iterator has been invalidated: {_shown(pipe)} was iterated anew meanwhile",
         do="Finish one iteration before the next, or branch it: one, other = pipe.fork(2).",
     )
 
@@ -340,7 +348,7 @@ def _line(pipe: Pipe) -> int:
     return origin.line if isinstance(origin, CallSite) else 0
 
 
-def _written(pipe: Pipe) -> str:
+def _shown(pipe: Pipe) -> str:
     origin = vars(pipe).get("origin")
     return f"[{origin}]" if isinstance(origin, CallSite) else f"[.{describe(pipe)}]"
 
@@ -380,7 +388,7 @@ class PerItem(DataPipe):
             try:
                 made = self.apply(item)
             except Exception as error:
-                if not excused(self, item, error):
+                if not note_error(self, item, error):
                     raise
                 continue
             yield made
@@ -444,7 +452,7 @@ def stream_name(parent: Pipe, name: Any, kind: str) -> str:
     return free
 
 
-def first_drawing(sink: Pipe) -> Pipe | None:
+def first_random_pipe(sink: Pipe) -> Pipe | None:
     """Return the first pipe up to ``sink`` that draws something for samples; None if none does.
 
     One with fixed parameters, such as ``spacing(1.0)``, draws nothing, and neither does one that
@@ -458,7 +466,7 @@ def draws(pipe: Any) -> bool:
     return bool(pipe.is_drawn if isinstance(pipe, DataPipe) else stream_names(pipe))
 
 
-def first_cutting(sink: Pipe) -> Pipe | None:
+def first_patch_pipe(sink: Pipe) -> Pipe | None:
     """Return the first pipe up to ``sink`` that cuts patches; None where volumes are whole."""
     return next((pipe for pipe in walk(sink) if getattr(pipe, "cuts_patches", False)), None)
 
@@ -486,6 +494,27 @@ def wrong_item(pipe: DataPipe, item: Any, wanted: str, do: str) -> SampleError:
     error = SampleError(f"{wanted} expected, got {type(item).__name__}", do=do)
     error.at(pipe.origin)
     return error
+
+
+def lazy_patches(pipe: DataPipe, item: Any, keys: Iterable[str] = ()) -> dict[str, LazyPatch]:
+    """Return the lazy patches of a sample by key.
+
+    Raises
+    ------
+    SampleError
+        It is no sample, or has no lazy patch under one of ``keys``.
+    """
+    if not isinstance(item, Sample):
+        raise wrong_item(pipe, item, "a sample", f"Put {pipe.chained}() after open_volume().")
+    lazy: dict[str, LazyPatch] = patches_of(item)
+    for key in keys:
+        if key not in lazy:
+            have = ", ".join(map(repr, lazy)) or "no lazy volume"
+            msg = f"{pipe.chained}() speaks of {key!r}, but the sample has {have}"
+            do = "Name lazy volumes: those of open_volume(), before realize()."
+            do = do if key in item else missing_key_hint(key, do)
+            raise SampleError(msg, do=do).at(pipe.origin, item.case)
+    return lazy
 
 
 def with_progress(

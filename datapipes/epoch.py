@@ -137,13 +137,13 @@ class Shuffling(Drawing):
         return (super().settings(), self._enabled)
 
 
-def in_new_order(rng: random.Random, items: Sequence[Any]) -> list[Any]:
+def shuffled_copy(rng: random.Random, items: Sequence[Any]) -> list[Any]:
     """Return the items in a drawn order; the sequence itself stays as it is."""
     return rng.sample(list(items), len(items))
 
 
 @dataclass(frozen=True)
-class Numbered:
+class SeededCounts:
     """How many pipes of a part of a graph are told by number of an epoch."""
 
     sources: int
@@ -168,7 +168,7 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
     for pipe in every:
         kind = type(pipe)
         absent = vars(pipe).get("stands_for")
-        if isinstance(absent, Numbered):
+        if isinstance(absent, SeededCounts):
             # Those after it have the numbers that they have in the whole graph.
             seen.update(absent.kinds)
             sources += absent.sources
@@ -206,13 +206,13 @@ def _keeps_items(pipe: Any) -> bool:
     return bool(getattr(type(pipe), "keeps_items", False))
 
 
-def numbered(graph: Pipe) -> Numbered:
+def count_seeded(graph: Pipe) -> SeededCounts:
     """Count the pipes of a graph that are told by number of an epoch."""
     every: Any = list(walk(graph))
     begun = [isinstance(pipe, DataPipe) and hasattr(type(pipe), "begin") for pipe in every]
     others = [pipe for pipe, source in zip(every, begun, strict=True) if not source]
     kinds = Counter(type(p).__name__ for p in others if hasattr(type(p), "set_seed"))
-    return Numbered(sum(begun), kinds)
+    return SeededCounts(sum(begun), kinds)
 
 
 def seed_again(graph: Pipe, seed: int) -> None:
@@ -278,6 +278,13 @@ def _is_passed_by(pipe: Pipe) -> bool:
     traits = traits_of(pipe)
     own = isinstance(pipe, DataPipe) and not traits.watches
     return own and traits.per_item and not traits.runs_user_code and len(parents_of(pipe)) == 1
+
+
+def copy_for_epoch(planner: Pipe, seed: int, epoch: int) -> Pipe:
+    """Return a copy that is told an epoch: a look at its items disturbs no epoch that runs."""
+    copy = clone(planner)
+    set_epoch(copy, seed, epoch)
+    return copy
 
 
 def may_look_ahead(planner: Pipe) -> bool:

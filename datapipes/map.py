@@ -20,20 +20,6 @@ if TYPE_CHECKING:
         Zipper,
     )
 
-_HOMES = {
-    "general.map_pipe": (
-        "Batcher",
-        "Concater",
-        "InMemoryCacheHolder",
-        "IterToMapConverter",
-        "MapDataPipe",
-        "Mapper",
-        "SequenceWrapper",
-        "Shuffler",
-        "UnZipper",
-        "Zipper",
-    ),
-}
 __all__ = [
     "Batcher",
     "Concater",
@@ -46,4 +32,4 @@ __all__ = [
     "UnZipper",
     "Zipper",
 ]
-__getattr__, __dir__ = at_first_use(globals(), _HOMES)
+__getattr__, __dir__ = at_first_use(globals(), {"general.map_pipe": tuple(__all__)})

@@ -263,7 +263,7 @@ class OpenVolume(Seeded):
             raise ValueError(msg)
         # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
         self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
-        self._objects_last = _yields_the_same_objects(parent)
+        self._objects_last = _repeats_objects(parent)
         self.policies = dict(policies or {})
         refuse_no_policies(self.policies, self.origin)
         # Where the policies of some keys were given, if not here.
@@ -309,7 +309,7 @@ class OpenVolume(Seeded):
         if missing:
             have = ", ".join(map(repr, sample)) or "nothing"
             msg = f"keys= names {missing[0]!r}, but this sample has {have}"
-            raise SampleError(msg, do=_meant(missing[0], list(sample), "keys")).at(
+            raise SampleError(msg, do=_suggestion(missing[0], list(sample), "keys")).at(
                 self.origin, sample.case
             )
         for key in sample if self.keys is None else keys:
@@ -358,7 +358,7 @@ class OpenVolume(Seeded):
                     continue
                 have = ", ".join(map(repr, keys))
                 msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
-                do = _meant(key, keys, argument)
+                do = _suggestion(key, keys, argument)
                 given_at = self._policies_from if argument == "policies" else {}
                 raise SampleError(msg, do=do).at(given_at.get(key, self.origin), sample.case)
 
@@ -503,7 +503,7 @@ def _stored_masks(volumes: Mapping[str, Volume], sample: Sample) -> dict[str, Vo
     return found
 
 
-def _meant(key: str, keys: Sequence[str], argument: str) -> str:
+def _suggestion(key: str, keys: Sequence[str], argument: str) -> str:
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
     if near:
         return f"Did you mean {near[0]!r}?"
@@ -519,7 +519,7 @@ def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
     return SHARE
 
 
-def _yields_the_same_objects(parent: Pipe) -> bool:
+def _repeats_objects(parent: Pipe) -> bool:
     """Whether every epoch brings the same arrays: given as a list of cases, and only moved since.
 
     What a function, a sequence or a case makes anew each time must not be held.

@@ -32,11 +32,11 @@ from ..spatial import (
 from ..spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
 from ..spatial.placing.weight_index import OTHER, Classes
 from ..volumes import Volume
-from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
+from .datapipe import DataPipe, length_of, note_error, stream_name, with_progress
 from .epoch import count_planned
 from .forms import chained
 from .op_pipe import refuse_unknown_arguments
-from .spatial import Adding, pending_of, stepped, volume_named
+from .spatial import AddedSteps, add_steps, named_volume, pending_of
 
 # Longer than any axis of any volume.
 _LONGEST = 2**31
@@ -264,7 +264,7 @@ class PatchSampler(DataPipe):
             return
         for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
             for n in range(len(patches)) if stays is None else np.flatnonzero(stays).tolist():
-                yield stepped(self, sample, self._adding(patches[n]), ordinal=n)
+                yield add_steps(self, sample, self._adding(patches[n]), ordinal=n)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
         """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
@@ -281,25 +281,27 @@ class PatchSampler(DataPipe):
             try:
                 made = make(sample)
             except Exception as error:
-                if not excused(self, sample, error):
+                if not note_error(self, sample, error):
                     raise add_location(error, self.origin, case_of(sample))  # noqa: B904
                 continue
             yield made
 
     def _visit(
-        self, sample: Any, steps: tuple[Adding, Adding | None] | None
+        self, sample: Any, steps: tuple[AddedSteps, AddedSteps | None] | None
     ) -> Callable[[int], Sample]:
         """Return what makes the patches of one volume, by their ordinals."""
         patch, region = steps or self._steps(*self._ops(sample))
         # The region draws from the case, before there is an ordinal: one for all patches.
-        visit = sample if region is None else stepped(self, sample, region)
-        return lambda ordinal: stepped(self, visit, patch, ordinal=ordinal)
+        visit = sample if region is None else add_steps(self, sample, region)
+        return lambda ordinal: add_steps(self, visit, patch, ordinal=ordinal)
 
-    def _steps(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
+    def _steps(
+        self, patch: SpatialOp, region: SpatialOp | None
+    ) -> tuple[AddedSteps, AddedSteps | None]:
         return self._adding(patch), None if region is None else self._adding(region, 1)
 
-    def _adding(self, op: SpatialOp, stream: int = 0) -> Adding:
-        return Adding([Step(op, self.stream_names[stream], self.origin, shared=self._shared)])
+    def _adding(self, op: SpatialOp, stream: int = 0) -> AddedSteps:
+        return AddedSteps([Step(op, self.stream_names[stream], self.origin, shared=self._shared)])
 
     def _ops(self, sample: Any) -> tuple[MaskedPatch | WeightedPatch, MaskedRegion | None]:
         """Return the ops for one sample: each has a mask or weights of its own."""
@@ -420,7 +422,7 @@ class _Placement:
             return self.op_class(self.size, self.given, self.given.name, **self.settings)
         key = self.given
         kind = "label" if self.op_class is MaskedPatch else "intensity"
-        volume = volume_named(key, sample, self.argument, kind=kind)
+        volume = named_volume(key, sample, self.argument, kind=kind)
         if self.op_class is WeightedPatch:
             refuse_changed(sample[key], "lazy_patch(weights=)", key)
         patch = self.op_class(self.size, volume, key, **self.settings)

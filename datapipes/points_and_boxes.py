@@ -8,25 +8,26 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import CallSite, Sample
+from ..core import Sample
 from ..core.errors import SampleError, missing_key_hint
 from ..core.validate import is_number
 from ..graph import Pipe
 from ..spatial import LazyPatch, SpatialPlan
+from ..spatial.lazy.lazy_patch import patches_of
 from .datapipe import PerItem, wrong_item
 from .forms import chained
 
 Rows = NDArray[np.float64]
 
 
-class Moving(PerItem):
+class MovePlaces(PerItem):
     """A pipe that brings places from the voxels of the stored volume to those of the patch.
 
     A subclass says what its places are, how a plan moves them, and which of them stay.
     """
 
     what: ClassVar[str]
-    """The places, as the user calls them; the chained form is ``move_`` and this."""
+    """The places, as the user calls them."""
     columns: ClassVar[int]
     """Numbers of one place."""
 
@@ -46,14 +47,15 @@ class Moving(PerItem):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with its places moved."""
-        pipe = f"move_{self.what}"
         if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", f"Put {pipe}() before batch_patches().")
-        plan = _moving_with(item, self.of, self.what, self.origin).whole_plan
+            raise wrong_item(
+                self, item, "a sample", f"Put {self.chained}() before batch_patches()."
+            )
+        plan = self._patch(item).whole_plan
         moved: dict[str, Any] = {}
         kept: Any = []
         for key in self.keys:
-            given = _entry(item, key, pipe, self.origin)
+            given = self._entry(item, key)
             try:
                 rows = np.reshape(np.asarray(given, float), (-1, self.columns))
                 found = self.to_output(plan, rows)
@@ -62,8 +64,42 @@ class Moving(PerItem):
                 raise SampleError(msg).at(self.origin, item.case) from None
             found, kept = self.within(found, plan.shape)
             moved[key] = found[kept].tolist()
-        beside = _kept_beside(item, self.with_, list(kept), pipe, self.origin)
+        beside = {key: self._rows_kept(item, key, list(kept)) for key in self.with_}
         return item.with_data(**moved, **beside)
+
+    def _patch(self, sample: Sample) -> LazyPatch:
+        """Return the patch whose plan moves places: that of ``of``, or the first lazy one."""
+        lazy = patches_of(sample)
+        key = next(iter(lazy), None) if self.of is None else self.of
+        if key in lazy:
+            return lazy[key]
+        have = f"the lazy volumes are {', '.join(lazy)}" if lazy else "no volume is lazy"
+        msg = f"{self.what} move with {'one' if key is None else repr(key)}, but {have}"
+        do = f"Put {self.chained}() after open_volume()."
+        if sample.patches:
+            do = f"Put {self.chained}() before realize(): it asks plans, not voxels."
+        raise SampleError(msg, do=do).at(self.origin, sample.case)
+
+    def _entry(self, sample: Sample, key: str) -> Any:
+        """Return what a sample has under ``key``."""
+        if key not in sample:
+            msg = f"{self.chained}() is to move {key!r}, but the sample has {', '.join(sample)}"
+            do = missing_key_hint(key, "Name entries of the case.")
+            raise SampleError(msg, do=do).at(self.origin, sample.case)
+        return sample[key]
+
+    def _rows_kept(self, sample: Sample, key: str, kept: Sequence[bool]) -> list[Any]:
+        """Return an entry that goes with places, without the rows that these have lost."""
+        try:
+            rows = list(self._entry(sample, key))
+        except TypeError:
+            rows = None
+        if rows is None or len(rows) != len(kept):
+            has = "no rows" if rows is None else f"{len(rows)} rows"
+            msg = f"{key!r} goes with {len(kept)} rows that {self.chained}() moves, and has {has}"
+            do = "Give with_= entries of one row for each."
+            raise SampleError(msg, do=do).at(self.origin, sample.case)
+        return [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
 
     def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
         """Return places (N, ``columns``) where ``plan`` moves them."""
@@ -74,73 +110,13 @@ class Moving(PerItem):
         raise NotImplementedError
 
 
-def _moving_with(sample: Any, of: str | None, what: str, origin: CallSite | None) -> LazyPatch:
-    """Return the patch whose plan moves places: the one of key ``of``, or the first lazy one.
-
-    Raises
-    ------
-    SampleError
-        There is none.
-    """
-    lazy = {key: thing for key, thing in sample.items() if isinstance(thing, LazyPatch)}
-    key = next(iter(lazy), None) if of is None else of
-    if key not in lazy:
-        told = f"the lazy volumes are {', '.join(lazy)}" if lazy else "no volume is lazy"
-        msg = f"{what} move with {'one' if key is None else repr(key)}, but {told}"
-        do = f"Put move_{what}() after open_volume()."
-        if sample.patches:
-            do = f"Put move_{what}() before realize(): it asks plans, not voxels."
-        raise SampleError(msg, do=do).at(origin, sample.case)
-    return lazy[key]
-
-
-def _entry(sample: Sample, key: str, pipe: str, origin: CallSite | None) -> Any:
-    """Return what a sample has under ``key``.
-
-    Raises
-    ------
-    SampleError
-        Nothing.
-    """
-    if key not in sample:
-        msg = f"{pipe}() is to move {key!r}, but the sample has {', '.join(sample)}"
-        do = missing_key_hint(key, "Name entries of the case.")
-        raise SampleError(msg, do=do).at(origin, sample.case)
-    return sample[key]
-
-
-def _kept_beside(
-    sample: Sample, keys: Collection[str], kept: Sequence[bool], pipe: str, origin: CallSite | None
-) -> dict[str, list[Any]]:
-    """Return the entries that go with boxes or points, without the rows that these have lost.
-
-    Raises
-    ------
-    SampleError
-        One is missing, or has another number of rows.
-    """
-    found = {}
-    for key in keys:
-        try:
-            rows = list(_entry(sample, key, pipe, origin))
-        except TypeError:
-            rows = None
-        if rows is None or len(rows) != len(kept):
-            has = "no rows" if rows is None else f"{len(rows)} rows"
-            msg = f"{key!r} goes with {len(kept)} rows that {pipe}() moves, and has {has}"
-            do = "Give with_= entries of one row for each."
-            raise SampleError(msg, do=do).at(origin, sample.case)
-        found[key] = [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
-    return found
-
-
 def _names_of(keys: str | Collection[str]) -> tuple[str, ...]:
     """Return one name or several as a tuple."""
     return (keys,) if isinstance(keys, str) else tuple(keys)
 
 
 @chained("move_boxes")
-class MoveBoxes(Moving):
+class MoveBoxes(MovePlaces):
     """Bring boxes from the voxels of the stored volume to those of the patch.
 
     A box is (i, j, k, i, j, k), its lowest and its highest corner; integers are voxel centres. It
@@ -219,7 +195,7 @@ class MoveBoxes(Moving):
 
 
 @chained("move_points")
-class MovePoints(Moving):
+class MovePoints(MovePlaces):
     """Bring points from the voxels of the stored volume to those of the patch.
 
     Integers are voxel centres. It stands after the spatial pipes. No voxel is read.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..core import Sample
-from ..core.errors import SampleError, missing_key_hint
+from ..core.errors import SampleError
 from ..core.validate import as_keys
 from ..graph import Pipe
 from ..spatial import LazyPatch, ResampleTo
-from ..spatial.lazy.lazy_patch import patches_of
-from .datapipe import PerItem, wrong_item
+from .datapipe import PerItem, lazy_patches
 from .spatial import SpatialPipe, sampling_of
 
 
@@ -70,15 +69,8 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         """Return the sample with its volumes on one grid."""
         return super().apply(item) if self.like is None else self._brought(item, self.like)
 
-    def _brought(self, item: Any, like: str) -> Sample:
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put resample_to() after open_volume().")
-        lazy = patches_of(item)
-        for key in (like, *(self.keys or ())):
-            if key not in lazy:
-                msg = f"resample_to() speaks of {key!r}, but the sample has {_words(lazy)}"
-                do = "Name lazy volumes." if key in item else missing_key_hint(key)
-                raise SampleError(msg, do=do).at(self.origin, item.case)
+    def _brought(self, item: Sample, like: str) -> Sample:
+        lazy = lazy_patches(self, item, (like, *(self.keys or ())))
         if any(patch.pending.steps for patch in lazy.values()):
             raise SampleError(
                 f"resample_to({like!r}) comes after a spatial pipe",
@@ -102,7 +94,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
 
         return item.with_data(
             **{
-                key: self.sampling.applied(key, patch).with_each(moved if key in brought else stays)
+                key: self.sampling.apply(key, patch).with_each(moved if key in brought else stays)
                 for key, patch in start.items()
             }
         )
@@ -117,7 +109,3 @@ def _beginning(patch: LazyPatch) -> LazyPatch:
 def _beginning_here(patch: LazyPatch) -> LazyPatch:
     """Return a patch that begins with a volume on the grid to which it was brought already."""
     return _beginning(patch) if patch.pending.moving is None else patch.flushed()
-
-
-def _words(keys: Collection[str]) -> str:
-    return ", ".join(map(repr, keys)) or "no lazy volume"

@@ -98,10 +98,10 @@ class Sampling:
         asked: str = self._of(key, patch).get("padding", patch.policy.padding)
         return asked
 
-    def applied(self, key: str, patch: LazyPatch) -> LazyPatch:
+    def apply(self, key: str, patch: LazyPatch) -> LazyPatch:
         """Return ``patch`` as it is sampled after this pipe."""
         if isinstance(patch, StackedPatch):
-            return patch.with_members([self.applied(key, member) for member in patch.members])
+            return patch.with_members([self.apply(key, member) for member in patch.members])
         if patch.is_fixed:
             return patch
         mine = self._of(key, patch)
@@ -155,7 +155,7 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
         return
     labels = _labels(parent)
     for pipe, flushed, regrouped in _of_one_plan(parent):
-        for other_key, other_field, other in _asked_as_now(pipe, regrouped):
+        for other_key, other_field, other in _renamed_changes(pipe, regrouped):
             for key, field, value in sampling.changes:
                 same = field == other_field and _meets(key, other_key, labels, flushed)
                 if same and value != other:
@@ -167,7 +167,7 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
                     raise PolicyConflict(msg, do=do).at(origin)
 
 
-def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
+def sampling_changes(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
     """Return what a pipe asked for; of ``policies=`` what is not as it is by default."""
     earlier = getattr(pipe, "sampling", None) if hasattr(type(pipe), "sampling") else None
     if isinstance(earlier, Sampling):
@@ -176,10 +176,10 @@ def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
     if not isinstance(policies, Mapping):
         return ()
     overriding = vars(pipe).get("overriding", ())
-    return asked_in({key: one for key, one in policies.items() if key not in overriding})
+    return policy_changes({key: one for key, one in policies.items() if key not in overriding})
 
 
-def asked_in(policies: Mapping[str, Policy]) -> list[tuple[str, str, Any]]:
+def policy_changes(policies: Mapping[str, Policy]) -> list[tuple[str, str, Any]]:
     """Return what of policies by key is not as it is by default."""
     usual = Policy()
     return [
@@ -210,9 +210,9 @@ def overriding_keys(
     return tuple(sorted(policies)) if override else ()
 
 
-def _asked_as_now(pipe: Pipe, regrouped: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
+def _renamed_changes(pipe: Pipe, regrouped: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
     """Yield what a pipe asked for, under the keys that pipes after it have given."""
-    for key, field, value in asked_by(pipe):
+    for key, field, value in sampling_changes(pipe):
         keys = [key]
         for after in reversed(regrouped):
             keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, groupby, islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,13 +16,13 @@ from ..core import Sample, Stream
 from ..core.call_site import caller, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError
 from ..core.validate import validate_int
-from ..graph import NoCut, Pipe, Traits, clone, origin_of, walk
+from ..graph import NoCut, Pipe, Traits, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial import without_reading
 from ..spatial.amounts import is_integer
 from ..spatial.ops.sizes import whole_number
 from .datapipe import DataPipe, length_of, wrong_item
-from .epoch import set_epoch
+from .epoch import copy_for_epoch
 from .forms import chained
 from .patch_sampler import PatchSampler
 
@@ -226,7 +226,7 @@ class ShufflePlans(DataPipe):
         if kind == WINDOWED:
             yield from _windowed(self.parent, self.spec.size, draw)
         elif kind == GLOBAL:
-            yield from _mixed(list(self._visits()), draw)
+            yield from _in_random_order(list(self._visits()), draw)
         elif kind == CHUNK_LOCAL:
             yield from self._local(list(self._visits()), draw)
         elif kind == OWN:
@@ -240,7 +240,7 @@ class ShufflePlans(DataPipe):
         together = max(1, self.spec.size // max(1, visit_bytes(visits[0])))
         order = draw.permutation(len(visits)).tolist()
         for first in range(0, len(order), together):
-            yield from _mixed([visits[n] for n in order[first : first + together]], draw)
+            yield from _in_random_order([visits[n] for n in order[first : first + together]], draw)
 
     def _own(self, visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
         """Yield the patches in the order that a subclass says, having looked at every number."""
@@ -248,7 +248,7 @@ class ShufflePlans(DataPipe):
         cases = [getattr(visit.patch(0), "case", "") for visit in visits]
         numbers = self.spec.order(counts, cases, draw)
         try:
-            yield from _ordered(visits, _each_once(numbers, sum(counts)))
+            yield from _by_number(visits, _each_once(numbers, sum(counts)))
         except _NoOrder as error:
             name = type(self.spec).__name__
             do = "Return every number below sum(counts) once."
@@ -261,13 +261,8 @@ class ShufflePlans(DataPipe):
             for patch in parent.visits():
                 yield Visit(parent.samples_per_volume, patch)
             return
-        held: list[Any] = []
-        for item in parent:
-            if held and _case(held[0]) != _case(item):
-                yield Visit(len(held), held.__getitem__)
-                held = []
-            held.append(item)
-        if held:
+        for _, items in groupby(parent, _case):
+            held = list(items)
             yield Visit(len(held), held.__getitem__)
 
     def __len__(self) -> int:
@@ -295,13 +290,13 @@ def _case(item: Any) -> Any:
     return item.identity[:1] if isinstance(item, Sample) else None
 
 
-def _mixed(visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
+def _in_random_order(visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
     """Yield the patches of some visits in random order."""
     total = sum(visit.count for visit in visits)
-    yield from _ordered(visits, draw.permutation(total).tolist())
+    yield from _by_number(visits, draw.permutation(total).tolist())
 
 
-def _ordered(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
+def _by_number(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
     """Yield the patches of some visits by their numbers."""
     ends = list(accumulate(visit.count for visit in visits))
     for number in numbers:
@@ -421,8 +416,7 @@ def shuffle_report(
     split = split_of(pipe)
     if isinstance(split, NoCut):
         raise GraphError(f"the order is not planned: {split.reason}").at(origin_of(pipe))
-    planner = clone(split.planner)
-    set_epoch(planner, seed, epoch)
+    planner = copy_for_epoch(split.planner, seed, epoch)
     if cache_bytes is None:
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
         local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
@@ -526,7 +520,8 @@ class Interleave(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield every sample of the parent, in turns."""
-        coming = self._visits()
+        # What comes one after another of the same case.
+        coming = (deque(items) for _, items in groupby(self.parent, self._case_of))
         lanes = list(islice(coming, self.visits))
         turn = 0
         while lanes:
@@ -544,18 +539,10 @@ class Interleave(DataPipe):
                     lanes[turn] = following
             turn = (turn + 1) % max(1, len(lanes))
 
-    def _visits(self) -> Iterator[deque[Sample]]:
-        """Yield what comes one after another of the same case."""
-        held: deque[Sample] = deque()
-        for sample in self.parent:
-            if not isinstance(sample, Sample):
-                raise wrong_item(self, sample, "a sample", "Put interleave() after lazy_patch().")
-            if held and held[0].identity[:1] != sample.identity[:1]:
-                yield held
-                held = deque()
-            held.append(sample)
-        if held:
-            yield held
+    def _case_of(self, sample: Any) -> Any:
+        if not isinstance(sample, Sample):
+            raise wrong_item(self, sample, "a sample", "Put interleave() after lazy_patch().")
+        return _case(sample)
 
     def __len__(self) -> int:
         """Return the parent's length; TypeError if that has none."""

@@ -53,7 +53,13 @@ from .channels import Regrouped
 from .datapipe import DataPipe, PerItem, stream_name, wrong_item
 from .op_pipe import OpPipe, tell_mistakes
 from .open_volume import OpenVolume, is_volume
-from .sampling import EVERY_INTENSITY, SAMPLING_ARGUMENTS, Sampling, asked_by, refuse_conflict
+from .sampling import (
+    EVERY_INTENSITY,
+    SAMPLING_ARGUMENTS,
+    Sampling,
+    refuse_conflict,
+    sampling_changes,
+)
 
 # Pipes of torch that pass samples on as they are.
 _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
@@ -91,7 +97,7 @@ def refuse_useless_fill(
         return
     constant = {
         key
-        for changes in (sampling.changes, *map(asked_by, every))
+        for changes in (sampling.changes, *map(sampling_changes, every))
         for key, field, value in changes
         if field == "padding" and value == "constant"
     }
@@ -175,14 +181,14 @@ class SpatialPipe(OpPipe):
         name = arguments.get("name", "")
         self.stream_names = (stream_name(parent, name, self.chained),)
         self.steps = (Step(op, self.stream_names[0], self.origin, shared=bool(name)),)
-        self.adding = Adding(self.steps)
+        self.adding = AddedSteps(self.steps)
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the steps added to its plan."""
-        return stepped(self, item, self.adding, self.sampling)
+        return add_steps(self, item, self.adding, self.sampling)
 
 
-class Adding:
+class AddedSteps:
     """Adds the same steps to the plan of every sample of a pipe.
 
     All samples of a chain carry the same steps up to here, one object; so the joined ones are
@@ -204,13 +210,13 @@ class Adding:
         return after
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Adding, (self.steps,))
+        return (AddedSteps, (self.steps,))
 
 
-def stepped(
+def add_steps(
     pipe: DataPipe,
     sample: Any,
-    adding: Adding,
+    adding: AddedSteps,
     sampling: Sampling | None = None,
     *,
     ordinal: int | None = None,
@@ -228,7 +234,7 @@ def stepped(
             return patch.with_members([following(key, member) for member in patch.members])
         if patch.pending.moving is not None and adding.steps:
             padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
-            return followed(patch, padding, adding.steps, identity)
+            return add_steps_on_other_grid(patch, padding, adding.steps, identity)
         pending = patch.pending
         if id(pending) not in after:
             steps = adding.to(pending.steps, len(identity))
@@ -239,12 +245,12 @@ def stepped(
     if sampling is not None and sampling.changes:
         sampling.refuse_unknown(lazy, sample.case)
         for key, patch in lazy.items():
-            lazy[key] = sampling.applied(key, patch)
+            lazy[key] = sampling.apply(key, patch)
     moved: Sample = sample.moved(lazy, identity)
     return moved
 
 
-def any_moving(sample: Any) -> bool:
+def any_on_other_grid(sample: Any) -> bool:
     """Whether a volume of a sample came from another grid."""
     return isinstance(sample, Sample) and any(
         one.pending.moving is not None
@@ -254,7 +260,7 @@ def any_moving(sample: Any) -> bool:
     )
 
 
-def followed(
+def add_steps_on_other_grid(
     patch: LazyPatch, padding: str, steps: Sequence[Step], identity: tuple[int, ...]
 ) -> LazyPatch:
     """Return a patch of a volume that came from another grid with more steps on its plan.
@@ -297,7 +303,7 @@ def _pending(pipe: DataPipe, sample: Any) -> PendingPlan:
     raise wrong_item(pipe, sample, "a sample with a lazy volume", do)
 
 
-class NeedingPipe(SpatialPipe):
+class DataDependentPipe(SpatialPipe):
     """A pipe that adds an op which asks one volume of the sample, when its plan is worked out."""
 
     is_step = False
@@ -314,11 +320,11 @@ class NeedingPipe(SpatialPipe):
         op: Any = step.op
         try:
             op = self._as_stored(op, item.get(op.needs.key))
-            volume = volume_named(op.needs.key, item, "key")
+            volume = named_volume(op.needs.key, item, "key")
         except VoxpipeError as error:
             raise error.at(self.origin, item.case)  # noqa: B904
         asking = replace(step, op=Answered(op, volume))
-        return stepped(self, item, Adding([asking]), self.sampling)
+        return add_steps(self, item, AddedSteps([asking]), self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
         """Return the op with labels as they are stored.
@@ -335,7 +341,7 @@ class NeedingPipe(SpatialPipe):
                     do="Name labels as remap_labels gives them.",
                 )
             return replace(op, labels=labels)
-        changed = _changed(thing)
+        changed = _first_value_op(thing)
         if changed is not None:
             raise SampleError(
                 f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
@@ -345,7 +351,7 @@ class NeedingPipe(SpatialPipe):
         return op
 
 
-def _changed(thing: Any) -> str | None:
+def _first_value_op(thing: Any) -> str | None:
     """Return in words an op that changes values of a patch, of a member or before a flush."""
     if not isinstance(thing, LazyPatch):
         return None
@@ -353,10 +359,10 @@ def _changed(thing: Any) -> str | None:
         return thing.values[0].op.describe()
     made = made_like(thing.volume)
     below = thing.members or (() if made is None else (made.patch,))
-    return next((found for found in map(_changed, below) if found is not None), None)
+    return next((found for found in map(_first_value_op, below) if found is not None), None)
 
 
-def volume_named(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:
+def named_volume(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:
     """Return the volume that an argument names: a lazy one, or one that is not opened yet.
 
     Raises
@@ -394,7 +400,7 @@ class FusedSpatial(PerItem):
         super().__init__(members[0].parent)
         # Members travel without their parents: those are upstream of this pipe already.
         self.steps = tuple(step for member in members for step in member.steps)
-        self.adding = Adding(self.steps)
+        self.adding = AddedSteps(self.steps)
         self.stream_names = tuple(name for member in members for name in member.stream_names)
         self.calls = tuple(member.describe() for member in members)
         self.samplings = tuple(member.sampling for member in members)
@@ -407,7 +413,7 @@ class FusedSpatial(PerItem):
             return cls([first, second])
         fused = copy.copy(first)
         fused.steps = (*first.steps, *second.steps)
-        fused.adding = Adding(fused.steps)
+        fused.adding = AddedSteps(fused.steps)
         fused.stream_names = (*first.stream_names, *second.stream_names)
         fused.calls = (*first.calls, second.describe())
         fused.samplings = (*first.samplings, second.sampling)
@@ -424,15 +430,15 @@ class FusedSpatial(PerItem):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with all steps added to its plan."""
-        if any_moving(item):  # of which a later member may ask what an earlier one left
+        if any_on_other_grid(item):  # of which a later member may ask what an earlier one left
             for step, sampling in zip(self.steps, self.samplings, strict=True):
-                item = stepped(self, item, Adding((step,)), sampling)
+                item = add_steps(self, item, AddedSteps((step,)), sampling)
             sample: Sample = item
             return sample
-        sample = stepped(self, item, self.adding)
+        sample = add_steps(self, item, self.adding)
         for sampling in self.samplings:
             if sampling.changes:
-                sample = stepped(self, sample, Adding(()), sampling)
+                sample = add_steps(self, sample, AddedSteps(()), sampling)
         return sample
 
 
@@ -470,13 +476,13 @@ class ElasticPipe(SpatialPipe, form="elastic", op=Elastic): ...
 class FlipPipe(SpatialPipe, form="flip", op=Flip): ...
 
 
-class ForegroundCropPipe(NeedingPipe, form="foreground_crop", op=ForegroundCrop): ...
+class ForegroundCropPipe(DataDependentPipe, form="foreground_crop", op=ForegroundCrop): ...
 
 
 class GridDistortionPipe(SpatialPipe, form="grid_distortion", op=GridDistortion): ...
 
 
-class LabelCropPipe(NeedingPipe, form="label_crop", op=LabelCrop): ...
+class LabelCropPipe(DataDependentPipe, form="label_crop", op=LabelCrop): ...
 
 
 class OrientationPipe(SpatialPipe, form="orientation", op=Orientation): ...

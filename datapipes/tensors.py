@@ -19,10 +19,10 @@ from ..core.validate import validate_int
 
 def as_tensors(thing: Any) -> Any:
     """Return a batch or sample with a tensor, of the same memory, for each realized array."""
-    return _changed(thing, _tensor_of)
+    return _map_values(thing, _tensor_of)
 
 
-def applied(instructions: Sequence[Transform], thing: Any) -> Any:
+def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
     """Return what the instructions make of one sample, with tensors in it."""
     items = [as_arrays(thing)]
     for instruction in instructions:
@@ -32,13 +32,13 @@ def applied(instructions: Sequence[Transform], thing: Any) -> Any:
 
 def as_arrays(thing: Any) -> Any:
     """Return a batch or sample with a realized array, of the same memory, for each tensor."""
-    return _changed(thing, _realized_of)
+    return _map_values(thing, _realized_of)
 
 
 _PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, torch.Tensor, type(None)})
 
 
-def _changed(thing: Any, change: Any) -> Any:
+def _map_values(thing: Any, change: Any) -> Any:
     if type(thing) in _PLAIN:  # asked first: to be no mapping takes longer to tell
         return thing
     if isinstance(thing, Realized):
@@ -59,23 +59,23 @@ def _realized_of(value: Any) -> Any:
     return Realized(value.numpy()) if isinstance(value, torch.Tensor) else value
 
 
-def with_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return the item with every tensor in it changed.
 
     Mappings, samples, lists and tuples, named ones too, are gone into; other things stay.
 
     Examples
     --------
-    >>> with_tensors({"a": [torch.ones(1)], "b": "word"}, torch.neg)
+    >>> map_tensors({"a": [torch.ones(1)], "b": "word"}, torch.neg)
     {'a': [tensor([-1.])], 'b': 'word'}
     """
     if isinstance(item, torch.Tensor):
         return change(item)
     if isinstance(item, Mapping):
-        fields = {key: with_tensors(value, change) for key, value in item.items()}
+        fields = {key: map_tensors(value, change) for key, value in item.items()}
         return item.replace(data=fields) if isinstance(item, Sample) else _like(item, fields)
     if isinstance(item, (list, tuple)):
-        parts = [with_tensors(value, change) for value in item]
+        parts = [map_tensors(value, change) for value in item]
         if hasattr(item, "_fields"):
             return type(item)(*parts)
         return _like(item, parts)
@@ -89,7 +89,7 @@ def _like(item: Any, parts: Any) -> Any:
         return parts
 
 
-def named_device(call: str, device: Any) -> torch.device:
+def parse_device(call: str, device: Any) -> torch.device:
     """Return the device that an argument names.
 
     Raises
@@ -101,7 +101,7 @@ def named_device(call: str, device: Any) -> torch.device:
 
     Examples
     --------
-    >>> named_device("to_device", "cuda:1")
+    >>> parse_device("to_device", "cuda:1")
     device(type='cuda', index=1)
     """
     known = '"cpu", "cuda", "cuda:1" or another torch.device'
@@ -174,7 +174,7 @@ def bytes_of(item: Any) -> int:
     return total
 
 
-def limit_of_bytes(given: int | None, *, unbounded: bool = False) -> int | None:
+def buffer_limit(given: int | None, *, unbounded: bool = False) -> int | None:
     """Return how many bytes may wait; None for any number.
 
     Parameters

@@ -38,7 +38,7 @@ from ..intensity import (
 )
 from .datapipe import stream_name
 from .op_pipe import OpPipe, tell_mistakes
-from .tensors import applied
+from .tensors import apply_transforms
 
 
 class ValuePipe(OpPipe):
@@ -66,7 +66,7 @@ class ValuePipe(OpPipe):
 
     def apply(self, item: Any) -> Any:
         """Return the sample with the op applied, or with that still to be done."""
-        return applied(self.instructions(), item)
+        return apply_transforms(self.instructions(), item)
 
 
 class AnisotropyPipe(ValuePipe, form="anisotropy", op=Anisotropy): ...

@@ -16,69 +16,9 @@ from .in_process import InProcessReadingService
 from .place import Place
 from .rank_part import UNEVEN, WRAP, Part, explained, with_own_batches
 from .ranks import CountedEpoch, LockstepEpoch, Ranks, checked_timeout, is_started
-from .reading_service import Epoch, ReadingService, leave
+from .reading_service import Budgeting, Epoch, ReadingService, leave
 from .torchdata_service import TorchdataService
 from .work import Planned, Replicated, Work
-
-
-class OneRank:
-    """Makes what this rank makes of every batch, and agrees with nobody about it.
-
-    Parameters
-    ----------
-    ranks
-        Says which part that is.
-    inner
-        Runs it.
-    """
-
-    def __init__(self, ranks: DistributedReadingService, inner: ReadingService) -> None:
-        self._ranks = ranks
-        self._inner: Any = inner
-
-    @property
-    def persistent_workers(self) -> bool | None:
-        """Whether workers stay from epoch to epoch; None where that is left to what they read."""
-        stay: bool | None = getattr(self._inner, "persistent_workers", False)
-        return stay
-
-    @persistent_workers.setter
-    def persistent_workers(self, stay: bool | None) -> None:
-        if hasattr(self._inner, "persistent_workers"):
-            self._inner.persistent_workers = stay
-
-    @property
-    def num_workers(self) -> int:
-        """Workers of this rank."""
-        return int(getattr(self._inner, "num_workers", 0))
-
-    @property
-    def threads_per_worker(self) -> int | None:
-        """Patches that each of them realizes at once."""
-        own: int | None = getattr(self._inner, "threads_per_worker", 1)
-        return own
-
-    def distribute(self, graph: Pipe) -> Work:
-        """Split the graph, and take this rank's part."""
-        return self._ranks.divided(self._inner.distribute(graph))
-
-    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
-        """Start one pass over this rank's part."""
-        running: Epoch = self._inner.epoch(work, seed, epoch, place)
-        return running
-
-    def shares(self, work: Work) -> int:
-        """Return among how many processes of this rank a graph is divided."""
-        return int(self._inner.shares(work))
-
-    def explain(self, work: Work) -> str:
-        """Return where what runs."""
-        return str(self._inner.explain(work))
-
-    def stop(self) -> None:
-        """Stop the workers."""
-        self._inner.stop()
-
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 # torchdata's: ranks may load a model or validate between two epochs.
@@ -127,9 +67,21 @@ class DistributedReadingService:
         self.uneven = uneven
         self._ranks: Ranks | None = None
         self._agreed_data: str | None = None
-        self._own = InProcessReadingService()
+        self.inner: ReadingService = InProcessReadingService()
+        """Runs this rank's part."""
+        self._waits = True
 
-    # As one of several services.
+    def over(self, inner: ReadingService) -> DistributedReadingService:
+        """Return a copy of this service whose part ``inner`` runs."""
+        copied = copy.copy(self)
+        copied.inner = inner
+        return copied
+
+    def alone(self) -> DistributedReadingService:
+        """Return a copy that makes this rank's part and waits for no other, for measuring."""
+        copied = copy.copy(self)
+        copied._waits = False
+        return copied
 
     def divided(self, work: Work) -> Work:
         """Return what this rank does of ``work``; all of it where no process group is started yet.
@@ -164,12 +116,7 @@ class DistributedReadingService:
             work = replace(work, graph=with_own_batches(work.graph, part))
         return replace(work, part=part)
 
-    def told(self, work: Work) -> str:
-        """Return which part of ``work`` this rank makes, in words."""
-        mine = self.divided(work)
-        return explained(_graph(mine), mine.part, whole=isinstance(mine, Replicated))
-
-    def agreed(self, work: Work, seed: int, epoch: int, place: Place) -> int:
+    def agree(self, work: Work, seed: int, epoch: int, place: Place) -> int:
         """Wait for all ranks and return the seed of rank 0.
 
         Raises
@@ -192,7 +139,7 @@ class DistributedReadingService:
         }
         return int(self._ranks.agree(claim)["seed"])
 
-    def joined(self, work: Work, run: Callable[[Place], Epoch], place: Place) -> Epoch:
+    def _in_step(self, work: Work, run: Callable[[Place], Epoch], place: Place) -> Epoch:
         """Return an epoch that ends with those of the other ranks; ``run`` starts this rank's."""
         if work.part.ranks == 1 or (isinstance(work, Planned) and not work.errors.tolerates):
             return run(place)
@@ -215,45 +162,68 @@ class DistributedReadingService:
             self._agreed_data = hashlib.blake2b(joined, digest_size=8).hexdigest()
         return self._agreed_data
 
-    def alone(self) -> ReadingService:
-        """Return a service that makes this rank's part and waits for no other."""
-        return OneRank(copy.copy(self), copy.copy(self._own))
+    @property
+    def num_workers(self) -> int:
+        """Workers of this rank."""
+        return int(getattr(self.inner, "num_workers", 0))
 
-    # As the only one.
+    @property
+    def persistent_workers(self) -> bool | None:
+        """Whether workers stay from epoch to epoch; None where that is left to what they read."""
+        stay: bool | None = getattr(self.inner, "persistent_workers", False)
+        return stay
+
+    @persistent_workers.setter
+    def persistent_workers(self, stay: bool | None) -> None:
+        own: Any = self.inner
+        if hasattr(own, "persistent_workers"):
+            own.persistent_workers = stay
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
         """Return what reading ``work`` may spend, the first choice first.
 
         ``remote`` says that its volumes lie behind URLs.
         """
-        return self._own.budgets(work, remote=remote)
+        own = self.inner if isinstance(self.inner, Budgeting) else InProcessReadingService()
+        return own.budgets(work, remote=remote)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""
-        return self.divided(self._own.distribute(graph))
+        return self.divided(self.inner.distribute(graph))
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
         """Start one pass over this rank's part of the batches that ``place`` does not hold."""
-        return run_divided(self, self._own, work, seed, epoch, place)
+        if not self._waits:
+            return self.inner.epoch(work, seed, epoch, place)
+        mine = self.divided(work)
+        seed = self.agree(mine, seed, epoch, place)
+        running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), place)
+        return SeededEpoch(running, seed)
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""
-        return shares_of(self.divided(work), self._own.shares(work))
+        mine = self.divided(work)
+        if isinstance(mine, Replicated):
+            return self.inner.shares(work) * mine.part.ranks
+        # Positions count batches of all ranks; but rounds of single items depend on their number.
+        return mine.part.ranks if mine.cut.group == 1 and mine.part.ranks > 1 else 0
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where."""
-        return f"{self.told(work)}\n{self._own.explain(work)}"
+        mine = self.divided(work)
+        part = explained(_graph(mine), mine.part, whole=isinstance(mine, Replicated))
+        return f"{part}\n{self.inner.explain(work)}"
 
     def stop(self) -> None:
         """Free the group that ranks of whole graphs talk over, and what is kept for this one."""
-        self._own.stop()
+        self.inner.stop()
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
             ranks.close()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy belongs to another loader, whose ranks agree by themselves.
-        return {**self.__dict__, "_ranks": None, "_own": copy.copy(self._own)}
+        return {**self.__dict__, "_ranks": None, "inner": copy.copy(self.inner)}
 
     def __repr__(self) -> str:
         return f"DistributedReadingService(timeout={self.timeout:g}, uneven={self.uneven!r})"
@@ -316,30 +286,7 @@ class SeededEpoch:
 
 
 # What gives ranks their parts, or is a service of the user's that may.
-_DIVIDING = (DistributedReadingService, OneRank, TorchdataService)
-
-
-def run_divided(
-    service: DistributedReadingService,
-    inner: ReadingService,
-    work: Work,
-    seed: int,
-    epoch: int,
-    place: Place,
-) -> Epoch:
-    """Start one pass of ``inner`` over a rank's part, after all ranks have agreed."""
-    mine = service.divided(work)
-    seed = service.agreed(mine, seed, epoch, place)
-    running = service.joined(mine, partial(inner.epoch, mine, seed, epoch), place)
-    return SeededEpoch(running, seed)
-
-
-def shares_of(work: Work, inner: int) -> int:
-    """Return among how many processes of all ranks a graph is divided; 0 if it does not matter."""
-    if isinstance(work, Planned):
-        # Positions count batches of all ranks; but rounds of single items depend on their number.
-        return work.part.ranks if work.cut.group == 1 and work.part.ranks > 1 else 0
-    return inner * work.part.ranks
+_DIVIDING = (DistributedReadingService, TorchdataService)
 
 
 def _graph(work: Work) -> Pipe:

@@ -12,7 +12,7 @@ from ..batching import ErrorPolicy, Failure, Job
 from ..core import Stream
 from ..core.errors import add_location
 from ..datapipes.batch_patches import BatchPatches
-from ..datapipes.datapipe import Excuses, excusing
+from ..datapipes.datapipe import ErrorLog, log_errors
 from ..datapipes.epoch import items_from, set_epoch
 from ..graph import (
     Cut,
@@ -50,7 +50,7 @@ def jobs(
     held: list[Any] = []
     first: list[Any] = []
     size, index = part.size(split.group), 0
-    excuses = Excuses(errors.errors if errors.tolerates else ())
+    excuses = ErrorLog(errors.errors if errors.tolerates else ())
     # What cannot be planned is found, and counted, in the items that are skipped as well.
     if part.uneven != WRAP and not errors.tolerates:  # wrap wants the first items, too
         index = place.next
@@ -61,9 +61,9 @@ def jobs(
     def job(items: Sequence[Any]) -> Job:
         items = in_batch(items) if has_shares else items
         noted: tuple[Failure, ...] = ()
-        if excuses.noted:
-            noted = tuple(replace(failure, batch=index) for failure in excuses.noted)
-            excuses.noted.clear()
+        if excuses.failures:
+            noted = tuple(replace(failure, batch=index) for failure in excuses.failures)
+            excuses.failures.clear()
         numbers = part.of(range(index * size, index * size + len(items)))
         return Job(index, part.of(items), part.rank, noted, numbers)
 
@@ -83,15 +83,15 @@ def jobs(
         if not place.holds(index):
             yield made
         index += 1
-    if excuses.noted and not place.holds(index):
+    if excuses.failures and not place.holds(index):
         yield replace(job(()), items=())
 
 
-def _excusing(items: Iterator[Any], excuses: Excuses) -> Iterator[Any]:
+def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
     """Yield items; cases that cannot be planned are noted and left out."""
     while True:
         # Not around the yield: what the consumer does meanwhile is no part of the plan.
-        with excusing(excuses):
+        with log_errors(excuses):
             item = next(items, _END)
         if item is _END:
             return

@@ -14,7 +14,7 @@ from ..core.call_site import shorten
 from ..core.errors import LOCATABLE, GraphError, add_location
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
-from ..datapipes.epoch import numbered, set_epoch
+from ..datapipes.epoch import count_seeded, set_epoch
 from ..datapipes.foreign import LEVELS, RANKS, WORKERS, levels_of
 from ..graph import (
     Pipe,
@@ -47,7 +47,7 @@ class DispatchedItems(DataPipe):
 
     def __init__(self, point: Pipe) -> None:
         super().__init__()
-        self.stands_for = numbered(point)
+        self.stands_for = count_seeded(point)
         self.named = describe(point)
         self.written = origin_of(point)
         self.feed: Feed | None = None

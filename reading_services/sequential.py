@@ -8,7 +8,7 @@ from typing import Any
 from ..core.call_site import shorten
 from ..graph import Pipe
 from ..volumes.scheme import Budget
-from .distributed import DistributedReadingService, OneRank, run_divided, shares_of
+from .distributed import DistributedReadingService
 from .in_process import InProcessReadingService
 from .multiprocessing import MultiProcessingReadingService
 from .place import Place
@@ -35,11 +35,11 @@ class SequentialReadingService:
     def __init__(self, *services: Any) -> None:
         self.services = tuple(services)
         self._check()
-        first, last = self.services[0], self.services[-1]
-        self._outer = first if isinstance(first, DistributedReadingService) else None
-        inner: Any = InProcessReadingService() if self._outer is last else last
-        written = isinstance(inner, ReadingServiceInterface)
-        self._inner: ReadingService = TorchdataService(inner) if written else inner
+        ranks, inner = self.services[0], self.services[-1]
+        if isinstance(inner, ReadingServiceInterface):
+            inner = TorchdataService(inner)
+        self._divides = isinstance(ranks, DistributedReadingService)
+        self._run: Any = ranks.over(inner) if self._divides and ranks is not inner else inner
 
     def _check(self) -> None:
         runs = (InProcessReadingService, MultiProcessingReadingService, ReadingServiceInterface)
@@ -62,23 +62,28 @@ class SequentialReadingService:
             raise ValueError(f'{msg}; give MultiProcessingReadingService(order="plan")')
 
     @property
+    def _inner(self) -> Any:
+        """The last of the services, which runs the graph."""
+        return self._run.inner if self._divides else self._run
+
+    @property
     def persistent_workers(self) -> bool | None:
         """Whether workers stay from epoch to epoch; None where that is left to what they read."""
-        stay: bool | None = getattr(self._inner, "persistent_workers", False)
+        stay: bool | None = getattr(self._run, "persistent_workers", False)
         return stay
 
     @property
     def num_workers(self) -> int:
         """Workers of this rank."""
-        return int(getattr(self._inner, "num_workers", 0))
+        return int(getattr(self._run, "num_workers", 0))
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
         """Return what reading ``work`` may spend, the first choice first.
 
         ``remote`` says that its volumes lie behind URLs.
         """
-        own = self._inner if isinstance(self._inner, Budgeting) else InProcessReadingService()
-        return own.budgets(work, remote=remote)
+        run = self._run if isinstance(self._run, Budgeting) else InProcessReadingService()
+        return run.budgets(work, remote=remote)
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the last service; None if it has none."""
@@ -93,8 +98,7 @@ class SequentialReadingService:
             If it has none.
         """
         self.refuse_state()
-        inner: Any = self._inner
-        inner.restore(state)
+        self._inner.restore(state)
 
     def refuse_state(self) -> None:
         """Raise ``TypeError`` if the last service has no state of its own."""
@@ -105,47 +109,42 @@ class SequentialReadingService:
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""
-        return self.divided(self._inner.distribute(graph))
+        work: Work = self._run.distribute(graph)
+        return work
 
     def divided(self, work: Work) -> Work:
         """Return what this rank does of ``work``, as far as ranks are known by now."""
-        return work if self._outer is None else self._outer.divided(work)
+        return self._run.divided(work) if self._divides else work
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
         """Start one pass over this rank's part of the batches that ``place`` does not hold."""
-        if self._outer is None:
-            return self._inner.epoch(work, seed, epoch, place)
-        return run_divided(self._outer, self._inner, work, seed, epoch, place)
+        running: Epoch = self._run.epoch(work, seed, epoch, place)
+        return running
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""
-        return shares_of(self.divided(work), self._inner.shares(work))
+        return int(self._run.shares(work))
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where what runs."""
-        part = "" if self._outer is None else f"{self._outer.told(work)}\n"
-        return part + self._inner.explain(work)
+        return str(self._run.explain(work))
 
     def alone(self) -> ReadingService:
         """Return a service that makes this rank's part and waits for no other."""
-        inner = copy.copy(self._inner)
-        return inner if self._outer is None else OneRank(copy.copy(self._outer), inner)
+        service: ReadingService = self._run.alone() if self._divides else copy.copy(self._run)
+        return service
 
     def stop(self) -> None:
         """Stop the workers first, then what ranks hold."""
-        self._inner.stop()
-        if self._outer is not None:
-            self._outer.stop()
+        self._run.stop()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy belongs to another loader: its services are copies too. Of one in torchdata's form
-        # ``_inner`` makes the copy that runs; another would finalize what they share.
+        # ``_run`` makes the copy that runs; another would finalize what they share.
         services = (
             s if isinstance(s, ReadingServiceInterface) else copy.copy(s) for s in self.services
         )
-        state = {**self.__dict__, "services": tuple(services)}
-        state["_inner"], state["_outer"] = copy.copy(self._inner), copy.copy(self._outer)
-        return state
+        return {**self.__dict__, "services": tuple(services), "_run": copy.copy(self._run)}
 
     def __repr__(self) -> str:
         return f"SequentialReadingService({', '.join(map(repr, self.services))})"

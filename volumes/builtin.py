@@ -6,12 +6,15 @@ Imported once by the package. A format's module is imported when it is needed.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 from ..storage.location import public_name
 from .backend import no_options
 from .formats.zarr_nodes import METADATA_FILES
 from .registry import BackendRequest, register_backend
+
+_PAIR = (".hdr", ".img", ".hdr.gz", ".img.gz")
 
 
 def register_builtin_backends() -> None:
@@ -21,17 +24,21 @@ def register_builtin_backends() -> None:
         # Before "zarr", which takes every URL with .zarr in it.
         ("zarr-zip", _has_suffix(".zarr.zip"), _open_zarr_zip),
         ("zarr", _is_zarr, _open_zarr),
-        ("nifti", _has_suffix(".nii"), _open_nifti),
-        ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
-        ("mgh", _has_suffix(".mgh", ".mgz", ".mgh.gz"), _open_mgh),
+        ("nifti", _has_suffix(".nii"), _opener("nifti", "open_nifti")),
+        ("nifti-gz", _has_suffix(".nii.gz"), _opener("nifti", "open_nifti_gz")),
+        ("mgh", _has_suffix(".mgh", ".mgz", ".mgh.gz"), _opener("mgh", "open_mgh")),
         ("tiff", _has_suffix(".tif", ".tiff", ".tf8", ".btf"), _open_tiff),
         ("hdf5", _has_suffix(".h5", ".hdf5", ".hdf", ".he5"), _open_hdf5),
         ("blosc2", _has_suffix(".b2nd"), _open_blosc2),
         # Not "npy": that name is for users, who may register it and take it back.
-        ("numpy", _has_suffix(".npy"), _open_npy),
-        ("nifti-pair", _has_suffix(".hdr", ".img", ".hdr.gz", ".img.gz"), _open_nifti_pair),
-        ("nrrd", _has_suffix(".nrrd", ".nhdr"), _open_nrrd),
-        ("metaimage", _has_suffix(".mha", ".mhd"), _open_metaimage),
+        ("numpy", _has_suffix(".npy"), _opener("npy", "open_npy")),
+        (
+            "nifti-pair",
+            _has_suffix(".hdr", ".img", ".hdr.gz", ".img.gz"),
+            _opener("nifti", "open_pair"),
+        ),
+        ("nrrd", _has_suffix(".nrrd", ".nhdr"), _opener("nrrd", "open_nrrd")),
+        ("metaimage", _has_suffix(".mha", ".mhd"), _opener("metaimage", "open_metaimage")),
         ("dicom", _is_dicom, _open_dicom),
         # The last: it looks into the file, and imports SimpleITK for it.
         ("simpleitk", _is_for_itk, _open_itk),
@@ -42,6 +49,22 @@ def register_builtin_backends() -> None:
 
 def _has_suffix(*suffixes: str) -> Any:
     return lambda request: _place(request).lower().endswith(suffixes)
+
+
+def _opener(module: str, function: str) -> Any:
+    """Return the factory of a format without options: ``function(file)`` of a module of formats/.
+
+    The module is imported when the first file is opened.
+    """
+
+    def opened(request: BackendRequest) -> Any:
+        no_options(request.reader_kwargs, _name(request))
+        from .formats.stored_file import file_of
+
+        found = import_module(f".formats.{module}", __package__)
+        return getattr(found, function)(file_of(request, _name(request)))
+
+    return opened
 
 
 def _place(request: BackendRequest) -> str:
@@ -92,43 +115,6 @@ def _open_zarr_store(request: BackendRequest) -> Any:
     return StoreZarr(node, thing, f"zarr {type(thing).__name__}", request.reader_kwargs)
 
 
-def _open_nifti(request: BackendRequest) -> Any:
-    from .formats.nifti import open_nifti
-
-    return open_nifti(_file(request))
-
-
-def _open_nifti_gz(request: BackendRequest) -> Any:
-    from .formats.nifti import open_nifti_gz
-
-    return open_nifti_gz(_file(request))
-
-
-def _open_mgh(request: BackendRequest) -> Any:
-    from .formats.mgh import open_mgh, open_mgz
-
-    raw = _place(request).lower().endswith(".mgh")
-    return (open_mgh if raw else open_mgz)(_file(request))
-
-
-def _open_nifti_pair(request: BackendRequest) -> Any:
-    from .formats.nifti import open_pair
-
-    return open_pair(_file(request), _name(request))
-
-
-def _open_nrrd(request: BackendRequest) -> Any:
-    from .formats.nrrd import open_nrrd
-
-    return open_nrrd(_file(request))
-
-
-def _open_metaimage(request: BackendRequest) -> Any:
-    from .formats.metaimage import open_metaimage
-
-    return open_metaimage(_file(request))
-
-
 def _is_dicom(request: BackendRequest) -> bool:
     if request.path is None or not os.path.isdir(request.path):
         return False
@@ -157,14 +143,6 @@ def _open_itk(request: BackendRequest) -> Any:
     from .formats.itk import open_itk
 
     return open_itk(os.fspath(request.path or ""), _name(request), request.follow)
-
-
-def _file(request: BackendRequest) -> Any:
-    """Return the file of a format that has no options."""
-    no_options(request.reader_kwargs, _name(request))
-    from .formats.stored_file import file_of
-
-    return file_of(request, _name(request))
 
 
 def _open_tiff(request: BackendRequest) -> Any:
@@ -196,9 +174,3 @@ def _open_blosc2(request: BackendRequest) -> Any:
     from .formats.blosc2 import Blosc2Backend
 
     return Blosc2Backend(_place(request), name, options)
-
-
-def _open_npy(request: BackendRequest) -> Any:
-    from .formats.npy import open_npy
-
-    return open_npy(_file(request))

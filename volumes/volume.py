@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import VolumeChanged, VolumeNotFound
 from .axis_map import AxisMap
-from .axis_mapped import AxisMappedSource, StoredMaskSource, seen_through
+from .axis_map_source import AxisMappedSource, StoredMaskSource, seen_through
 from .backend import (
     Backend,
     as_array,

@@ -16,7 +16,7 @@ from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, Running, length_of
 from ..forms import offered
-from ..tensors import bytes_of, limit_of_bytes
+from ..tensors import buffer_limit, bytes_of
 
 UNBOUNDED = -1
 """As ``buffer_size``: no limit."""
@@ -58,7 +58,7 @@ class Trunk(Running):
         self.parent = parent
         self.count = count
         self.buffer_size = validate_int("buffer_size", buffer_size, least=UNBOUNDED)
-        self.buffer_bytes = limit_of_bytes(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
+        self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
         if self.buffer_bytes is None:
             text = f"Unlimited buffer size is set for `{self.chained}`: a branch that is read much "
             text += "faster than another can fill the memory"

@@ -12,7 +12,7 @@ from torch.utils.data import DataChunk
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
-from ..epoch import Shuffling, in_new_order
+from ..epoch import Shuffling, shuffled_copy
 from ..forms import offered
 from .functions import function
 
@@ -206,7 +206,7 @@ class InBatchShuffler(Shuffling):
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches."""
         for batch in self.parent:
-            yield DataChunk(in_new_order(self._rng, batch)) if self._enabled else batch
+            yield DataChunk(shuffled_copy(self._rng, batch)) if self._enabled else batch
 
     def __len__(self) -> int:
         """Return the parent's length."""

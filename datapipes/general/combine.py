@@ -15,7 +15,7 @@ from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..epoch import Drawing
 from ..forms import offered
-from ..tensors import bytes_of, limit_of_bytes
+from ..tensors import buffer_limit, bytes_of
 from .functions import function
 
 _ENDED = object()
@@ -222,7 +222,7 @@ class IterKeyZipper(_KeyZipper):
         self.buffer_size = (
             None if buffer_size is None else validate_int("buffer_size", buffer_size, least=1)
         )
-        self.buffer_bytes = limit_of_bytes(buffer_bytes, unbounded=buffer_size is None)
+        self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size is None)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the joined items."""

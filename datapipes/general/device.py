@@ -14,7 +14,7 @@ from ...graph import Pipe, Traits
 from ..background_iterator import Prefetcher
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
-from ..tensors import BUFFER_BYTES, named_device, need_cuda, with_tensors
+from ..tensors import BUFFER_BYTES, map_tensors, need_cuda, parse_device
 
 # One that is in use, one that is being copied.
 _BUFFER_SIZE = 2
@@ -27,7 +27,7 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
     """
     if hasattr(data, "pin_memory"):
         return data.pin_memory(device)
-    return with_tensors(data, lambda tensor: tensor.pin_memory())
+    return map_tensors(data, lambda tensor: tensor.pin_memory())
 
 
 @offered("pin_memory")
@@ -132,7 +132,7 @@ class ToDevice(DataPipe):
         self.parent = source_datapipe
         self.non_blocking = non_blocking
         try:
-            self.device = named_device("to_device", device)
+            self.device = parse_device("to_device", device)
             if self.device.type == "cuda":
                 need_cuda("to_device", self.device)
         except NoDevice as error:
@@ -145,7 +145,7 @@ class ToDevice(DataPipe):
     def __iter__(self) -> Iterator[Any]:
         """Yield the items on the device."""
         for item in self.parent:
-            yield with_tensors(item, self._moved)
+            yield map_tensors(item, self._moved)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, non_blocking=self.non_blocking)

@@ -14,7 +14,7 @@ from ...core.errors import GraphError
 from ...graph import Pipe, Traits, describe, walk
 from ...spatial import LazyPatch, PendingPlan
 from ...spatial.lazy.stack import StackedPatch
-from ..datapipe import Running, first_drawing, length_of
+from ..datapipe import Running, first_random_pipe, length_of
 from ..epoch import Seeded
 from ..forms import offered
 from ..tensors import bytes_of
@@ -88,7 +88,7 @@ class InMemoryCacheHolder(Running):
         super().__init__()
         self.parent = source_dp
         self.most_bytes = limit_of(size)
-        drawing = first_drawing(source_dp)
+        drawing = first_random_pipe(source_dp)
         if drawing is not None:
             told = describe(drawing)
             msg = f"{told} is drawn anew in every epoch, so its result cannot be cached"

@@ -46,12 +46,12 @@ class BoxNeed:
         >>> BoxNeed("label", labels=(1, 2)).describe()
         "labels 1, 2 of 'label'"
         """
-        from ...volumes.catalog.bounding_box import Interest
+        from ...volumes.catalog.bounding_box import ForegroundRule
 
         coarse = f" at level {self.level}" if self.level else ""
         if isinstance(self.above, str):
             return f"voxels above the {self.above} of {self.key!r}{coarse}"
-        return f"{Interest(self.above, self.labels).describe()} of {self.key!r}{coarse}"
+        return f"{ForegroundRule(self.above, self.labels).describe()} of {self.key!r}{coarse}"
 
     def answered(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest.
@@ -59,7 +59,7 @@ class BoxNeed:
         ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
         the box is not known, and nothing shall be read now.
         """
-        from ...volumes.catalog.bounding_box import Interest, known_box, occupied_box
+        from ...volumes.catalog.bounding_box import ForegroundRule, known_box, occupied_box
         from ...volumes.stacked import on_one_grid
 
         find = occupied_box if may_read() else known_box
@@ -71,7 +71,7 @@ class BoxNeed:
         parts = getattr(volume, "parts", (volume,))
         boxes: list[Region] = []
         for part in (volume,) if on_one_grid(parts) else parts:
-            found = find(part, Interest(above, self.labels), self.level)
+            found = find(part, ForegroundRule(above, self.labels), self.level)
             if found is None:
                 return None
             boxes.append(found if found.is_empty else box_to_output(plan, found, part.grid))

@@ -11,7 +11,7 @@ from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.volumes import Volume, volume_histogram, volume_statistics
-from voxpipe.volumes.catalog.bounding_box import Interest, occupied_box
+from voxpipe.volumes.catalog.bounding_box import ForegroundRule, occupied_box
 
 THREADS = 4
 WAIT = 60.0
@@ -92,7 +92,7 @@ def test_a_child_does_not_inherit_a_lock() -> None:
     [
         volume_histogram,
         volume_statistics,
-        lambda volume: occupied_box(volume, Interest()),
+        lambda volume: occupied_box(volume, ForegroundRule()),
         lambda volume: sampling_mask(volume, volume.grid, (4, 4, 4), ()),
     ],
     ids=["histogram", "statistics", "occupied", "mask"],

@@ -336,7 +336,7 @@ def test_what_is_drawn_before_is_refused(cases):
     assert not grid.flush().tiled
     with pytest.raises(TypeError, match="memory_bytes is for"):
         opened.cache("folder", memory_bytes=1)
-    with pytest.raises(vp.errors.SampleError, match="'pet', but the sample has image, label"):
+    with pytest.raises(vp.errors.SampleError, match="'pet', but the sample has 'image', 'label'"):
         list(opened.cache(keys=["pet"]))
 
 

@@ -151,7 +151,8 @@ def test_a_flush_of_whole_voxels_changes_nothing() -> None:
 
 def test_a_flush_of_nothing_is_refused() -> None:
     """It names what there is."""
-    with pytest.raises(SampleError, match=r"flush 'mask', but the sample has image, label"):
+    wrong = r"flush\(\) speaks of 'mask', but the sample has 'image', 'label'"
+    with pytest.raises(SampleError, match=wrong):
         next(iter(opened().flush("mask")))
 
 

@@ -59,7 +59,7 @@ def everything(path, kept):
         recached(volume, chunk=4, directory=str(kept)).numpy().tobytes(),
         statistics.volume_statistics(volume),
         (found.values.tolist(), found.counts.tolist()),
-        occupied.occupied_box(volume, occupied.Interest(above=4)),
+        occupied.occupied_box(volume, occupied.ForegroundRule(above=4)),
         [(table.total, table.places) for table in mask.tables],
     )
 

@@ -75,7 +75,7 @@ def everything(path, folder):
         kept_chain(path, folder / "made"),
         statistics.volume_statistics(volume),
         histogram.volume_histogram(volume).mean,
-        occupied.occupied_box(volume, occupied.Interest(above=4)),
+        occupied.occupied_box(volume, occupied.ForegroundRule(above=4)),
         mask.total(0),
     )
 

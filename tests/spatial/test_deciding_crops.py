@@ -183,7 +183,7 @@ def test_memory_is_bounded_and_the_inside_is_not_read(monkeypatch: pytest.Monkey
     volume = Volume(array)
     before = IO_COUNTERS.snapshot()
 
-    found = occupied.occupied_box(volume, occupied.Interest())
+    found = occupied.occupied_box(volume, occupied.ForegroundRule())
 
     assert found == Region((0, 0, 1), (10, 10, 10))
     # The first slab is empty, the last one full, the second full: the rest lies between.
@@ -203,7 +203,7 @@ def test_the_box_is_that_of_numpy(boxes: Any, most: int) -> None:
     places = np.argwhere(array > 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(occupied, "SLAB_VOXELS", most)
-        found = occupied.occupied_box(Volume(array), occupied.Interest(above=2))
+        found = occupied.occupied_box(Volume(array), occupied.ForegroundRule(above=2))
 
     if len(places) == 0:
         assert found.is_empty

@@ -18,7 +18,7 @@ from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy
 from voxpipe.volumes import Volume
 from voxpipe.volumes.catalog import bounding_box as occupied
-from voxpipe.volumes.catalog.bounding_box import Interest, occupied_box
+from voxpipe.volumes.catalog.bounding_box import ForegroundRule, occupied_box
 from voxpipe.volumes.volume import at_level, coarser_levels
 
 SHAPE = (48, 40, 32)
@@ -266,10 +266,10 @@ def test_a_box_may_be_looked_up_at_a_coarser_level(tmp_path: Path) -> None:
     occupied._REMEMBERED.clear()
     before = IO_COUNTERS.snapshot()
 
-    exact = occupied_box(Volume(path), Interest(above=0))
+    exact = occupied_box(Volume(path), ForegroundRule(above=0))
     whole = (IO_COUNTERS.snapshot() - before).bytes_read
-    coarse = occupied_box(Volume(path), Interest(above=0), level=1)
-    further = occupied_box(Volume(path), Interest(above=0), level=9)
+    coarse = occupied_box(Volume(path), ForegroundRule(above=0), level=1)
+    further = occupied_box(Volume(path), ForegroundRule(above=0), level=9)
 
     assert exact == Region((8, 11, 4), (20, 31, 9))
     assert coarse == Region((6, 8, 2), (22, 34, 12))

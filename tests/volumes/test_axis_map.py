@@ -21,7 +21,7 @@ from voxpipe.volumes import (
     recached,
     volume_statistics,
 )
-from voxpipe.volumes.axis_mapped import runs_of
+from voxpipe.volumes.axis_map_source import runs_of
 from voxpipe.volumes.conversion.convert import version_of
 
 SHAPE = (2, 5, 6, 9)

@@ -12,7 +12,8 @@ from voxpipe.storage.content import array_key
 from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.storage.disk_cache import read_kept
 from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
-from voxpipe.volumes.catalog import stamps, statistics
+from voxpipe.volumes.catalog import file_version as stamps
+from voxpipe.volumes.catalog import statistics
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (9, 10, 11)

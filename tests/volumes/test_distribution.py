@@ -12,10 +12,10 @@ from zarr_files import write_v2
 
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import VolumeError
+from voxpipe.core.histogram import Distribution
 from voxpipe.storage.disk_cache import read_kept, write_kept
 from voxpipe.volumes import Volume, volume_statistics
 from voxpipe.volumes.catalog import statistics
-from voxpipe.volumes.catalog.distribution import Distribution
 from voxpipe.volumes.catalog.statistics import PERCENTILES, Statistics
 
 GENERATOR = np.random.default_rng(0)

@@ -25,8 +25,8 @@ from voxpipe.volumes import (
     volume_statistics,
     write_manifest,
 )
+from voxpipe.volumes.catalog.file_version import MOST_LISTED, Stamp, content_hash, stamp_at
 from voxpipe.volumes.catalog.manifest import manifest_text, parse_manifest
-from voxpipe.volumes.catalog.stamps import MOST_LISTED, Stamp, content_hash, stamp_at
 from voxpipe.volumes.catalog.statistics import PERCENTILES
 from voxpipe.volumes.header import Header
 
@@ -209,7 +209,7 @@ def test_a_chunk_that_was_written_again_is_noticed(tmp_path):
 
 def test_of_very_many_chunks_only_the_metadata_are_compared(tmp_path, monkeypatch):
     """Listing them would take longer than reading a patch."""
-    from voxpipe.volumes.catalog import stamps
+    from voxpipe.volumes.catalog import file_version as stamps
 
     zarr = pytest.importorskip("zarr")
     stored = zarr.create_array(tmp_path / "a.zarr", shape=(4, 4, 4), chunks=(2, 2, 2), dtype="i2")

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Interest:
+class ForegroundRule:
     """Which voxels are of interest; a voxel is if one of its channels is."""
 
     above: float | None = None
@@ -47,7 +47,7 @@ class Interest:
 
         Examples
         --------
-        >>> Interest(above=2).of(np.array([1, 2, 3])).tolist()
+        >>> ForegroundRule(above=2).of(np.array([1, 2, 3])).tolist()
         [False, False, True]
         """
         if self.labels:
@@ -62,7 +62,7 @@ class Interest:
         return "voxels other than 0" if self.above is None else f"voxels above {self.above:g}"
 
 
-def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
+def occupied_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Region:
     """Return the smallest box of ``volume`` with all voxels of interest; empty if there are none.
 
     The first call reads the volume once, or less; none of it where its manifest has the box.
@@ -88,14 +88,14 @@ def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
     --------
     >>> array = np.zeros((8, 8, 8))
     >>> array[2:4, 5, 1:7] = 3
-    >>> occupied_box(Volume(array), Interest(above=0))
+    >>> occupied_box(Volume(array), ForegroundRule(above=0))
     Region(2:4, 5:6, 1:7)
     """
     key = (*version_key(volume), interest, level)
     return _REMEMBERED.get_or(key, lambda: _known_or_computed(volume, interest, level))
 
 
-def _known_or_computed(volume: Volume, interest: Interest, level: int) -> Region:
+def _known_or_computed(volume: Volume, interest: ForegroundRule, level: int) -> Region:
     recorded = _recorded(volume, interest)
     if recorded is not None:
         return recorded
@@ -109,13 +109,13 @@ def _known_or_computed(volume: Volume, interest: Interest, level: int) -> Region
     )
 
 
-def known_box(volume: Volume, interest: Interest, level: int = 0) -> Region | None:
+def known_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Region | None:
     """Return what :func:`occupied_box` does if that is known; reads no voxel."""
     found = _REMEMBERED.get((*version_key(volume), interest, level))
     return _known(volume, interest, level) if found is None else found
 
 
-def _computed(volume: Volume, interest: Interest, level: int) -> Region:
+def _computed(volume: Volume, interest: ForegroundRule, level: int) -> Region:
     number = min(level, len(coarser_levels(volume)) if level else 0)
     if number:
         coarse = occupied_box(at_level(volume, number), interest)
@@ -167,7 +167,7 @@ def _outer_first(regions: Sequence[T]) -> Iterator[T]:
         yield regions[-1 - half] if number % 2 else regions[half]
 
 
-def _known(volume: Volume, interest: Interest, level: int) -> Region | None:
+def _known(volume: Volume, interest: ForegroundRule, level: int) -> Region | None:
     """Return what the manifest or another process found out."""
     recorded = _recorded(volume, interest)
     file = _file(volume.content_key, interest, level) if recorded is None else None
@@ -182,7 +182,7 @@ def _load(file: Path) -> Region | None:
     return None
 
 
-def _recorded(volume: Volume, interest: Interest) -> Region | None:
+def _recorded(volume: Volume, interest: ForegroundRule) -> Region | None:
     """Return the box around those classes of a manifest that are of interest; None without."""
     boxes = getattr(volume.recorded_statistics, "boxes", ())
     if not boxes:
@@ -199,7 +199,7 @@ def _save(file: Path, found: Region) -> None:
     write_kept(file, json.dumps({"box": [found.start, found.stop]}).encode())
 
 
-def _file(content: str, interest: Interest, level: int) -> Path | None:
+def _file(content: str, interest: ForegroundRule, level: int) -> Path | None:
     if not content:
         return None
     name = content_key(content, (_VERSION, interest.above, interest.labels, level))

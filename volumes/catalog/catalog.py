@@ -16,8 +16,8 @@ from ..header import Header
 from ..source import LocatedSource, Options
 from ..volume import Volume
 from .examine import Finding
+from .file_version import Stamp, begin_stamp, content_hash, stamp_at
 from .manifest import Entry, Manifest
-from .stamps import Stamp, begin_stamp, content_hash, stamp_at
 from .statistics import Statistics, volume_statistics
 
 

@@ -12,13 +12,12 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import VolumeError
-from ...core.histogram import Histogram
+from ...core.histogram import Distribution, Histogram
 from ...core.lru_cache import LRUCache
 from ...storage.content import content_key_now, version_key
 from ...storage.disk_cache import cache_directory, read_kept, write_kept
 from ...storage.locks import made_once
 from ..volume import Volume
-from .distribution import Distribution
 from .statistics import SLAB_VOXELS, slabs
 
 # An entry takes up to 4 MiB.
@@ -32,7 +31,7 @@ def volume_histogram(
 ) -> Histogram:
     """Return how often each value occurs.
 
-    Counted as :class:`~voxpipe.volumes.catalog.distribution.Distribution` does: exactly for
+    Counted as :class:`~voxpipe.core.histogram.Distribution` does: exactly for
     integers of up to 16 bits and wherever at most 2^18 different numbers occur, else in bins whose
     middle is below 10^-4 of each number as a rule. The first call reads every voxel once, in
     bounded memory; later ones, in this process or for the same content in another, read nothing.

@@ -34,7 +34,7 @@ from ...storage.location import (
 from ...storage.ranges import check_document, open_regular
 from ...storage.remote import open_remote
 from ..header import Header
-from .stamps import Stamp
+from .file_version import Stamp
 from .statistics import Statistics
 
 FORMAT = "voxpipe manifest"

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import VolumeError
+from ...core.histogram import Distribution
 from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key_now, version_key
 from ...storage.disk_cache import cache_directory, read_kept, write_kept
 from ...storage.locks import made_once
 from ..volume import Volume
-from .distribution import Distribution
 
 Box = tuple[int, int, int, int, int, int]
 """Start I, J, K and stop I, J, K; half open."""

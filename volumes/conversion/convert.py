@@ -33,8 +33,8 @@ from ...storage.decoded_cache import LOCK_TIMEOUT
 from ...storage.disk_cache import CLOSED, FAILING, FULL
 from ...storage.location import absolute_place, is_url, public_name
 from ..backend import content_of
+from ..catalog.file_version import stamp_at
 from ..catalog.find import plain_name
-from ..catalog.stamps import stamp_at
 from ..handles import HANDLES
 from ..header import Triple, affine_entries
 from ..registry import BackendRequest, recognised

@@ -59,6 +59,7 @@ from ..backend import Backend, Channels
 from ..chunks.chunk_cache import CHUNKS
 from ..formats.zarr_array import open_node
 from ..formats.zarr_backend import ZarrBackend
+from ..formats.zarr_image import image_of
 from ..header import Header, affine_entries
 from ..source import LocatedSource
 from ..volume import Volume
@@ -286,7 +287,7 @@ class ConvertedCopy(ZarrBackend):
         if held is not None:
             weakref.finalize(self, held.close)
         node = open_node(_Whole(str(path), name), name, CHUNKS, str(path))
-        super().__init__(node, name, {})
+        super().__init__(image_of(node, 0, name), name)
         if not self.header.agrees_with(header):
             raise CorruptVolume(
                 f"the copy of {name} at {path} is not what was written there.",

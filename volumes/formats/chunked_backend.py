@@ -15,7 +15,7 @@ from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closes
 from ...storage.remote import RemoteFile
 from ..backend import Backend, Channels
-from ..chunks.chunked_array import ChunkedArray, Needed
+from ..chunks.chunked_array import Needed
 from ..header import Header, Shape, Triple
 from ..voxels import Voxels, plain
 
@@ -115,7 +115,7 @@ class ChunkedBackend(Backend):
     Parameters
     ----------
     array
-        Reads regions in stored axes.
+        Reads regions in stored axes: a :class:`ChunkedArray`, or what answers as one.
     layout
         Which stored axes are which.
     header, name
@@ -124,8 +124,9 @@ class ChunkedBackend(Backend):
 
     keeps_chunks = True
 
-    def __init__(self, array: ChunkedArray, layout: Layout, header: Header, name: str) -> None:
-        self._array, self._layout = array, layout
+    def __init__(self, array: Any, layout: Layout, header: Header, name: str) -> None:
+        self._array: Any = array
+        self._layout = layout
         self.culls = None not in layout.spatial
         super().__init__(header, name)
 
@@ -134,12 +135,19 @@ class ChunkedBackend(Backend):
     ) -> Voxels:
         """Read the chunks that the region touches, of these only those that the box touches."""
         index, (first, last) = self._index(region, channels)
-        part = self._layout.fold(self._array.read(index, *self._culling(box)))
+        part = self._layout.fold(self._decoded(index, box))
         return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
+
+    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
+        found: NDArray[Any] = self._array.read(index, *self._culling(box))
+        return found
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to fetch the chunks that the region and the box touch."""
-        return self._array.prefetch(self._index(region, None)[0], *self._culling(box))
+        begun: Closes | None = self._array.prefetch(
+            self._index(region, None)[0], *self._culling(box)
+        )
+        return begun
 
     def touched_bytes(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
@@ -159,7 +167,10 @@ class ChunkedBackend(Backend):
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> int | None:
         """Fetch the stored chunks that a read needs, without decoding them."""
-        return self._array.fetch(self._index(region, channels)[0], *self._culling(box))
+        fetched: int | None = self._array.fetch(
+            self._index(region, channels)[0], *self._culling(box)
+        )
+        return fetched
 
     def _index(self, region: Region, channels: Channels | None) -> tuple[Region, Channels]:
         """Return a region of the stored array, and the channels among those that it gives."""
@@ -196,12 +207,9 @@ class OneRemoteFile(Backend):
 class RemoteChunks(OneRemoteFile, ChunkedBackend):
     """One whose chunks are fetched by those who know of objects only: errors name the URL."""
 
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
-        """Read the chunks that the region touches, of these only those that the box touches."""
+    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
         with self._file.errors():
-            return super().read(region, channels, box)
+            return super()._decoded(index, box)
 
     def fetch(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None

@@ -25,12 +25,9 @@ _FIELD_BYTES = 90
 
 
 def open_mgh(file: StoredFile) -> Backend:
-    """Open a ``.mgh``."""
-    return open_raw(parse_mgh(file.head(MGH_BYTES), file.name), [file], file.name)
-
-
-def open_mgz(file: StoredFile) -> Backend:
-    """Open a ``.mgz``: the header from its first bytes, the voxels when they are read."""
+    """Open a ``.mgh`` or a ``.mgz``, of which only the first bytes are decoded before a read."""
+    if file.name.lower().endswith(".mgh"):
+        return open_raw(parse_mgh(file.head(MGH_BYTES), file.name), [file], file.name)
     head = decoded_head(file.head(HEAD_BYTES), file.name, "Name it .mgh if it is not compressed.")
     fields = parse_mgh(head, file.name)
     return open_raw(fields, [file], file.name, encoding="gzip", trailing=True)

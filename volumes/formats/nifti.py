@@ -259,7 +259,7 @@ _MAGICS = (b"ni1", b"n+1", b"ni2", b"n+2")
 _MOST_MAT_BYTES = 64 * 1024
 
 
-def open_pair(file: StoredFile, name: str) -> Backend:
+def open_pair(file: StoredFile) -> Backend:
     """Open a pair by either of its names; both files are compressed, or none.
 
     Raises
@@ -268,6 +268,7 @@ def open_pair(file: StoredFile, name: str) -> Backend:
         The header makes no sense, or is Analyze's and behind a URL: whether a ``.mat``
         that moves it lies there is only looked up on local disks.
     """
+    name = file.name
     gzipped = name.lower().endswith(".gz")
     is_header = name.lower().removesuffix(".gz").endswith(".hdr")
     header = file if is_header else file.renamed(".img", ".hdr")

@@ -23,10 +23,10 @@ from ...storage.ranges import LocalRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
 from ..chunks.chunk_cache import ChunkCache
-from ..chunks.chunked_array import ChunkedArray, Index, Lookup
+from ..chunks.chunked_array import ChunkedArray, Cuts, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks, forget_bytes
-from .zarr_codecs import ZarrDecoder, crc32c
-from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
+from .zarr_metadata import ArrayMetadata, ZarrDecoder, crc32c, parse_v2, parse_v3
+from .zarr_nodes import fetch_chunks
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
 _NOT_STORED = 2**64 - 1
@@ -196,6 +196,7 @@ class ZarrArray(ChunkedArray):
         self, metadata: ArrayMetadata, path: str, store: RangeStore, cache: ChunkCache, token: str
     ) -> None:
         self.metadata, self.path = metadata, path
+        self.shards, self.fill_value = metadata.shards, metadata.fill_value
         decoder = ZarrDecoder(metadata)
         chunks = (
             PlainChunks(metadata, path)
@@ -220,6 +221,40 @@ class ZarrArray(ChunkedArray):
             self._chunks.forget()
         forget_bytes(self._bytes_token)
         self._cache.forget(self._bytes_token)
+
+
+class ForeignArray:
+    """An array that zarr-python reads, which answers as a :class:`ChunkedArray`; culls nothing."""
+
+    def __init__(self, array: Any) -> None:
+        self._array, self.path = array, array.path
+        self.shape, self.chunks = tuple(array.shape), tuple(array.chunks)
+        self.dtype = np.dtype(array.dtype)
+        self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
+        self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
+        self._cuts = Cuts(self.shape, self.chunks)
+
+    def needed(self, region: Region, *box: Any) -> NDArray[np.int64]:
+        """Return the chunks (N, axes) that a region touches."""
+        return self._cuts.touched(region)
+
+    def voxels(self, chunks: NDArray[np.int64]) -> int:
+        """Return how many voxels of the array chunks (N, axes) hold."""
+        return self._cuts.voxels(chunks)
+
+    def read(self, region: Region, *box: Any) -> NDArray[Any]:
+        """Return a region."""
+        return np.asarray(self._array[region.slices])
+
+    def prefetch(self, region: Region, *box: Any) -> None:
+        """Do nothing: zarr-python fetches when it is asked for voxels."""
+
+    def fetch(self, region: Region, *box: Any) -> int | None:
+        """Fetch the stored chunks of a region; None where zarr-python cannot without decoding."""
+        return fetch_chunks(self._array, map(tuple, self.needed(region).tolist()))
+
+    def forget_stored(self) -> None:
+        """Do nothing: nothing is kept."""
 
 
 class ZarrGroup:
@@ -357,14 +392,3 @@ def bytes_of(array: Any, name: str) -> bytes:
     if isinstance(array, ZarrArray):
         return array.read(Region.of_shape(array.shape)).tobytes()
     return np.asarray(array[...]).tobytes()
-
-
-__all__ = [
-    "NotOurs",
-    "PlainChunks",
-    "ShardedChunks",
-    "ZarrArray",
-    "ZarrGroup",
-    "bytes_of",
-    "open_node",
-]

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,28 +30,26 @@ from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.local_io import file_system_at
 from ...storage.location import remote_errors
-from ...storage.ranges import LocalRanges, cannot_open
-from ...storage.read_ahead import Closes
+from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.remote import RemoteFile, open_remote
 from ...storage.remote_objects import RemoteObjects
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING, read_anew
 from ...storage.small_object_cache import DOCUMENTS
 from ...storage.zip_ranges import ZipRanges
-from ..backend import Backend, Channels, no_options
+from ..backend import Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunked_array import Cuts, Needed
 from ..header import Header, Triple
 from ..scheme import StoreLayout
-from ..voxels import Voxels, plain, refuse_unreadable
-from .chunked_backend import OneRemoteFile
-from .local_file import file_stamp, is_changed_since
-from .zarr_array import NotOurs, ZarrArray, open_node
-from .zarr_image import image_of
+from ..voxels import Voxels, refuse_unreadable
+from .chunked_backend import ChunkedBackend, RemoteChunks
+from .local_file import LocalFile, file_stamp
+from .zarr_array import ForeignArray, ZarrArray, open_node
+from .zarr_image import ZarrImage, image_of
+from .zarr_metadata import NotOurs
 from .zarr_nodes import (
     METADATA_FILES,
     check_folder,
-    fetch_chunks,
     open_ranges_node,
     place_of,
     store_key,
@@ -68,158 +66,87 @@ store answers in one, one more for a volume in which chunks are missing is nothi
 _clock = time.monotonic
 
 
-class ZarrBackend(Backend):
-    """A zarr array.
+class ZarrBackend(ChunkedBackend):
+    """A zarr array, read by voxpipe or by zarr-python."""
 
-    Parameters
-    ----------
-    node
-        An array or group, ours or zarr-python's.
-    name
-        What errors call it.
-    options
-        ``level``: which resolution of a pyramid, 0 is the finest.
-    """
-
-    def __init__(
-        self, node: Any, name: str, options: Mapping[str, Any], stamp: tuple[int, ...] = ()
-    ) -> None:
-        no_options(options, name, _OPTIONS)
-        level = options.get("level", 0)
-        image = image_of(node, level, name)
+    def __init__(self, image: ZarrImage, name: str, stamp: tuple[int, ...] = ()) -> None:
         IO_COUNTERS.count(headers=1)
-        dtype = np.dtype(image.array.dtype)
+        array, layout = image.array, image.layout
+        dtype = np.dtype(array.dtype)
         refuse_unreadable(dtype, name)
-        if min(image.layout.shape) < 1:
-            raise BadHeader(f"{name} holds no voxels: {image.layout.stored}.", do="Check the file.")
-        self._array, self._layout, self.levels = image.array, image.layout, image.coarser
-        self.keeps_chunks = isinstance(image.array, ZarrArray)
-        self.culls = isinstance(image.array, ZarrArray) and None not in image.layout.spatial
-        self._in_doubt = True
-        super().__init__(
-            Header(
-                image.layout.shape,
-                image.affine,
-                dtype,
-                chunks=image.layout.spatial_part(image.array.chunks),
-                access="range",
-                slope=image.slope,
-                intercept=image.intercept,
-                stamp=stamp,
-            ),
-            name,
+        if min(layout.shape) < 1:
+            raise BadHeader(f"{name} holds no voxels: {layout.stored}.", do="Check the file.")
+        header = Header(
+            layout.shape,
+            image.affine,
+            dtype,
+            chunks=layout.spatial_part(array.chunks),
+            access="range",
+            slope=image.slope,
+            intercept=image.intercept,
+            stamp=stamp,
         )
+        self.levels = image.coarser
+        self._in_doubt = True
+        self.keeps_chunks = isinstance(array, ZarrArray)
+        super().__init__(array if self.keeps_chunks else ForeignArray(array), layout, header, name)
+        self.culls = self.culls and self.keeps_chunks
 
     def read(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Voxels:
         """Read the chunks that the region touches, of these only those that the box touches."""
-        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
-        decoded = self._decoded(index, box)
+        found = super().read(region, channels, box)
         if self._in_doubt:
-            self._look_whether_empty(decoded)
-        part = self._layout.fold(decoded)
-        return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
+            self._look_whether_empty(found.array)
+        return found
 
-    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
-        array = self._array
-        if isinstance(array, ZarrArray):
-            return self._read(index, lambda: array.read(_region(index), *self._culling(box)))
+    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
+        # Our own reader reads anew chunk by chunk.
+        anew = self.remote and not self.keeps_chunks
+        return read_anew(lambda: self._read(index, box)) if anew else self._read(index, box)
 
-        def read() -> NDArray[Any]:
-            return self._read(index, lambda: np.asarray(array[index]))
-
-        # Our own reader does so chunk by chunk.
-        return read_anew(read) if self.remote else read()
-
-    def _read(self, index: tuple[slice, ...], read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Return what ``read`` returns; what a codec says becomes an error that names the place."""
+    def _read(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
+        """Return a part; what a codec says becomes an error that names the place."""
         try:
-            return read()
+            return super()._decoded(index, box)
         except (MemoryError, VoxpipeError):
             raise
         except Exception as error:  # each codec has its own
-            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
+            where = ", ".join(f"{start}:{stop}" for start, stop in index)
             raise CorruptVolume(
                 f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
                 do="Copy the chunks of this region again.",
             ) from error
 
-    def _look_whether_empty(self, decoded: NDArray[Any]) -> None:
+    def _look_whether_empty(self, found: NDArray[Any]) -> None:
         """Warn, once, if all that was read is fill because nothing is stored at all."""
-        if decoded.size and (decoded != decoded.flat[0]).any():
-            self._in_doubt = False
-        elif decoded.size:
-            self._in_doubt = False
-            if not self._stores_chunks():
-                warn(
-                    f"{self.name} has metadata and not one chunk, so every voxel is its fill value "
-                    f"{decoded.flat[0]!s}. If it should hold more, copy its chunks too.",
-                    EmptyVolume,
-                )
+        if not found.size:
+            return
+        self._in_doubt = False
+        if not (found != found.flat[0]).any() and not self._stores_chunks():
+            warn(
+                f"{self.name} has metadata and not one chunk, so every voxel is its fill value "
+                f"{found.flat[0]!s}. If it should hold more, copy its chunks too.",
+                EmptyVolume,
+            )
 
     def _stores_chunks(self) -> bool:
         """Whether anything but metadata is stored; True where nobody knows."""
         return True
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
-        """Begin to fetch the chunks that the region and the box touch."""
-        if not isinstance(self._array, ZarrArray):
-            return None
-        index, _ = self._layout.index(region, (0, self.shape[0]))
-        return self._array.prefetch(_region(index), *self._culling(box))
-
-    def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
-        axes = self._layout.spatial
-        return () if box is None or None in axes else (box, axes)
-
     @property
     def shards(self) -> Triple | None:
         """Object unit in voxels along I, J, K; None where every chunk is an object."""
-        array = self._array
-        own = isinstance(array, ZarrArray)
-        shards = array.metadata.shards if own else getattr(array, "shards", None)
+        shards = self._array.shards
         return None if shards is None else self._layout.spatial_part(shards)
-
-    def touched_bytes(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int:
-        """Return the bytes of the chunks that a read touches, cut at the array's edge."""
-        needed = self.needed(region, channels, box)
-        return 0 if needed is None else needed.voxels * self.disk_dtype.itemsize
-
-    def needed(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Needed | None:
-        """Return the chunks that a read fetches and decodes."""
-        wanted, array = self._wanted(region, channels), self._array
-        if isinstance(array, ZarrArray):
-            chunks = array.needed(wanted, *self._culling(box))
-            return Needed(chunks, array.voxels(chunks), array.chunk_bytes)
-        cuts = Cuts(self._layout.stored, tuple(array.chunks))
-        chunks = cuts.touched(wanted)
-        size = math.prod(array.chunks) * self.disk_dtype.itemsize
-        return Needed(chunks, cuts.voxels(chunks), size)
-
-    def fetch(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int | None:
-        """Fetch the stored chunks that a read needs; None where zarr-python cannot."""
-        wanted, array = self._wanted(region, channels), self._array
-        if isinstance(array, ZarrArray):
-            return array.fetch(wanted, *self._culling(box))
-        needed = Cuts(self._layout.stored, tuple(array.chunks)).touched(wanted)
-        return fetch_chunks(array, map(tuple, needed.tolist()))
-
-    def _wanted(self, region: Region, channels: Channels | None) -> Region:
-        """Return the region as an index of the stored array."""
-        return _region(self._layout.index(region, channels or (0, self.shape[0]))[0])
 
 
 class ListedZarr(ZarrBackend):
     """A zarr array or group of many objects: its content is what a listing of them says."""
 
     lists = True
+    _array: ZarrArray | ForeignArray
     _listed: str | None = None
     _before: str | None = None
     _failed = False
@@ -246,9 +173,8 @@ class ListedZarr(ZarrBackend):
     @property
     def _read_as(self) -> tuple[object, ...]:
         """What decides which values stored objects are; ours and zarr-python's are the same."""
-        array: Any = self._array
-        fill = array.metadata.fill_value if isinstance(array, ZarrArray) else array.fill_value
-        fill = 0 if fill is None else np.asarray(fill).item()
+        array = self._array
+        fill = 0 if array.fill_value is None else np.asarray(array.fill_value).item()
         return (
             *(tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill),
             *(self.header.slope, self.header.intercept),
@@ -256,8 +182,7 @@ class ListedZarr(ZarrBackend):
 
     def _forget_stored(self) -> None:
         """Forget what was read of other objects than those that are there now."""
-        if isinstance(self._array, ZarrArray):
-            self._array.forget_stored()
+        self._array.forget_stored()
 
     def forget_content_key(self) -> None:
         """List them again when asked for the next time."""
@@ -306,11 +231,8 @@ class LocalZarr(ListedZarr):
         stamp, contained = metadata_stamp(path), follow != "anywhere"
         self._files = LocalRanges(path, contained=contained)
         check_folder(path, name)
-        try:
-            node = open_node(self._files, name, CHUNKS, content_key(path, stamp))
-            super().__init__(node, name, options, stamp)
-        except NotOurs:
-            super().__init__(open_ranges_node(self._files, name), name, options, stamp)
+        image = opened(self._files, name, content_key(path, stamp), options)
+        super().__init__(image, name, stamp)
         self._note_document(self._files)
 
     @property
@@ -318,7 +240,7 @@ class LocalZarr(ListedZarr):
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
         return not self._failed and metadata_stamp(self._path) == self.header.stamp
 
-    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
+    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
         found = super()._decoded(index, box)
         self._refuse_removed(self._files)
         return found
@@ -354,39 +276,21 @@ class StoreZarr(ListedZarr):
 
     def __init__(self, node: Any, thing: Any, name: str, options: Mapping[str, Any]) -> None:
         self._place = place_of(thing)
-        super().__init__(node, name, options)
+        super().__init__(image_of(node, level_in(options, name), name), name)
 
     def _list(self) -> str:
         return store_key(*self._place)
 
 
-class LocalZipZarr(ZarrBackend):
+class LocalZipZarr(LocalFile, ZarrBackend):
     """A zarr array or group in a local zip archive."""
 
     def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
-        self._path = path
+        self.path = path
         stamp = file_stamp(path)
         local = LocalRanges(os.path.dirname(path))
         store = ZipRanges(local, os.path.basename(path), name, checks_parts=True)
-        token = content_key(path, stamp)
-        try:
-            super().__init__(open_node(store, name, CHUNKS, token), name, options, stamp)
-        except NotOurs:
-            super().__init__(open_ranges_node(store, name), name, options, stamp)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the archive is the one that was opened."""
-        return file_stamp(self._path) == self.header.stamp
-
-    def is_as_of(self, moment: int) -> bool:
-        """Whether it also was not replaced since by one of the same size and time of writing."""
-        return self.is_current and not is_changed_since(self._path, moment)
-
-    @property
-    def content_key(self) -> str:
-        """A name for the archive in this version."""
-        return content_key(self._path, self.header.stamp)
+        super().__init__(opened(store, name, content_key(path, stamp), options), name, stamp)
 
 
 class RemoteZarr(ListedZarr):
@@ -408,10 +312,7 @@ class RemoteZarr(ListedZarr):
             self._store = store = open_remote(url, storage_options)
             self._token = token = documents_token(url, storage_options)
             with store.documents(token):
-                try:
-                    super().__init__(open_node(store, name, CHUNKS, token), name, options)
-                except NotOurs:
-                    super().__init__(open_ranges_node(store, name), name, options)
+                super().__init__(opened(store, name, token, options), name)
                 self._note_document(store)
 
     @property
@@ -457,7 +358,7 @@ class RemoteZarr(ListedZarr):
             found = self._store.entries(_MOST_METADATA)
         return len(found) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in found)
 
-    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
+    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name, self._storage_options, url=self._url):
             for left in reversed(range(LOOKS)):
                 try:
@@ -526,7 +427,7 @@ class RemoteZarr(ListedZarr):
             return super().fetch(region, channels, box)
 
 
-class RemoteZipZarr(OneRemoteFile, ZarrBackend):
+class RemoteZipZarr(RemoteChunks, ZarrBackend):
     """A zarr array or group in a zip archive behind a URL, of which ranges are read."""
 
     def __init__(
@@ -535,22 +436,22 @@ class RemoteZipZarr(OneRemoteFile, ZarrBackend):
         self._file = RemoteFile(url, storage_options, name)
         with self._file.errors():
             store = ZipRanges(self._file.store, "", name)
-            try:
-                node = open_node(store, name, CHUNKS, self._file.cache_key)
-                super().__init__(node, name, options)
-            except NotOurs:
-                super().__init__(open_ranges_node(store, name), name, options)
+            super().__init__(opened(store, name, self._file.cache_key, options), name)
 
-    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
-        with self._file.errors():
-            return super()._decoded(index, box)
 
-    def fetch(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int | None:
-        """Fetch the stored chunks; errors name the URL."""
-        with self._file.errors():
-            return super().fetch(region, channels, box)
+def opened(store: RangeStore, name: str, token: str, options: Mapping[str, Any]) -> ZarrImage:
+    """Return the image in a store, opened by voxpipe or, where it cannot, by zarr-python."""
+    level = level_in(options, name)
+    try:
+        return image_of(open_node(store, name, CHUNKS, token), level, name)
+    except NotOurs:
+        return image_of(open_ranges_node(store, name), level, name)
+
+
+def level_in(options: Mapping[str, Any], name: str) -> Any:
+    """Return which resolution of a pyramid was chosen, 0 for the finest."""
+    no_options(options, name, _OPTIONS)
+    return options.get("level", 0)
 
 
 def _still_there(store: LocalRanges | RemoteObjects, key: str) -> bytes | None:
@@ -588,7 +489,3 @@ def metadata_stamp(path: str) -> tuple[int, ...]:
             raise cannot_open(os.path.join(path, name), error) from error
         stamp += (status.st_size, status.st_mtime_ns)
     return tuple(stamp)
-
-
-def _region(index: tuple[slice, ...]) -> Region:
-    return Region(tuple(s.start for s in index), tuple(s.stop for s in index))

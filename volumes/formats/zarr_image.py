@@ -17,7 +17,8 @@ from ...core.errors import BadHeader, UnknownFormat, VoxpipeError
 from ..header import IDENTITY, affine_entries, affine_matrix
 from .chunked_backend import SPATIAL, Layout, named_layout, plain_layout
 from .nifti import parse_nifti
-from .zarr_array import NotOurs, ZarrArray, ZarrGroup, bytes_of
+from .zarr_array import ZarrArray, ZarrGroup, bytes_of
+from .zarr_metadata import NotOurs
 from .zarr_nodes import is_array
 
 # Before version 0.3 every image had these axes.

@@ -8,7 +8,7 @@ import torch
 import voxpipe as vp
 from voxpipe.datapipes.general.device import pin_memory_fn
 from voxpipe.datapipes.iter import IterableWrapper, PinMemory
-from voxpipe.datapipes.tensors import with_tensors
+from voxpipe.datapipes.tensors import map_tensors
 
 Pair = namedtuple("Pair", "image label")
 CUDA = torch.cuda.is_available()
@@ -21,7 +21,7 @@ def test_tensors_are_found_wherever_they_are():
     one = torch.ones(1)
     item = {"a": [one, "x"], "b": Pair(one, (one, 3)), "c": OrderedDict(d=one)}
 
-    changed = with_tensors(item, torch.neg)
+    changed = map_tensors(item, torch.neg)
 
     assert changed == {"a": [-one, "x"], "b": Pair(-one, (-one, 3)), "c": OrderedDict(d=-one)}
     assert isinstance(changed["b"], Pair)
