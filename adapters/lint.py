@@ -1,24 +1,40 @@
-"""Look for mistakes that are legal: the epoch runs, but not as anybody wants it."""
+"""The adapter that looks for legal mistakes: the epoch runs, but not as anybody wants it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch.utils.data import IterDataPipe
 
 from ..core import CallSite
 from ..core.errors import LintWarning
 from ..datapipes.cost import passes_of
-from ..graph import Cut, NoCut, Pipe, Rewritten, origin_of, parents_of, walk
+from ..datapipes.datapipe import draws
+from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, SpatialPipe
+from ..graph import (
+    Cut,
+    NoCut,
+    Pipe,
+    Rewritten,
+    chained_name,
+    declares_traits,
+    describe,
+    origin_of,
+    parents_of,
+    traits_of,
+    walk,
+)
 from ..graph.cut import split_of
 from .adapter import Adapter
-from .linting import draws, limits, order, places, shares
-from .linting.seen import Seen, after, joined
 from .profile import untimed
 from .scattered import scattered
 
 # What a disk of 2 GB/s brings in half a second: less is not worth a word.
 MUCH_BYTES = 10**9
+_CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,54 @@ class Mistake:
         return f"{self.name}: {self.what}{place}\n  {self.do}"
 
 
+@dataclass(frozen=True)
+class Upstream:
+    """What lies upstream of a pipe, along one way at least, or along all."""
+
+    shuffled: bool = False
+    """Whether every way from a source goes through a shuffle."""
+    shuffled_patches: bool = False
+    """Whether patches, once they were cut, were shuffled or interleaved."""
+    patches: PatchSampler | None = None
+    """The last pipe that cut patches."""
+    voxels: bool = False
+    """Whether items hold voxels by now."""
+    draws: bool = False
+    """Whether something was drawn at random for the items."""
+
+    @classmethod
+    def of(cls, parents: list[Upstream]) -> Upstream:
+        """Return what lies upstream of a pipe with these parents."""
+        if len(parents) == 1:
+            return parents[0]
+        return cls(
+            shuffled=bool(parents) and all(p.shuffled for p in parents),
+            shuffled_patches=any(p.shuffled_patches for p in parents) or len(parents) > 1,
+            patches=next((p.patches for p in parents if p.patches is not None), None),
+            voxels=any(p.voxels for p in parents),
+            draws=any(p.draws for p in parents),
+        )
+
+    def after(self, pipe: Pipe) -> Upstream:
+        """Return what lies upstream of the next pipe."""
+        shuffles = isinstance(pipe, IterDataPipe) and hasattr(type(pipe), "set_shuffle")
+        mixes = shuffles or chained_name(pipe) in ("interleave", "in_batch_shuffle")
+        cuts = isinstance(pipe, PatchSampler)
+        return Upstream(
+            shuffled=self.shuffled or shuffles,
+            shuffled_patches=not cuts and (self.shuffled_patches or mixes),
+            patches=pipe if isinstance(pipe, PatchSampler) else self.patches,
+            voxels=self.voxels or isinstance(pipe, (Realize, Flush, BatchPatches)),
+            draws=self.draws or draws(pipe),
+        )
+
+
+Finding: TypeAlias = "tuple[str, str] | None"
+"""What happens because of a mistake, and how to mend it."""
+Places: TypeAlias = "tuple[tuple[Pipe, str, str], ...]"
+"""Pipes with what happens because of them, and how to mend it."""
+
+
 class Lint(Adapter):
     """Warn of mistakes in a graph, each by name, with the fix and the line; changes nothing.
 
@@ -46,35 +110,17 @@ class Lint(Adapter):
     name                what is wrong
     ==================  ==================================================================
     unshuffled-shards   workers share items out that were not shuffled before
-    shards-of-batches   workers share batches out: their number decides what is in one
-    needless-sharding   a chain that can be split is divided by hand
-    divided-twice       a branch is divided twice at one level: a share of a share
-    shuffled-batches    batches are shuffled, not what is in them
-    shuffled-voxels     a shuffle buffers patches of voxels instead of descriptions
-    shuffled-twice      a shuffle mixes what another has just mixed
-    cycled-shuffle      a shuffle after ``cycle()`` mixes one turn with the next
     one-volume-batches  the patches of a batch come from the same volume
-    small-shuffle       a shuffle holds fewer items than one volume gives
     frozen-draws        a cache keeps what was drawn at random: every epoch is the same
-    twice-interpolated  a spatial pipe comes after voxels were made
-    copied-batches      torch's ``batch`` gathers lazy patches, which ``batch_patches`` fills
     repeated-draws      ``repeat()`` brings the same patches with the same draws again
-    early-device        samples go to a device one by one, before they are batched
-    device-midway       what follows a device cannot stay in this process: workers are refused
-    endless             ``cycle()`` without a count: no epoch ends
-    wrong-length        ``set_length()`` says another length than what it yields has
-    large-prefetch      ``prefetch()`` may hold more than a quarter of the memory
-    boundless-failures  ``OnError`` without a budget takes a missing disk for an empty epoch
+    twice-interpolated  a spatial pipe comes after voxels were made
     scattered-chunks    patches are shuffled over more volumes than memory keeps chunks of
     planned-functions   the graph can be split, but a function runs on the wrong side of it
-    early-prefetch      ``prefetch()`` stands inside of what makes one batch, and adds nothing
-    stranded-functions  a lambda or local function is where workers would run it
-    not-split           the graph cannot be split, so workers run all of it
-    no-sharding         it cannot, and nothing divides it: every worker or rank has all items
     whole-volumes       statistics, boxes or masks take a pass over volumes that lie far away
     idle-workers        the loader has workers, and no pipe is left for them: all of them plan
     ==================  ==================================================================
 
+    Each costs quality or speed and raises no error.
     Give it after the other adapters: it looks at the graph as they left it.
 
     Parameters
@@ -101,14 +147,14 @@ class Lint(Adapter):
         """Return what is wrong with a graph: pipe by pipe, sources first, then as a whole."""
         found = []
         split = split_of(pipe)
-        seen: dict[int, Seen] = {}
-        for here in walk(pipe):
-            before = joined([seen[id(p)] for p in parents_of(here)], isinstance(split, Cut))
+        upstream: dict[int, Upstream] = {}
+        for one in walk(pipe):
+            before = Upstream.of([upstream[id(parent)] for parent in parents_of(one)])
             for name, check in _OF_PIPES.items():
-                told = None if name in self.ignore else check(here, before)
-                if told is not None:
-                    found.append(Mistake(name, *told, origin_of(here)))
-            seen[id(here)] = after(here, before)
+                finding = None if name in self.ignore else check(one, before)
+                if finding is not None:
+                    found.append(Mistake(name, *finding, origin_of(one)))
+            upstream[id(one)] = before.after(one)
         for name, look in _OF_GRAPHS.items():
             for at, what, do in () if name in self.ignore else look(pipe, split):
                 found.append(Mistake(name, what, do, origin_of(at)))
@@ -121,7 +167,7 @@ class Lint(Adapter):
             return None
         what = f"num_workers={workers}, but every pipe plans, so the loader's process runs them all"
         do = "End the chain with .batch_patches() or .batch(), which workers run; or use none."
-        if any(True for _ in places.planned_functions(pipe, split)):
+        if _planned_functions(pipe, split):
             do = "Put .sharding_filter() before what is to run in workers; or use none."
         return Mistake(_IDLE, what, do, origin_of(pipe))
 
@@ -132,7 +178,74 @@ class Lint(Adapter):
         return Rewritten(pipe, pipe)
 
 
-def _whole_volumes(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], ...]:
+def _unshuffled_shards(pipe: Any, before: Upstream) -> Finding:
+    if not traits_of(pipe).shards or before.shuffled:
+        return None
+    what = "each worker and rank sees the same share of the items in every epoch"
+    return what, "Put .shuffle() before .sharding_filter()."
+
+
+def _one_volume_batches(pipe: Any, before: Upstream) -> Finding:
+    patches = before.patches
+    if not traits_of(pipe).group or patches is None or before.shuffled_patches:
+        return None
+    # On a grid their number depends on the shape of the volume.
+    count: Any = "all" if patches.sampling == "grid" else patches.samples_per_volume
+    if count == 1:
+        return None
+    what = f"{count} patches of a volume follow each other into the same batches"
+    return what, "Put .shuffle() after .lazy_patch(), or .interleave() for fewer reads."
+
+
+def _frozen_draws(pipe: Any, before: Upstream) -> Finding:
+    if chained_name(pipe) not in _CACHES or not before.draws:
+        return None
+    what = f"{describe(pipe)} keeps patches and augmentations of the first epoch for all others"
+    return what, "Put the cache before .lazy_patch() and before whatever draws."
+
+
+def _repeated_draws(pipe: Any, before: Upstream) -> Finding:
+    if chained_name(pipe) not in ("repeat", "cycle") or not before.draws:
+        return None
+    what = f"{describe(pipe)} gives each patch again as it is: draws belong to the epoch"
+    return what, "Leave it out and iterate more epochs, or give samples_per_volume= more."
+
+
+def _twice_interpolated(pipe: Any, before: Upstream) -> Finding:
+    if not isinstance(pipe, SpatialPipe) or not before.voxels:
+        return None
+    what = f"{describe(pipe)} interpolates voxels that were interpolated before"
+    return what, "Put it before .flush() or .realize(): then all moves are made at once."
+
+
+def _planned_functions(sink: Pipe, split: Cut | NoCut) -> Places:
+    """Find what no worker runs, though it may do what workers are for: functions, own pipes."""
+    if isinstance(split, NoCut):
+        return ()
+    opened: set[int] = set()
+    found = []
+    volumes = any(traits_of(pipe).opens for pipe in walk(sink))
+    for pipe in walk(split.planner):
+        traits = traits_of(pipe)
+        behind = any(id(parent) in opened for parent in parents_of(pipe))
+        mute = bool(parents_of(pipe)) and not (declares_traits(pipe) or traits.main_process)
+        works = traits.runs_user_code or mute
+        # Before volumes are opened, and to choose among them, it has names and headers to look at.
+        if works and (not volumes or (traits.per_item and behind)):
+            what = f"{describe(pipe)} runs in the process of the loader, and in no worker"
+            found.append((pipe, what, _TO_WORKERS))
+        if behind or traits.opens:
+            opened.add(id(pipe))
+    return tuple(found)
+
+
+_TO_WORKERS = (
+    "Put what shuffles, filters or gathers for the first time before it, so that it runs with the "
+    "batch; or put .sharding_filter() before it: then each worker runs the chain on its share."
+)
+
+
+def _whole_volumes(sink: Pipe, split: Cut | NoCut) -> Places:
     return tuple(
         (
             each.pipe,
@@ -147,18 +260,23 @@ def _whole_volumes(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str
     )
 
 
-def _scattered(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], ...]:
+def _scattered(sink: Pipe, split: Cut | NoCut) -> Places:
     found = scattered(sink)
     return () if found is None else (found,)
 
 
-_OF_PIPES = {**shares.CHECKS, **order.CHECKS, **draws.CHECKS, **places.CHECKS, **limits.CHECKS}
-_OF_GRAPHS = {
+_OF_PIPES: dict[str, Callable[[Any, Upstream], Finding]] = {
+    "unshuffled-shards": _unshuffled_shards,
+    "one-volume-batches": _one_volume_batches,
+    "frozen-draws": _frozen_draws,
+    "repeated-draws": _repeated_draws,
+    "twice-interpolated": _twice_interpolated,
+}
+_OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
     "scattered-chunks": _scattered,
+    "planned-functions": _planned_functions,
     "whole-volumes": _whole_volumes,
-    **places.OF_GRAPHS,
-    **shares.OF_GRAPHS,
 }
 # Of a graph and its loader.
 _IDLE = "idle-workers"
-_NAMES = sorted({**_OF_PIPES, **_OF_GRAPHS, _IDLE: None})
+_NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE])

@@ -24,7 +24,7 @@ from ..core.errors import (
     add_location,
     missing_key_hint,
 )
-from ..core.likely_mistakes import Glimpse, classes, glimpse, many_values
+from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_like_image
 from ..core.memory import refuse_beyond_memory
 from ..core.sample import case_of
 from ..spatial import LazyPatch, Source
@@ -115,7 +115,7 @@ class LikelyLabels:
     def __init__(self, origin: CallSite | None) -> None:
         self._origin = origin
         self._left: dict[str, int] = {}
-        self._seen: dict[str, list[Glimpse]] = {}
+        self._seen: dict[str, list[ValueSample]] = {}
 
     def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
         """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
@@ -127,7 +127,7 @@ class LikelyLabels:
         def show(source: Source) -> None:
             # Integers that nothing interpolates stay what they are.
             if moved or source.array.dtype.kind == "f":
-                seen.append(glimpse(source.array, source.slope, source.intercept))
+                seen.append(look_at(source.array, source.slope, source.intercept))
 
         return stored_shown_to(show)
 
@@ -137,8 +137,8 @@ class LikelyLabels:
         if not seen or is_looking_ahead():
             return
         left = self._left[key] = self._left.get(key, _LOOKED_AT) - 1
-        found = classes(seen)
-        if found or left <= 0 or many_values(seen):
+        found = look_like_classes(seen)
+        if found or left <= 0 or look_like_image(seen):
             self._left[key] = 0
             del self._seen[key]
         if not found:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxpipe.core import Region
-from voxpipe.spatial import Displacement, Lowered, Policy, Source, resample
+from voxpipe.spatial import Displacement, KernelStages, Policy, Source, resample
 from voxpipe.spatial.plans.pull_back import source_region
 from voxpipe.spatial.resampling import native
 
@@ -203,7 +203,7 @@ def contestants(one: Setting) -> dict[str, Callable[[NDArray[np.float64]], Any]]
 
     def voxpipe(middle: NDArray[np.float64]) -> float:
         with kernel_peers.seconds_in_kernel() as seconds:
-            resample(source, one.matrix(middle), policy, out, Lowered(displacement=one.field))
+            resample(source, one.matrix(middle), policy, out, KernelStages(displacement=one.field))
         return sum(seconds)
 
     found: dict[str, Callable[[NDArray[np.float64]], Any]] = {"voxpipe": voxpipe}

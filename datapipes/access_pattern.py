@@ -23,7 +23,7 @@ from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import breaks
 from ..spatial.lazy.read_plan import ReadPlan
 from ..spatial.lazy.stack import read_volume_of
-from ..spatial.ops.sizes import of_grid
+from ..spatial.ops.parameters import size_on
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .epoch import copy_for_epoch, items_from, may_look_ahead
@@ -211,7 +211,7 @@ def _demand(
         items=items,
         batch_bytes=math.ceil(size * items),
         made_bytes=max(sum(read.made_bytes for read in each) for each in reads),
-        patch=(1, 1, 1) if uniform is None else of_grid(uniform.given_size, patches[0].plan),
+        patch=(1, 1, 1) if uniform is None else size_on(uniform.given_size, patches[0].plan),
         region=None if region is None else (region[0], region[1], region[2]),
         draws=1 if uniform is None else uniform.samples_per_volume,
         scattered=scattered,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import hashlib
 import os
 import posixpath
@@ -15,6 +14,7 @@ from typing import Any
 from ..core import Sample
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, add_location
 from ..core.redact import Redacted, public_name
+from ..core.suggest import closest
 from ..core.validate import count_text
 from ..storage.fsspec_ranges import listed_by, reached
 from ..storage.location import is_url
@@ -140,7 +140,7 @@ class ListCases(Seeded):
             raise ValueError('list_cases needs a pattern per volume: image="ct.nii.gz"')
         for key in self.optional:
             if key not in self.patterns:
-                near = difflib.get_close_matches(key, self.patterns, n=1, cutoff=0.5)
+                near = closest(key, self.patterns, 0.5)
                 meant = f"; did you mean optional={near[0]!r}?" if near else ""
                 msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}{meant}"
                 raise ValueError(msg)
@@ -156,7 +156,7 @@ class ListCases(Seeded):
     def _check_pattern(self, key: str, pattern: Any) -> None:
         """Refuse what is no pattern of a key, with the argument that it is likely meant for."""
         named = [pattern] if isinstance(pattern, str) else pattern
-        near = difflib.get_close_matches(key.lower(), _ARGUMENTS, n=1, cutoff=_LIKE_ARGUMENT)
+        near = closest(key.lower(), _ARGUMENTS, _LIKE_ARGUMENT)
         meant = f"; did you mean {near[0]}=?" if near else ""
         if not isinstance(pattern, (str, os.PathLike)):
             msg = f"{key}= takes a pattern of files, got {type(pattern).__name__}{meant}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
+
+from ..core.suggest import closest
 
 C = TypeVar("C", bound=type)
 _SHORTEST = 4
@@ -132,7 +133,7 @@ def unknown_form(pipe: str, asked: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     spelt = asked.lower()
-    near = difflib.get_close_matches(spelt, names, n=_MOST, cutoff=0.75)
+    near = closest(spelt, names, 0.75, _MOST)
     # Other libraries say more in a name: gaussian_noise, rand_affine, RandFlipd.
     inside = sorted((n for n in names if len(n) >= _SHORTEST and n in spelt), key=len, reverse=True)
     meant = list(dict.fromkeys([*near, *inside]))[:_MOST]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 from ..core import CallSite
 from ..core.call_site import warn
 from ..core.errors import LikelyMistake, VoxpipeError
+from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
 from ..intensity.low_resolution import INVERSE, Anisotropy, LowResolution
 from .datapipe import PerItem
 from .forms import chained
@@ -24,64 +24,6 @@ KEYWORD_ONLY = frozenset(
     }
 )
 
-WORDS = {
-    "angle": ("degrees",),
-    "scale": ("zoom", "factor"),
-    "scales": ("zoom", "factor"),
-    "scale_range": ("zoom", "factor"),
-    "zoom": ("factor",),
-    "zoom_range": ("factor",),
-    "downsampling": ("factor",),
-    "rotate_range": ("rotate",),
-    "translation": ("translate",),
-    "translate_range": ("translate",),
-    "shear_range": ("shear",),
-    "prob": ("p",),
-    "pixdim": ("spacing",),
-    "target": ("spacing",),
-    "spatial_size": ("size", "shape"),
-    "target_shape": ("size",),
-    "roi_size": ("size",),
-    "roi_start": ("start",),
-    "roi_end": ("end",),
-    "roi_center": ("center",),
-    "roi_slices": ("slices",),
-    "roi_scale": ("scale",),
-    "spatial_axis": ("axes",),
-    "spatial_axes": ("axes",),
-    "max_k": ("k",),
-    "k_divisible": ("divisible", "k"),
-    "source_key": ("key",),
-    "padding_mode": ("padding",),
-    "max_displacement": ("amount",),
-    "subtrahend": ("mean",),
-    "divisor": ("std",),
-    "nonzero": ("above",),
-    "transforms": ("ops",),
-    "num_transforms": ("count",),
-    "retain_stats": ("keep_statistics",),
-    "invert_image": ("invert",),
-    "preserve_range": ("keep_range",),
-    "num_samples": ("samples_per_volume",),
-    "num_patches": ("samples_per_volume",),
-    "samples": ("samples_per_volume",),
-    "patch_size": ("size",),
-    "patch_overlap": ("overlap",),
-    "probability_map": ("weights",),
-    "weight_map": ("weights",),
-    "w_key": ("weights",),
-    "oversample_foreground_percent": ("oversample",),
-}
-"""What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
-REASONS = {
-    "keys": (
-        ": all volumes of a sample move alike, so it is not written here; mode=, padding=, fill= "
-        "and dtype= take {key: value}"
-    ),
-    "log_gamma": ": give gamma=math.exp(log_gamma)",
-    "seed": ": the seed is the loader's, DataLoader2(..., seed=7)",
-}
-"""What is said of an argument that has no counterpart."""
 # Forms whose factor is how much larger voxels get, and what others call its inverse.
 _COARSER = (LowResolution.name, Anisotropy.name)
 _SCALES = ("scale", "scales", "scale_range", "zoom", "zoom_range")
@@ -186,11 +128,11 @@ def bound(
 
 def _instead(given: str, known: Collection[str], cutoff: float = _MISSPELT) -> str:
     """Return what to write in place of an argument that there is not; nothing if nobody knows."""
-    near = [one for one in WORDS.get(given, ()) if one in known]
-    if not near and given in REASONS:
-        return REASONS[given]
-    if not near and given not in WORDS:
-        near = difflib.get_close_matches(given, known, n=1, cutoff=cutoff)
+    near = [one for one in FOREIGN_ARGUMENTS.get(given, ()) if one in known]
+    if not near and given in NO_COUNTERPART:
+        return NO_COUNTERPART[given]
+    if not near and given not in FOREIGN_ARGUMENTS:
+        near = closest(given, known, cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -16,8 +16,8 @@ from ..batching import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError, add_location, missing_key_hint
-from ..core.likely_mistakes import colours
 from ..core.redact import Redacted, origin_of
+from ..core.suggest import colours_hint
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
@@ -471,7 +471,7 @@ class OpenVolume(Seeded):
         for key in volumes:
             is_new = key not in sample.patches and in_memory(sample[key])
             if is_new and "affine" not in options_of(key, self._options):
-                for told in colours(key, sample[key].shape):
+                for told in colours_hint(key, sample[key].shape):
                     self._once.warn(told, told, LikelyMistake, self.origin)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from ..spatial import (
     stored_labels,
     usual_align,
 )
-from ..spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
-from ..spatial.placing.weight_index import OTHER, Classes
+from ..spatial.ops.parameters import Size, size_of, size_on, three, whole_number
+from ..spatial.placing.sampling_mask import OTHER, Classes
 from ..volumes import Volume
 from .datapipe import DataPipe, length_of, note_error, stream_name, with_progress
 from .epoch import count_planned
@@ -339,7 +339,7 @@ class PatchSampler(DataPipe):
     def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:
         """Return the patches of a volume, and which stay: None where only voxels tell."""
         pending = pending_of(self, sample)
-        size = of_grid(self.given_size, pending.plan)
+        size = size_on(self.given_size, pending.plan)
         overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
         grid = GridPatch(size, overlap, self.origin)
         patches = grid.patches(pending.plan.shape)

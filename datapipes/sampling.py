@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core import CallSite
 from ..core.call_site import shorten
 from ..core.errors import PolicyConflict, SampleError, missing_key_hint
+from ..core.suggest import closest
 from ..core.validate import as_flag
 from ..graph import Pipe, parents_of, walk
 from ..spatial import LazyPatch, Policy
@@ -77,7 +77,7 @@ class Sampling:
         for key, field, _ in self.changes:
             if key == EVERY_INTENSITY or key in keys:
                 continue
-            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+            near = closest(key, keys, 0.5)
             have = ", ".join(map(repr, keys))
             msg = f"{field}= speaks of {key!r}, but the volumes of this sample are {have}"
             do = f"Did you mean {near[0]!r}?" if near else ""

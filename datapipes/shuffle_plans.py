@@ -15,12 +15,11 @@ from ..batching.join_reads import needed_chunks, planned_apart
 from ..core import Sample, Stream
 from ..core.call_site import caller, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError
-from ..core.validate import validate_int
+from ..core.validate import is_integer, validate_int
 from ..graph import NoCut, Pipe, Traits, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial import without_reading
-from ..spatial.amounts import is_integer
-from ..spatial.ops.sizes import whole_number
+from ..spatial.ops.parameters import whole_number
 from .datapipe import DataPipe, length_of, wrong_item
 from .epoch import copy_for_epoch
 from .forms import chained

@@ -1,23 +1,19 @@
 """Value ops: what changes the values of a patch and not where they lie."""
 
-from .affine_value_op import AffineValueOp
 from .bias_field import BiasField
 from .blur import Blur, Sharpen
-from .brightness import Brightness
+from .brightness import Brightness, Clamp, Contrast
 from .channels import DropChannels, MeanOfChannels, SelectChannels
-from .clamp import Clamp
-from .contrast import Contrast
 from .drop_boxes import DropBoxes
-from .epilogue import Epilogue
 from .gamma import Gamma
 from .labels import OneHot, RemapLabels
 from .low_resolution import Anisotropy, LowResolution
 from .map_values import MapValues
 from .noise import Noise, RicianNoise
 from .normalize import Normalize, normalize
-from .random_op import RandomValueOp
+from .random_op import AffineValueOp, RandomValueOp
 from .rescale import Rescale, RescalePercentiles
-from .value_op import Drawn, Facts, RecordedStatistics, ValueOp, VolumeStatistics
+from .value_op import Drawn, Epilogue, Facts, RecordedStatistics, ValueOp, VolumeStatistics
 from .value_step import ValueStep
 
 __all__ = [

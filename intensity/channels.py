@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import VolumeError
 from ..core.validate import as_number, as_probability, entries_of, is_integer
-from .counter_noise import philox
+from .noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts, ValueOp
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
-from .counter_noise import philox
+from .noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
 

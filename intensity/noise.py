@@ -1,16 +1,171 @@
-"""Noise, a number of its own for every voxel."""
+"""Noise: a random number for every voxel, computed from its place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange
-from .counter_noise import add_gaussian, make_rician
+from . import native
 from .random_op import ANY, FROM_0, RandomValueOp
 from .value_op import Drawn, Facts
+
+# Normal numbers that belong to voxels of a lattice: the same wherever a patch begins.
+#
+# A voxel's number is a function of a key and of its index, so patches that overlap agree, and so do
+# workers. Four voxels along the last axis share one call of Philox 4x32-10 (Salmon, Moraes, Dror &
+# Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose four words become four normal
+# numbers (Box & Muller, 1958). NumPy here is the reference; ``native/noise.h`` takes the same steps
+# in the same order, and gives the same bits.
+
+_LOW, _HIGH = 0xFFFFFFFF, 32
+_ROUNDS = 10
+_FACTORS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROOT_HALF = np.int32(0x3F3504F3)  # the bits of sqrt(1/2)
+_MANTISSA = np.int32(0x007FFFFF)
+# Cephes Mathematical Library, logf, sinf and cosf (S. Moshier): highest power first.
+_LOG = (
+    7.0376836292e-2,
+    -1.1514610310e-1,
+    1.1676998740e-1,
+    -1.2420140846e-1,
+    1.4249322787e-1,
+    -1.6668057665e-1,
+    2.0000714765e-1,
+    -2.4999993993e-1,
+    3.3333331174e-1,
+)
+_SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+_COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+_LN_2 = (-2.12194440e-4, 0.693359375)  # in two parts, of which the larger has few digits
+_PER_31_BITS = 2.0**-31
+_QUARTER_TURN = np.pi / 2 / 2.0**32
+
+Words = tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]
+
+
+def philox(counter: tuple[Any, Any, Any, Any], key: int) -> Words:
+    """Return the four words of Philox 4x32-10 for counters of any shapes that broadcast.
+
+    Examples
+    --------
+    >>> [hex(int(word)) for word in philox((0, 0, 0, 0), 0)]
+    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+    """
+    a, b, c, d = np.broadcast_arrays(*(np.asarray(n, np.int64).astype(np.uint64) for n in counter))
+    a, b, c, d = (n & np.uint64(_LOW) for n in (a, b, c, d))
+    low, high = key & _LOW, key >> _HIGH & _LOW
+    for _ in range(_ROUNDS):
+        p, q = a * np.uint64(_FACTORS[0]), c * np.uint64(_FACTORS[1])
+        a, b, c, d = (
+            q >> np.uint64(_HIGH) ^ b ^ np.uint64(low),
+            q & np.uint64(_LOW),
+            p >> np.uint64(_HIGH) ^ d ^ np.uint64(high),
+            p & np.uint64(_LOW),
+        )
+        low, high = low + _WEYL[0] & _LOW, high + _WEYL[1] & _LOW
+    x, y, z, w = (n.astype(np.uint32) for n in (a, b, c, d))
+    return x, y, z, w
+
+
+def normals(
+    shape: tuple[int, ...], corner: tuple[int, int, int], key: int, plane: int = 0
+) -> NDArray[np.float32]:
+    """Return a normal number for every voxel of a patch, float32.
+
+    Parameters
+    ----------
+    shape
+        (C, I, J, K) of the patch.
+    corner
+        Lattice index of its first voxel.
+    key
+        Below 2^64.
+    plane
+        0 or 1: two fields of numbers that have nothing to do with each other.
+    """
+    count, *size = shape
+    first, last = corner[2] >> 2, corner[2] + size[2] - 1 >> 2
+    words = philox(
+        (
+            (corner[0] + np.arange(size[0]))[None, :, None, None],
+            (corner[1] + np.arange(size[1]))[None, None, :, None],
+            np.arange(first, last + 1)[None, None, None, :],
+            (2 * np.arange(count) + plane)[:, None, None, None],
+        ),
+        key,
+    )
+    even, odd = _pair(words[0], words[1]), _pair(words[2], words[3])
+    four = np.stack([*even, *odd], axis=-1)
+    rows = four.reshape(*four.shape[:3], -1)
+    start = corner[2] & 3
+    return np.ascontiguousarray(rows[..., start : start + size[2]])
+
+
+def _horner(coefficients: tuple[float, ...], x: NDArray[np.float32]) -> NDArray[np.float32]:
+    y = np.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        y = y * x + np.float32(coefficient)
+    return y
+
+
+def _radius(word: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """Return sqrt(-2 ln u) for u in (0, 1], of 31 bits."""
+    u = (word >> np.uint32(1) | np.uint32(1)).astype(np.int32).astype(np.float32)
+    shifted = (u * np.float32(_PER_31_BITS)).view(np.int32) - _ROOT_HALF
+    e = (shifted >> np.int32(23)).astype(np.float32)
+    x = ((shifted & _MANTISSA) + _ROOT_HALF).view(np.float32) - np.float32(1)
+    z = x * x
+    y = _horner(_LOG, x) * x * z
+    y = y + e * np.float32(_LN_2[0])
+    y = y + z * np.float32(-0.5)
+    log = x + y + e * np.float32(_LN_2[1])
+    radius: NDArray[np.float32] = np.sqrt(np.maximum(log * np.float32(-2), np.float32(0)))
+    return radius
+
+
+def _pair(
+    one: NDArray[np.uint32], other: NDArray[np.uint32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return two normal numbers of two words."""
+    r = _radius(one)
+    # The top bits choose a quarter of the circle, the others an angle of at most 1/8 of it.
+    x = (other << np.uint32(2)).view(np.int32).astype(np.float32) * np.float32(_QUARTER_TURN)
+    z = x * x
+    sine = _horner(_SINE, z) * z * x + x
+    cosine = _horner(_COSINE, z) * z * z + z * np.float32(-0.5) + np.float32(1)
+    quarter = other >> np.uint32(30)
+    swapped = (quarter & np.uint32(1)).astype(bool)
+    c, s = np.where(swapped, sine, cosine), np.where(swapped, cosine, sine)
+    sign_c = (quarter + np.uint32(1)) >> np.uint32(1) & np.uint32(1)
+    even = r * (c.view(np.uint32) ^ sign_c << np.uint32(31)).view(np.float32)
+    odd = r * (s.view(np.uint32) ^ quarter >> np.uint32(1) << np.uint32(31)).view(np.float32)
+    return even, odd
+
+
+def add_gaussian(
+    array: NDArray[np.float32], corner: tuple[int, int, int], key: int, mean: float, std: float
+) -> None:
+    """Add ``mean + std n`` to every voxel of ``array``, (C, I, J, K), in place."""
+    if native.add_noise(array, "gaussian", corner, key, mean, std):
+        return
+    n = normals(array.shape, corner, key)
+    array += n * np.float32(std) + np.float32(mean)
+
+
+def make_rician(
+    array: NDArray[np.float32], corner: tuple[int, int, int], key: int, std: float
+) -> None:
+    """Turn every voxel into the magnitude of a complex number that both parts of have noise."""
+    if native.add_noise(array, "rician", corner, key, 0.0, std):
+        return
+    real = array + normals(array.shape, corner, key) * np.float32(std)
+    imaginary = normals(array.shape, corner, key, plane=1) * np.float32(std)
+    np.sqrt(real * real + imaginary * imaginary, out=array)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.validate import as_number, as_volume_key
-from .epilogue import Epilogue
-from .value_op import Drawn, Facts, ValueOp
+from .value_op import Drawn, Epilogue, Facts, ValueOp
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
 MOST_SHIFT = 10.0

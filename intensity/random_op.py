@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.validate import as_probability, parse_range, value_at
-from .value_op import Drawn, ValueOp
+from .value_op import Drawn, Epilogue, Facts, ValueOp
 
 ABOVE_0: Mapping[str, Any] = {"positive": True}
 FROM_0: Mapping[str, Any] = {"least": 0.0}
@@ -78,3 +78,20 @@ class RandomValueOp(ValueOp):
 
 def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class AffineValueOp(RandomValueOp):
+    """Derive, and say which epilogue it is."""
+
+    pointwise: ClassVar[bool] = True
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+        """Return scale, shift and clamp."""
+        raise NotImplementedError
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Change ``array`` in place."""
+        epilogue = self.as_epilogue(drawn, facts)
+        assert epilogue is not None  # who has none applies it otherwise
+        return epilogue.on(array)

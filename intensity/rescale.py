@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.likely_mistakes import parts
+from ..core.suggest import percentile_hint
 from ..core.validate import as_flag, as_number, as_volume_key, entries_of
-from .affine_value_op import AffineValueOp
-from .epilogue import Epilogue
-from .value_op import Drawn, Facts
+from .random_op import AffineValueOp
+from .value_op import Drawn, Epilogue, Facts
 
 
 def rescaling(low: float, high: float, out: tuple[float, float], *, clamp: bool) -> Epilogue:
@@ -148,7 +147,7 @@ class RescalePercentiles(AffineValueOp):
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         """What is allowed, but hardly meant."""
-        return parts("upper", [self.lower, self.upper])
+        return percentile_hint("upper", [self.lower, self.upper])
 
     @property
     def mask_key(self) -> str | None:

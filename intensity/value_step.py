@@ -13,8 +13,7 @@ from ..core import IO_COUNTERS, CallSite, Grid
 from ..core.draws import RecordedDraw, check_record
 from ..core.errors import VoxpipeError, add_location
 from ..core.stream import is_random
-from .epilogue import Epilogue
-from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
+from .value_op import NO_HALO, Drawn, Epilogue, Facts, Halo, ValueOp
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,9 @@ def types_of(steps: Sequence[ValueStep], first: np.dtype[Any]) -> tuple[np.dtype
     return tuple(types)
 
 
-def applied(acting: Sequence[tuple[ValueStep, Drawn, Facts]], array: NDArray[Any]) -> NDArray[Any]:
+def apply_steps(
+    acting: Sequence[tuple[ValueStep, Drawn, Facts]], array: NDArray[Any]
+) -> NDArray[Any]:
     """Return what the steps make of ``array``, in turn; it may be changed in place."""
     for step, drawn, facts in acting:
         if not step.op.keeps_dtype and array.dtype != np.float32:
@@ -110,7 +111,7 @@ def applied(acting: Sequence[tuple[ValueStep, Drawn, Facts]], array: NDArray[Any
     return array
 
 
-def folded(
+def fold_epilogues(
     acting: Sequence[tuple[ValueStep, Drawn, Facts]],
 ) -> tuple[Epilogue | None, Sequence[tuple[ValueStep, Drawn, Facts]]]:
     """Return the first steps as one epilogue, as far as that goes, and the others."""

@@ -5,6 +5,12 @@
 // window in which a processor would find the next one by itself. Prefetch instructions do not
 // help: some processors drop them where the page is not in the TLB, which is the case that costs.
 // Plain loads, a slice at a time, overlap each other and take a quarter off a cold patch.
+#pragma once
+
+#include "processor.h"
+#include "vectors.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 // Bytes of a cache line. Where it is 128, every line is read twice, which costs little.
 constexpr double LINE_BYTES = 64.0;
@@ -72,3 +78,5 @@ inline void touch(const Geometry& g, const uint8_t* base, const Box& box, const 
     }
   __asm__ volatile("" ::"r"(sum));
 }
+
+}  // namespace VOXPIPE_PATH_NAME

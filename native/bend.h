@@ -2,7 +2,12 @@
 //
 // Control point p lies at control index p; beyond the ends the last one repeats. Every value is a
 // weighted mean of control points, so no displacement exceeds the largest of them.
+#pragma once
 
+#include "processor.h"
+#include "taps.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 // One control point: the displacement along each source axis in source voxels, and a spare number.
 typedef double Point __attribute__((vector_size(32)));
@@ -317,3 +322,5 @@ inline bool control_of(int64_t address, const int64_t* size, const double* matri
   pad(control, points);
   return true;
 }
+
+}  // namespace VOXPIPE_PATH_NAME

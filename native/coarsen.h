@@ -1,6 +1,13 @@
 // Lines between the voxels of one axis that are kept, in place: as if the others had never been.
 //
-// intensity/coarsen_axis.py takes the same steps in float32, so both give the same bits.
+// intensity/low_resolution.py takes the same steps in float32, so both give the same bits.
+#pragma once
+
+#include "processor.h"
+#include "linear.h"
+#include "filter.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 // ``count`` values between two rows, the same part of the way for all.
 inline void between_rows(const float* low, const float* high, float part, int64_t count,
@@ -68,3 +75,5 @@ int64_t coarsen(const VoxpipeCoarsen& job) {
   free(memory);
   return VOXPIPE_DONE;
 }
+
+}  // namespace VOXPIPE_PATH_NAME

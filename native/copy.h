@@ -1,4 +1,12 @@
 // One tap per voxel, axes apart: crops, flips, turns and pads, and nearest zooms.
+#pragma once
+
+#include "processor.h"
+#include "nearest.h"
+#include "turn.h"
+#include "tables.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 struct Copy {
   const VoxpipeJob* job;
@@ -125,3 +133,5 @@ inline void copy_all(const VoxpipeJob& job, const Finish& f, const Tables& table
       else copy_turned(c, base, out, third);
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

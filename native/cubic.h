@@ -3,6 +3,12 @@
 // Padding is a rule for taps here, not for coordinates: beyond the volume the last voxel repeats,
 // is mirrored, or is zero. A run whose taps are all inside, with neighbours in memory along one
 // axis, takes four taps at a time; every other one looks up each tap.
+#pragma once
+
+#include "processor.h"
+#include "taps.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 struct CubicTaps {
   int64_t offset[3][4];  // bytes from voxel (0, 0, 0) at hand, per axis
@@ -213,3 +219,5 @@ inline void cubic_run(const Geometry& g, int64_t type, int64_t padding, const Sc
     default: break;
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

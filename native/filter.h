@@ -1,6 +1,12 @@
 // A symmetric filter along one axis, in place; beyond its ends the outermost voxels go on.
 //
-// intensity/filter_axis.py adds in the same order in float32, so both give the same bits.
+// intensity/blur.py adds in the same order in float32, so both give the same bits.
+#pragma once
+
+#include "processor.h"
+#include "numbers.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 constexpr int64_t FILTER_LANES = 32;  // sums that stay in registers
 
@@ -89,3 +95,5 @@ int64_t filter(const VoxpipeFilter& job) {
   free(memory);
   return VOXPIPE_DONE;
 }
+
+}  // namespace VOXPIPE_PATH_NAME

@@ -1,4 +1,10 @@
 // From working values to output elements: slope and intercept, fade, epilogue, conversion.
+#pragma once
+
+#include "processor.h"
+#include "numbers.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 struct Finish {
   bool scaled;
@@ -100,3 +106,5 @@ inline void fill_row(const uint8_t* element, int64_t size, int64_t count, uint8_
     default: repeat<uint64_t>(element, count, out, stride); break;
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

@@ -1,4 +1,15 @@
 // Any affine map: the output in tiles, each tile in runs along the lane.
+#pragma once
+
+#include "processor.h"
+#include "linear.h"
+#include "cubic.h"
+#include "nearest.h"
+#include "turn.h"
+#include "ahead.h"
+#include "bend.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 // Rows of a tile on either axis across the runs. A tile of 128 x 16 x 16 voxels of 16 bits touches
 // some thousand cache lines: they stay in a level 2 cache until its last row.
@@ -451,3 +462,5 @@ inline void sample_general(Work& w) {
     sample_channels(w);
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

@@ -6,6 +6,12 @@
 // path; and what is left behind the whole part has the 24 bits that a float32 holds.
 // Coordinates are monotonic along a run of output voxels: its ends tell about everything between,
 // and a binary search finds exactly where it enters and leaves the volume.
+#pragma once
+
+#include "processor.h"
+#include "numbers.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 constexpr int GRAIN_BITS = 24;
 constexpr double GRAINS = 16777216.0;  // in a voxel
@@ -192,3 +198,5 @@ inline Interval narrow(Interval run, bool falls, double low, double high, const 
   }
   return run;
 }
+
+}  // namespace VOXPIPE_PATH_NAME

@@ -1,5 +1,11 @@
 // Blend the taps of a run: along axis 2, then 1, then 0, whatever the order in memory, so that
 // the storage of a volume never shows in the result.
+#pragma once
+
+#include "processor.h"
+#include "taps.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 inline Floats blend(Floats lower, Floats upper, Floats weight) {
   return (upper - lower) * weight + lower;  // a constant stays the very same constant
@@ -196,3 +202,5 @@ void linear_run(const uint8_t* base, const Geometry& g, const Taps<double>& taps
                 double* values) {
   linear_apart<S>(base, g.axis, taps, count, values);
 }
+
+}  // namespace VOXPIPE_PATH_NAME

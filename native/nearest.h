@@ -1,4 +1,11 @@
 // One tap per voxel: elements are moved as they are, or converted where the types differ.
+#pragma once
+
+#include "processor.h"
+#include "geometry.h"
+#include "finish.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 template <class E, class O>
 void pick_elements(const uint8_t* base, const O* offset, int64_t count, uint8_t* out,
@@ -127,3 +134,5 @@ inline void mirror_row(int64_t size, const uint8_t* row, int64_t count, uint8_t*
     default: mirror_elements<uint64_t>(row, count, out); break;
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

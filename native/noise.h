@@ -1,7 +1,13 @@
 // Normal numbers that belong to voxels of a lattice: the same wherever a patch begins.
 //
-// intensity/counter_noise.py does the same steps in the same order in float32, so both give
+// intensity/noise.py does the same steps in the same order in float32, so both give
 // the same bits: no library function but the square root, which IEEE 754 defines.
+#pragma once
+
+#include "processor.h"
+#include "numbers.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 constexpr int64_t NOISE_BLOCKS = 512;  // at once: 8 KiB of numbers stay in the fastest cache
 constexpr int64_t NOISE_STEP = 16;     // blocks that are worked on side by side
@@ -198,3 +204,5 @@ int64_t noise(const VoxpipeNoise& job) {
     for (int64_t i = 0; i < job.size[0]; i++) noise_of_plane(job, c, i);
   return VOXPIPE_DONE;
 }
+
+}  // namespace VOXPIPE_PATH_NAME

@@ -3,6 +3,11 @@
 // Included once per path, inside its namespace. Nothing from the C++ library is used here or in
 // any other header of the kernel: an inline function compiled for AVX-512 must not be the one
 // that the linker picks for everybody.
+#pragma once
+
+#include "processor.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 typedef uint16_t Half;   // IEEE binary16
 struct Brain { uint16_t bits; };  // bfloat16
@@ -211,3 +216,5 @@ inline int64_t size_of_type(int64_t type) {
     default: return 8;
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

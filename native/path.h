@@ -1,14 +1,8 @@
 // The whole kernel, once per class of processors: a path_*.cpp sets VOXPIPE_PATH_NAME, LANES and the
 // instruction set, and includes this.
+#pragma once
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "job.h"
-#include "values.h"
-
-namespace VOXPIPE_PATH_NAME {
-
+#include "processor.h"
 #include "numbers.h"
 #include "geometry.h"
 #include "vectors.h"
@@ -27,6 +21,8 @@ namespace VOXPIPE_PATH_NAME {
 #include "noise.h"
 #include "filter.h"
 #include "coarsen.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 inline bool is_wide(const VoxpipeJob& job) {
   switch (job.out_type) {  // as _working_type in spatial/resampling/interpolate.py

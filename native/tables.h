@@ -3,6 +3,13 @@
 // A crop, flip, turn or pad is one, and so is a zoom. Where every row of the matrix has one
 // number and every column too, output index n decides one source coordinate alone, so its padding,
 // its rounding and its weight are worked out once per index instead of once per voxel.
+#pragma once
+
+#include "processor.h"
+#include "geometry.h"
+#include "finish.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 struct Table {
   int source;        // source axis that this output axis runs along
@@ -143,3 +150,5 @@ inline int64_t even_step(const Table& table) {
     if (table.lower[n] - table.lower[n - 1] != step) return 0;
   return step;
 }
+
+}  // namespace VOXPIPE_PATH_NAME

@@ -2,6 +2,12 @@
 //
 // ``inside`` is the loop that most voxels take: no clamping, no branch. ``anywhere`` is the
 // general one; it gives bit for bit the same where both apply.
+#pragma once
+
+#include "processor.h"
+#include "vectors.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 template <class W>
 struct Taps {
@@ -231,3 +237,5 @@ inline void spare(int64_t count, Taps<W>& taps) {
     for (int a = 0; a < 3; a++) taps.weight[a][v] = 0;
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

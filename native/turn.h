@@ -1,4 +1,10 @@
 // Turning a block of elements: rows become columns, four or more at a time in registers.
+#pragma once
+
+#include "processor.h"
+#include "geometry.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 // Rows of a block. With 16, one turned row of float32 is a whole cache line.
 constexpr int64_t BLOCK = 16;
@@ -90,3 +96,5 @@ inline void turn_block(int64_t size, const uint8_t* from, int64_t from_stride, i
     default: turn_elements<uint64_t>(from, from_stride, rows, count, to, row_step, column_step); break;
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

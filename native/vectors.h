@@ -4,6 +4,12 @@
 // it, because no operation is contracted or reordered (-ffp-contract=off). Taps are fetched one
 // by one and put together in registers: on the processors of today this is faster than a gather
 // instruction, whose loads are as many (docs/decisions/).
+#pragma once
+
+#include "processor.h"
+#include "geometry.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
@@ -271,3 +277,5 @@ inline Fours turn_fours(const Four* from) {
   return {__builtin_shufflevector(a, b, 0, 4, 1, 5), __builtin_shufflevector(a, b, 2, 6, 3, 7),
           __builtin_shufflevector(c, d, 0, 4, 1, 5), __builtin_shufflevector(c, d, 2, 6, 3, 7)};
 }
+
+}  // namespace VOXPIPE_PATH_NAME

@@ -3,6 +3,13 @@
 // Blending goes along k, then j, then i, as everywhere, so the result is that of the general path
 // to the bit. What neighbours have in common is kept: of two planes (or rows) that one output
 // plane needs, the next one mostly needs the same.
+#pragma once
+
+#include "processor.h"
+#include "general.h"
+#include "tables.h"
+
+namespace VOXPIPE_PATH_NAME {
 
 // Source voxels of one row for a run of output voxels, at most; wider ones take the general path.
 constexpr int64_t SPAN = 2 * RUN;
@@ -357,3 +364,5 @@ inline void zoom_all(const Work& w, const Tables& tables) {
     }
   }
 }
+
+}  // namespace VOXPIPE_PATH_NAME

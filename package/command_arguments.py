@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .core.errors import SampleError
+from .core.suggest import closest
 from .storage.location import is_url
 
 _BAD = "is no JSON object, nor a file that holds one"
@@ -190,7 +190,7 @@ def cases_of(
             )
     for key in optional:
         if key not in by_key:
-            near = difflib.get_close_matches(key, by_key, n=1, cutoff=0.5)
+            near = closest(key, by_key, 0.5)
             do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
             raise SampleError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
     folder = None if is_pattern else data

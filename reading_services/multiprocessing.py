@@ -12,12 +12,12 @@ import inspect
 import multiprocessing as mp
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..batching import usable_cores
 from ..core.call_site import WarnOnce, shorten, warn
 from ..core.errors import IdleWorkers
+from ..core.suggest import closest
 from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
@@ -78,7 +78,7 @@ def refuse_unknown(kind: type, others: Mapping[str, Any]) -> None:
         parameters = inspect.signature(kind).parameters.values()
         known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
         stands = _STANDS.get(other, "").format(value=shorten(value))
-        meant = [f"{close}={shorten(value)}" for close in get_close_matches(other, known, n=1)]
+        meant = [f"{close}={shorten(value)}" for close in closest(other, known, 0.6)]
         give = [f"give {told}" for told in [stands, *meant] if told]
         words = [*give, f"it takes {', '.join(known)}"]
         raise TypeError(f"{kind.__name__} has no {other}; {words[0]}")

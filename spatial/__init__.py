@@ -2,7 +2,6 @@
 
 from ..core.grid import GRID_TOLERANCE
 from ..intensity import Epilogue
-from .amounts import Amount
 from .lazy.lazy_patch import LazyPatch
 from .lazy.patch_steps import refuse_changed, stored_labels
 from .lazy.pending import PendingPlan, joined
@@ -18,11 +17,12 @@ from .ops.needs import Answered, BoxNeed, NeedingOp
 from .ops.op import SpatialOp, Step, without_reading
 from .ops.orientation import Orientation
 from .ops.pad import CropOrPad, DivisiblePad, Pad
+from .ops.parameters import Amount
 from .ops.random_crop import RandomCrop
 from .ops.resample_to import ResampleTo
 from .ops.rotate90 import Rotate90
 from .ops.spacing import Extent, Resize, Spacing
-from .placing.masked_patch import MaskedPatch, MaskedRegion
+from .placing.drawn_patch import MaskedPatch, MaskedRegion, WeightedPatch
 from .placing.patch import (
     FixedPatch,
     GridPatch,
@@ -32,20 +32,13 @@ from .placing.patch import (
     positions,
     usual_align,
 )
-from .placing.sampling_mask import SamplingMask
-from .placing.weight_index import sampling_mask, weight_table
-from .placing.weight_table import WeightTable, forget_masks
-from .placing.weighted_patch import WeightedPatch
-from .plans.clip import Clip
-from .plans.displacement import Displacement
-from .plans.kernel_class import KernelClass, kernel_class
+from .placing.sampling_mask import SamplingMask, forget_masks, sampling_mask, weight_table
+from .placing.weight_table import WeightTable
 from .plans.matrices import Space
-from .plans.plan import SpatialPlan
+from .plans.plan import KernelClass, SpatialPlan, box_to_output, kernel_class
 from .plans.policy import INTENSITY, LABEL, Policy, policy_of
-from .plans.stages import Lowered
-from .plans.voxel_box import box_to_output
-from .resampling.apply_plan import apply_plan
-from .resampling.resample import resample
+from .plans.stages import Clip, Displacement, KernelStages
+from .resampling.resample import apply_plan, resample
 from .resampling.source import Source
 
 __all__ = [
@@ -73,9 +66,9 @@ __all__ = [
     "GridDistortion",
     "GridPatch",
     "KernelClass",
+    "KernelStages",
     "LabelCrop",
     "LazyPatch",
-    "Lowered",
     "MaskedPatch",
     "MaskedRegion",
     "NeedingOp",

@@ -198,5 +198,5 @@ def _resampled(
 ) -> NDArray[Any]:
     out = np.empty((volume.shape[0], *plan.shape), dtype)
     source = Source(volume, (0, 0, 0), Region(plan.bounds.start, plan.bounds.stop))
-    resample(source, plan.matrix, policy, out, plan.lowered)
+    resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ...intensity import Drawn, ValueStep
 from ...intensity.value_op import Halo
-from ...intensity.value_step import applied, folded, total_halo
+from ...intensity.value_step import apply_steps, fold_epilogues, total_halo
 from ..ops.pad import widened
-from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
+from ..plans.stages import Clip
 from ..resampling.resample import resample
 from ..resampling.source import Source
 from ..volume_like import patch_before
@@ -75,10 +75,10 @@ def changed_by_last(patch: Any, array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(step.op.dtype(array.dtype))
     halo = step.op.halo(drawn, patch.plan.grid)
     wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
-    epilogue, rest = folded(patch.acting_on(with_halo_of(patch.plan, halo))[-1:])
+    epilogue, rest = fold_epilogues(patch.acting_on(with_halo_of(patch.plan, halo))[-1:])
     if epilogue is not None:  # as the resampler does in passing, to the same bits
         wide = epilogue.on(wide.astype(np.float32, copy=False))
-    result = applied(rest, wide)
+    result = apply_steps(rest, wide)
     inside = tuple(slice(h, h + n) for h, n in zip(halo, array.shape[1:], strict=True))
     return np.ascontiguousarray(result[(slice(None), *inside)])
 
@@ -189,6 +189,6 @@ def outside_of(
     flags = np.empty((1, *plan.shape), np.uint8)
     outside = replace(policy, fill=1, antialias=False)
     inside = Source(zeros, source.start, source.bounds)
-    resample(inside, plan.matrix, outside, flags, plan.lowered)
+    resample(inside, plan.matrix, outside, flags, plan.kernel_stages)
     lies: NDArray[np.bool_] = flags[0] != 0
     return lies

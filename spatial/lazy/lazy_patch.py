@@ -21,9 +21,9 @@ from ...core.memory import refuse_beyond_memory
 from ...core.stream import stream_identity
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
-from ...intensity.value_step import applied, folded, types_of
+from ...intensity.value_step import apply_steps, fold_epilogues, types_of
 from ...storage.read_ahead import Tickets
-from ..plans.matrices import one_after_another
+from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..resampling.source import Source, convert
@@ -244,7 +244,7 @@ class LazyPatch(NoArithmetic):
             before = self.volume.part_of(self.volume.patch.whole_plan)
         else:
             return self.plan
-        return one_after_another(before, self.plan)
+        return compose_plans(before, self.plan)
 
     @property
     def draws(self) -> dict[str, Any]:
@@ -401,7 +401,7 @@ class LazyPatch(NoArithmetic):
         steps = self._with_facts(acting, wide)
         early = steps_before_fill(self, acting, wide)
         marks = early > 0 or fills is not None
-        epilogue, rest = folded(steps[:early] if marks else steps)
+        epilogue, rest = fold_epilogues(steps[:early] if marks else steps)
         types = types_of([step for step, _ in acting], self._resampled_dtype)
         first = np.dtype(np.float32) if marks else types[len(acting) - len(rest)]
         channels = self.channels
@@ -411,11 +411,11 @@ class LazyPatch(NoArithmetic):
         policy = marking(self.policy) if marks else filling(self, wide)
         source, read_by = self._resample_into(reading, array, epilogue, policy)
         outside = outside_of(source, read_by, policy, array) if marks else None
-        result = applied(rest, array)
+        result = apply_steps(rest, array)
         if outside is not None:
             fill = self.policy.fill if fills is None else fills
             np.copyto(result, fill, where=outside, casting="same_kind")
-            result = applied(steps[early:], result)
+            result = apply_steps(steps[early:], result)
         if result is not out:
             inside = tuple(slice(h, h + n) for h, n in zip(halo, plan.shape, strict=True))
             out[...] = convert(result[(slice(None), *inside)], out.dtype)

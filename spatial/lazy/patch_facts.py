@@ -16,7 +16,7 @@ from ...core.errors import VolumeError
 from ...core.histogram import Floats, Histogram, merge_histograms
 from ...core.lru_cache import LRUCache
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
-from ...intensity.value_op import kept_percentile
+from ...intensity.value_op import recorded_percentile
 from ...storage.content import version_key
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
@@ -257,7 +257,7 @@ class Recorded:
 
     def percentile(self, q: float) -> float:
         """Return the value that ``q`` percent of the voxels do not exceed."""
-        return kept_percentile(self.recorded, q, lambda: self.counted)
+        return recorded_percentile(self.recorded, q, lambda: self.counted)
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def left_to_numpy(patch: Any) -> tuple[tuple[str, ...], ...]:
     below: tuple[tuple[str, ...], ...] = ()
     if isinstance(patch.volume, VirtualVolume):
         below = left_to_numpy(patch.volume.patch)
-    if patch.plan.lowered.is_for_kernel:
+    if patch.plan.kernel_stages.is_for_kernel:
         return below
     return (*below, tuple(map(_placed_name, steps_with_stages(patch.pending))))
 

@@ -21,7 +21,7 @@ from ...core.lru_cache import cached_property
 from ...core.stream import stream_identity
 from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source
-from ..plans.matrices import flat_axes, one_after_another
+from ..plans.matrices import compose_plans, flat_axes
 from ..plans.plan import SpatialPlan
 from ..volume_like import made_like, patch_before
 
@@ -191,7 +191,7 @@ class PendingPlan:
         return (
             plan
             if made is None
-            else one_after_another(made.part_of(made.patch.pending.from_stored), plan)
+            else compose_plans(made.part_of(made.patch.pending.from_stored), plan)
         )
 
     @cached_property

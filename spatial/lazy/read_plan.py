@@ -26,10 +26,10 @@ from ...volumes import Volume
 from ...volumes.chunks.chunked_array import Cuts, Needed
 from ...volumes.volume import at_level, coarser_levels
 from ..ops.resample_to import of_source
-from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
 from ..plans.pull_back import extremes
+from ..plans.stages import Clip
 from ..resampling.resample import resample
 from ..resampling.source import Source
 from ..volume_like import has_chunks, refuse_complex
@@ -163,7 +163,7 @@ class ReadPlan:
                 and stored.kind != "label"
             ):
                 show(source)
-        resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
+        resample(source, plan.matrix, policy, out, plan.kernel_stages, epilogue=epilogue)
         if isinstance(stored, Volume):
             stored.refuse_change()  # not before: a mapped file is read while it is resampled
         return source

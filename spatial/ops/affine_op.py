@@ -10,23 +10,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...core.affine3x4 import NO_TURN, affine3x4, linear_of
-from ...core.likely_mistakes import offsets, radians
-from ...core.validate import LATER
-from ..amounts import (
-    MOST_VOXELS,
-    Amount,
-    as_amount,
-    as_choice,
-    as_factor,
-    as_flag,
-    as_probability,
-    as_triple,
-    draw_amount,
-)
+from ...core.suggest import factor_hint, radians_hint
+from ...core.validate import LATER, as_choice, as_flag, as_probability
+from ..plans.boxes import without_noise
 from ..plans.matrices import Space, as_space, growing, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import without_noise
 from .op import Drawn
+from .parameters import MOST_VOXELS, Amount, as_amount, as_factor, as_triple, draw_amount
 
 METHODS = ("forward", "backward")
 
@@ -70,7 +60,7 @@ class Rotate:
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         """What is allowed, but hardly meant."""
-        return radians("degrees", self.degrees)
+        return radians_hint("degrees", self.degrees)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the angles, or None."""
@@ -292,7 +282,7 @@ class Zoom:
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         """What is allowed, but hardly meant."""
-        return offsets("factor", self.factor) if self.keep_size else ()
+        return factor_hint("factor", self.factor) if self.keep_size else ()
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the factors, or None."""

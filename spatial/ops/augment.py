@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.affine3x4 import NO_TURN
-from ...core.likely_mistakes import offsets, radians
-from ..amounts import Amount, amount_at, as_amount, as_factor, as_probabilities, as_probability
+from ...core.suggest import factor_hint, radians_hint
+from ...core.validate import as_probability
 from ..plans.matrices import Space, as_space, flat_axes, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
 from .affine_op import in_words
 from .flip import mirror
 from .op import Drawn
+from .parameters import Amount, amount_at, as_amount, as_factor, as_probabilities
 
 _STAY = (0.0, 0.0, 0.0)
 
@@ -62,7 +63,7 @@ class Augment:
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         """What is allowed, but hardly meant."""
-        return (*radians("rotate", self.rotate), *offsets("zoom", self.zoom))
+        return (*radians_hint("rotate", self.rotate), *factor_hint("zoom", self.zoom))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return what each part does, or None."""

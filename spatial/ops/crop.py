@@ -10,19 +10,18 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...core.errors import PatchSizeError
-from ...core.validate import LATER, is_number
-from ..amounts import as_choice, as_flag, as_triple, entries_of
+from ...core.validate import LATER, as_choice, as_flag, entries_of, is_number
+from ..plans.boxes import without_noise
 from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import without_noise
 from .op import Drawn
-from .sizes import of_grid, size_of, told_size
+from .parameters import as_triple, size_of, size_on, size_text
 
 CropSide = Literal["end", "start", "center"]
 """Where an odd voxel is cut off or added; see :func:`centred_start`."""
 CROP_SIDES = ("end", "start", "center")
 
 
-def told_side(side: str) -> str:
+def side_text(side: str) -> str:
     """Return where an odd voxel goes, in words; nothing for the end."""
     return "" if side == "end" else f", odd voxels at the {side}"
 
@@ -111,7 +110,7 @@ class Crop:
             The slices leave nothing of the grid, or a box about a voxel begins before it.
         """
         if self.slices is None:
-            size = of_grid(self.size, plan)
+            size = size_on(self.size, plan)
             start: Any = self.start if self.center is None else _begun(self.center, size)
             return {"start": list(start), "size": list(size)}
         ends = [
@@ -145,9 +144,9 @@ class Crop:
     def _words(self) -> str:
         pairs: Any = self.slices
         if self.center is not None:
-            return f"{told_size(self.size)} about {', '.join(map(str, self.center))}"
+            return f"{size_text(self.size)} about {', '.join(map(str, self.center))}"
         if isinstance(self.size, int):
-            return f"{told_size(self.size)} from {', '.join(map(str, self.start or ()))}"
+            return f"{size_text(self.size)} from {', '.join(map(str, self.start or ()))}"
         if pairs is None:
             sizes = zip(self.start or (), self.size, strict=True)
             pairs = [(a, None if s is None else a + s) for a, s in sizes]
@@ -225,7 +224,7 @@ class CenterCrop:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the size."""
         if self.scale is None:
-            return {"size": list(of_grid(self.size, plan))}
+            return {"size": list(size_on(self.size, plan))}
         return {"size": [part_of(n, s) for n, s in zip(plan.shape, self.scale, strict=True)]}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
@@ -246,9 +245,9 @@ class CenterCrop:
 
     def describe(self) -> str:
         """Return the size in words."""
-        hard, odd = "hard " if self.hard else "", told_side(self.side)
+        hard, odd = "hard " if self.hard else "", side_text(self.side)
         if self.scale is None:
-            return f"{hard}center crop {told_size(self.size)}{odd}"
+            return f"{hard}center crop {size_text(self.size)}{odd}"
         same = len(set(self.scale)) == 1
         part = f"{self.scale[0]:g}" if same else " x ".join(f"{s:g}" for s in self.scale)
         return f"{hard}center crop of {part}{odd}"

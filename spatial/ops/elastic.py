@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import PatchSizeError
-from ..amounts import Amount, as_amount, as_count, as_probability, bounds_of, draw_amount, per_axis
+from ...core.validate import as_count, as_probability, bounds_of
+from ..plans.boxes import without_noise
 from ..plans.matrices import Space, as_space
 from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import without_noise
 from .affine_op import in_words
 from .op import Drawn
+from .parameters import Amount, as_amount, draw_amount, per_axis
 
 # A uniform cubic B-spline whose control points move by less than this part of their spacing,
 # along each axis, is one to one in three dimensions: 1 / 2.479472335 (Choi and Lee 2000,

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.affine3x4 import Affine3x4, affine
-from ..amounts import as_flag, as_probabilities, as_probability, entries_of, is_integer
+from ...core.validate import as_flag, as_probability, entries_of, is_integer
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .op import Drawn
+from .parameters import as_probabilities
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 
 from ...core import Region
 from ...core.errors import PatchSizeError
-from ...core.likely_mistakes import parts
+from ...core.suggest import percentile_hint
 from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer
 from ..plans.plan import SpatialPlan
 from .needs import BoxNeed, NotAnswered, is_statistic
 from .op import Drawn
-from .sizes import of_grid, one_or_three, size_of, three, told_size
+from .parameters import one_or_three, size_of, size_on, size_text, three
 
 Otherwise = Literal["error", "whole"]
 _OTHERWISE = ("error", "whole")
@@ -80,7 +80,11 @@ class ForegroundCrop(NotAnswered):
     def likely_mistakes(self) -> tuple[str, ...]:
         """What is allowed, but hardly meant; ``"p1"`` may be."""
         name = self.above if isinstance(self.above, str) else ""
-        return parts("above", [float(name[1:])]) if name.startswith("p") and name != "p1" else ()
+        return (
+            percentile_hint("above", [float(name[1:])])
+            if name.startswith("p") and name != "p1"
+            else ()
+        )
 
     @property
     def needs(self) -> BoxNeed:
@@ -192,7 +196,7 @@ class LabelCrop(NotAnswered):
                 raise _nothing(self.needs, volume, 'Give otherwise="whole", or')
             inside = whole
         # Where the middle lies between two voxels, or on one of an even size: the lower place.
-        size = of_grid(self.size, plan)
+        size = size_on(self.size, plan)
         kept = self.size if isinstance(self.size, tuple) else (self.size,) * 3
         start = [
             0 if asked is None else (a + b - n) // 2
@@ -206,7 +210,7 @@ class LabelCrop(NotAnswered):
 
     def describe(self) -> str:
         """Return what is kept, in words."""
-        size = told_size(self.size)
+        size = size_text(self.size)
         return f"{'hard ' if self.hard else ''}crop {size} about {self.needs.describe()}"
 
 

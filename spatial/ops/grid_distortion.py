@@ -12,7 +12,7 @@ from ...core.validate import as_flag, as_probability, entries_of, is_finite
 from ..plans.plan import SpatialPlan
 from .affine_op import in_words
 from .op import Drawn
-from .sizes import three
+from .parameters import three
 
 POINTS_PER_CELL = 4
 """Control points of the spline per cell: straight over the middle half of each cell."""

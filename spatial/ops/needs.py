@@ -17,9 +17,8 @@ import numpy as np
 from ...core import Region
 from ...core.errors import GraphError
 from ...core.histogram import merge_histograms
-from ...intensity.value_op import kept_percentile
-from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import box_to_output
+from ...intensity.value_op import recorded_percentile
+from ..plans.plan import SpatialPlan, box_to_output
 from ..volume_like import stored_of
 from .op import Drawn, may_read
 
@@ -112,7 +111,7 @@ def statistic(volume: Any, name: str) -> float:
     if name == "mean":
         return float(recorded.mean)
     q = float(name[1:])
-    return kept_percentile(recorded, q, lambda: volume_histogram(volume))
+    return recorded_percentile(recorded, q, lambda: volume_histogram(volume))
 
 
 @runtime_checkable

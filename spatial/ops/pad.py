@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.validate import LATER
-from ..amounts import as_choice, as_flag, entries_of, is_integer
+from ...core.validate import LATER, as_choice, as_flag, entries_of, is_integer
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
-from .crop import CROP_SIDES, CropSide, centred_start, told_side
+from .crop import CROP_SIDES, CropSide, centred_start, side_text
 from .op import Drawn
-from .sizes import Size, of_grid, one_or_three, size_of, told_size
+from .parameters import Size, one_or_three, size_of, size_on, size_text
 
 Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Where = Literal["both", "end"]
@@ -68,7 +67,7 @@ class Pad:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the amounts."""
         if self.size is not None:
-            size = of_grid(self.size, plan)
+            size = size_on(self.size, plan)
             return {"amount": lacking(plan.shape, size, self.where, self.side)}
         if isinstance(self.amount, int):
             flat, n = flat_axes(plan), self.amount
@@ -204,7 +203,7 @@ class CropOrPad:
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the size."""
-        return {"size": list(of_grid(self.size, plan))}
+        return {"size": list(size_on(self.size, plan))}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan of the grid with that size."""
@@ -213,5 +212,5 @@ class CropOrPad:
 
     def describe(self) -> str:
         """Return the size in words."""
-        size = f"{told_size(self.size)}{told_side(self.side)}"
+        size = f"{size_text(self.size)}{side_text(self.side)}"
         return f"{'hard ' if self.hard else ''}crop or pad to {size}"

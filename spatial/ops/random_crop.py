@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.errors import PatchSizeError
-from ..amounts import Amount, amount_at, as_amount, as_flag, entries_of, is_integer
+from ...core.validate import as_flag, entries_of, is_integer
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .crop import centred_start, part_of
 from .op import Drawn
+from .parameters import Amount, amount_at, as_amount
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from ...core import Grid
 from ...core.affine3x4 import affine3x4
 from ...core.errors import BadHeader
-from ..plans.clip import Clip
-from ..plans.displacement import Displacement
 from ..plans.plan import SpatialPlan
-from ..plans.stages import Stage
+from ..plans.stages import Clip, Displacement, Stage
 from .op import Drawn
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..amounts import as_probability, entries_of, is_integer
+from ...core.validate import as_probability, entries_of, is_integer
 from ..plans.plan import SpatialPlan
 from .op import Drawn
 

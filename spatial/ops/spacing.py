@@ -10,11 +10,12 @@ import numpy as np
 
 from ...core.affine3x4 import Affine3x4, Vector, affine
 from ...core.errors import PatchSizeError
-from ..amounts import amount_at, as_amount, as_choice, as_flag, entries_of, is_integer
+from ...core.validate import as_choice, as_flag, entries_of, is_integer
+from ..plans.boxes import without_noise
 from ..plans.matrices import about_centre, flat_axes, scaling
 from ..plans.plan import SpatialPlan
-from ..plans.voxel_box import without_noise
 from .op import Drawn
+from .parameters import amount_at, as_amount
 
 Extent = Literal["edges", "centers"]
 """``"edges"``: a voxel is a box, and the outer faces of the first and the last box count;

@@ -13,10 +13,10 @@ import numpy as np
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import PatchSizeError
-from ..amounts import as_triple, entries_of, is_integer
+from ...core.validate import entries_of, is_integer
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
-from ..ops.sizes import of_grid, size_of, told_size
+from ..ops.parameters import as_triple, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
 
@@ -25,8 +25,21 @@ class PatchLargerThanVolume(UserWarning):
     """A patch hangs over the volume on both sides; what is missing follows the padding rule."""
 
 
+class PatchOp:
+    """A spatial op that cuts a patch: a soft crop of the box that it drew."""
+
+    name: ClassVar[str] = "lazy_patch"
+    lattice: ClassVar[bool] = True
+    origin: CallSite | None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the patch."""
+        warn_if_larger(drawn["size"], plan.shape, self.origin)
+        return plan.crop(drawn["start"], drawn["size"])
+
+
 @dataclass(frozen=True)
-class UniformPatch:
+class UniformPatch(PatchOp):
     """A patch whose start is drawn uniformly, so that it lies in the present grid.
 
     An axis that is shorter than the patch is centred in it, with a warning.
@@ -43,9 +56,6 @@ class UniformPatch:
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
-    name: ClassVar[str] = "lazy_patch"
-    lattice: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", patch_size(self.size, one=True))
 
@@ -55,7 +65,7 @@ class UniformPatch:
 
     def placed(self, random: Sequence[float], plan: SpatialPlan) -> Drawn:
         """Return the box that three numbers in [0, 1) choose."""
-        size = of_grid(self.size, plan)
+        size = size_on(self.size, plan)
         centred = centred_start(plan.shape, size)
         start = [
             min(int(u * (n - s + 1)), n - s) if n >= s else c
@@ -63,18 +73,13 @@ class UniformPatch:
         ]
         return {"start": start, "size": list(size)}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the patch."""
-        warn_if_larger(drawn["size"], plan.shape, self.origin)
-        return plan.crop(drawn["start"], drawn["size"])
-
     def describe(self) -> str:
         """Return the patch in words."""
-        return f"patch {told_size(self.size)} anywhere"
+        return f"patch {size_text(self.size)} anywhere"
 
 
 @dataclass(frozen=True)
-class FixedPatch:
+class FixedPatch(PatchOp):
     """A patch at a given place, which may hang over the grid.
 
     Examples
@@ -90,9 +95,6 @@ class FixedPatch:
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
-    name: ClassVar[str] = "lazy_patch"
-    lattice: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", as_triple("start", self.start))
         object.__setattr__(self, "size", patch_size(self.size))
@@ -100,11 +102,6 @@ class FixedPatch:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
         return {"start": list(self.start), "size": list(self.size)}
-
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the patch."""
-        warn_if_larger(drawn["size"], plan.shape, self.origin)
-        return plan.crop(drawn["start"], drawn["size"])
 
     def describe(self) -> str:
         """Return the patch in words."""

@@ -1,4 +1,9 @@
-"""Where patches may lie: the voxels of every class, and what part of a patch a class takes up.
+"""Where patches may lie: the voxels of every class of a mask, or what each voxel weighs.
+
+A mask, its classes and a map of weights are one thing: tables of voxels that weigh something, of
+which a mask has weights of 0 and 1. They are made by reading a volume once from end to end, and
+kept in memory, and on the local disk for what has a content key. After that no voxel is read to
+draw a patch, in this process or any other of the machine.
 
 Shares of patches come from counts per cell of a few voxels and their integral image: eight numbers
 for a box of any size, in which a cell that a face cuts counts by its part inside, as if its voxels
@@ -7,16 +12,53 @@ were spread evenly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core import Grid, Region
 from ...core.errors import PatchSizeError
-from ...core.lru_cache import cached_property
-from .weight_table import Triple, WeightTable
+from ...core.lru_cache import LRUCache, cached_property
+from ...core.sample import parse_json
+from ...storage.content import content_key, content_key_now, version_key
+from ...storage.disk_cache import cache_directory, read_kept, write_kept
+from ...storage.locks import made_once
+from ..ops.op import may_read
+from .mask_values import cells_of, mask_values, values_on
+from .patch import GridPatch
+from .weight_table import RunCollector, Runs, Triple, WeightTable, forget_decoded, runs_of, tabulate
+
+Label = Any
+"""A whole number, several that are one class, or ``OTHER``."""
+OTHER = "other"
+"""All labels that are not listed, as one class."""
+EACH = "each"
+"""As the only class: every label that is not 0 is a class of its own."""
+Classes = tuple[Label, ...]
+"""Labels; empty for one class of all that is not 0."""
+
+# Of what is kept on disk: another one is not read.
+_VERSION = 4
+VOXELS_PER_BYTE = 500
+"""Voxels of a mask for which its table has one byte, all classes together."""
+# What a file on disk takes beside the runs.
+_BESIDE = 1024
+LEAST_BYTES = 2048
+"""What the table of a mask may take however small it is: that of a million voxels."""
+MOST_BYTES = 1024**2
+"""What the table of a map of weights may take: half a million voxels that differ everywhere."""
+MOST_EACH = 1024
+"""How many classes a mask may have that nobody listed: whole-body labels have some hundred, a
+segmentation of cells has thousands, of which none is a class."""
 
 Counts = NDArray[np.uint32]
 
@@ -75,7 +117,7 @@ class CellCounts:
     --------
     >>> inside = np.zeros((1, 4, 4, 4), bool)
     >>> inside[0, :2] = True
-    >>> cells = CellCounts((4, 4, 4), (2, 2, 2), counted(inside, (2, 2, 2)))
+    >>> cells = CellCounts((4, 4, 4), (2, 2, 2), count_cells(inside, (2, 2, 2)))
     >>> cells.share(0, np.array([[0, 0, 0], [1, 0, 0]]), (2, 4, 4)).tolist()
     [1.0, 0.5]
     """
@@ -141,7 +183,7 @@ class CellCounts:
 _NOTHING = CellCounts((0, 0, 0), (1, 1, 1), np.zeros((0, 0, 0, 0), np.uint32))
 
 
-def counted(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
+def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
     """Return how many flags are set in every cell.
 
     Parameters
@@ -160,68 +202,348 @@ def counted(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
     return found
 
 
-_MEANT = (
-    " If they are labels all the same, or all of an image that is not 0 is meant: name them in "
-    "open_volume(labels=), under a key of their own, or write vp.Volume(..., kind='label')."
+def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
+    """Return what the voxels of a grid weigh.
+
+    Parameters
+    ----------
+    volume
+        The weights, a ``Volume`` of one channel on any grid: each voxel of ``grid`` takes the
+        nearest one, 0 outside.
+    grid
+        Of what patches are cut from.
+
+    Returns
+    -------
+    The table. None where it is not at hand, and nothing shall be read now.
+
+    Raises
+    ------
+    PatchSizeError
+        The volume has several channels, or weights that are no finite numbers from 0.
+    """
+
+    def made() -> SamplingMask:
+        return SamplingMask((None,), (_weighed(volume, grid),))
+
+    found = _known(volume, grid, ("weights", MOST_BYTES), None, made)
+    return None if found is None else found.tables[0]
+
+
+def sampling_mask(
+    volume: Any,
+    grid: Grid,
+    cell: Triple | None,
+    classes: Classes,
+    inside: Region | None = None,
+) -> SamplingMask | None:
+    """Return the voxels of each class of a mask.
+
+    Parameters
+    ----------
+    volume
+        The mask, a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
+    grid
+        Of what patches are cut from.
+    cell
+        Extent of the cells by which shares of patches are known; None for no shares.
+    classes
+        Labels to tell apart, of which several may be one class; ``(EACH,)`` for every label that is
+        not 0; none for one class of all voxels that are not 0 in some channel.
+    inside
+        The only voxels that matter; not kept on disk. By default all are.
+
+    Returns
+    -------
+    The mask. None where it is not at hand, and nothing shall be read now.
+
+    Raises
+    ------
+    PatchSizeError
+        Classes of a volume of several channels; or, without classes, an image in the place of a
+        mask. Nothing is kept then, so it is refused by every process.
+    """
+    key = ("mask", cell, classes, volume.kind)
+    within = grid.region if inside is None else inside
+    return _known(volume, grid, key, inside, lambda: _masked(volume, grid, cell, classes, within))
+
+
+def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64] | None:
+    """Return how many voxels of a mask the patches of a grid hold, exactly.
+
+    Parameters
+    ----------
+    volume
+        The mask, a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
+    grid
+        Of what patches are cut from.
+    patches
+        Where they lie in it.
+
+    Returns
+    -------
+    (N,) in their order. None where they are not at hand, and nothing shall be read now.
+
+    Raises
+    ------
+    PatchSizeError
+        The volume is an image, not a mask.
+    """
+
+    def counted_now() -> SamplingMask:
+        return SamplingMask((), (), CellCounts(grid.shape, (1, 1, 1), _held(volume, grid, patches)))
+
+    key = ("boxes", tuple(patches.size), patches.overlap, volume.kind)
+    found = _known(volume, grid, key, None, counted_now)
+    if found is None or found.shares is None:
+        return None
+    return found.shares.counts.ravel().astype(np.int64)
+
+
+def _held(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.uint32]:
+    boxes = [
+        Region.of_shape(patch.size).shift(patch.start) for patch in patches.patches(grid.shape)
+    ]
+    held = np.zeros((len(boxes), 1, 1, 1), np.uint32)
+    for region, values in mask_values(volume, grid):
+        inside = (values != 0).any(axis=0)
+        for number, box in enumerate(boxes):
+            part = box.intersect(region)
+            if not part.is_empty:
+                slices = part.shift([-first for first in region.start]).slices
+                held[number] += int(np.count_nonzero(inside[slices]))
+    return held
+
+
+# Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
+_MOST_KEPT = 256 * 1024**2
+KNOWN: LRUCache[SamplingMask | None] = LRUCache(
+    _MOST_KEPT, lambda mask: 0 if mask is None else mask.nbytes
 )
-MOST_VALUES = 64
-"""How many values a mask may have that nobody called a label: a CT has hundreds in any slab, and
-what people segment and forget to name as a label has some dozens of organs at most."""
-# A label that was stored as bytes with a slope of 1/255 comes back as 1 to within rounding.
-_WHOLE = 1e-4
+"""Masks and weights by what they were made of; those asked for least lately go first."""
 
 
-def refuse_shares(volume: Any, values: NDArray[Any]) -> None:
-    """Refuse what is no mask and no label: there is a way to draw by such values."""
-    if values.dtype.kind != "f":
-        return
-    off = np.abs(values - np.rint(values)) > _WHOLE * np.maximum(1, np.abs(values))
-    if off.any():
-        first = float(values[tuple(np.argwhere(off)[0])])
-        raise PatchSizeError(
-            f"{volume.name} is given as mask=, of which every voxel that is not 0 counts alike, "
-            f"and holds values that are no whole numbers, the first of them {first:g}",
-            do="Give it as weights= if a voxel shall be drawn as often as its value says, or a "
-            "mask of its values above a threshold.",
+def forget_masks() -> None:
+    """Drop the masks and weights that are kept in memory."""
+    KNOWN.clear()
+    forget_decoded()
+
+
+def _known(
+    volume: Any,
+    grid: Grid,
+    key: tuple[Any, ...],
+    inside: Region | None,
+    make: Callable[[], SamplingMask],
+) -> SamplingMask | None:
+    """Return a mask from memory, from the disk, or made now if voxels may be read."""
+    key = (_VERSION, *key, grid.shape, grid.rows)
+
+    def load(file: Path) -> SamplingMask | None:
+        return _load(file, grid.shape)
+
+    def save(file: Path, mask: SamplingMask) -> None:
+        _save(file, mask, grid.shape)
+
+    def loaded_or_made() -> SamplingMask | None:
+        if inside is not None:
+            return make() if may_read() else None
+        file = _file_of(volume, key)
+        if not may_read():
+            return None if file is None else load(file)
+        content = volume.content_key
+        return made_once(
+            file, load, make, save, unchanged=lambda: content_key_now(volume) == content
         )
 
+    known = (*version_key(volume), inside, *key)
+    return KNOWN.get_or(known, loaded_or_made)
 
-def refuse_image(volume: Any, values: NDArray[Any], seen: set[int]) -> None:
-    """Refuse an image, of which any voxel that is not 0 would count as inside.
 
-    What nobody called a label is told by how many values it has, a label by how many below 0:
-    there may be thousands of instances, and one or two numbers for what is to be ignored.
-    ``seen`` has those of the slabs before, and gets those of this one.
-    """
-    is_label = volume.kind == "label"
-    if is_label and values.dtype.kind == "u":
-        return
-    telling = _first_of_runs(values)
-    telling = telling[telling < 0] if is_label else telling[telling != 0]
-    if telling.dtype.kind == "f":
-        telling = np.rint(telling[np.isfinite(telling)]).astype(np.int64)
-    if seen:
-        telling = telling[~np.isin(telling, list(seen))]
-    seen.update(np.unique(telling).tolist())
-    if len(seen) <= MOST_VALUES:
-        return
-    which = "below 0" if is_label else "other than 0"
-    meant = "" if is_label else _MEANT
+def _file_of(volume: Any, key: Sequence[Any]) -> Path | None:
+    """Return where the mask of a volume is kept on disk, None if its content has no name."""
+    content = volume.content_key
+    if not content:
+        return None
+    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
+    own = volume.grid
+    name = content_key(content, (own.shape, own.rows, *key))
+    return cache_directory() / "sampling" / f"{name}.npz"
+
+
+def _weighed(volume: Any, grid: Grid) -> WeightTable:
+    if volume.shape[0] != 1 or volume.dtype.kind not in "biuf":
+        raise PatchSizeError(
+            f"{volume.name} is given as weights=, and has {volume.shape[0]} channels of "
+            f"{volume.dtype}: one channel of real numbers says how often each voxel is drawn.",
+            do="Store the weights as a volume of their own.",
+        )
+    parts = (
+        (region, _sound(volume, region, values[0])) for region, values in values_on(volume, grid)
+    )
+    return tabulate(grid.shape, parts, MOST_BYTES)
+
+
+def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values if they are weights."""
+    if values.dtype.kind in "bu":
+        return values
+    sound = (values >= 0) & np.isfinite(values)
+    if sound.all():
+        return values
+    wrong = np.argwhere(~sound)
+    at = tuple(int(a + b) for a, b in zip(wrong[0], region.start, strict=True))
     raise PatchSizeError(
-        f"{volume.name} is given as mask=, of which every voxel that is not 0 counts as inside, "
-        f"and looks like an image: more than {MOST_VALUES} different values {which}, "
-        f"{min(seen)} to {max(seen)} among them",
-        do="Give a label, or a mask of its values above a threshold; or give it as weights= if "
-        f"a voxel shall be drawn as often as its value says.{meant}",
+        f"{volume.name} is given as weights=, and holds {values[tuple(wrong[0])]} at voxel {at} "
+        "of what patches are cut from: weights are finite numbers from 0.",
+        do="Write 0 where no patch shall have its middle; add a number to all if some are below.",
     )
 
 
-def _first_of_runs(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the first of each run of one value along the rows of memory, flat.
+def _masked(
+    volume: Any, grid: Grid, cell: Triple | None, classes: Classes, inside: Region
+) -> SamplingMask:
+    """Return the mask: one pass over the volume, all classes at once."""
+    channels = volume.shape[0]
+    if classes not in ((), (EACH,)) and channels > 1:
+        raise PatchSizeError(
+            f"{volume.name} has {channels} channels, and classes are told by the labels of one.",
+            do="Leave class_weights out: then a voxel is inside where any channel is not 0.",
+        )
+    named = () if channels > 1 else classes
+    found = _Classes(named, grid.shape)
+    cells = [-(-n // c) for n, c in zip(grid.shape, cell or (1, 1, 1), strict=True)]
+    counts = np.zeros((max(1, len(named)), *cells) if cell else (0, 0, 0, 0), np.uint32)
+    for region, values in mask_values(volume, grid, cell or (1, 1, 1), inside, classes):
+        one = values[0] if named else (values != 0).any(axis=0)
+        part = region.intersect(inside)
+        found.add(volume, one[part.shift([-first for first in region.start]).slices], part)
+        if cell is not None:
+            parts = [count_cells(flags, cell) for flags in _flags(values, named)]
+            counts[(slice(None), *cells_of(region, cell))] = np.concatenate(parts)
+    shares = None if cell is None else CellCounts(grid.shape, cell, counts)
+    return SamplingMask(found.labels, found.tables(), shares)
 
-    They hold every value that there is, and masks have few of them.
-    """
-    axis = min((1, 2, 3), key=lambda axis: (values.shape[axis] == 1, abs(values.strides[axis])))
-    rows = np.moveaxis(values, axis, -1)
-    others = rows[..., 1:]
-    return np.concatenate([rows[..., 0].ravel(), others[others != rows[..., :-1]]])
+
+class _Classes:
+    """Collects the voxels of classes, which may not be known before."""
+
+    def __init__(self, classes: Classes, shape: Triple) -> None:
+        self.shape = shape
+        self._each = classes == (EACH,)
+        self._classes: list[Label] = [] if self._each else list(classes or (None,))
+        self._found = [RunCollector(shape) for _ in self._classes]
+
+    @property
+    def labels(self) -> Classes:
+        """The classes."""
+        return tuple(self._classes)
+
+    def add(self, volume: Any, values: NDArray[Any], region: Region) -> None:
+        """Take the values (i, j, k) of a region."""
+        runs, label = runs_of(values, region, self.shape)
+        if self._each:
+            self._add_each(volume, runs, _whole(label))
+            return
+        if self._classes == [None]:
+            self._found[0].add(runs.chosen(label != 0))
+            return
+        for flags, found in zip(_flags(label[None], self.labels), self._found, strict=True):
+            found.add(runs.chosen(flags[0]))
+
+    def _add_each(self, volume: Any, runs: Runs, label: NDArray[np.int64]) -> None:
+        there = np.unique(label)
+        for one in there[there != 0].tolist():
+            if one not in self._classes:
+                self._classes.append(one)
+                self._found.append(RunCollector(self.shape))
+        if len(self._classes) > MOST_EACH:
+            raise PatchSizeError(
+                f"{volume.name} holds more than {MOST_EACH} labels: too many to draw each as often "
+                "as another",
+                do="Say which are classes, class_weights={1: 1, 2: 1}, or {'other': 1} for all "
+                "that are not 0 together.",
+            )
+        order = np.argsort(label, kind="stable")
+        ends = np.searchsorted(label[order], there, side="right")
+        for one, begin, end in zip(there.tolist(), [0, *ends[:-1]], ends, strict=True):
+            if one:
+                self._found[self._classes.index(one)].add(runs.chosen(order[begin:end]))
+
+    def tables(self) -> tuple[WeightTable, ...]:
+        """Return the table of each; small classes first are kept whole, the rest have one share."""
+        if self._each:
+            order = np.argsort(np.array(self._classes, np.int64), kind="stable").tolist()
+            self._classes = [self._classes[n] for n in order]
+            self._found = [self._found[n] for n in order]
+        room = max(LEAST_BYTES, math.prod(self.shape) // VOXELS_PER_BYTE - _BESIDE)
+        tables: dict[int, WeightTable] = {}
+        smallest_first = sorted(range(len(self._found)), key=lambda n: self._found[n].held)
+        for done, n in enumerate(smallest_first):
+            table = self._found[n].table(room // (len(self._found) - done))
+            tables[n] = table
+            room -= table.nbytes
+        return tuple(tables[n] for n in range(len(self._found)))
+
+
+def _whole(labels: NDArray[Any]) -> NDArray[np.int64]:
+    whole = np.rint(np.nan_to_num(labels)) if labels.dtype.kind == "f" else labels
+    found: NDArray[np.int64] = whole.astype(np.int64)
+    return found
+
+
+def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:
+    """Yield where each class is, (1, ...)."""
+    if not classes or classes == (EACH,):
+        yield (values != 0).any(axis=0, keepdims=True)
+        return
+    for label in classes:
+        if label == OTHER:
+            listed = [each for other in classes if other != OTHER for each in _each(other)]
+            yield ~np.isin(values, listed)
+        else:
+            yield np.isin(values, label) if isinstance(label, tuple) else values == label
+
+
+def _each(label: Label) -> tuple[int, ...]:
+    return label if isinstance(label, tuple) else (label,)
+
+
+_FIELDS = ("total", "voxels", "places", "is_exact")
+
+
+def _load(file: Path, shape: Triple) -> SamplingMask | None:
+    """Return what another process built, None if there is nothing sound."""
+    kept = read_kept(file)
+    with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError):
+        # From memory: NumPy leaves a file open that is no archive.
+        with np.load(io.BytesIO(kept or b""), allow_pickle=False) as stored:
+            told = parse_json(str(stored["told"]))
+            content, counts = stored["packed"].tobytes(), stored["counts"]
+        ends = np.cumsum([0, *told["sizes"]]).tolist()
+        if told["shape"] != list(shape) or ends[-1] != len(content):
+            return None
+        tables = tuple(
+            WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), packed=content[begin:end])
+            for fields, begin, end in zip(told["tables"], ends[:-1], ends[1:], strict=True)
+        )
+        labels = tuple(tuple(one) if isinstance(one, list) else one for one in told["labels"])
+        cell: Any = told["cell"]
+        shares = CellCounts(shape, tuple(cell), counts) if cell else None
+        return SamplingMask(labels, tables, shares)
+    return None
+
+
+def _save(file: Path, mask: SamplingMask, shape: Triple) -> None:
+    told = {
+        "shape": shape,
+        "labels": mask.labels,
+        "tables": [[getattr(table, name) for name in _FIELDS] for table in mask.tables],
+        "sizes": [table.nbytes for table in mask.tables],
+        "cell": mask.shares.cell if mask.shares is not None else None,
+    }
+    counts = np.zeros(0, np.uint32) if mask.shares is None else mask.shares.counts
+    everything = np.frombuffer(b"".join(table.packed for table in mask.tables), np.uint8)
+    content = io.BytesIO()
+    np.savez_compressed(content, told=np.array(json.dumps(told)), packed=everything, counts=counts)
+    write_kept(file, content.getvalue())

@@ -9,10 +9,9 @@ fit, as many runs are kept as do, spread evenly over all that weighs something.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +19,9 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache
-from ...storage.content import content_key, content_key_now
-from ...storage.disk_cache import cache_directory
-from ...storage.locks import made_once
-from ..ops.op import may_read
+from ..plans import inverse
+from ..plans.plan import SpatialPlan
+from .patch import source_box
 
 Triple = tuple[int, int, int]
 Floats = NDArray[np.float64]
@@ -40,6 +38,20 @@ _PRECISION = 12
 _BYTES_PER_RUN = 2.0
 # What runs weigh: as many as they have voxels, all the same, or a number of each voxel.
 _BY_LENGTH, _ALIKE, _OWN = range(3)
+
+# Places that are tried: a few at first, which do nearly always, and then more at once. Where half
+# of what a turned box holds lies outside, one draw in 10^19 looks at every voxel.
+_TRIES = (2, 6, 56)
+NUMBERS = (1 + sum(_TRIES), 5)
+"""What is drawn for one patch, whatever is needed of it: the first row is for what is chosen, the
+others are tries: run, voxel, and the place in the voxel."""
+# In voxels: more than two ways to compose a plan differ by.
+_TIE = 1e-6
+# Of which every one is looked at where no try fits: a few hundred milliseconds.
+_MOST_VOXELS = 2**22
+
+Fits = Callable[[Integers], NDArray[np.bool_]]
+"""Says for which middles (N, 3) a patch about them will do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +86,7 @@ class WeightTable:
     --------
     >>> weights = np.zeros((16, 8, 8))
     >>> weights[12, 3, 4], weights[2, 2, 2] = 9, 1
-    >>> table = tabulated((16, 8, 8), [(Region.of_shape((16, 8, 8)), weights)], 1000)
+    >>> table = tabulate((16, 8, 8), [(Region.of_shape((16, 8, 8)), weights)], 1000)
     >>> numbers = np.array([[0.05, 0.5], [0.5, 0.1], [0.95, 0.9]])
     >>> table.pick(Region.of_shape(table.shape), numbers).tolist()
     [[2, 2, 2], [12, 3, 4], [12, 3, 4]]
@@ -149,7 +161,7 @@ class WeightTable:
         def found() -> _Inside:
             whole = Region.of_shape(self.shape)
             if region == whole:
-                runs = unpacked(self.packed)
+                runs = unpack(self.packed)
             else:
                 runs = self._cut(self._inside(whole)[0], region)
             return _Inside(runs, np.cumsum(runs.weight))
@@ -196,7 +208,7 @@ def forget_decoded() -> None:
     _DECODED.clear()
 
 
-class Collected:
+class RunCollector:
     """Collects the runs of one table, part by part, in bounded memory."""
 
     def __init__(self, shape: Triple, most_held: int = _MOST_HELD) -> None:
@@ -233,13 +245,13 @@ class Collected:
         # No run takes less than a few bits.
         is_exact = not self._is_thin and len(runs) < 4 * most + 64
         if is_exact:
-            content = packed(runs)
+            content = pack(runs)
             is_exact = len(content) <= most or len(runs) <= 1
         count = min(len(runs), max(1, int(most / _BYTES_PER_RUN)))
         kept = runs
         while not is_exact:
             kept = _thinned(runs, count, self._numbers)
-            content = packed(kept)
+            content = pack(kept)
             if len(content) <= most or count == 1:
                 break
             count = max(1, min(count - 1, int(count * most / len(content) * 0.98)))
@@ -255,9 +267,7 @@ class Collected:
         return joined.chosen(np.argsort(joined.start, kind="stable"))
 
 
-def tabulated(
-    shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int
-) -> WeightTable:
+def tabulate(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int) -> WeightTable:
     """Return the table of weights that come in parts.
 
     Parameters
@@ -274,7 +284,7 @@ def tabulated(
     PatchSizeError
         They add up to more than a number holds.
     """
-    collected = Collected(shape)
+    collected = RunCollector(shape)
     for region, weights in parts:
         runs, values = runs_of(weights, region, shape)
         with np.errstate(over="ignore"):
@@ -305,13 +315,13 @@ def runs_of(values: NDArray[Any], region: Region, shape: Triple) -> tuple[Runs, 
     return Runs(start, length, length.astype(np.float64)), rows.ravel()[begin]
 
 
-def packed(runs: Runs) -> bytes:
+def pack(runs: Runs) -> bytes:
     """Return runs in few bytes; what they weigh loses a common factor.
 
     Examples
     --------
     >>> runs = Runs(np.array([3, 9]), np.array([2, 1]), np.array([2.0, 9.0]))
-    >>> found = unpacked(packed(runs))
+    >>> found = unpack(pack(runs))
     >>> found.start.tolist(), found.length.tolist(), (found.weight * 16).tolist()
     ([3, 9], [2, 1], [2.0, 9.0])
     """
@@ -331,8 +341,8 @@ def packed(runs: Runs) -> bytes:
     return bytes([kind]) + zlib.compress(b"".join(planes), 9)
 
 
-def unpacked(content: bytes) -> Runs:
-    """Return what :func:`packed` made of runs.
+def unpack(content: bytes) -> Runs:
+    """Return what :func:`pack` made of runs.
 
     Raises
     ------
@@ -382,62 +392,88 @@ def _order(shape: Triple) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     return (i, j, along), (shape[i], shape[j], shape[along])
 
 
-T = TypeVar("T")
-
-# Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
-MOST_BYTES = 256 * 1024**2
-
-KNOWN: LRUCache[Any] = LRUCache(MOST_BYTES, lambda table: 0 if table is None else int(table.nbytes))
-"""Masks and weights by what they were made of; those asked for least lately go first."""
-
-
-def forget_masks() -> None:
-    """Drop the masks and weights that are kept in memory."""
-    KNOWN.clear()
-    forget_decoded()
-
-
-def kept_table(
-    volume: Any,
-    key: Sequence[Any],
-    load: Callable[[Path], T | None],
-    make: Callable[[], T],
-    save: Callable[[Path, T], None],
-) -> T | None:
-    """Return a table of a volume: as it lies on disk, or made by the first process that asks.
+def draw_middle(
+    table: WeightTable,
+    low: Integers,
+    high: Integers,
+    numbers: Floats,
+    plan: SpatialPlan,
+    will_do: Fits | None = None,
+    *,
+    box: Region | None = None,
+    spread: bool = False,
+) -> Integers | None:
+    """Return a voxel of the grid of a plan that is drawn from a table; None if there is none.
 
     Parameters
     ----------
-    volume, key
-        As of :func:`kept_file`.
-    load, make, save
-        As of :func:`~voxpipe.storage.locks.made_once`.
-
-    Returns
-    -------
-    The table. None where it is not at hand, and nothing shall be read now.
+    table
+        What the voxels of the source weigh.
+    low, high
+        The first and the last voxel that may be drawn.
+    numbers
+        In [0, 1), of the shape ``NUMBERS``.
+    plan
+        From the source to the grid.
+    will_do
+        Which voxels are right otherwise; by default all.
+    box
+        A box of the source that holds them, where that is known.
+    spread
+        Whether a voxel of the source counts with all its extent, so that one that is several voxels
+        of the grid is any of them. Else it counts with its middle, and a voxel of the grid that
+        looks just it up is taken rather than one that is near.
     """
-    file = kept_file(volume, key)
-    if not may_read():
-        return None if file is None else load(file)
-    content = volume.content_key
-    return made_once(file, load, make, save, unchanged=lambda: content_key_now(volume) == content)
-
-
-def kept_file(volume: Any, key: Sequence[Any]) -> Path | None:
-    """Return where a table of a volume is kept, None if its content has no name.
-
-    Parameters
-    ----------
-    volume
-        What the table is made of.
-    key
-        The kind of table, its version, and what else it depends on.
-    """
-    content = volume.content_key
-    if not content:
+    # A place that is not in the middle of a voxel may be the nearest one to one beside the box.
+    edge = 0 if plan.is_copy else 1
+    if box is None:
+        box = source_box(plan.crop((low - edge).tolist(), (high - low + 1 + 2 * edge).tolist()))
+    near: Integers | None = None
+    for tries in np.split(numbers[1:], np.cumsum(_TRIES)[:-1]):
+        voxels = table.pick(box, tries[:, :2])
+        if voxels is None:
+            return None
+        moved = spread and not plan.is_copy
+        places = voxels + tries[:, 2:] - 0.5 if moved else voxels
+        middles, fits = _fitting(places.astype(np.float64), low, high, plan)
+        if will_do is not None:
+            fits &= will_do(middles)
+        just = fits if spread else fits & _is_nearest(voxels, middles, plan)
+        if just.any():
+            found: Integers = middles[np.argmax(just)]
+            return found
+        if near is None and fits.any():
+            near = middles[np.argmax(fits)]
+    if near is not None:
+        return near
+    # Little of what the box weighs will do.
+    voxels, weights = table.every(box, _MOST_VOXELS)
+    middles, fits = _fitting(voxels.astype(np.float64), low, high, plan)
+    if will_do is not None:
+        fits[fits] = will_do(middles[fits])
+    if not fits.any():
         return None
-    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
-    own = volume.grid
-    name = content_key(content, (own.shape, own.rows, *key))
-    return cache_directory() / "sampling" / f"{name}.npz"
+    upto = np.cumsum(weights[fits])
+    chosen = int(np.searchsorted(upto, numbers[0, 3] * upto[-1], side="right"))
+    chosen_one: Integers = middles[fits][min(chosen, len(upto) - 1)]
+    return chosen_one
+
+
+def _is_nearest(voxels: Integers, middles: Integers, plan: SpatialPlan) -> NDArray[np.bool_]:
+    """Return which middles are nearest to the very voxels of the source; of a field, all."""
+    if plan.is_copy or plan.is_displaced:
+        return np.ones(len(voxels), np.bool_)
+    places = middles @ plan.matrix[:3, :3].T + plan.matrix[:3, 3]
+    same: NDArray[np.bool_] = (np.rint(places) == voxels).all(axis=1)
+    return same
+
+
+def _fitting(
+    places: Floats, low: Integers, high: Integers, plan: SpatialPlan
+) -> tuple[Integers, NDArray[np.bool_]]:
+    """Return the voxels of the grid that source places are nearest to, and which will do."""
+    found, reached = inverse.try_to_output(plan, places)
+    # Never on the edge between two: volumes of a sample compute this place differently.
+    middles = np.rint(found + _TIE).astype(np.int64)
+    fits: NDArray[np.bool_] = ((middles >= low) & (middles <= high)).all(axis=1) & reached
+    return middles, fits

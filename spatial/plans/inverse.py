@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
-from .clip import Clip
-from .stages import Stage, gone_back
-
-if TYPE_CHECKING:
-    from .plan import SpatialPlan
+from .stages import Clip, Displacement, Moves, Stage, pull_back_points
 
 Floats = NDArray[np.float64]
 
@@ -35,14 +30,42 @@ _MOST_POINTS = 96
 """Control points per axis at most: 96^3 of them take 20 MB."""
 
 
-def to_source(plan: SpatialPlan, points: Floats) -> Floats:
+class DisplacedPlan(Protocol):
+    """What the way back asks of a plan."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape (I, J, K) of the output."""
+
+    @property
+    def matrix(self) -> Floats:
+        """4x4 pull-back."""
+
+    @property
+    def to_output(self) -> Floats:
+        """Its inverse."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Displacements and hard crops, in source coordinates."""
+
+    @property
+    def is_displaced(self) -> bool:
+        """Whether there is a displacement."""
+
+    @property
+    def moves(self) -> Moves:
+        """How far these may move a voxel of the output, per source axis."""
+
+
+def to_source(plan: DisplacedPlan, points: Floats) -> Floats:
     """Return where points (N, 3) of the output come from, (N, 3) in source voxels."""
     places = plan.matrix[:3, :3] @ points.T + plan.matrix[:3, 3:]
-    found, _ = gone_back(list(places), plan.stages)
+    found, _ = pull_back_points(list(places), plan.stages)
     return np.stack(found, axis=-1)
 
 
-def to_output(plan: SpatialPlan, points: Floats) -> Floats:
+def to_output(plan: DisplacedPlan, points: Floats) -> Floats:
     """Return where points (N, 3) of the source go, (N, 3) in voxels of the output.
 
     Raises
@@ -55,7 +78,7 @@ def to_output(plan: SpatialPlan, points: Floats) -> Floats:
     return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
 
 
-def reached(plan: SpatialPlan, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+def try_to_output(plan: DisplacedPlan, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """Return where points (N, 3) of the source go, and for which a displacement leads there.
 
     A field that folds somewhere is no hindrance to the points elsewhere.
@@ -90,7 +113,7 @@ def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
     """Return places (3, N) and how far from the goals (N) they lead."""
     places = goals.copy()
     for step in range(_STEPS + 1):
-        found, _ = gone_back(list(places), stages)
+        found, _ = pull_back_points(list(places), stages)
         missed = goals - np.stack(found)
         errors = np.abs(missed).max(axis=0)
         if step == _STEPS or float(errors.max(initial=0.0)) < _CLOSE:
@@ -100,49 +123,14 @@ def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
     return places, errors
 
 
-def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:
-    """Return the plan that brings an output of ``plan`` back onto the source grid.
-
-    Parameters
-    ----------
-    plan
-        The plan; what it left out cannot come back and is padding or fill.
-    tolerance
-        How far from its place a voxel may come back where something was displaced, in voxels of
-        the output. Without a displacement the way back is exact.
+def field_back(plan: DisplacedPlan, tolerance: float) -> Displacement:
+    """Return the displacement that undoes those of a plan, in voxels of its output.
 
     Raises
     ------
     ValueError
-        The plan has no volume, a displacement folds, or no ``_MOST_POINTS`` control points per
-        axis keep the tolerance.
+        A displacement folds, or no ``_MOST_POINTS`` control points per axis keep the tolerance.
     """
-    stages: list[Stage] = []
-    if plan.is_displaced:
-        stages.append(_field_back(plan, tolerance))
-    bounds: Region | None = None
-    if plan.bounds != plan.source.region and plan.is_copy:
-        # A box of whole voxels, so that the way back is a copy as well, of any type.
-        from .voxel_box import box_to_output
-
-        whole = plan.grid.region
-        bounds = Region(whole.start, whole.start)
-        if not plan.bounds.is_empty:
-            bounds = box_to_output(plan, plan.bounds).intersect(whole)
-    elif plan.bounds != plan.source.region:
-        # What lay outside the bounds was padding: the way back leaves fill there.
-        i, j, k = plan.bounds.shape
-        shift = np.eye(4)
-        shift[:3, 3] = [-a for a in plan.bounds.start]
-        stages.append(Clip(shift @ plan.matrix, (i, j, k)))
-    return type(plan)(
-        plan.grid, plan.to_output, plan.source.shape, bounds, stages, plan.keeps_dtype
-    )
-
-
-def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:
-    from .displacement import Displacement
-
     turn = plan.to_output[:3, :3]
     reach = np.abs(turn) @ [max(abs(low), abs(high)) for low, high in plan.moves]
     lows = -1.0 - np.ceil(reach)
@@ -173,7 +161,7 @@ def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:
         counts = [min(2 * n - 1, _MOST_POINTS) for n in counts]
 
 
-def _first_counts(plan: SpatialPlan, extent: Floats) -> list[int]:
+def _first_counts(plan: DisplacedPlan, extent: Floats) -> list[int]:
     """Return two points for each of the displacements' own, per axis, but at least four."""
     rates = np.zeros(3)
     for stage in plan.stages:
@@ -193,7 +181,7 @@ def _across(length: int, count: int) -> Floats:
     return np.linspace(-half, length - 1 + half, count)
 
 
-def _refuse_folding(plan: SpatialPlan, axes: Sequence[Floats]) -> None:
+def _refuse_folding(plan: DisplacedPlan, axes: Sequence[Floats]) -> None:
     """Raise ValueError where neighbours on a lattice change sides on their way to the source."""
     grid = np.stack(np.meshgrid(*axes, indexing="ij"))
     points = to_source(plan, grid.reshape(3, -1).T).T.reshape(grid.shape)
@@ -209,13 +197,13 @@ def _refuse_folding(plan: SpatialPlan, axes: Sequence[Floats]) -> None:
         raise ValueError(msg)
 
 
-def _inside(plan: SpatialPlan, places: Floats) -> NDArray[np.bool_]:
+def _inside(plan: DisplacedPlan, places: Floats) -> NDArray[np.bool_]:
     """Return which places (3, ...) lie in the output, half a voxel around its centres included."""
     last = np.array(plan.shape).reshape(3, 1, 1, 1) - 0.5
     return np.asarray(np.all((places > -0.5) & (places < last), axis=0))
 
 
-def _missing(plan: SpatialPlan, axes: Sequence[Floats]) -> Floats:
+def _missing(plan: DisplacedPlan, axes: Sequence[Floats]) -> Floats:
     """Return how far points on a lattice of the output are from where their voxels come from."""
     grid = np.stack(np.meshgrid(*axes, indexing="ij"))
     points = grid.reshape(3, -1)

@@ -19,10 +19,8 @@ from ...core.affine3x4 import (
     product,
 )
 from ...core.errors import BadHeader
-from .clip import Clip
-from .displacement import Displacement
 from .plan import Shape, SpatialPlan
-from .stages import Stage
+from .stages import Clip, Displacement, Stage
 
 # Data without extent along some axis: 2-D images, which have K = 1.
 #
@@ -60,12 +58,12 @@ def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-def confined(turn: Matrix3x3, axes: Sequence[int]) -> Matrix3x3:
+def keep_axes(turn: Matrix3x3, axes: Sequence[int]) -> Matrix3x3:
     """Return a 3x3 in voxels that leaves ``axes`` as they are.
 
     Examples
     --------
-    >>> confined((0.5, 0.1, 0.1, 0, 0.5, 0.1, 0, 0, 0.5), [2])
+    >>> keep_axes((0.5, 0.1, 0.1, 0, 0.5, 0.1, 0, 0, 0.5), [2])
     (0.5, 0.1, 0.0, 0, 0.5, 0.0, 0.0, 0.0, 1.0)
     """
     if not axes:
@@ -266,7 +264,7 @@ def _in_voxels(
         turn = turn if is_even else product(product(to_voxel, turn), to_world)
     flat = flat_axes(plan)
     if flat:
-        turn = confined(turn, flat)
+        turn = keep_axes(turn, flat)
         i, j, k = (0.0 if axis in flat else b for axis, b in enumerate(back))
         back = (i, j, k)
     return turn, back
@@ -303,7 +301,7 @@ def _inverse_of_affine(linear: Matrix3x3) -> Matrix3x3:
         ) from None
 
 
-def one_after_another(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
+def compose_plans(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
     """Return one plan from the source of ``before`` to the output of ``after``.
 
     It says where voxels come from, and nothing of where padding began in between.
@@ -320,7 +318,7 @@ def one_after_another(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
     >>> from voxpipe.core import Grid
     >>> first = SpatialPlan.identity(Grid((8, 8, 8), np.eye(4))).crop((1, 2, 3), (4, 4, 4))
     >>> second = SpatialPlan.identity(first.grid).crop((1, 1, 1), (2, 2, 2))
-    >>> one_after_another(first, second).source_region()
+    >>> compose_plans(first, second).source_region()
     Region(2:4, 3:5, 4:6)
     """
     matrix = before.matrix

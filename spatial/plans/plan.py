@@ -7,10 +7,9 @@ crops after an op that interpolates, are its stages.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -18,57 +17,31 @@ from numpy.typing import DTypeLike, NDArray
 from ...core import Grid, OrientedBox, Region
 from ...core.affine3x4 import IDENTITY, Affine3x4, as_affine3x4, compose, matrix4x4, translate
 from ...core.lru_cache import cached_property
-from ...intensity.filter_axis import reach
+from ...intensity.blur import reach
 from . import inverse
-from .clip import Clip
-from .displacement import Displacement, Moves
-from .kernel_class import kernel_class
+from .boxes import around, as_boxes, boxes_to_output, boxes_to_source, whole_voxels
 from .plan_json import NAMES, VERSION, arguments_of
 from .policy import INTENSITY, Policy
-from .pull_back import Matrix, extremes, reaches, sigmas, source_box, touched, whole_rows, with_halo
-from .stages import NO_STAGES, Lowered, Stage, lowered, moves_of
-
-
-def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channels: int) -> str:
-    """Return what ``SpatialPlan.explain`` says."""
-    sizes = f"{_times(plan.shape)} from {_times(plan.source.shape)}"
-    region = plan.source_region(policy)
-    if region.is_empty:
-        return f"{sizes}: all fill"
-    kind = kernel_class(plan, policy)
-    work = "copy" if kind == "copy" else f"{kind} {policy.mode} interpolation"
-    parts = [f"{work} of {str(region)[len('Region(') : -1]}"]
-    smooths = bool(policy.antialias) and any(map(reach, sigmas(plan.rows)))
-    if smooths:
-        amounts = ", ".join(f"{s:.3g}" for s in sigmas(plan.rows))
-        parts.append(f"smoothed by {amounts} voxels before")
-    crops = sum(isinstance(stage, Clip) for stage in plan.stages)
-    if crops:
-        through = ", which the smoothing looks beyond without a flush() after it" * smooths
-        parts.append(f"inside {crops} hard crop(s){through}")
-    earlier = len(plan.lowered.earlier)
-    if not plan.lowered.is_for_kernel:
-        parts.append(
-            f"{earlier} displacement(s) or hard crop(s) before the last displacement, so by NumPy "
-            "and not by the kernel"
-        )
-    amount = f"{region.size} voxels"
-    if dtype is not None:
-        amount = f"{_bytes(region.size * channels * np.dtype(dtype).itemsize)}"
-    count = "no interpolation" if kind == "copy" else "1 interpolation"
-    return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} bytes"
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
-
+from .pull_back import (
+    Matrix,
+    extremes,
+    reaches,
+    region_to_read,
+    sigmas,
+    source_box,
+    whole_rows,
+    with_halo,
+)
+from .stages import (
+    NO_STAGES,
+    Clip,
+    Displacement,
+    KernelStages,
+    Moves,
+    Stage,
+    displacement_bounds,
+    kernel_stages,
+)
 
 Shape = tuple[int, int, int]
 
@@ -258,16 +231,16 @@ class SpatialPlan:
         return any(isinstance(stage, Displacement) for stage in self.stages)
 
     @cached_property
-    def lowered(self) -> Lowered:
+    def kernel_stages(self) -> KernelStages:
         """Return the stages as :func:`resample` takes them."""
-        return lowered(self.stages, self.matrix) if self.stages else NO_STAGES
+        return kernel_stages(self.stages, self.matrix) if self.stages else NO_STAGES
 
     @cached_property
     def moves(self) -> Moves:
         """How far displacements may move a voxel of the output, per source axis; or nothing."""
         if not self.stages:
             return ()
-        return moves_of(self.matrix, self.shape, self.lowered)
+        return displacement_bounds(self.matrix, self.shape, self.kernel_stages)
 
     @cached_property
     def to_output(self) -> Matrix:
@@ -289,7 +262,7 @@ class SpatialPlan:
 
         The result lies inside ``bounds``, and is empty where every output voxel is fill.
         """
-        region = touched(
+        region = region_to_read(
             self.rows, self.shape, self.bounds, policy.mode, policy.padding, self.moves
         )
         if not policy.antialias:
@@ -316,7 +289,25 @@ class SpatialPlan:
         ValueError
             The matrix has no inverse, a displacement folds, or the tolerance cannot be kept.
         """
-        return inverse.inverse(self, tolerance)
+        stages: list[Stage] = []
+        if self.is_displaced:
+            stages.append(inverse.field_back(self, tolerance))
+        bounds: Region | None = None
+        if self.bounds != self.source.region and self.is_copy:
+            # A box of whole voxels, so that the way back is a copy as well, of any type.
+            whole = self.grid.region
+            bounds = Region(whole.start, whole.start)
+            if not self.bounds.is_empty:
+                bounds = box_to_output(self, self.bounds).intersect(whole)
+        elif self.bounds != self.source.region:
+            # What lay outside the bounds was padding: the way back leaves fill there.
+            i, j, k = self.bounds.shape
+            shift = np.eye(4)
+            shift[:3, 3] = [-a for a in self.bounds.start]
+            stages.append(Clip(shift @ self.matrix, (i, j, k)))
+        return SpatialPlan(
+            self.grid, self.to_output, self.source.shape, bounds, stages, self.keeps_dtype
+        )
 
     def points_to_source(self, points: Any) -> NDArray[np.float64]:
         """Return where points (N, 3) of the output come from, in source voxels, float64."""
@@ -338,7 +329,7 @@ class SpatialPlan:
         A box is its lowest and its highest corner in voxels, float64: the box around the turned
         one, and with displacements one that surely holds it. Hard crops cut nothing off.
         """
-        return to_source(self, as_boxes(boxes))
+        return boxes_to_source(self.matrix, self.stages, as_boxes(boxes))
 
     def boxes_to_output(self, boxes: Any) -> NDArray[np.float64]:
         """Return boxes (N, 6) of the output that hold what lay in boxes of the source.
@@ -348,7 +339,7 @@ class SpatialPlan:
         ValueError
             The matrix has no inverse.
         """
-        return to_output(self, as_boxes(boxes))
+        return boxes_to_output(self.to_output, self.stages, as_boxes(boxes))
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -393,7 +384,7 @@ class SpatialPlan:
         TypeError
             ``policy`` is none.
         """
-        return explained(self, _policy(policy), dtype, channels)
+        return explain_plan(self, _policy(policy), dtype, channels)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpatialPlan):
@@ -432,85 +423,128 @@ def _shape(values: Sequence[int]) -> Shape:
     return (int(i), int(j), int(k))
 
 
-# Boxes through a plan: what surely holds all that was inside, in a box again.
-#
-# A box is two corners in voxel coordinates, whose integers are voxel centres: the voxels ``a:b`` of
-# a region fill the box from ``a - 0.5`` to ``b - 0.5``.
+KernelClass = Literal["copy", "separable", "affine", "displacement"]
+"""The cheapest first.
 
-Floats = NDArray[np.float64]
-
-# How often the bound of a displacement is taken again, over the smaller box that it has led to.
-_ROUNDS = 3
-_CORNERS = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
+``"copy"``: whole voxels move, bit for bit. ``"separable"``: each axis of the source follows one
+axis of the output, so taps and weights are tabulated once per axis (linear and nearest).
+``"affine"``: every voxel has a place of its own. ``"displacement"``: and a spline moves it on.
+"""
 
 
-def as_boxes(boxes: Any) -> Floats:
-    """Return boxes as float64 (N, 6).
+def kernel_class(plan: SpatialPlan, policy: Policy = INTENSITY) -> KernelClass:
+    """Return the class of the work that ``plan`` is under ``policy``.
 
-    Raises
-    ------
-    ValueError
-        They have another shape, are not finite, or a corner comes before the first one.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.core import Grid
+    >>> from voxpipe.spatial import SpatialPlan
+    >>> plan = SpatialPlan.identity(Grid((8, 8, 8), np.eye(4)))
+    >>> half = np.diag([2.0, 2.0, 2.0, 1.0])
+    >>> kernel_class(plan), kernel_class(plan.then(half, (4, 4, 4), lattice=False))
+    ('copy', 'separable')
     """
-    array = np.asarray(boxes, dtype=np.float64)
-    if array.ndim != 2 or array.shape[1] != 6 or not np.isfinite(array).all():
-        msg = (
-            "boxes are finite numbers of shape (N, 6), the lowest corner (i, j, k) and the highest "
-            f"one, got shape {array.shape}"
+    if plan.is_copy:
+        return "copy"
+    if plan.is_displaced:
+        return "displacement"
+    # A hard crop inside the kernel is tested voxel by voxel; cubic has no tables.
+    plain = not plan.stages and policy.mode != "cubic"
+    return "separable" if plain and _keeps_apart(plan.rows, plan.shape) else "affine"
+
+
+def _keeps_apart(rows: Affine3x4, shape: Sequence[int]) -> bool:
+    """Whether no two axes of the output lead along one of the source, nor one along two."""
+    led: list[tuple[int, int]] = [
+        (source, axis)
+        for source in range(3)
+        for axis in range(3)
+        # Along an axis of one voxel nothing moves, whatever the matrix says.
+        if rows[4 * source + axis] != 0 and shape[axis] > 1
+    ]
+    sources, axes = [source for source, _ in led], [axis for _, axis in led]
+    return len(set(sources)) == len(led) == len(set(axes))
+
+
+def box_to_output(plan: SpatialPlan, box: Region, grid: Grid | None = None) -> Region:
+    """Return the smallest box of the output with every voxel that lies in a box of the source.
+
+    The voxels of a copy are those of the box. Of what is turned or displaced it is the box
+    around; a displacement counts with the furthest that it may move a voxel. A box so
+    thin that no voxel centre lies in it gives the nearest voxels. The result may hang
+    over the output's edges.
+
+    Parameters
+    ----------
+    plan
+        Any plan.
+    box
+        Voxels of ``grid``, not empty.
+    grid
+        Where the box is from, if not the source of the plan; the same places in the world.
+
+    Examples
+    --------
+    >>> from voxpipe.core import Grid
+    >>> plan = SpatialPlan.identity(Grid((9, 9, 9), np.eye(4))).crop((2, 2, 2), (5, 5, 5))
+    >>> box_to_output(plan, Region((3, 0, 4), (6, 9, 5)))
+    Region(1:4, -2:7, 2:3)
+    """
+    faces = np.array([[*(a - 0.5 for a in box.start), *(b - 0.5 for b in box.stop)]])
+    if grid is not None:
+        faces = around(_across(grid, plan.source), faces)
+    found = boxes_to_output(plan.to_output, plan.stages, faces)[0]
+    return whole_voxels(found, plan.shape)
+
+
+def _across(grid: Grid, source: Grid) -> NDArray[np.float64]:
+    """Return the matrix from one grid to another; the identity where both are one grid."""
+    if grid.shape == source.shape and source.distance_in_voxels(grid) <= SAME_GRID:
+        return np.eye(4)
+    return np.asarray(np.linalg.solve(source.affine, grid.affine), dtype=np.float64)
+
+
+SAME_GRID = 1e-2
+"""Volumes of one case that lie this close, in voxels at their corners, are on one grid."""
+
+
+def explain_plan(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channels: int) -> str:
+    """Return what ``SpatialPlan.explain`` says."""
+    sizes = f"{_times(plan.shape)} from {_times(plan.source.shape)}"
+    region = plan.source_region(policy)
+    if region.is_empty:
+        return f"{sizes}: all fill"
+    kind = kernel_class(plan, policy)
+    work = "copy" if kind == "copy" else f"{kind} {policy.mode} interpolation"
+    parts = [f"{work} of {str(region)[len('Region(') : -1]}"]
+    smooths = bool(policy.antialias) and any(map(reach, sigmas(plan.rows)))
+    if smooths:
+        amounts = ", ".join(f"{s:.3g}" for s in sigmas(plan.rows))
+        parts.append(f"smoothed by {amounts} voxels before")
+    crops = sum(isinstance(stage, Clip) for stage in plan.stages)
+    if crops:
+        through = ", which the smoothing looks beyond without a flush() after it" * smooths
+        parts.append(f"inside {crops} hard crop(s){through}")
+    earlier = len(plan.kernel_stages.earlier)
+    if not plan.kernel_stages.is_for_kernel:
+        parts.append(
+            f"{earlier} displacement(s) or hard crop(s) before the last displacement, so by NumPy "
+            "and not by the kernel"
         )
-        raise ValueError(msg)
-    if (array[:, :3] > array[:, 3:]).any():
-        first = array[(array[:, :3] > array[:, 3:]).any(axis=1)][0]
-        msg = f"a box begins at its lowest corner, got {first.tolist()}"
-        raise ValueError(msg)
-    return array
+    amount = f"{region.size} voxels"
+    if dtype is not None:
+        amount = f"{_bytes(region.size * channels * np.dtype(dtype).itemsize)}"
+    count = "no interpolation" if kind == "copy" else "1 interpolation"
+    return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
 
 
-def to_source(plan: SpatialPlan, boxes: Floats) -> Floats:
-    """Return boxes (N, 6) of the source that hold what boxes of the output come from."""
-    found = around(plan.matrix, boxes)
-    for stage in reversed(plan.stages):
-        if isinstance(stage, Displacement):
-            found = found + np.array([_moves(stage, box) for box in found]).reshape(-1, 6)
-    return found
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} bytes"
 
 
-def to_output(plan: SpatialPlan, boxes: Floats) -> Floats:
-    """Return boxes (N, 6) of the output that hold what lay in boxes of the source.
-
-    Raises
-    ------
-    ValueError
-        The plan has no volume.
-    """
-    found = boxes
-    for stage in plan.stages:
-        if isinstance(stage, Displacement):
-            found = np.array([_before(stage, box) for box in found]).reshape(-1, 6)
-    return around(plan.to_output, found)
-
-
-def around(matrix: Floats, boxes: Floats) -> Floats:
-    """Return the boxes around what a 4x4 matrix makes of the corners of boxes."""
-    low, high = boxes[:, None, :3], boxes[:, None, 3:]
-    corners = low + _CORNERS * (high - low)
-    moved = corners @ matrix[:3, :3].T + matrix[:3, 3]
-    return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
-
-
-def _moves(stage: Displacement, box: Floats) -> list[float]:
-    """Return how far the two corners of the box around a displaced box may be from its own."""
-    moves = stage.bounds_between(box[:3].tolist(), box[3:].tolist())
-    return [low for low, _ in moves] + [high for _, high in moves]
-
-
-def _before(stage: Displacement, box: Floats) -> Floats:
-    """Return a box that holds all places that a displacement leads into ``box``."""
-    moves: Any = stage.bounds
-    found = box
-    for _ in range(_ROUNDS):
-        low, high = np.array(moves).T
-        found = np.concatenate([box[:3] - high, box[3:] - low])
-        # Every such place lies in here, so only the control points that reach here count.
-        moves = stage.bounds_between(found[:3].tolist(), found[3:].tolist())
-    return found
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

@@ -12,9 +12,7 @@ from ...core import Grid, Region
 from ...core.call_site import shorten
 from ...core.errors import BadPlan
 from ...core.validate import is_integer
-from .clip import Clip
-from .displacement import Displacement
-from .stages import Stage
+from .stages import Clip, Displacement, Stage
 
 # Another one is not read.
 VERSION = 1

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.errors import PolicyConflict
+from ...core.suggest import FOREIGN_MODES, FOREIGN_PADDINGS
 from ...core.validate import as_choice, as_flag, is_number
 
 Mode = Literal["linear", "nearest", "cubic"]
@@ -27,10 +28,6 @@ LEVEL = "level"
 MODES: tuple[str, ...] = ("linear", "nearest", "cubic")
 PADDINGS: tuple[str, ...] = ("border", "reflection", "constant", "zeros")
 KINDS: tuple[str, ...] = ("intensity", "label")
-
-# What torch, MONAI and numpy call the same. Numpy's "reflect" is not "reflection".
-_MODES_ELSEWHERE = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
-_PADDINGS_ELSEWHERE = {"edge": "border", "replicate": "border", "symmetric": "reflection"}
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,8 @@ class Policy:
     volume that has all that is taken (``levels``). Not for nearest, which takes one voxel as is."""
 
     def __post_init__(self) -> None:
-        as_choice("mode", self.mode, MODES, _MODES_ELSEWHERE)
-        as_choice("padding", self.padding, PADDINGS, _PADDINGS_ELSEWHERE)
+        as_choice("mode", self.mode, MODES, FOREIGN_MODES)
+        as_choice("padding", self.padding, PADDINGS, FOREIGN_PADDINGS)
         object.__setattr__(self, "fill", _number(self.fill))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _result_type(self.dtype))

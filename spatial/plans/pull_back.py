@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.affine3x4 import Affine3x4, affine3x4
-from ...intensity.filter_axis import reach
+from ...intensity.blur import reach
 from .policy import Policy
 
 # How much a plan smooths before it takes fewer voxels than there are: from its matrix alone.
@@ -277,12 +277,12 @@ def source_region(
     Region(2:7, 0:4, 0:4)
     """
     rows = affine3x4(matrix)
-    region = touched(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
+    region = region_to_read(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
     return with_halo(region, bounds, reaches(rows, policy)) if policy.antialias else region
 
 
 @lru_cache(_REMEMBERED)
-def touched(
+def region_to_read(
     rows: Affine3x4,
     shape: tuple[int, ...],
     bounds: Region,

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from ..plans.policy import Policy
 from ..plans.pull_back import CENTRE_TOLERANCE, REACH, Matrix, coordinate, extremes, fold
-from ..plans.stages import Lowered, gone_back
+from ..plans.stages import KernelStages, pull_back_points
 from .source import Source, convert, convert_one
 
 if TYPE_CHECKING:
-    from ..plans.displacement import Displacement
+    from ..plans.stages import Displacement
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ def interpolate(
     matrix: Matrix,
     policy: Policy,
     out: NDArray[Any],
-    stages: Lowered,
+    stages: KernelStages,
 ) -> None:
     """Write ``out`` by sampling ``source``, which holds exactly the voxels needed."""
     if out.size == 0:
@@ -145,7 +145,7 @@ def _writer(
     policy: Policy,
     shape: Sequence[int],
     fill: Any,
-    stages: Lowered,
+    stages: KernelStages,
 ) -> Callable[[Index, NDArray[Any]], None]:
     """Return what writes one block: sampled voxels, or where none is needed, what is outside."""
     zeros = policy.padding == "zeros"
@@ -160,7 +160,7 @@ def _writer(
         places = [coordinate(axis.row, *index) for axis in axes]
         if displacement is not None:
             places = list(places + displacement.at(index))
-        places, clipped = gone_back(places, stages.earlier)
+        places, clipped = pull_back_points(places, stages.earlier)
         filled = policy.padding == "constant" and displacement is not None
         outside = _outside(axes, places) if filled else None  # before: sampling clamps in place
         if clipped is not None:
@@ -173,7 +173,7 @@ def _writer(
 
 
 def _nothing(
-    matrix: Matrix, stages: Lowered, value: Any, fill: Any
+    matrix: Matrix, stages: KernelStages, value: Any, fill: Any
 ) -> Callable[[Index, NDArray[Any]], None]:
     """Return what writes a block for which no voxel is at hand: ``value``, and fill by clips."""
 
@@ -183,7 +183,7 @@ def _nothing(
             places = [coordinate(row, *index) for row in matrix]
             if stages.displacement is not None:
                 places = list(places + stages.displacement.at(index))
-            _, clipped = gone_back(places, stages.earlier)
+            _, clipped = pull_back_points(places, stages.earlier)
             if clipped is not None:
                 target[:, clipped] = fill
 

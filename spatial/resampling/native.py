@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from ...core.call_site import WarnOnce
 from ...core.native_library import PATHS, address_of, native_library, requested_path
-from ..plans.displacement import Displacement
 from ..plans.policy import Policy
-from ..plans.stages import NO_STAGES, Lowered, Stage
+from ..plans.stages import NO_STAGES, Displacement, KernelStages, Stage
 
 if TYPE_CHECKING:
     from ...intensity import Epilogue
-    from ..plans.clip import Clip
+    from ..plans.stages import Clip
     from .source import Source
 
 ABI = 2  # VOXPIPE_ABI of native/job.h
@@ -86,7 +85,7 @@ def run(
     matrix: NDArray[Any],
     policy: Policy,
     out: NDArray[Any],
-    stages: Lowered = NO_STAGES,
+    stages: KernelStages = NO_STAGES,
     *,
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from ...core import IO_COUNTERS, Region
 from ...core.affine3x4 import affine3x4
 from ...intensity import Epilogue
-from ...intensity.filter_axis import filter_axis, gaussian, reach
-from ..plans.displacement import Moves
-from ..plans.policy import Padding, Policy
+from ...intensity.blur import filter_axis, gaussian, reach
+from ..plans.plan import SpatialPlan
+from ..plans.policy import INTENSITY, Padding, Policy
 from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
-from ..plans.stages import NO_STAGES, Lowered, moves_of
+from ..plans.stages import NO_STAGES, KernelStages, Moves, displacement_bounds
 from . import native
 from .interpolate import interpolate
 from .source import Source, bfloat16_bits, convert, convert_one
@@ -113,7 +113,7 @@ _MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
 }
 
 
-def smoothed(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> Source:
+def smooth(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> Source:
     """Return the voxels of ``region``, smoothed, as values.
 
     Parameters
@@ -154,7 +154,7 @@ def resample(
     matrix: Matrix,
     policy: Policy,
     out: NDArray[Any],
-    stages: Lowered = NO_STAGES,
+    stages: KernelStages = NO_STAGES,
     *,
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,
@@ -177,8 +177,8 @@ def resample(
         saturate.
     stages
         Boxes outside which the output is ``policy.fill``, up to half a voxel from their last
-        centres, and displacements; see ``SpatialPlan.lowered``. ``source`` then holds at least
-        ``source_region(..., moves)`` with what ``stages.moves_of`` returns.
+        centres, and displacements: ``SpatialPlan.kernel_stages``. ``source`` then holds at least
+        ``source_region(..., moves)`` with what ``displacement_bounds`` returns.
     epilogue
         A last step on the values, fill included.
     bfloat16
@@ -202,7 +202,7 @@ def resample(
     matrix = np.asarray(matrix, dtype=np.float64)[:3]
     _check(source, matrix, out, bfloat16)
     shape = out.shape[1:]
-    moves = moves_of(matrix, shape, stages)
+    moves = displacement_bounds(matrix, shape, stages)
     needed = source_region(matrix, shape, source.bounds, policy, moves)
     narrowed = _smoothed(source.narrow(needed), matrix, shape, policy, moves)
     is_affine = not any(stages)
@@ -241,7 +241,7 @@ def _smoothed(
         return source
     plain = replace(policy, antialias=False)
     region = source_region(matrix, shape, source.bounds, plain, moves)
-    return smoothed(source, region, sigma, policy.padding)
+    return smooth(source, region, sigma, policy.padding)
 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -263,3 +263,53 @@ def _check(source: Source, matrix: Matrix, out: NDArray[Any], bfloat16: bool) ->
     if bfloat16 and out.dtype != np.uint16:
         msg = f"the bits of bfloat16 go to a uint16 array, got {out.dtype}"
         raise ValueError(msg)
+
+
+def apply_plan(plan: SpatialPlan, array: NDArray[Any], policy: Policy = INTENSITY) -> NDArray[Any]:
+    """Return an array as it is on the output grid of a plan, in one resample.
+
+    Parameters
+    ----------
+    plan
+        Its source is the grid of the array: ``patch.whole_plan.inverse()`` for what was
+        predicted on a patch.
+    array
+        (C, I, J, K) or (I, J, K), integers, booleans or floats; booleans count as uint8.
+    policy
+        How it is sampled: ``Policy("linear", "constant")`` for probabilities, ``LABEL`` for labels.
+
+    Returns
+    -------
+    A new array with as many axes: of ``policy.dtype``, or else of the type of the array where
+    whole voxels are moved or taken (``"nearest"``), and otherwise float32.
+
+    Raises
+    ------
+    ValueError
+        The array has another shape than the plan's source, or another kind of type.
+
+    Examples
+    --------
+    A patch that was mirrored, and a prediction on it, laid into the volume:
+
+    >>> from voxpipe.core import Grid
+    >>> from voxpipe.spatial import LABEL, Flip
+    >>> volume = SpatialPlan.identity(Grid((4, 4, 4), np.eye(4)))
+    >>> plan = Flip().then(volume.crop((1, 0, 0), (2, 2, 1)), {"axes": [0]})
+    >>> predicted = np.array([[[1], [2]], [[3], [4]]], np.uint8)
+    >>> apply_plan(plan.inverse(), predicted, LABEL)[:, :2, 0].tolist()
+    [[0, 0], [3, 4], [1, 2], [0, 0]]
+    """
+    given = np.asarray(array)
+    has_channels = given.ndim == 4
+    voxels = given if has_channels else given[None]
+    if given.ndim not in (3, 4) or voxels.shape[1:] != plan.source.shape:
+        i, j, k = plan.source.shape
+        msg = f"the plan begins at (C, {i}, {j}, {k}) or ({i}, {j}, {k}), got {given.shape}"
+        raise ValueError(msg)
+    source = Source(voxels, (0, 0, 0), plan.bounds)
+    kept = (plan.keeps_dtype and plan.is_copy) or policy.mode == "nearest"
+    dtype = policy.dtype or (source.array.dtype.newbyteorder("=") if kept else np.dtype(np.float32))
+    out = np.empty((voxels.shape[0], *plan.shape), dtype)
+    resample(source, plan.matrix, policy, out, plan.kernel_stages)
+    return out if has_channels else out[0]

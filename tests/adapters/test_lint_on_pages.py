@@ -13,8 +13,6 @@ from voxpipe.adapters import Lint
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = sorted((ROOT / "tutorials").glob("*.py"))
-# A program that is kept as it was written for torchdata: it says so below it.
-KEPT = {"migrating.md": ["needless-sharding"]}
 
 
 class Pages:
@@ -69,4 +67,4 @@ def test_no_mistake(name, chain, tmp_path):
 
     found = [mistake.name for mistake in Lint().mistakes(eval(chain, known))]  # noqa: S307
 
-    assert found == KEPT.get(name, [])
+    assert found == []

@@ -9,7 +9,7 @@ import pytest
 
 from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.core.lru_cache import LRUCache
-from voxpipe.spatial.placing.weight_index import sampling_mask
+from voxpipe.spatial.placing.sampling_mask import sampling_mask
 from voxpipe.volumes import Volume, volume_histogram, volume_statistics
 from voxpipe.volumes.catalog.bounding_box import ForegroundRule, occupied_box
 

@@ -312,7 +312,7 @@ def test_integers_that_nothing_interpolates_are_not_told():
 def test_a_batch_is_looked_at_in_the_beginning_only(monkeypatch):
     """What it costs ends after a few batches of each key."""
     looked = []
-    monkeypatch.setattr(gather, "classes", lambda values: looked.append(1) or False)
+    monkeypatch.setattr(gather, "look_like_classes", lambda values: looked.append(1) or False)
     cases = [{"image": case["image"]} for case in blobs(20)]
 
     assert len(told_by(vp.DataLoader2(turned(vp.from_cases(cases).open_volume())))) == 0

@@ -57,8 +57,10 @@ def undecided(patch: Any) -> Any:
     plan = patch.plan
     index = np.indices(plan.shape).reshape(3, -1).T.astype(float)
     places = [plan.points_to_source(index)]
-    places += [index @ clip.matrix[:3, :3].T + clip.matrix[:3, 3] for clip in plan.lowered.clips]
-    for stage in plan.lowered.earlier:
+    places += [
+        index @ clip.matrix[:3, :3].T + clip.matrix[:3, 3] for clip in plan.kernel_stages.clips
+    ]
+    for stage in plan.kernel_stages.earlier:
         if hasattr(stage, "shape"):
             return np.ones(plan.shape, dtype=bool)
     near = [(np.abs(place % 1 - 0.5) < UNSURE).any(axis=1) for place in places]
@@ -104,7 +106,7 @@ def test_a_patch_is_a_part_of_the_whole(names: Any, seed: int, padding: str, dat
         assert found.dtype == expected.dtype
         unsure = undecided(patch[key])
         assert alike(found, expected, unsure, tolerance)
-        assert not unsure.all() or len(patch[key].plan.lowered.earlier) > 0
+        assert not unsure.all() or len(patch[key].plan.kernel_stages.earlier) > 0
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -122,7 +122,7 @@ def test_every_stage_of_a_plan_moves_along(case: dict[str, str]) -> None:
         pet.matrix,
         Policy(fill=-1),
         found,
-        pet.lowered,
+        pet.kernel_stages,
     )
     back = np.linalg.inv(CT.affine)
     inside = places[0] @ back[:3, :3].T + back[:3, 3]

@@ -14,8 +14,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from voxpipe.spatial.placing.weight_index import sampling_mask
-from voxpipe.spatial.placing.weight_table import forget_masks
+from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
 from voxpipe.storage.disk_cache import cache_directory, own_folder, read_kept, write_kept
 from voxpipe.storage.locks import open_lock

@@ -21,8 +21,7 @@ from voxpipe.core.errors import (
     VolumeError,
     VolumeReadError,
 )
-from voxpipe.spatial.placing.weight_index import sampling_mask
-from voxpipe.spatial.placing.weight_table import forget_masks
+from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
 from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
 from voxpipe.volumes.catalog import bounding_box as occupied

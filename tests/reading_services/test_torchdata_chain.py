@@ -48,8 +48,7 @@ def test_without_shares_the_planner_decodes_and_lint_says_so():
     with vp.DataLoader2(usual(share=False), seed=7) as loader:
         pids = {pid for batch, _ in loader for _, pid in batch}
 
-    # Either is mended alone: without the second shuffle workers decode.
-    assert set(found) == {"planned-functions", "shuffled-twice"}
+    assert set(found) == {"planned-functions"}
     assert "map(decode" in found["planned-functions"].what
     assert ".sharding_filter()" in found["planned-functions"].do
     assert pids == {os.getpid()}

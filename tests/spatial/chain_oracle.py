@@ -18,7 +18,7 @@ from op_oracle import Moved, moved_by
 
 from voxpipe.core import Grid, Region
 from voxpipe.spatial import Policy, SpatialOp
-from voxpipe.spatial.ops.choice import SpatialChoice
+from voxpipe.spatial.ops.choices import SpatialChoice
 from voxpipe.testing.spatial_oracle import Floats, sample_at
 
 # A place within this of a whole voxel is that voxel: what plans promise, in voxels.

@@ -45,7 +45,7 @@ from voxpipe.spatial import (
     UniformPatch,
     Zoom,
 )
-from voxpipe.spatial.ops.choice import SpatialChoice
+from voxpipe.spatial.ops.choices import SpatialChoice
 
 Draw = Callable[[Any], Any]
 

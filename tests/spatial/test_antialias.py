@@ -44,7 +44,7 @@ def of(shape: tuple[int, int, int], *ops: SpatialOp) -> SpatialPlan:
 def sampled(plan: SpatialPlan, volume: np.ndarray, policy: Policy, dtype: Any = np.float32) -> Any:
     out = np.empty((volume.shape[0], *plan.shape), dtype)
     source = Source(volume, (0, 0, 0), Region.of_shape(volume.shape[1:]))
-    resample(source, plan.matrix, policy, out, plan.lowered)
+    resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out
 
 
@@ -179,7 +179,7 @@ def test_slope_and_intercept_come_before() -> None:
     out = np.empty((1, 4, 4, 4), np.float32)
 
     source = Source(stored, (0, 0, 0), Region.of_shape((16, 16, 16)), 0.5, -1024.0)
-    resample(source, plan.matrix, SMOOTH, out, plan.lowered)
+    resample(source, plan.matrix, SMOOTH, out, plan.kernel_stages)
 
     assert np.allclose(out, sampled(plan, stored, SMOOTH) * 0.5 - 1024, atol=1e-3)
 

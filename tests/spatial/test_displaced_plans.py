@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from voxpipe.core import Grid, Region
 from voxpipe.spatial import LABEL, Flip, Policy, Rotate, Source, SpatialPlan, Zoom, resample
-from voxpipe.spatial.plans.displacement import Displacement
+from voxpipe.spatial.plans.stages import Displacement
 from voxpipe.testing.spatial_oracle import sample_plan
 
 SHAPE = (14, 12, 10)
@@ -77,7 +77,11 @@ def sampled(plan: SpatialPlan, voxels: NDArray[np.float32], policy: Policy) -> N
     poisoned[kept] = voxels[kept]
     # A view: who reads beyond the region reads the poison around it.
     resample(
-        Source(poisoned[kept], region.start, plan.bounds), plan.matrix, policy, out, plan.lowered
+        Source(poisoned[kept], region.start, plan.bounds),
+        plan.matrix,
+        policy,
+        out,
+        plan.kernel_stages,
     )
     return out
 
@@ -107,7 +111,7 @@ def _undecided(plan: SpatialPlan) -> NDArray[np.bool_]:
     index = np.stack(np.meshgrid(*map(np.arange, plan.shape), indexing="ij"), axis=-1)
     places = plan.points_to_source(index.reshape(-1, 3).astype(float))
     unsure = (np.abs(places - np.floor(places) - 0.5) < 1e-5).any(axis=1)
-    for clip in plan.lowered.clips:
+    for clip in plan.kernel_stages.clips:
         at = index.reshape(-1, 3) @ clip.matrix[:3, :3].T + clip.matrix[:3, 3]
         unsure |= (np.abs(at - np.floor(at) - 0.5) < 1e-5).any(axis=1)
     return unsure.reshape(1, *plan.shape)
@@ -147,7 +151,7 @@ def test_an_inverse_brings_a_smooth_volume_back() -> None:
     there = _resampled(plan, smooth, Policy())
     again = _resampled(back, there, Policy("linear", "constant", np.nan))
 
-    assert (back.shape, back.lowered.earlier) == ((24, 24, 24), ())
+    assert (back.shape, back.kernel_stages.earlier) == ((24, 24, 24), ())
     known = ~np.isnan(again)
     inside = np.zeros_like(known)
     inside[:, 6:-6, 6:-6, 6:-6] = True
@@ -159,7 +163,7 @@ def _resampled(
     plan: SpatialPlan, voxels: NDArray[np.float32], policy: Policy
 ) -> NDArray[np.float32]:
     out = np.empty((1, *plan.shape), np.float32)
-    resample(Source(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.lowered)
+    resample(Source(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages)
     return out
 
 

@@ -109,8 +109,8 @@ def test_one_kernel_call_does_it_all() -> None:
     plan = deformed(Elastic(1, spacing=4), plan)
     plan = Rotate(10).then(plan, {"degrees": [0, 10, 0]})
 
-    assert plan.lowered.displacement is not None
-    assert plan.lowered.earlier == ()
+    assert plan.kernel_stages.displacement is not None
+    assert plan.kernel_stages.earlier == ()
 
 
 def test_too_many_points_are_refused() -> None:

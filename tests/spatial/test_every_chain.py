@@ -19,7 +19,7 @@ from random_ops import Draw, chained_ops, every_op, grids, lattice_ops
 from voxpipe.core import Grid
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import Policy, ResampleTo, Source, SpatialOp, SpatialPlan, resample
-from voxpipe.spatial.ops.choice import SpatialChoice
+from voxpipe.spatial.ops.choices import SpatialChoice
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE
 from voxpipe.testing.spatial_oracle import Floats, sample_at
 
@@ -93,7 +93,7 @@ def realized(
     i, j, k = region.start
     # A view: who reads beyond the region reads the poison around it.
     source = Source(poisoned[kept], (i, j, k), plan.bounds)
-    resample(source, plan.matrix, policy, out, plan.lowered)
+    resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out
 
 
@@ -274,7 +274,7 @@ def test_scaling_is_in_the_value_space(
     out = np.empty((2, *plan.shape), np.float32)
 
     source = Source(stored, (0, 0, 0), plan.bounds, slope, intercept)
-    resample(source, plan.matrix, policy, out, plan.lowered)
+    resample(source, plan.matrix, policy, out, plan.kernel_stages)
 
     expected = chain.sampled(stored * slope + intercept, policy)
     decided = sure(made, chain.places()[0])

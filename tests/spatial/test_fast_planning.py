@@ -31,9 +31,9 @@ from voxpipe.spatial import (
     UniformPatch,
     Zoom,
 )
-from voxpipe.spatial.amounts import draw_amount
+from voxpipe.spatial.ops.parameters import draw_amount
 from voxpipe.spatial.plans.matrices import Space, pull_back, rotation, scaling, shearing
-from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, touched, whole_voxel_matrix
+from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, region_to_read, whole_voxel_matrix
 
 SHAPE = (21, 18, 16)
 # In voxels, over grids of a few dozen of them.
@@ -184,7 +184,7 @@ def test_what_is_remembered_is_what_would_be_computed(grid: Grid, turn: Any, sta
 
     for policy in (INTENSITY, LABEL, INTENSITY):
         args = (plan.rows, plan.shape, plan.bounds, policy.mode, policy.padding)
-        assert plan.source_region(policy) == touched.__wrapped__(*args)
+        assert plan.source_region(policy) == region_to_read.__wrapped__(*args)
     assert plan.source_region() == SpatialPlan.from_json(plan.to_json()).source_region()
 
 

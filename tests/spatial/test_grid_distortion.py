@@ -118,7 +118,7 @@ def test_it_is_one_displacement_of_the_plan_and_has_an_inverse() -> None:
     there = plan.points_to_source(inner)
 
     assert kernel_class(plan) == "displacement"
-    assert not plan.lowered.earlier
+    assert not plan.kernel_stages.earlier
     assert "1 interpolation" in plan.explain()
     assert np.allclose(plan.points_to_output(there), inner, atol=1e-6)
     back = plan.inverse()

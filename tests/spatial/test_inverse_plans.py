@@ -46,7 +46,7 @@ def smooth() -> NDArray[np.float32]:
 def sampled(plan: SpatialPlan, voxels: NDArray[Any], fill: float) -> NDArray[np.float32]:
     out = np.empty((1, *plan.shape), np.float32)
     policy = Policy("linear", "constant", fill)
-    resample(Source(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.lowered)
+    resample(Source(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages)
     return out
 
 
@@ -66,7 +66,7 @@ def there_and_back(plan: SpatialPlan) -> tuple[float, float]:
     inside &= ((index >= MARGIN) & (index <= np.array(SHAPE) - 1 - MARGIN)).all(axis=1)
     inside = inside.reshape(1, *SHAPE)
     assert len(plan.inverse().stages) <= 1
-    assert not back.lowered.earlier
+    assert not back.kernel_stages.earlier
     assert np.isfinite(again[inside]).all()
     error = np.abs(again - voxels)[inside].max(initial=0) / np.ptp(voxels)
     return float(error), float(inside.mean())

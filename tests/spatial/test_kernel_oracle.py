@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from voxpipe.core import Region
-from voxpipe.spatial import Displacement, Epilogue, Lowered, Policy, Source, resample
+from voxpipe.spatial import Displacement, Epilogue, KernelStages, Policy, Source, resample
 from voxpipe.spatial.resampling import native
 
 STORED = ["u1", "i1", "u2", "i2", "u4", "i4", "f2", "f4", "f8"]
@@ -228,7 +228,7 @@ def test_every_class_order_padding_and_result(
                 source = Source(voxels, first, bounds, *scaling)
                 resample(
                     *(source, pull_back, policy, out),
-                    Lowered(displacement=moved),
+                    KernelStages(displacement=moved),
                     epilogue=epilogue,
                     bfloat16=typed == "bf16",
                 )
@@ -261,5 +261,7 @@ def test_the_far_end_of_an_axis_of_ten_thousand_voxels(
         monkeypatch.setenv("VOXPIPE_NATIVE", path)
         out = np.empty((1, *SHAPE), np.float32)
         source = Source(array, (0, 0, 0), Region.of_shape(shape))
-        resample(source, np.column_stack([matrix, shift]), policy, out, Lowered(displacement=moved))
+        resample(
+            source, np.column_stack([matrix, shift]), policy, out, KernelStages(displacement=moved)
+        )
         assert np.abs(out.ravel() - expected.ravel()).max() <= 1e-5 * np.ptp(array.astype("f8"))

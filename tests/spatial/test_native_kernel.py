@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.spatial import Clip, Displacement, Epilogue, Lowered, Policy, Source, resample
+from voxpipe.spatial import Clip, Displacement, Epilogue, KernelStages, Policy, Source, resample
 from voxpipe.spatial.resampling import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
@@ -47,7 +47,7 @@ def sampled(
     patch = pytest.MonkeyPatch()
     patch.setenv("VOXPIPE_NATIVE", path)
     try:
-        resample(source, matrix, policy, out, Lowered(clips, displacement), **more)
+        resample(source, matrix, policy, out, KernelStages(clips, displacement), **more)
     finally:
         patch.undo()
     return out

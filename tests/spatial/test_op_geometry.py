@@ -40,7 +40,7 @@ def realized(volume: np.ndarray, plan: SpatialPlan, policy: Policy, dtype: Any =
     out = np.empty((volume.shape[0], *plan.shape), dtype or volume.dtype)
     bounds = Region.of_shape(volume.shape[1:])
     source = Source(volume, (0, 0, 0), plan.bounds.intersect(bounds))
-    resample(source, plan.matrix, policy, out, plan.lowered)
+    resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out
 
 

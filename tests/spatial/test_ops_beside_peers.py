@@ -212,7 +212,7 @@ def test_an_op_gives_what_its_peer_gives(peer: str, row: Row) -> None:
             found = np.empty((1, *plan.shape), np.float32)
             source = Source(volume, (0, 0, 0), Region.of_shape(volume.shape[1:]))
             policy = Policy(mode, padding, fill=row.fill or 0)
-            resample(source, plan.matrix, policy, found, plan.lowered)
+            resample(source, plan.matrix, policy, found, plan.kernel_stages)
             expected = arrays[key] / 16
             assert found.shape == expected.shape
             clear = np.full(plan.shape, True) if mode == "linear" else ~ties(plan)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from voxpipe.core import IO_COUNTERS, Region
-from voxpipe.spatial import Clip, Lowered, Policy, Source, resample
+from voxpipe.spatial import Clip, KernelStages, Policy, Source, resample
 
 BORDER = Policy("linear", "border")
 TYPES = ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"]
@@ -251,7 +251,7 @@ def test_a_clip_is_fill_outside_its_box() -> None:
     out = np.empty((1, 6, 1, 1), np.float32)
     clip = Clip(shifted(-1.25), (3, 1, 1))
 
-    resample(line([1, 2, 3, 4, 5, 6]), np.eye(4), Policy(fill=-5), out, Lowered((clip,)))
+    resample(line([1, 2, 3, 4, 5, 6]), np.eye(4), Policy(fill=-5), out, KernelStages((clip,)))
 
     assert out.ravel().tolist() == [-5, 2, 3, 4, -5, -5]
 
@@ -271,7 +271,7 @@ def test_a_clip_is_fill_also_where_no_voxel_is_needed() -> None:
     nothing = Source(np.zeros((1, 0, 0, 0)), (0, 0, 0), Region.of_shape((3, 1, 1)))
 
     policy = Policy("nearest", "zeros", fill=7)
-    resample(nothing, shifted(50), policy, out, Lowered((Clip(shifted(-1), (2, 1, 1)),)))
+    resample(nothing, shifted(50), policy, out, KernelStages((Clip(shifted(-1), (2, 1, 1)),)))
 
     assert out.ravel().tolist() == [7, 0, 0, 7]
 

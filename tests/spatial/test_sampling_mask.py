@@ -25,10 +25,10 @@ from voxpipe.spatial import (
     weight_table,
     without_reading,
 )
-from voxpipe.spatial.placing import looked_up
-from voxpipe.spatial.placing import weight_table as kept_tables
-from voxpipe.spatial.placing.sampling_mask import MOST_VALUES, CellCounts, cell_for, counted
-from voxpipe.spatial.placing.weight_index import EACH
+from voxpipe.spatial.placing import mask_values as looked_up
+from voxpipe.spatial.placing import sampling_mask as kept_tables
+from voxpipe.spatial.placing.mask_values import MOST_VALUES
+from voxpipe.spatial.placing.sampling_mask import EACH, CellCounts, cell_for, count_cells
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
 
@@ -102,7 +102,7 @@ def random_label(seed, shape, share=0.1, labels=(1,)):
 def test_counts_and_shares_of_whole_cells_are_exact(shape, cell, seed):
     """As a sum over every voxel, for any box of whole cells; half a cell is half its voxels."""
     flags = random_label(seed, shape, 0.5)[None] == 1
-    mask = CellCounts(shape, cell, counted(flags, cell))
+    mask = CellCounts(shape, cell, count_cells(flags, cell))
 
     assert mask.counts.sum() == flags.sum()
     for start, cells in itertools.product(
@@ -124,7 +124,7 @@ def test_counts_and_shares_of_whole_cells_are_exact(shape, cell, seed):
 def test_a_share_lies_between_that_of_the_cells_inside_and_touched(shape, cell, start, size, seed):
     """Only cells that a face cuts are estimated."""
     flags = random_label(seed, shape, 0.5)[None] == 1
-    mask = CellCounts(shape, cell, counted(flags, cell))
+    mask = CellCounts(shape, cell, count_cells(flags, cell))
     voxels = np.prod(size)
     box = Region(start, tuple(a + n for a, n in zip(start, size, strict=True)))
     least = most = 0

@@ -158,8 +158,8 @@ def test_a_hard_crop_after_a_rotation_is_a_clip() -> None:
     hard = plan.crop((2, 2, 2), (5, 5, 5), hard=True).crop((-1, -1, -1), (7, 7, 7))
 
     assert hard.bounds == plan.bounds
-    assert [clip.shape for clip in hard.lowered.clips] == [(5, 5, 5)]
-    assert hard.lowered.clips[0].matrix[:3, 3] == pytest.approx([-1, -1, -1])
+    assert [clip.shape for clip in hard.kernel_stages.clips] == [(5, 5, 5)]
+    assert hard.kernel_stages.clips[0].matrix[:3, 3] == pytest.approx([-1, -1, -1])
     assert not hard.is_copy
 
 

@@ -45,7 +45,7 @@ def drawn(seed: int) -> tuple[Any, SpatialPlan, np.random.Generator]:
 
 def resampled(volume: Any, plan: SpatialPlan, policy: Policy) -> Any:
     out = np.full((2, *plan.shape), -1, np.float32)
-    resample(Source(volume, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.lowered)
+    resample(Source(volume, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages)
     return out
 
 
@@ -80,7 +80,7 @@ def test_it_is_the_kernel_that_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     volume = np.random.default_rng(0).integers(0, 255, (20, 18, 16)).astype(np.int16)
     chain = from_cases([{"image": volume}]).open_volume().elastic(2, spacing=8)
     patch = next(iter(chain.rotate(10).grid_distortion(0.2, cells=2)))["image"]
-    assert len(patch.plan.lowered.earlier) == 1
+    assert len(patch.plan.kernel_stages.earlier) == 1
     assert "NumPy" not in patch.explain()
     before = IO_COUNTERS.snapshot()
 

@@ -28,8 +28,7 @@ from voxpipe.spatial import (
     weight_table,
     without_reading,
 )
-from voxpipe.spatial.placing import weight_index, weighted_patch
-from voxpipe.spatial.placing import weight_table as kept_tables
+from voxpipe.spatial.placing import sampling_mask as weight_index
 from voxpipe.spatial.placing import weight_table as weight_table_module
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
@@ -133,7 +132,7 @@ WEIGHTS = arrays.arrays(
 
 
 def table_of(weights, most=weight_index.MOST_BYTES):
-    return weight_table_module.tabulated(
+    return weight_table_module.tabulate(
         weights.shape, [(Region.of_shape(weights.shape), weights)], most
     )
 
@@ -315,7 +314,7 @@ def test_faces_have_no_part_unless_there_is_nothing_else():
 @pytest.mark.parametrize("most", [0, 99])
 def test_what_hardly_weighs_is_found_among_what_weighs_more(most, turned, monkeypatch):
     """Where all tries miss: by voxels, or where these are too many by the middles of runs."""
-    monkeypatch.setattr(weighted_patch, "_MOST_VOXELS", most * 100)
+    monkeypatch.setattr(weight_table_module, "_MOST_VOXELS", most * 100)
     weights = np.zeros((20, 20, 20), np.float32)
     weights[3, 8:12, 8:12] = 1000  # in the box of middles if that were a voxel wider
     weights[4:8, 8:16, 8:16] = np.float32(1e-3)
@@ -374,7 +373,7 @@ def test_a_class_has_every_voxel_as_likely_over_many_tables():
 def test_a_noisy_volume_is_tabulated_in_bounded_memory():
     """Runs are thinned while they come; every one has its chance still."""
     weights = np.random.default_rng(1).random((64, 32, 32)).astype(np.float32)
-    collected = weight_table_module.Collected(weights.shape, most_held=2000)
+    collected = weight_table_module.RunCollector(weights.shape, most_held=2000)
     for first in range(0, 64, 4):
         region = Region((first, 0, 0), (first + 4, 32, 32))
         runs, values = weight_table_module.runs_of(weights[first : first + 4], region, (64, 32, 32))
@@ -509,7 +508,7 @@ def test_memory_is_bounded_together_with_masks(tmp_path, monkeypatch):
     """The least recently used go first, where no disk keeps them."""
     (tmp_path / "no-folder").write_bytes(b"")
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "no-folder"))
-    monkeypatch.setattr(kept_tables.KNOWN, "most", 4000)
+    monkeypatch.setattr(weight_index.KNOWN, "most", 4000)
     volumes = [Volume(smooth((8, 8, 8), n)) for n in range(6)]
     tables = [weight_table(v, v.grid) for v in volumes]
 

@@ -1,4 +1,4 @@
-"""A patch that is drawn where a mask says so, or by the class in its middle."""
+"""Patches about a voxel that is drawn: by a mask, by the classes of a label, or by weights."""
 
 from __future__ import annotations
 
@@ -14,22 +14,40 @@ from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
 from ...core.validate import entries_of, is_number
+from ..ops.crop import centred_start
 from ..ops.op import Drawn
-from ..ops.sizes import of_grid, told_size
+from ..ops.parameters import size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
-from .patch import GridPatch, UniformPatch, UniformRegion, patch_size, source_box, warn_if_larger
-from .sampling_mask import SamplingMask, cell_for
-from .weight_index import EACH, OTHER, Classes, Label, box_counts, sampling_mask
-from .weight_table import Triple
-from .weighted_patch import NUMBERS, OTHERWISE, WeightedPatch, drawn_middle, start_about
+from .patch import (
+    GridPatch,
+    PatchOp,
+    UniformPatch,
+    UniformRegion,
+    patch_size,
+    source_box,
+)
+from .sampling_mask import (
+    EACH,
+    OTHER,
+    Classes,
+    Label,
+    SamplingMask,
+    box_counts,
+    cell_for,
+    sampling_mask,
+    weight_table,
+)
+from .weight_table import NUMBERS, Integers, Triple, WeightTable, draw_middle
+
+OTHERWISE = ("error", "anywhere")
 
 # Shares are quotients of whole numbers in float64.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class MaskedPatch:
+class MaskedPatch(PatchOp):
     """A patch about a voxel that is drawn from a mask, so that it lies in the present grid.
 
     Each voxel of the class is as likely as another, and is the middle of the patch, voxel n // 2 of
@@ -78,8 +96,6 @@ class MaskedPatch:
     forced: bool | None = None
     """With ``oversample``: whether this patch is one of them; None for one that draws it."""
 
-    name: ClassVar[str] = "lazy_patch"
-    lattice: ClassVar[bool] = True
     asks_stored: ClassVar[bool] = True
     sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
 
@@ -125,7 +141,7 @@ class MaskedPatch:
         cell: Triple | None = None
         if self.min_share:
             # A random turn must not ask for another mask every time.
-            cell = cell_for(self._across(plan) if plan.is_copy else of_grid(self.size, plan))
+            cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
         return sampling_mask(self.mask, plan.source, cell, self.stored or self.classes)
 
     def ready(self, plan: SpatialPlan) -> None:
@@ -163,7 +179,7 @@ class MaskedPatch:
         if mask is None:  # an estimate: where patches lie does not change what they cost
             return self._anywhere(numbers[0], plan)
         self._warn_of_missing(mask)
-        size = of_grid(self.size, plan)
+        size = size_on(self.size, plan)
         present = source_box(plan)
         mask = self._with_all(mask, present, plan)
         for index in self._order(mask, present, numbers[0, 0]):
@@ -177,14 +193,9 @@ class MaskedPatch:
             return self._anywhere(numbers[0], plan)
         raise self._nowhere(mask)
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the patch."""
-        warn_if_larger(drawn["size"], plan.shape, self.origin)
-        return plan.crop(drawn["start"], drawn["size"])
-
     def describe(self) -> str:
         """Return the patch in words."""
-        size = told_size(self.size)
+        size = size_text(self.size)
         weights = ", ".join(f"{label}: {weight:g}" for label, weight in self.class_weights)
         where = f"by the classes {{{weights}}} of" if weights else "inside"
         least = f", at least {self.min_share:g} of it" if self.min_share else ""
@@ -264,7 +275,7 @@ class MaskedPatch:
         """Return the middle of a patch about a class; None where no place has the share."""
 
         def has_share(middles: NDArray[np.int64]) -> NDArray[np.bool_]:
-            starts = start_about(middles, of_grid(self.size, plan), plan)
+            starts = start_about(middles, size_on(self.size, plan), plan)
             shares = self._shares(mask, index if self.class_weights else 0, starts, plan)
             enough: NDArray[np.bool_] = shares >= self.min_share - _ROUNDING
             return enough
@@ -272,7 +283,7 @@ class MaskedPatch:
         low, high = np.zeros(3, np.int64), np.array(plan.shape) - 1
         will_do = has_share if self.min_share else None
         box = present if plan.is_copy else None
-        return drawn_middle(mask.tables[index], low, high, numbers, plan, will_do, box=box)
+        return draw_middle(mask.tables[index], low, high, numbers, plan, will_do, box=box)
 
     def _shares(
         self, mask: SamplingMask, index: int, starts: NDArray[np.int64], plan: SpatialPlan
@@ -281,14 +292,14 @@ class MaskedPatch:
         matrix = plan.matrix
         one, other = (
             np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
-            for corner in (starts, starts + np.array(of_grid(self.size, plan)) - 1)
+            for corner in (starts, starts + np.array(size_on(self.size, plan)) - 1)
         )
         assert mask.shares is not None
         return mask.shares.share(index, np.minimum(one, other), self._across(plan))
 
     def _across(self, plan: SpatialPlan) -> tuple[int, ...]:
         """Return the size along the axes of the source; about it, where the plan is turned."""
-        reach = np.abs(plan.matrix[:3, :3]) @ np.array(of_grid(self.size, plan))
+        reach = np.abs(plan.matrix[:3, :3]) @ np.array(size_on(self.size, plan))
         return tuple(max(1, round(float(n))) for n in reach)
 
     def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Drawn:
@@ -304,6 +315,118 @@ class MaskedPatch:
             "patches are cut from",
             do='Give otherwise="anywhere", a smaller min_share, or leave such cases out.',
         )
+
+
+@dataclass(frozen=True)
+class WeightedPatch(PatchOp):
+    """A patch whose middle voxel is drawn in proportion to its weight, wherever the patch fits.
+
+    The middle of a patch of n voxels is its voxel n // 2. Voxels so near a face that a patch about
+    them would leave the grid have no part in the draw; if no others weigh anything, one of them
+    is drawn and the patch is moved inward, so that it still holds it. On an axis on which the
+    patch fits in one place only, every voxel counts.
+
+    Examples
+    --------
+    >>> from voxpipe.core import Grid
+    >>> from voxpipe.volumes import Volume
+    >>> weights = np.zeros((32, 32, 32), np.float32)
+    >>> weights[20, 20, 20], weights[8, 8, 8] = 0.75, 0.25
+    >>> op = WeightedPatch((8, 8, 8), Volume(weights), "probability")
+    >>> plan = SpatialPlan.identity(Grid(weights.shape, np.eye(4)))
+    >>> generator = np.random.default_rng(0)
+    >>> starts = [op.draw(generator, plan)["start"] for _ in range(100)]
+    >>> starts.count([16, 16, 16]), starts.count([4, 4, 4])
+    (75, 25)
+    """
+
+    size: Any
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
+    weights: Any = field(compare=False, repr=False)
+    """The ``Volume`` of the weights; on any grid."""
+    key: str = "weights"
+    """What the user calls it."""
+    otherwise: str = "error"
+    """``"error"`` or ``"anywhere"``: what happens where nothing weighs anything."""
+    origin: CallSite | None = field(default=None, compare=False, repr=False)
+    """Where the user wrote it."""
+    token: str = ""
+    """Of the weights: ops are equal if these are."""
+    regional: bool = False
+    """Whether the grid is a part that was drawn as the region of this patch."""
+
+    asks_stored: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", patch_size(self.size, one=True))
+        object.__setattr__(self, "weights", stored_of(self.weights))
+        object.__setattr__(self, "token", self.weights.token)
+        if self.otherwise not in OTHERWISE:
+            msg = f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}"
+            raise PatchSizeError(msg)
+
+    @property
+    def where(self) -> str:
+        """Where patches are drawn, in words."""
+        return f"by the weights of {self.key!r}"
+
+    def table(self, plan: SpatialPlan) -> WeightTable | None:
+        """Return the weights of the volume of a plan; None if they must not be read now."""
+        return weight_table(self.weights, plan.source)
+
+    def ready(self, plan: SpatialPlan) -> None:
+        """Read the weights now."""
+        self.table(plan)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the box."""
+        numbers = generator.random(NUMBERS)
+        table = self.table(plan)
+        if table is None:  # an estimate: where patches lie does not change what they cost
+            return UniformPatch(self.size, self.origin).placed(numbers[0, :3].tolist(), plan)
+        size = size_on(self.size, plan)
+        whole = np.zeros(3, np.int64), np.array(plan.shape) - 1
+        for low, high in (self._middles(size, plan), whole):
+            middle = draw_middle(table, low, high, numbers, plan, spread=True)
+            if middle is not None:
+                return {"start": start_about(middle, size, plan).tolist(), "size": list(size)}
+        if self.otherwise == "anywhere":
+            return UniformPatch(self.size, self.origin).placed(numbers[0, :3].tolist(), plan)
+        what = "all its weights are 0" if not table.total else "no weight above 0 lies there"
+        raise PatchSizeError(
+            f"{self.weights.name} ({self.key!r}) says nowhere that a patch shall have its middle "
+            f"in what patches are cut from: {what}",
+            do='Give otherwise="anywhere", or leave such cases out.',
+        )
+
+    def describe(self) -> str:
+        """Return the patch in words."""
+        return f"patch {size_text(self.size)} {self.where}"
+
+    def _middles(self, size: tuple[int, ...], plan: SpatialPlan) -> tuple[Integers, Integers]:
+        """Return the first and last voxels that are the middle of a patch that fits."""
+        low, high = [], []
+        for axis, (n, s) in enumerate(zip(plan.shape, size, strict=True)):
+            one_place = n < s or (n == s and not (self.regional and _is_cut(plan, axis)))
+            low.append(0 if one_place else s // 2)
+            high.append(n - 1 if one_place else n - s + s // 2)
+        return np.array(low), np.array(high)
+
+
+def _is_cut(plan: SpatialPlan, axis: int) -> bool:
+    """Return whether a grid ends before its source does: there are other regions beside it."""
+    column = np.abs(plan.matrix[:3, axis])
+    along = int(np.argmax(column))
+    return bool(plan.shape[axis] * column[along] < plan.source.shape[along] - 0.5)
+
+
+def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> Integers:
+    """Return where patches about voxels (..., 3) start, moved inward where they would hang over."""
+    shape = np.array(plan.shape)
+    starts = np.clip(middles - np.array(size) // 2, 0, np.maximum(shape - size, 0))
+    found: Integers = np.where(shape < size, centred_start(plan.shape, size), starts)
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,200 @@
+"""What was likely meant: a name that is nearly right, a word of another library, another unit.
+
+Each rule about numbers is narrow, as a warning that is often wrong is read by nobody: what people
+write on purpose is not told, though some mistakes then are not either.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Iterable
+from typing import Any
+
+FOREIGN_ARGUMENTS = {
+    "angle": ("degrees",),
+    "scale": ("zoom", "factor"),
+    "scales": ("zoom", "factor"),
+    "scale_range": ("zoom", "factor"),
+    "zoom": ("factor",),
+    "zoom_range": ("factor",),
+    "downsampling": ("factor",),
+    "rotate_range": ("rotate",),
+    "translation": ("translate",),
+    "translate_range": ("translate",),
+    "shear_range": ("shear",),
+    "prob": ("p",),
+    "pixdim": ("spacing",),
+    "target": ("spacing",),
+    "spatial_size": ("size", "shape"),
+    "target_shape": ("size",),
+    "roi_size": ("size",),
+    "roi_start": ("start",),
+    "roi_end": ("end",),
+    "roi_center": ("center",),
+    "roi_slices": ("slices",),
+    "roi_scale": ("scale",),
+    "spatial_axis": ("axes",),
+    "spatial_axes": ("axes",),
+    "max_k": ("k",),
+    "k_divisible": ("divisible", "k"),
+    "source_key": ("key",),
+    "padding_mode": ("padding",),
+    "max_displacement": ("amount",),
+    "subtrahend": ("mean",),
+    "divisor": ("std",),
+    "nonzero": ("above",),
+    "transforms": ("ops",),
+    "num_transforms": ("count",),
+    "retain_stats": ("keep_statistics",),
+    "invert_image": ("invert",),
+    "preserve_range": ("keep_range",),
+    "num_samples": ("samples_per_volume",),
+    "num_patches": ("samples_per_volume",),
+    "samples": ("samples_per_volume",),
+    "patch_size": ("size",),
+    "patch_overlap": ("overlap",),
+    "probability_map": ("weights",),
+    "weight_map": ("weights",),
+    "w_key": ("weights",),
+    "oversample_foreground_percent": ("oversample",),
+}
+"""What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
+NO_COUNTERPART = {
+    "keys": (
+        ": all volumes of a sample move alike, so it is not written here; mode=, padding=, fill= "
+        "and dtype= take {key: value}"
+    ),
+    "log_gamma": ": give gamma=math.exp(log_gamma)",
+    "seed": ": the seed is the loader's, DataLoader2(..., seed=7)",
+}
+"""What is said of an argument that has no counterpart."""
+# What torch, MONAI and numpy call the same. Numpy's "reflect" is not "reflection".
+FOREIGN_MODES = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+FOREIGN_PADDINGS = {"edge": "border", "replicate": "border", "symmetric": "reflection"}
+
+# 3.14 and 3.1416 are pi too.
+_ROUNDED_PI = 0.002
+# MONAI's offsets are 0.1 to 0.3; an image of less than 0.4 of its size is mostly padding.
+_MOSTLY_PADDING = 0.4
+# Colours of an image, with or without how opaque it is.
+_COLOURS = (3, 4)
+# A plane of colours is larger along both axes; kernels, logits and boxes of a few are not.
+_LEAST_PLANE = 16
+
+
+def closest(word: str, known: Collection[str], cutoff: float, most: int = 1) -> list[str]:
+    """Return the known names that are spelt nearly so, the nearest first.
+
+    Parameters
+    ----------
+    word
+        What was given.
+    known
+        The names that there are.
+    cutoff
+        How alike they must be, 0 to 1: ``difflib``'s ratio.
+    most
+        How many are returned.
+
+    Examples
+    --------
+    >>> closest("imgae", ["image", "label"], 0.5)
+    ['image']
+    """
+    return difflib.get_close_matches(word, known, n=most, cutoff=cutoff)
+
+
+def numbers_of(amount: Any) -> tuple[float, ...]:
+    """Return all numbers of an amount: a scalar, a range, or one of these per axis.
+
+    Examples
+    --------
+    >>> numbers_of((0.0, 1.0, (-2.0, 2.0)))
+    (0.0, 1.0, -2.0, 2.0)
+    """
+    if not isinstance(amount, tuple):
+        return (amount,)
+    return sum(map(numbers_of, amount), ())
+
+
+def radians_hint(name: str, degrees: Any) -> tuple[str, ...]:
+    """Tell where the largest angle is above 0, at most pi / 2 and not whole; or is pi.
+
+    Examples
+    --------
+    >>> radians_hint("degrees", (-0.3, 0.3))[0].split(":")[0]
+    'angle-in-radians'
+    >>> radians_hint("degrees", (-1.0, 1.0)), radians_hint("degrees", (-2.5, 2.5))
+    ((), ())
+    >>> radians_hint("degrees", 0.0)
+    ()
+    """
+    most = max(map(abs, numbers_of(degrees)))
+    small = 0 < most <= math.pi / 2 + _ROUNDED_PI and most != round(most)
+    if not small and abs(most - math.pi) > _ROUNDED_PI:
+        return ()
+    return (
+        f"angle-in-radians: {name} of at most {most:g} looks like radians, and angles are in "
+        f"degrees; write {math.degrees(most):.4g}, or a whole number if it is meant.",
+    )
+
+
+def factor_hint(name: str, factors: Any) -> tuple[str, ...]:
+    """Tell where every factor is below 0.4.
+
+    Examples
+    --------
+    >>> factor_hint("zoom", (0.05, 0.1))[0].split(":")[0]
+    'factor-far-below-1'
+    >>> factor_hint("zoom", (0.2, 1.0)), factor_hint("zoom", 0.4)
+    ((), ())
+    """
+    most = max(numbers_of(factors))
+    if most >= _MOSTLY_PADDING:
+        return ()
+    return (
+        f"factor-far-below-1: {name} of at most {most:g} shrinks the content to {most:g} of its "
+        f"size on a grid of the same size; MONAI's scale_range={most:g} is {name}=({1 - most:g}, "
+        f"{1 + most:g}), and its scale_params={most:g} is {name}={1 / most:g}.",
+    )
+
+
+def percentile_hint(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
+    """Tell where the largest percentile is above 0 and at most 1.
+
+    Examples
+    --------
+    >>> percentile_hint("upper", [0.005, 0.995])[0].split(":")[0]
+    'percentile-as-part'
+    >>> percentile_hint("upper", [0.5, 99.5])
+    ()
+    """
+    most = max(percentiles)
+    if not 0 < most <= 1:
+        return ()
+    return (
+        f"percentile-as-part: {name} of {most:g} is {most:g} percent; percentiles are from 0 to "
+        f"100, so write {100 * most:g} if that part is meant.",
+    )
+
+
+def colours_hint(name: str, shape: Iterable[int]) -> tuple[str, ...]:
+    """Tell where the first of three axes is 3 or 4 long, and both others more than 16.
+
+    Examples
+    --------
+    >>> colours_hint("image", (3, 256, 256))[0].split(":")[0]
+    'colours-as-slices'
+    >>> colours_hint("image", (5, 256, 256)), colours_hint("image", (3, 256, 256, 1))
+    ((), ())
+    """
+    first, *others = shape
+    if len(others) != 2 or first not in _COLOURS or min(others) <= _LEAST_PLANE:
+        return ()
+    sizes = ", ".join(map(str, (first, *others)))
+    return (
+        f"colours-as-slices: {name!r} of shape ({sizes}) is a volume of {first} slices; write "
+        f"array[..., None], of shape ({sizes}, 1), for a plane of {first} channels, or give "
+        "open_volume(affine=numpy.eye(4)) if slices are meant.",
+    )
