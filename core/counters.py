@@ -64,7 +64,7 @@ IO_COUNTERS = IOCounters()
 # What each pipe did, kept per process and merged in the one that asks.
 #
 # A worker sends what its pipes did since the last batch along with the next one; the
-# consumer's process adds it to its own ledger. ``Profile`` reads the sum.
+# consumer's process adds it to its own, of which ``Profile`` reads the sum.
 
 Key = tuple[str, str]
 """(id of the profile, the pipe as the user wrote it)."""
@@ -136,4 +136,4 @@ class PipeStats:
 
 
 PIPE_STATS = PipeStats()
-"""The ledger of this process."""
+"""What the pipes of this process did."""

@@ -1,4 +1,4 @@
-"""What was worked out once, remembered as long as there is room for it.
+"""A cache of what was worked out once, of which the least lately used goes first.
 
 Threads that ask for the same thing at once wait for the first of them: what takes a reading of a
 whole volume is worked out once, and what another one asks for meanwhile is not held up.

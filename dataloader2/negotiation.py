@@ -14,7 +14,7 @@ from ..reading_services.memory_budget import budgets
 from ..reading_services.reading_service import Budgeting
 from ..reading_services.work import Work
 from ..storage.disk_cache import cache_budget
-from ..storage.ranges import Joining
+from ..storage.ranges import CoalescePolicy
 from ..storage.remote_objects import MOST_BYTES
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
@@ -51,9 +51,9 @@ class Negotiation:
         return None if self.unknown else sum(scheme.ahead_bytes for scheme in self.schemes.values())
 
     @property
-    def joinings(self) -> dict[str, Joining]:
+    def joinings(self) -> dict[str, CoalescePolicy]:
         """Which ranges become one request, by key."""
-        return {key: Joining(s.gap, s.longest_run) for key, s in self.schemes.items()}
+        return {key: CoalescePolicy(s.gap, s.longest_run) for key, s in self.schemes.items()}
 
     def applied_to(self, work: Work) -> Work:
         """Return ``work`` with the cache, the read-ahead and the coalescing that were agreed on."""

@@ -16,7 +16,7 @@ from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, add_locatio
 from ..core.redact import Redacted, public_name
 from ..core.suggest import closest
 from ..core.validate import count_text
-from ..storage.fsspec_ranges import listed_by, reached
+from ..storage.fsspec_ranges import list_with, reached
 from ..storage.location import is_url
 from ..volumes import Entry, Manifest, Volume, catalogued, read_manifest
 from .case_names import (
@@ -318,7 +318,7 @@ class ListCases(Seeded):
     def _glob(self, full: str) -> tuple[Any, str, list[str]]:
         """Return the file system, the pattern as a path in it, and what matches it, sorted."""
         fs, path = reached(full, self.storage_options)
-        found = listed_by(fs, "glob", path, full, self.storage_options)
+        found = list_with(fs, "glob", path, full, self.storage_options)
         matches = sorted(str(match).rstrip("/") for match in found)
         return fs, path, [match for match in matches if not is_hidden(match, path)]
 

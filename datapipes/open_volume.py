@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import uuid
@@ -17,7 +16,7 @@ from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError, add_location, missing_key_hint
 from ..core.redact import Redacted, origin_of
-from ..core.suggest import colours_hint
+from ..core.suggest import closest, colours_hint
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
@@ -504,7 +503,7 @@ def _stored_masks(volumes: Mapping[str, Volume], sample: Sample) -> dict[str, Vo
 
 
 def _suggestion(key: str, keys: Sequence[str], argument: str) -> str:
-    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    near = closest(key, keys, 0.5)
     if near:
         return f"Did you mean {near[0]!r}?"
     return missing_key_hint(key, f"Name one of them in {argument}=.")

@@ -20,11 +20,11 @@ from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
-from ..storage.ranges import Table, using_joinings
+from ..storage.ranges import Table, using_coalesce_policies
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from .global_generators import mapped, plain_items, proof_that_nothing_draws
-from .memory_budget import budgets, checked, default_slot_bytes
+from .memory_budget import budgets, count_or_none, default_slot_bytes
 from .place import Place
 from .planner import draws_globally, jobs
 from .rank_part import WHOLE
@@ -132,19 +132,9 @@ class InProcessReadingService:
         prefetch_bytes: int | None = None,
     ) -> None:
         self.prefetch_cnt = validate_int("prefetch_cnt", prefetch_cnt, least=0)
-        self.prefetch_bytes = (
-            None
-            if prefetch_bytes is None
-            else validate_int(
-                "prefetch_bytes",
-                prefetch_bytes,
-                least=0,
-                unit="bytes",
-                do="or None for the default",
-            )
-        )
+        self.prefetch_bytes = count_or_none("prefetch_bytes", prefetch_bytes, least=0)
         self.hooks = checked_hooks(init_fn, reset_fn)
-        self.memory_bytes = checked(memory_bytes)
+        self.memory_bytes = count_or_none("memory_bytes", memory_bytes, least=1)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
         """Return what reading ``work`` may spend, the first choice first.
@@ -287,7 +277,7 @@ def _batches(
         for job, fetched in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
             threads = with_threads(work.hints.threads)
-            with using_joinings(work.joinings), closing(fetched), threads:
+            with using_coalesce_policies(work.joinings), closing(fetched), threads:
                 made = source.run(job, seed, epoch)
             if isinstance(made, Outcome):
                 made = replace(made, batch=as_tensors(made.batch))
@@ -359,7 +349,7 @@ def _next(planned: Iterator[Job], joinings: Table) -> _Begun:
         job = next(planned, None)
     except Exception as error:  # told when its turn comes
         return _Begun(None, [], error)
-    with using_joinings(joinings):
+    with using_coalesce_policies(joinings):
         return _Begun(job, tickets_of(job))
 
 

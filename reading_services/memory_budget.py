@@ -32,11 +32,12 @@ def memory_bytes() -> int:
     return usable_memory() or UNKNOWN_MEMORY
 
 
-def checked(given: int | None) -> int | None:
-    """Return ``memory_bytes`` as it was given to a service, or raise if it is no count of bytes."""
+def count_or_none(name: str, given: int | None, *, least: int) -> int | None:
+    """Return a setting that may be left to the service; raise if it is no such number."""
     if given is None:
         return None
-    return validate_int("memory_bytes", given, least=1, unit="bytes", do="or None for the default")
+    unit = "bytes" if name.endswith("_bytes") else ""
+    return validate_int(name, given, least=least, unit=unit, do="or None for the default")
 
 
 def budgets(

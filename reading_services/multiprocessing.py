@@ -22,7 +22,7 @@ from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
 from .in_process import InProcessEpoch
-from .memory_budget import PrefetchBudget, SlotBudget, budgets, checked, default_slot_bytes
+from .memory_budget import PrefetchBudget, SlotBudget, budgets, count_or_none, default_slot_bytes
 from .place import Place
 from .planned_epoch import USUAL_RESTARTS, PlannedEpoch, Restarts
 from .reading_service import Epoch
@@ -94,7 +94,6 @@ JOBS_PER_WORKER = 2
 # together. Small batches are made in 75. With 3 in flight, processors were idle for 9 % of the
 # time; with 5 for 3 %, as from a local disk (docs/performance.md).
 JOBS_PER_REMOTE_WORKER = 5
-_OR_NONE = "or None for the default"
 
 
 class MultiProcessingReadingService:
@@ -171,29 +170,15 @@ class MultiProcessingReadingService:
         refuse_unknown(MultiProcessingReadingService, others)
         self.num_workers = validate_int("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
-        self.worker_prefetch_cnt = (
-            None
-            if worker_prefetch_cnt is None
-            else validate_int("worker_prefetch_cnt", worker_prefetch_cnt, least=0, do=_OR_NONE)
+        self.worker_prefetch_cnt = count_or_none(
+            "worker_prefetch_cnt", worker_prefetch_cnt, least=0
         )
         self.order = order
-        self.threads_per_worker = (
-            None
-            if threads_per_worker is None
-            else validate_int("threads_per_worker", threads_per_worker, least=1, do=_OR_NONE)
-        )
+        self.threads_per_worker = count_or_none("threads_per_worker", threads_per_worker, least=1)
         self.persistent_workers = persistent_workers
-        self.slot_bytes = (
-            None
-            if slot_bytes is None
-            else validate_int("slot_bytes", slot_bytes, least=0, unit="bytes", do=_OR_NONE)
-        )
-        self.memory_bytes = checked(memory_bytes)
-        self.prefetch_bytes = (
-            None
-            if prefetch_bytes is None
-            else validate_int("prefetch_bytes", prefetch_bytes, least=0, unit="bytes", do=_OR_NONE)
-        )
+        self.slot_bytes = count_or_none("slot_bytes", slot_bytes, least=0)
+        self.memory_bytes = count_or_none("memory_bytes", memory_bytes, least=1)
+        self.prefetch_bytes = count_or_none("prefetch_bytes", prefetch_bytes, least=0)
         self.max_restarts = validate_int("max_restarts", max_restarts, least=0)
         self.main_prefetch_cnt = validate_int("main_prefetch_cnt", main_prefetch_cnt, least=0)
         self.hooks = checked_hooks(worker_init_fn, worker_reset_fn)

@@ -86,12 +86,10 @@ _RAISES = ErrorPolicy()
 _NO_HINTS = Hints()
 
 
-@dataclass(frozen=True)
-class Planned:
-    """The planner hands whole batches to whoever is free; any worker can do any batch."""
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    """How a graph is run, split or not."""
 
-    cut: Cut
-    limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
     ahead_bytes: int | None = None
@@ -101,10 +99,7 @@ class Planned:
     remote: bool = False
     """Whether volumes lie behind URLs."""
     part: Part = WHOLE
-    """Which part of every batch this rank makes."""
-    errors: ErrorPolicy = _RAISES
-    """What is done about items that cannot be made."""
-
+    """Which rank runs it, and what it makes of every batch."""
     hints: Hints = _NO_HINTS
     """What the graph asks for itself."""
     workers: int = 0
@@ -112,8 +107,18 @@ class Planned:
     threads: int = 1
     """Patches that each worker realizes at once."""
 
+
+@dataclass(frozen=True)
+class Planned(_Settings):
+    """The planner hands whole batches to whoever is free; any worker can do any batch."""
+
+    cut: Cut
+    limits: Limits
+    errors: ErrorPolicy = _RAISES
+    """What is done about items that cannot be made."""
+
     def maker(self) -> Recipe | PipeRunner | Tolerant:
-        """Return what makes batches of jobs, here or in a worker."""
+        """Return what makes batches of jobs, here or in a worker; ``as_tensors()`` is for after."""
         plain = self.recipe or PipeRunner(self.cut)
         if not self.errors.tolerates:
             return plain
@@ -195,7 +200,7 @@ _DEPENDS = (
 
 
 @dataclass(frozen=True)
-class Replicated:
+class Replicated(_Settings):
     """Each worker runs the whole graph on its share; torchdata's scheme."""
 
     graph: Pipe
@@ -206,27 +211,11 @@ class Replicated:
     limits: Limits
     shards_ranks: bool = False
     """Whether those of ranks differ."""
-    cache_bytes: int = 0
-    """Decoded chunks that each process may keep during an epoch, in bytes."""
-    ahead_bytes: int | None = None
-    """What each process may fetch for later patches and keep, in bytes; None: as usual."""
-    joinings: Table = field(default_factory=dict)
-    """Which ranges become one request, by key."""
-    remote: bool = False
-    """Whether volumes lie behind URLs."""
-    part: Part = WHOLE
-    """Which rank runs it; the workers of all ranks have shares."""
 
     hooks: Hooks = NO_HOOKS
     """Functions of the user's that prepare the graph of each worker."""
-    hints: Hints = _NO_HINTS
-    """What the graph asks for itself."""
     point: Pipe | None = None
     """Where its items are dealt out to workers; None where each worker makes its own."""
-    workers: int = 0
-    """Worker processes of this rank; 0 for none."""
-    threads: int = 1
-    """Patches that each worker realizes at once."""
     as_ready: bool = False
     """Whether items come as they are ready, and not from each share in turn."""
     replicas: dict[Share, Replica] = field(default_factory=dict, repr=False, compare=False)

@@ -34,11 +34,9 @@ from ..core.errors import CacheBusy, CacheTooSmall, VolumeReadError, VoxpipeErro
 from ..core.memory import usable_memory
 from .disk_cache import (
     BUDGET_VARIABLE,
-    CLOSED,
     DIRECTORY_VARIABLE,
     FAILING,
     FULL,
-    NO_LINK,
     SUMS,
     is_sound,
     make_directory,
@@ -47,7 +45,7 @@ from .disk_cache import (
     seal,
     warn_unused,
 )
-from .locks import lock, open_lock, pause
+from .locks import CLOSED, NO_LINK, lock, open_lock, pause
 
 # What the caches on the disk hold, decoded and converted volumes alike, and how room is made.
 #
@@ -74,7 +72,7 @@ class Held:
     """Removes it; False where somebody uses it, or the system refuses."""
 
 
-def decoded_held(directory: Path) -> Iterator[Held]:
+def decoded_entries(directory: Path) -> Iterator[Held]:
     """Yield the decoded volumes; those that are being written stay."""
     for path in directory.glob("*"):
         if path.suffix not in (WHOLE, PARTIAL):
@@ -86,7 +84,7 @@ def decoded_held(directory: Path) -> Iterator[Held]:
             yield Held(status.st_atime_ns, status.st_size, remove)
 
 
-def converted_held(directory: Path, keep: str = "") -> Iterator[Held]:
+def converted_entries(directory: Path, keep: str = "") -> Iterator[Held]:
     """Yield the converted volumes, and first what killed processes left of others.
 
     An unfinished conversion goes on where it was, if nobody needs its room. Entry ``keep`` stays.
@@ -313,7 +311,7 @@ class DecodedCache:
     def _make_room(self, size: int) -> bool:
         """Evict the least recently used entries until ``size`` bytes fit; say whether they do."""
         self._remove_orphans()
-        held = [*decoded_held(self.directory), *converted_held(self.directory / CONVERTED)]
+        held = [*decoded_entries(self.directory), *converted_entries(self.directory / CONVERTED)]
         return make_room(held, self.budget - size) + size <= self.budget
 
     def _remove_orphans(self) -> None:

@@ -16,15 +16,18 @@ import stat
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 from ..core.call_site import WarnOnce
-from ..core.errors import CacheUnused, VolumeReadError
+from ..core.errors import CacheBusy, CacheUnused, VolumeReadError
 from .location import is_url, local_path, public_name
+from .locks import NO_LINK, lock, open_lock
+
+T = TypeVar("T")
 
 DIRECTORY_VARIABLE = "VOXPIPE_CACHE"
 BUDGET_VARIABLE = "VOXPIPE_CACHE_BYTES"
@@ -36,10 +39,9 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a disk says that has no more room: for anybody, this user, or this process (ulimit -f)."""
 FAILING = FULL | {errno.EIO}
 """What a disk says that takes nothing more, be it full or broken."""
-CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
-"""What a folder says that may not be written to, or where somebody put a link in our way."""
-# Opens nothing that somebody put in our way, and waits for nobody: a pipe would.
-NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+# A pass over a volume of 100 GB takes it at 200 MB/s; after that each process makes its own.
+LONGEST_PASS = 600.0
+# Waits for nobody: a pipe would.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 _BLOCK = 4096
 # The first line of an entry: its kind, its length in bytes and their digest.
@@ -146,13 +148,13 @@ def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
     write_beside(path, content, mode=0o600, synced=synced)
 
 
-def write_kept(path: Path, content: bytes) -> None:
-    """Write a small entry, for :func:`read_kept`; now and then the oldest beside it are removed.
+def write_entry(path: Path, content: bytes) -> None:
+    """Write a small entry, for :func:`read_entry`; now and then the oldest beside it are removed.
 
     Before it, its length and a check sum are written.
     """
     global _until_removal
-    write_whole(path, sealed(content))
+    write_whole(path, with_check_sum(content))
     _until_removal -= 1
     if _until_removal <= 0:
         _until_removal = _BETWEEN_REMOVALS
@@ -177,14 +179,14 @@ def remove_oldest(folder: Path, most: int) -> None:
             used -= size
 
 
-def sealed(content: bytes) -> bytes:
+def with_check_sum(content: bytes) -> bytes:
     """Return an entry: its length and a check sum in a line, and the content after it."""
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     return b"%s %d %s\n%s" % (_MAGIC, len(content), digest.encode(), content)
 
 
-def read_kept(path: Path) -> bytes | None:
-    """Return what :func:`write_kept` wrote; None for what was cut, changed or is not ours."""
+def read_entry(path: Path) -> bytes | None:
+    """Return what :func:`write_entry` wrote; None for what was cut, changed or is not ours."""
     try:
         with open(path, "rb", opener=open_trusted) as file:
             kind, length, digest = file.readline(_LONGEST_LINE).split()
@@ -194,6 +196,102 @@ def read_kept(path: Path) -> bytes | None:
     sound = (kind, int(length) if length.isdigit() else -1) == (_MAGIC, len(content))
     found = hashlib.blake2b(content, digest_size=16).hexdigest().encode()
     return content if sound and found == digest else None
+
+
+def load_entry(path: Path, decode: Callable[[bytes], T | None]) -> T | None:
+    """Return what ``decode`` makes of an entry; None where there is none, or it makes no sense."""
+    content = read_entry(path)
+    with suppress(ValueError, TypeError, LookupError, AttributeError, EOFError, OSError):
+        return None if content is None else decode(content)
+    return None
+
+
+def get_or_make(
+    file: Path | None,
+    decode: Callable[[bytes], T | None],
+    make: Callable[[], T],
+    encode: Callable[[T], bytes],
+    *,
+    unchanged: Callable[[], bool] = lambda: True,
+    patience: float = LONGEST_PASS,
+) -> T:
+    """Return what an entry holds; where there is nothing sound, make it, and write it there.
+
+    Of several processes that ask, one makes it and the others wait for its file. Where the lock
+    cannot be had (a read-only disk, a system without ``flock``), each makes its own.
+
+    Parameters
+    ----------
+    file
+        Named after the content that it is made of; None where nothing is kept.
+    decode
+        As of :func:`load_entry`.
+    make
+        Works it out: takes long.
+    encode
+        Returns the bytes that ``decode`` understands.
+    unchanged
+        Whether the content is still what the file is named after, asked when it is made.
+    patience
+        Longest wait for another process, in seconds.
+    """
+    if file is None:
+        return make()
+    found = load_entry(file, decode)
+    if found is not None:
+        return found
+    with _alone(file, time.monotonic() + patience) as waited:
+        found = load_entry(file, decode) if waited else None
+        if found is None:
+            found = make()
+            if unchanged():
+                _save(file, encode(found))
+        return found
+
+
+def _save(file: Path, content: bytes) -> None:
+    """Write an entry; it only saves time: a full or read-only disk must not stop anybody."""
+    try:
+        write_entry(file, content)
+    except OSError as error:
+        if error.errno in FAILING:
+            warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
+
+
+@contextmanager
+def _alone(file: Path, deadline: float) -> Iterator[bool]:
+    """Keep other processes out that want to make the same; yield whether to look again."""
+    lock_file = file.with_name(f"{file.name}.lock")
+    held = None
+    with suppress(OSError, ImportError):
+        held = _locked(lock_file, deadline)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            # Removed while it is held: who waited sees that it is gone, and makes a new one.
+            with suppress(OSError):
+                lock_file.unlink()
+            held.close()
+
+
+def _locked(path: Path, deadline: float) -> BinaryIO | None:
+    """Return the lock, held; None where another process kept it too long."""
+    make_directory(path.parent)
+    while True:
+        file = open_lock(path)  # whoever holds the lock closes it
+        try:
+            lock(file, deadline, lambda: CacheBusy("waited too long.", do=""))
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    return file
+        except CacheBusy:
+            file.close()
+            return None
+        except BaseException:
+            file.close()
+            raise
+        file.close()
 
 
 def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
@@ -348,7 +446,7 @@ def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
     size
         Bytes that it must have.
     """
-    noted = read_kept(sums)
+    noted = read_entry(sums)
     if noted is None:
         return False
     with suppress(OSError, ValueError, TypeError, KeyError):
@@ -406,7 +504,7 @@ def _is_unchanged(
 def _note(sums: Path, files: Sums) -> None:
     content = json.dumps({"boot": boot(), "files": files}).encode()
     # Where they are cut the entry is made again; that takes no wait for the disk.
-    write_whole(sums, sealed(content), synced=False)
+    write_whole(sums, with_check_sum(content), synced=False)
 
 
 def _statuses(entry: Path) -> dict[str, os.stat_result]:

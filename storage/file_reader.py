@@ -27,7 +27,15 @@ from numpy.typing import NDArray
 from ..core.errors import TruncatedVolume, VolumeError
 from ..core.locks import DeferredLock
 from .local_io import IoChoice
-from .ranges import LOCAL_GAP, LOCAL_RUN, NETWORK_GAP, NETWORK_RUN, Joining, Span, joining
+from .ranges import (
+    LOCAL_GAP,
+    LOCAL_RUN,
+    NETWORK_GAP,
+    NETWORK_RUN,
+    CoalescePolicy,
+    Span,
+    coalesce_policy,
+)
 
 # Where a box of an array in C order lies in a file: its rows, or a few blocks that hold them.
 #
@@ -206,8 +214,8 @@ def _row_of(
 
 # The largest sector of disks in use; those with 512 bytes take it as well.
 ALIGNMENT = 4096
-LOCAL = Joining(LOCAL_GAP, LOCAL_RUN)
-NETWORK = Joining(NETWORK_GAP, NETWORK_RUN)
+LOCAL = CoalescePolicy(LOCAL_GAP, LOCAL_RUN)
+NETWORK = CoalescePolicy(NETWORK_GAP, NETWORK_RUN)
 _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -270,7 +278,7 @@ class FileReader:
         VolumeError
             The disk or the network failed.
         """
-        gap, most = joining(self.usual)
+        gap, most = coalesce_policy(self.usual)
         blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
         out = np.empty(blocks.shape, np.uint8)
         scratch: NDArray[np.uint8] | None = None
@@ -295,7 +303,7 @@ class FileReader:
         """
         if self.choice.mode == "direct":
             return None
-        gap, most = joining(self.usual)
+        gap, most = coalesce_policy(self.usual)
         blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
         return HINTS.tell(self._fd, offset, blocks)
 

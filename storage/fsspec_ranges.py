@@ -27,7 +27,7 @@ from .remote_answers import (
 )
 from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, health_of, version_of
 from .remote_ranges import RemoteRanges
-from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retried_here
+from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retry_sync
 
 _S3 = ("s3", "s3a")
 # Of HTTP: all of it, and a part.
@@ -97,7 +97,7 @@ def _leave_retries_to_us(system: Any) -> None:
         system.retries = 1  # s3fs counts attempts; ours are enough
 
 
-def listed_by(
+def list_with(
     system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
 ) -> Any:
     """Return what ``glob`` or ``find`` of a file system lists; all attempts have one deadline.
@@ -130,7 +130,7 @@ def listed_by(
         return sync(system.loop, getattr(system, f"_{method}"), path, timeout=limit, **how)
 
     with remote_errors(url, options, "listing"):
-        return retried_here(once, attempts)
+        return retry_sync(once, attempts)
 
 
 class _Folder:
@@ -168,11 +168,11 @@ class FsspecRanges(_Folder, RemoteRanges):
         # connections, in an event loop that it does not have.
         self._inherited: list[Any] = []
         self._root = root.rstrip("/")
-        self._has_ranges = is_s3fs(system)
         self._use(system)
+        self._has_ranges = self._is_s3
 
     def _use(self, system: Any) -> None:
-        self._system = system
+        self._system, self._is_s3 = system, is_s3fs(system)
         _leave_retries_to_us(system)
 
     def after_fork(self) -> None:
@@ -184,7 +184,7 @@ class FsspecRanges(_Folder, RemoteRanges):
     async def ask(self, asked: Asked) -> Answer:
         """Send one request."""
         path = self._path(asked.key)
-        if is_s3fs(self._system):
+        if self._is_s3:
             return await self._ask_s3(path, asked)
         if _kind(self._system) == _HTTP:
             return await self._ask_http(path, asked)
@@ -251,7 +251,7 @@ class FsspecRanges(_Folder, RemoteRanges):
         try:
             return _facts(await self._system._info(path), self._place(key))
         except Exception as error:
-            if not is_s3fs(self._system) or failure_of(error) is not Failure.DENIED:
+            if not self._is_s3 or failure_of(error) is not Failure.DENIED:
                 raise
         # A refusal of HEAD has no body, which would say whose it is: that of GET has.
         bucket, name, _ = self._system.split_path(path)
@@ -262,7 +262,7 @@ class FsspecRanges(_Folder, RemoteRanges):
     @property
     def limits_listing(self) -> bool:
         """Not of S3: each page has its own limit, and there may be a thousand of them."""
-        return not is_s3fs(self._system)
+        return not self._is_s3
 
     async def ask_keys(self, prefix: str) -> list[str]:
         """List everything below."""
@@ -281,7 +281,7 @@ class FsspecRanges(_Folder, RemoteRanges):
         """List everything; s3fs can stop, other clients list all or nothing."""
         # A listing that somebody made earlier in this process may be of an earlier version.
         self._system.invalidate_cache(self._root)
-        if not is_s3fs(self._system):
+        if not self._is_s3:
             return self._entries(await self._system._find(self._root, detail=True))
         limit = None if most is None else most + 1
         listed = await self._system._lsdir(self._root, refresh=True, max_items=limit, delimiter="")
@@ -325,12 +325,13 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
         self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range."""
-        limit = self._limit(whole, limit)
 
-        def read(wanted: Sequence[ReadRange]) -> list[bytes | None]:
+        def read(wanted: Sequence[ReadRange], limit: int) -> list[bytes | None]:
             return [self._piece(*each, limit) for each in wanted]
 
-        return self._documented(ranges, read) if self._documents else read(ranges)
+        if self._documents:
+            return self._documented(ranges, read, whole, limit)
+        return read(ranges, limit)
 
     def _piece(self, key: str, start: int, stop: int | None, limit: int) -> bytes | None:
         path = self._path(key)
@@ -368,7 +369,7 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
     def _tried(self, key: str, call: Callable[[], Any]) -> Any:
         what = f"reading {self._place(key)}"
         attempts = Attempts(self._retry, what, self._secrets.describe, health=self._health)
-        return retried_here(call, attempts, self._sleep)
+        return retry_sync(call, attempts, self._sleep)
 
 
 def _refuse_odd(status: int, kind: str, content_range: str | None) -> None:

@@ -19,18 +19,18 @@ MOST_REQUESTS = 48
 MOST_BYTES = 96 * 1024**2
 
 
-class Later:
+class RequestPriority:
     """Requests that are sent together and that nobody waits for, until somebody does."""
 
     def __init__(self) -> None:
         self.urgent = False
         self.ended = False
         """Whether nobody will ever wait for them."""
-        self.needs: list[Later] = []
+        self.needs: list[RequestPriority] = []
         """Requests of others whose answers these wait for too."""
 
 
-_Turn = tuple["asyncio.Future[None]", int, "Later | None"]
+_Turn = tuple["asyncio.Future[None]", int, "RequestPriority | None"]
 """Somebody who waits, the bytes of the request, and what it belongs to."""
 
 
@@ -52,7 +52,7 @@ class InFlight:
         self._waiting: deque[_Turn] = deque()
         self._ahead: deque[_Turn] = deque()
 
-    async def enter(self, size: int, *, ahead: Later | None = None) -> None:
+    async def enter(self, size: int, *, ahead: RequestPriority | None = None) -> None:
         """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows.
 
         Parameters
@@ -64,23 +64,24 @@ class InFlight:
             waits for go first.
         """
         later = ahead is not None and not ahead.urgent
-        if self._waiting or (later and self._ahead) or not self._fits(size):
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            own = (turn, size, ahead)
-            (self._ahead if later else self._waiting).append(own)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.cancelled():  # it was still waiting, and may have kept others from it
-                    (self._waiting if own in self._waiting else self._ahead).remove(own)
-                    self._wake()
-                else:
-                    self.leave(size)
-                raise
-        else:
-            self._enter(size)
+        if not self._waiting and not (later and self._ahead) and self._fits(size):
+            self.requests += 1
+            self.bytes += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        own = (turn, size, ahead)
+        (self._ahead if later else self._waiting).append(own)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():  # it was still waiting, and may have kept others from it
+                (self._waiting if own in self._waiting else self._ahead).remove(own)
+                self._wake()
+            else:
+                self.leave(size)
+            raise
 
-    def hurry(self, ahead: Later) -> None:
+    def hurry(self, ahead: RequestPriority) -> None:
         """Let requests go before all that nobody waits for: now somebody waits for these."""
         urgent = [ahead, *ahead.needs]
         for each in urgent:
@@ -95,16 +96,13 @@ class InFlight:
         """Give back the room of one request."""
         self.requests -= 1
         self.bytes -= size
-        self._wake()
+        if self._waiting or self._ahead:
+            self._wake()
 
     def _fits(self, size: int) -> bool:
         if self.requests == 0:
             return True
         return self.requests < self.most_requests and self.bytes + size <= self.most_bytes
-
-    def _enter(self, size: int) -> None:
-        self.requests += 1
-        self.bytes += size
 
     def _wake(self) -> None:
         while line := self._waiting or self._ahead:
@@ -113,7 +111,8 @@ class InFlight:
             if turn.cancelled() or not self._fits(wanted):
                 return
             line.popleft()
-            self._enter(wanted)
+            self.requests += 1
+            self.bytes += wanted
             turn.set_result(None)
 
 
@@ -194,18 +193,14 @@ class CallThreads:
                 # No variable of this thread, which may be kept waiting for long right after this,
                 # holds the answer or the future that gets it.
                 self._done.append(_Done(future.pop(), *_answer(call)))
-                self._wake(loop)
+                if not self._woken:  # one wake for all that come meanwhile
+                    self._woken = True
+                    with contextlib.suppress(RuntimeError):  # the loop has ended
+                        loop.call_soon_threadsafe(self._deliver)
             del call, future
             with self._lock:
                 self._under_way -= 1
                 self._free += 1
-
-    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have answers delivered: one wake for all that came meanwhile."""
-        if not self._woken:
-            self._woken = True
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._woken = False

@@ -12,11 +12,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from ..core.errors import CacheBusy, VoxpipeError
 from ..core.sample import parse_json
-from .disk_cache import CLOSED, FAILING, MOST_KEPT_BYTES, NO_LINK, make_directory, warn_unused
 from .location import remote_errors
 from .remote_answers import is_conflict
 
@@ -24,10 +23,10 @@ from .remote_answers import is_conflict
 POLL_SECONDS = 0.02
 # At a lock, while others may take a link away from there: each sees one more change at most.
 _LOOKS = 10
-# A pass over a volume of 100 GB takes it at 200 MB/s; after that each process makes its own.
-LONGEST_PASS = 600.0
-
-T = TypeVar("T")
+CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
+"""What a folder says that may not be written to, or where somebody put a link in our way."""
+# Opens nothing that somebody put in our way.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
@@ -106,94 +105,6 @@ def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> N
             pause(deadline, busy)
         else:
             return
-
-
-def made_once(
-    file: Path | None,
-    load: Callable[[Path], T | None],
-    make: Callable[[], T],
-    save: Callable[[Path, T], None],
-    *,
-    unchanged: Callable[[], bool] = lambda: True,
-    patience: float = LONGEST_PASS,
-) -> T:
-    """Return what a file holds; where there is nothing sound, make it, and write it there.
-
-    Of several processes that ask, one makes it and the others wait for its file. Where the lock
-    cannot be had (a read-only disk, a system without ``flock``), each makes its own.
-
-    Parameters
-    ----------
-    file
-        Named after the content that it is made of; None where nothing is kept.
-    load
-        Returns what the file holds, None if that is not sound.
-    make
-        Works it out: takes long.
-    save
-        Writes it.
-    unchanged
-        Whether the content is still what the file is named after, asked when it is made.
-    patience
-        Longest wait for another process, in seconds.
-    """
-    if file is None:
-        return make()
-    found = load(file)
-    if found is not None:
-        return found
-    with _alone(file, time.monotonic() + patience) as waited:
-        found = load(file) if waited else None
-        if found is None:
-            found = make()
-            if unchanged():
-                _saved(file, found, save)
-        return found
-
-
-def _saved(file: Path, found: T, save: Callable[[Path, T], None]) -> None:
-    """Write what was found; it only saves time: a full or read-only disk must not stop anybody."""
-    try:
-        save(file, found)
-    except OSError as error:
-        if error.errno in FAILING:
-            warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
-
-
-@contextmanager
-def _alone(file: Path, deadline: float) -> Iterator[bool]:
-    """Keep other processes out that want to make the same; yield whether to look again."""
-    lock_file = file.with_name(f"{file.name}.lock")
-    held = None
-    with suppress(OSError, ImportError):
-        held = _locked(lock_file, deadline)
-    try:
-        yield held is not None
-    finally:
-        if held is not None:
-            # Removed while it is held: who waited sees that it is gone, and makes a new one.
-            with suppress(OSError):
-                lock_file.unlink()
-            held.close()
-
-
-def _locked(path: Path, deadline: float) -> BinaryIO | None:
-    """Return the lock, held; None where another process kept it too long."""
-    make_directory(path.parent)
-    while True:
-        file = open_lock(path)  # whoever holds the lock closes it
-        try:
-            lock(file, deadline, lambda: CacheBusy("waited too long.", do=""))
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                    return file
-        except CacheBusy:
-            file.close()
-            return None
-        except BaseException:
-            file.close()
-            raise
-        file.close()
 
 
 # Three beats may fail in a row. A killed writer makes the next one wait this long.

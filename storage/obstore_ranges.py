@@ -305,8 +305,8 @@ class ObstoreRanges(RemoteRanges):
                 do='Start workers with "forkserver" or "spawn", or set VOXPIPE_REMOTE=fsspec.',
             )
 
-    def _check_owner(self) -> None:
-        super()._check_owner()
+    def _enter_process(self) -> None:
+        super()._enter_process()
         if not self._always_fsspec:
             _mark_used()
 
@@ -320,20 +320,20 @@ class ObstoreRanges(RemoteRanges):
 
     async def ask(self, asked: Asked) -> Answer:
         """Send one request."""
-        path = self._path(asked.key)
-        here = partial(self._get, path, asked) if self._is_plain(path) else None
+        path = self._plain_path(asked.key)
+        here = None if path is None else partial(self._get, path, asked)
         return await self._either(here, lambda other: other.ask(asked))
 
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Ask for size and version."""
-        path = self._path(key)
-        here = partial(self._facts, path) if self._is_plain(path) else None
+        path = self._plain_path(key)
+        here = None if path is None else partial(self._facts, path)
         return await self._either(here, lambda other: other.ask_facts(key))
 
     async def ask_entry(self, key: str) -> Entry:
         """Ask for one object, in the words of a listing."""
-        path = self._path(key)
-        here = (lambda: self._facts(path).entry(key)) if self._is_plain(path) else None
+        path = self._plain_path(key)
+        here = None if path is None else lambda: self._facts(path).entry(key)
         return await self._either(here, lambda other: other.ask_entry(key))
 
     async def ask_keys(self, prefix: str) -> list[str]:
@@ -383,10 +383,6 @@ class ObstoreRanges(RemoteRanges):
             return False
         _SESSIONS.pop((os.getpid(), _session_name(self._settings.session)), None)
         return True
-
-    def _is_plain(self, path: str) -> bool:
-        """Whether obstore can say which object is meant, or the URL of a web server itself is."""
-        return (self._kind == "http" and not path) or not _ODD_KEY.search(path)
 
     def _is_for_others(self, error: Exception) -> bool:
         """Whether fsspec can do this one thing that obstore cannot; a bad proxy may say so once."""
@@ -446,7 +442,9 @@ class ObstoreRanges(RemoteRanges):
         import obstore
 
         found: list[Entry] = []
-        for page in obstore.list(self._store(), self._path(prefix) or None, chunk_size=1000):
+        for page in obstore.list(
+            self._store(), "/".join(filter(None, (self._prefix, prefix))) or None, chunk_size=1000
+        ):
             found += map(self._entry, page)
             if most is not None and len(found) > most:
                 break
@@ -471,8 +469,10 @@ class ObstoreRanges(RemoteRanges):
         key: str = meta["path"]
         return key[len(self._prefix) + 1 :] if self._prefix else key
 
-    def _path(self, key: str) -> str:
-        return "/".join(part for part in (self._prefix, key) if part)
+    def _plain_path(self, key: str) -> str | None:
+        """Return the path of an object, or of a web server itself; None if obstore refuses it."""
+        path = f"{self._prefix}/{key}" if self._prefix and key else self._prefix or key
+        return None if (path or self._kind != "http") and _ODD_KEY.search(path) else path
 
 
 async def _keys_of(store: RemoteRanges, prefix: str) -> list[Entry]:

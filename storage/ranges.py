@@ -217,7 +217,7 @@ class LocalRanges:
         if not hasattr(os, "posix_fadvise"):
             return
         by_object: dict[str, list[tuple[int, int]]] = {}
-        for key, start, stop in Joined(ranges, self.gap, self.most).requests:
+        for key, start, stop in CoalescedRanges(ranges, self.gap, self.most).requests:
             length = 0 if stop is None else stop - start  # 0 is everything
             by_object.setdefault(key, []).append((max(start, 0), length))
         for key, spans in by_object.items():
@@ -384,7 +384,7 @@ def _read(fd: int, wanted: ReadRange, most: int, name: str) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-class Joined:
+class CoalescedRanges:
     """Ranges joined into requests: neighbours in one.
 
     Parameters
@@ -398,7 +398,7 @@ class Joined:
 
     Examples
     --------
-    >>> plan = Joined([ReadRange("a", 0, 4), ReadRange("a", 6, 8)], gap=2, most=100)
+    >>> plan = CoalescedRanges([ReadRange("a", 0, 4), ReadRange("a", 6, 8)], gap=2, most=100)
     >>> plan.requests
     [ReadRange(object='a', start=0, stop=8)]
     >>> [bytes(piece) for piece in plan.split([b"01234567"])]
@@ -439,11 +439,11 @@ class Joined:
         return found
 
 
-def read_joined(
+def read_coalesced(
     store: RangeStore, ranges: Sequence[ReadRange], gap: int, most: int
 ) -> list[memoryview | None]:
-    """Return the bytes of each range, neighbours in one request; see :class:`Joined`."""
-    plan = Joined(ranges, gap, most)
+    """Return the bytes of each range, neighbours in one request; see :class:`CoalescedRanges`."""
+    plan = CoalescedRanges(ranges, gap, most)
     return plan.split(store.get_ranges(plan.requests))
 
 
@@ -461,7 +461,7 @@ REMOTE_GAP, REMOTE_RUN = MIB, 16 * MIB
 NETWORK_GAP, NETWORK_RUN = 512 * KIB, 16 * MIB
 
 
-class Joining(NamedTuple):
+class CoalescePolicy(NamedTuple):
     """When neighbouring ranges become one request. It changes requests, never voxels."""
 
     gap: int
@@ -470,13 +470,13 @@ class Joining(NamedTuple):
     """Most bytes of one request; a range that is longer alone stays whole."""
 
 
-Table = Mapping[str, Joining]
+Table = Mapping[str, CoalescePolicy]
 _TABLE: ContextVar[Table | None] = ContextVar("joinings", default=None)
 _KEY: ContextVar[str | None] = ContextVar("key", default=None)
 
 
 @contextmanager
-def using_joinings(table: Table) -> Iterator[None]:
+def using_coalesce_policies(table: Table) -> Iterator[None]:
     """Let the reads of each key go by ``table`` inside the ``with`` block."""
     token = _TABLE.set(table)
     try:
@@ -495,16 +495,16 @@ def reads_of(key: str) -> Iterator[None]:
         _KEY.reset(token)
 
 
-def joining(usual: Joining) -> Joining:
+def coalesce_policy(usual: CoalescePolicy) -> CoalescePolicy:
     """Return what holds for a read that begins now, by default ``usual``.
 
     Examples
     --------
-    >>> with using_joinings({"image": Joining(0, 100)}):
+    >>> with using_coalesce_policies({"image": CoalescePolicy(0, 100)}):
     ...     with reads_of("image"):
-    ...         image = joining(Joining(64, 1000))
-    ...     image, joining(Joining(64, 1000))
-    (Joining(gap=0, longest=100), Joining(gap=64, longest=1000))
+    ...         image = coalesce_policy(CoalescePolicy(64, 1000))
+    ...     image, coalesce_policy(CoalescePolicy(64, 1000))
+    (CoalescePolicy(gap=0, longest=100), CoalescePolicy(gap=64, longest=1000))
     """
     table, key = _TABLE.get(), _KEY.get()
     if table is None or key is None:

@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any, Protocol, TypeGuard, TypeVar
 from weakref import ref
 
-from .in_flight import Later
+from .in_flight import RequestPriority
 from .ranges import ReadRange
-from .small_object_cache import DOCUMENTS, SmallAnswers
+from .small_object_cache import DOCUMENTS, SmallObjectCache
 
 # Answers that several deliveries take their chunks from: asked for once, here for the next.
 #
@@ -34,7 +34,7 @@ from .small_object_cache import DOCUMENTS, SmallAnswers
 Key = tuple[str, ReadRange]
 """An array, and what is asked for."""
 Answer = bytes | None
-Ask = Callable[[Later], Coroutine[Any, Any, Answer]]
+Ask = Callable[[RequestPriority], Coroutine[Any, Any, Answer]]
 
 
 class _Shared:
@@ -42,12 +42,12 @@ class _Shared:
 
     def __init__(self, key: Key, size: int, stays: bool) -> None:
         self.key, self.size, self.stays = key, size, stays
-        self.later = Later()
-        self.users: set[Later] = set()
+        self.later = RequestPriority()
+        self.users: set[RequestPriority] = set()
         self.task: asyncio.Future[Answer]
 
 
-class SharedAnswers:
+class SharedRequests:
     """Answers by array and range, while somebody uses them and then as long as there is room.
 
     :meth:`begin` belongs to the event loop of the requests; the rest is called from any thread.
@@ -66,10 +66,10 @@ class SharedAnswers:
         self._room = room
         # What was used last comes last.
         self._answers: OrderedDict[Key, _Shared] = OrderedDict()
-        self._used: dict[Later, list[_Shared]] = {}
+        self._used: dict[RequestPriority, list[_Shared]] = {}
 
     def begin(
-        self, key: Key, size: int, ask: Ask, later: Later, *, stays: bool = True
+        self, key: Key, size: int, ask: Ask, later: RequestPriority, *, stays: bool = True
     ) -> asyncio.Future[Answer] | None:
         """Return what to wait for, asking only if nobody has; None where there is no room for it.
 
@@ -110,13 +110,13 @@ class SharedAnswers:
         with self._lock:
             return key in self._answers
 
-    def used_by(self, later: Later) -> set[int]:
+    def used_by(self, later: RequestPriority) -> set[int]:
         """Return the ``id`` of each answer that is counted here and used by one delivery."""
         with self._lock:
             done = [each for each in self._used.get(later, ()) if each.task.done()]
             return {id(memoryview(each.task.result() or b"").obj) for each in done if _good(each)}
 
-    def release(self, later: Later) -> None:
+    def release(self, later: RequestPriority) -> None:
         """Note that one delivery uses its answers no more; drop what nobody waits for."""
         with self._lock:
             later.ended = True
@@ -186,7 +186,9 @@ def _good(shared: _Shared) -> bool:
 
 Index = tuple[int, ...]
 # May leave out what did not come whole.
-Bring = Callable[[Sequence[Index], Later], Coroutine[Any, Any, "dict[Index, memoryview | None]"]]
+FetchChunks = Callable[
+    [Sequence[Index], RequestPriority], Coroutine[Any, Any, "dict[Index, memoryview | None]"]
+]
 
 T = TypeVar("T")
 
@@ -198,7 +200,7 @@ class AheadStore(Protocol):
         """Run a coroutine that awaits :meth:`get_ranges_async`."""
 
     async def get_ranges_async(
-        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
+        self, ranges: Sequence[ReadRange], *, ahead: RequestPriority | None = None, whole: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range; ``ahead`` where nobody waits for them yet.
 
@@ -208,7 +210,7 @@ class AheadStore(Protocol):
     def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
         """Wait for the bytes of each range."""
 
-    def hurry(self, ahead: Later) -> None:
+    def hurry(self, ahead: RequestPriority) -> None:
         """Let what was asked for ahead go first: somebody waits for it."""
 
 
@@ -237,7 +239,7 @@ class _Delivery:
     """Bytes: at most, and what they hold in memory once they are here."""
     hurry: Callable[[], None]
     """Lets requests that wait for others go first."""
-    later: Later
+    later: RequestPriority
     """What its requests belong to."""
     tickets: int = 0
     """How many wait for it."""
@@ -292,7 +294,7 @@ class ReadAhead:
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.small = SmallAnswers(0)
+        self.small = SmallObjectCache(0)
         """Small answers, also of tickets that are closed."""
         self.bound(most_bytes)
         self._start()
@@ -300,7 +302,7 @@ class ReadAhead:
     def _start(self) -> None:
         self._lock = threading.RLock()
         self._delivered = 0
-        self.shared = SharedAnswers(self._lock, lambda: self._room - self._delivered)
+        self.shared = SharedRequests(self._lock, lambda: self._room - self._delivered)
         """Answers that several deliveries take their chunks from."""
         self._chunks: dict[tuple[str, Index], _Delivery] = {}
         self._waiting: deque[_Delivery] = deque()
@@ -325,7 +327,7 @@ class ReadAhead:
         chunks: Sequence[Index],
         size: Callable[[Index], int],
         store: AheadStore,
-        bring: Bring,
+        fetch_chunks: FetchChunks,
         let_go: Callable[[], None] = lambda: None,
     ) -> Ticket:
         """Begin to fetch what is not on its way yet, now or once there is room for it.
@@ -340,7 +342,7 @@ class ReadAhead:
             Returns the bytes that one takes at most.
         store
             Runs the requests.
-        bring
+        fetch_chunks
             Fetches chunks.
         let_go
             Called when the ticket is closed; more than once does no harm.
@@ -352,9 +354,9 @@ class ReadAhead:
             if wanted:
 
                 def send() -> Future[dict[Index, memoryview | None]]:
-                    return _begun(store, bring(wanted, later))
+                    return _begun(store, fetch_chunks(wanted, later))
 
-                later, most = Later(), sum(map(size, wanted))
+                later, most = RequestPriority(), sum(map(size, wanted))
                 sent = _Delivery(token, wanted, send, most, partial(store.hurry, later), later)
                 self._chunks.update(((token, index), sent) for index in wanted)
                 self._waiting.append(sent)
@@ -442,7 +444,7 @@ class ReadAhead:
     def forget_parent(self) -> None:
         """Start empty in a forked child, where nothing is on its way."""
         self._start()
-        self.small = SmallAnswers(self.small.most_bytes)
+        self.small = SmallObjectCache(self.small.most_bytes)
         DOCUMENTS.forget_parent()
 
     def __len__(self) -> int:
@@ -499,7 +501,7 @@ class ReadAhead:
             return
         with self._lock:
             elsewhere = self.shared.used_by(delivery.later)
-            size = held_by(done.result().values(), elsewhere)
+            size = memory_of(done.result().values(), elsewhere)
             if delivery.size:
                 self._delivered += size - delivery.size
                 delivery.size = size
@@ -509,7 +511,7 @@ class ReadAhead:
                 self._go_on()
 
 
-def held_by(pieces: Iterable[memoryview | None], elsewhere: Container[int] = ()) -> int:
+def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int] = ()) -> int:
     """Return the memory that pieces keep: all of an answer, if only a part of it is needed.
 
     Answers whose ``id`` is in ``elsewhere`` are counted there.
@@ -517,21 +519,23 @@ def held_by(pieces: Iterable[memoryview | None], elsewhere: Container[int] = ())
     Examples
     --------
     >>> answer = memoryview(bytes(100))
-    >>> held_by([answer[:10], answer[50:60], None, memoryview(b"abc")])
+    >>> memory_of([answer[:10], answer[50:60], None, memoryview(b"abc")])
     103
     """
     answers = {id(piece.obj): piece.obj for piece in pieces if piece is not None}
     return sum(memoryview(held).nbytes for key, held in answers.items() if key not in elsewhere)
 
 
-def lean(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:
+def without_gaps(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:
     """Return pieces that keep at most twice their bytes: copies out of answers that are mostly gap.
 
     Examples
     --------
     >>> answer = memoryview(bytes(100))
-    >>> held_by(lean([answer[:10], answer[50:60]])), held_by(lean([answer[:10], answer[20:90]]))
-    (20, 100)
+    >>> memory_of(without_gaps([answer[:10], answer[50:60]]))
+    20
+    >>> memory_of(without_gaps([answer[:10], answer[20:90]]))
+    100
     """
     used: Counter[int] = Counter()
     for piece in pieces:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from ..core.errors import MissingDependency, TruncatedVolume, VolumeChanged, VolumeNotFound
 from .content import content_key
 from .fsspec_ranges import SerialFsspecRanges, open_fsspec
-from .in_flight import Later
+from .in_flight import RequestPriority
 from .location import public_name, remote_errors
 from .obstore_ranges import ObstoreRanges, is_usable, settings_of
 from .ranges import ReadRange, Span, coalesce
@@ -180,14 +180,16 @@ class RemoteFile:
         if not spans or not works_ahead(store):
             return None
 
-        async def bring(wanted: Sequence[Index], later: Later) -> dict[Index, memoryview | None]:
+        async def fetch_chunks(
+            wanted: Sequence[Index], later: RequestPriority
+        ) -> dict[Index, memoryview | None]:
             found = await store.get_ranges_async(
                 [ReadRange("", *span) for span in wanted], ahead=later
             )
             pieces = (None if piece is None else memoryview(piece) for piece in found)
             return dict(zip(wanted, pieces, strict=True))
 
-        return AHEAD.begin(self._token, spans, lambda span: span[1] - span[0], store, bring)
+        return AHEAD.begin(self._token, spans, lambda span: span[1] - span[0], store, fetch_chunks)
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:

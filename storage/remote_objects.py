@@ -129,15 +129,19 @@ class RemoteObjects(ABC):
         return bool(self._documents)
 
     def _documented(
-        self, ranges: Sequence[ReadRange], read: Callable[[Sequence[ReadRange]], list[bytes | None]]
+        self,
+        ranges: Sequence[ReadRange],
+        read: Callable[[Sequence[ReadRange], int], list[bytes | None]],
+        whole: int,
+        limit: int,
     ) -> list[bytes | None]:
-        """Return the bytes of ranges, of which whole objects are kept or here."""
-        token = self._documents
+        """Return the bytes of ranges, of which whole objects are kept or here; read others."""
+        token, limit = self._documents, limit or (0 if whole else MOST_DOCUMENT_BYTES)
         here = DOCUMENTS.found(token, [(r.object,) for r in ranges if r == ReadRange(r.object)])
         asked = [r for r in ranges if (r.object,) not in here or r != ReadRange(r.object)]
-        answers = dict(zip(asked, read(asked) if asked else (), strict=True))
-        whole = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
-        DOCUMENTS.keep(token, {k: None if a is None else memoryview(a) for k, a in whole.items()})
+        answers = dict(zip(asked, read(asked, limit) if asked else (), strict=True))
+        new = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
+        DOCUMENTS.keep(token, {k: None if a is None else memoryview(a) for k, a in new.items()})
         kept = {key: None if piece is None else bytes(piece) for key, piece in here.items()}
         return [answers[r] if r in answers else kept[r.object,] for r in ranges]
 
@@ -157,9 +161,6 @@ class RemoteObjects(ABC):
             Of more bytes no whole object is taken: ``BadHeader``. While documents are read it is
             :data:`.MOST_DOCUMENT_BYTES` for those of unknown size, unless said otherwise.
         """
-
-    def _limit(self, whole: int, limit: int) -> int:
-        return limit or (MOST_DOCUMENT_BYTES if self._documents and not whole else 0)
 
     @abstractmethod
     def facts(self, key: str) -> ObjectFacts:

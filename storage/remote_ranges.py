@@ -25,7 +25,7 @@ from ..core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
-from .in_flight import InFlight, Later
+from .in_flight import InFlight, RequestPriority
 from .location import redirect_of, s3_address
 from .ranges import ReadRange, check_document
 from .remote_answers import (
@@ -43,7 +43,7 @@ from .remote_answers import (
     told_of,
 )
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
-from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, hedged, retried
+from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, retry_async
 
 T = TypeVar("T")
 
@@ -77,6 +77,8 @@ class RemoteRanges(RemoteObjects):
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
         super().__init__(url, options, retry)
         self._owner = os.getpid()
+        # The process that sent the last request.
+        self._user = 0
         self._address = s3_address(url, options, os.environ)
         self._expected: dict[str, ObjectFacts] = {}
         self.rewritten: set[str] = set()
@@ -138,23 +140,28 @@ class RemoteRanges(RemoteObjects):
         """Return the bytes of each range; all requests are sent at once, within the bounds."""
         if not ranges:
             return []
-        limit = self._limit(whole, limit)
+        if not self._documents:
+            return self._wait(self.get_ranges_async(ranges, whole=whole, limit=limit))
 
-        def read(wanted: Sequence[ReadRange]) -> list[bytes | None]:
+        def read(wanted: Sequence[ReadRange], limit: int) -> list[bytes | None]:
             return self._wait(self.get_ranges_async(wanted, whole=whole, limit=limit))
 
-        return self._documented(ranges, read) if self._documents else read(ranges)
+        return self._documented(ranges, read, whole, limit)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine that awaits :meth:`get_ranges_async`, beside everything else."""
-        self._check_owner()
-        return asyncio.run_coroutine_threadsafe(work, _loop())
+        if self._user != os.getpid():
+            self._enter_process()
+            self._user = os.getpid()
+        from fsspec.asyn import get_loop
+
+        return asyncio.run_coroutine_threadsafe(work, get_loop())
 
     async def get_ranges_async(
         self,
         ranges: Sequence[ReadRange],
         *,
-        ahead: Later | None = None,
+        ahead: RequestPriority | None = None,
         whole: int = 0,
         limit: int = 0,
     ) -> list[bytes | None]:
@@ -183,9 +190,11 @@ class RemoteRanges(RemoteObjects):
             # What one of them raised holds this call, which shall not hold what others brought.
             del tasks
 
-    def hurry(self, ahead: Later) -> None:
+    def hurry(self, ahead: RequestPriority) -> None:
         """Let what was asked for ahead go first: somebody waits for it. From any thread."""
-        _loop().call_soon_threadsafe(lambda: _in_flight().hurry(ahead))
+        from fsspec.asyn import get_loop
+
+        get_loop().call_soon_threadsafe(lambda: _in_flight().hurry(ahead))
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
@@ -232,51 +241,53 @@ class RemoteRanges(RemoteObjects):
         return found
 
     async def _one(
-        self, wanted: ReadRange, ahead: Later | None, whole: int, limit: int
+        self, wanted: ReadRange, ahead: RequestPriority | None, whole: int, limit: int
     ) -> bytes | None:
-        if wanted.start == wanted.stop:
+        """Return the bytes of one range, of the version that was read before or is expected."""
+        key, start, stop = wanted
+        if start == stop:
             return b""
-        for left in reversed(range(_MOST_MISLED + 1)):
-            asked = self._asked(wanted, whole)._replace(limit=limit)
+        misled, looks, odd = 0, 0, set[str]()
+        while True:
+            asked = self._asked(wanted, whole, limit)
+            unknown = max(0, (asked.size or whole or _USUAL_BYTES) - start)
+            size = -start if start < 0 else unknown if stop is None else stop - start
             try:
-                return await self._checked(asked, ahead, whole)
+                call = partial(self._checked, asked, odd)
+                found: bytes | None = await self._tried(key, call, size, ahead=ahead)
             except VolumeChanged:
-                if not left or not await self._was_misled(asked):
+                misled += 1
+                if misled > _MOST_MISLED or not await self._was_misled(asked):
                     raise
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _checked(self, asked: Asked, ahead: Later | None, whole: int) -> bytes | None:
-        """Return the bytes of the version that is asked for."""
-        key, start, stop = asked.key, asked.start, asked.stop
-        unknown = max(0, (asked.size or whole or _USUAL_BYTES) - start)
-        size = -start if start < 0 else unknown if stop is None else stop - start
-        doubted = False
-
-        async def checked() -> Any:
-            nonlocal doubted
-            try:
-                answer = await self.ask(asked)
-                asked.check_body(answer)
-            except Exception as error:
-                self._refuse_contradiction(key, error)
-                if failure_of(error) is Failure.NO_RANGES and not (doubted or self._lacks_ranges):
-                    doubted = True  # a page of somebody on the way looks like that, too
-                    raise WrongAnswer("it sent all of the object instead of a part") from None
-                self._lacks_ranges |= failure_of(error) is Failure.NO_RANGES
-                raise
-            if answer.head is not None:
-                self._refuse_other_size(key, answer.head)
-                self._note(key, answer.head)
-            self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
-            return answer.body
-
-        found: bytes | None = await self._tried(key, checked, size, ahead=ahead)
-        looks = 1
-        while found is None and looks < MOST_MISSING and self._may_doubt():
-            found = await self._tried(key, checked, size, ahead=ahead)
+                odd.clear()
+                continue
             looks += 1
-        self.absences += found is None
-        return found
+            if found is None and looks < MOST_MISSING and self._may_doubt():
+                continue
+            self.absences += found is None
+            return found
+
+    async def _checked(self, asked: Asked, odd: set[str]) -> Any:
+        """Send one request and return what it brings.
+
+        ``odd`` notes the first answer of a server that seems not to know ranges: a page of
+        somebody on the way looks like that, too.
+        """
+        try:
+            answer = await self.ask(asked)
+            asked.check_body(answer)
+        except Exception as error:
+            self._refuse_contradiction(asked.key, error)
+            if failure_of(error) is Failure.NO_RANGES:
+                if not odd and not self._lacks_ranges:
+                    odd.add("no ranges")
+                    raise WrongAnswer("it sent all of the object instead of a part") from None
+                self._lacks_ranges = True
+            raise
+        if answer.head is not None:
+            self._note(asked.key, answer.head)
+        self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
+        return answer.body
 
     def _may_doubt(self) -> bool:
         """Whether what was said not to be there is asked for again; counts it.
@@ -320,16 +331,16 @@ class RemoteRanges(RemoteObjects):
         self._seen[key] = seen._replace(etag=now.etag)
         return True
 
-    def _asked(self, wanted: ReadRange, whole: int = 0) -> Asked:
+    def _asked(self, wanted: ReadRange, whole: int, limit: int) -> Asked:
         """Return what is asked for, with what is known of the object."""
         known = self._expected.get(wanted.object)
         if known is not None:
-            return Asked(*wanted, etag=known.etag, modified=known.modified, size=known.size)
+            return Asked(*wanted, known.etag, known.modified, known.size, limit=limit)
         seen = self._seen.get(wanted.object)
         if seen is None or (wanted.start == 0 and wanted.stop is None):
-            return Asked(*wanted, most=whole)
+            return Asked(*wanted, most=whole, limit=limit)
         # Parts of one object are of one version: what an index says holds for no other.
-        return Asked(*wanted, etag=seen.etag, modified=seen.required, most=whole)
+        return Asked(*wanted, seen.etag, seen.required, most=whole, limit=limit)
 
     def _refuse_contradiction(self, key: str, error: Exception) -> None:
         """Raise ``WrongAnswer`` for what cannot be, after what the store has answered before."""
@@ -339,32 +350,30 @@ class RemoteRanges(RemoteObjects):
         if failure is Failure.NO_RANGES and self._has_ranges:
             raise WrongAnswer("it sent all of the object instead of a part") from None
 
-    def _refuse_other_size(self, key: str, head: Head) -> None:
-        """Raise ``WrongAnswer`` where one version of an object has two sizes; the newer counts."""
-        seen = self._seen.get(key)
-        if seen is None or not head.etag or head.etag != seen.etag:
-            return
-        if None not in (seen.total, head.total) and seen.total != head.total:
-            # Which of the two is wrong is not known: the next answer has to say the same.
-            self._seen[key] = seen._replace(total=head.total)
-            raise WrongAnswer("it says another size of the same version")
-
     def _note(self, key: str, head: Head) -> None:
         """Note which version of an object was read, and whether it was another one before.
 
-        Told by time and size: an answer that passes may name a wrong ETag.
+        Told by time and size: an answer that passes may name a wrong ETag. ``WrongAnswer`` where
+        one version has two sizes; which of them is wrong is not known, and the next answer has to
+        say the same.
         """
-        before = self._seen.pop(key, None)
-        if before is not None and not before.agrees_with(head):
-            self.replaced = max(self.replaced, before.at)
-        elif before is None and len(self._seen) >= _MOST_SEEN:
-            del self._seen[next(iter(self._seen))]
-        self._has_ranges |= head.total not in (None, head.stop - head.start)
-        modified = head.modified
-        self._health.wrote(modified, time.time())
-        once = before is None or before.etag != head.etag
-        self._seen[key] = _Seen(head.etag, head.total, modified, time.time_ns(), modified, once)
-        self.newest = max(self.newest, head.modified)
+        before, (total, etag, modified) = self._seen.pop(key, None), head[2:]
+        if before is None:
+            if len(self._seen) >= _MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
+        elif (before.etag, before.total, before.modified) != (etag, total, modified):
+            two_sizes = None not in (before.total, total) and before.total != total
+            if two_sizes and etag and etag == before.etag:
+                self._seen[key] = before._replace(total=total)
+                raise WrongAnswer("it says another size of the same version")
+            if not before.agrees_with(head):
+                self.replaced = max(self.replaced, before.at)
+        self._has_ranges |= total not in (None, head.stop - head.start)
+        self.newest, now = max(self.newest, modified), time.time_ns()
+        if modified * 1e9 > now:
+            self._health.wrote(modified, now / 1e9)
+        once = before is None or before.etag != etag
+        self._seen[key] = _Seen(etag, total, modified, now, modified, once)
 
     @property
     def ahead(self) -> float:
@@ -386,12 +395,12 @@ class RemoteRanges(RemoteObjects):
         call: Callable[[], Awaitable[T]],
         size: int,
         *,
-        ahead: Later | None = None,
+        ahead: RequestPriority | None = None,
         once: bool = False,
         limited: bool = True,
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
-        room, health = _in_flight(), self._health
+        room = _in_flight()
         wrong, doubted = 0, False
 
         async def looked_at() -> T:
@@ -415,11 +424,8 @@ class RemoteRanges(RemoteObjects):
             # The time begins here: what waits for others has not failed.
             what = f"reading {self._place(key)}"
             describe = self._secrets.describe
-            attempts = Attempts(self._retry, what, describe, health=health, size=size)
-            if once:
-                return await retried(looked_at, attempts, limited=limited)
-            each = partial(hedged, looked_at, health)
-            return await retried(lambda: each(attempts.limit), attempts, limited=False)
+            attempts = Attempts(self._retry, what, describe, health=self._health, size=size)
+            return await retry_async(looked_at, attempts, limited=limited, hedges=not once)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:
@@ -504,7 +510,8 @@ class RemoteRanges(RemoteObjects):
             # What it raised holds this call and its callers, with the voxels that they have.
             del future
 
-    def _check_owner(self) -> None:
+    def _enter_process(self) -> None:
+        """Prepare for the first request of a process."""
         if self._owner != os.getpid():
             self.after_fork()
             self._owner = os.getpid()
@@ -536,13 +543,6 @@ async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    import fsspec.asyn
-
-    loop: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
-    return loop
 
 
 _IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, InFlight] = WeakKeyDictionary()

@@ -175,9 +175,9 @@ class Attempts:
         self._begin = clock()
         self._failures = self._wrong = self._pauses = 0
         self._version: tuple[str, int | None, float] | None = None
-        self._health = Health(clock) if health is None else health
-        self._health.refuse(what)
-        self._looks = self._health.is_out
+        self.health = Health(clock) if health is None else health
+        # Whether one attempt has to do: it looks whether the store is back.
+        self._looks = self.health.check_out(what)
 
     @property
     def limit(self) -> float:
@@ -197,10 +197,6 @@ class Attempts:
         if not self._failures and not self._looks:
             return None
         return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)
-
-    def succeeded(self) -> None:
-        """Note that the store has answered."""
-        self._health.answered()
 
     def failed(self, error: BaseException) -> float:
         """Return the pause before the next attempt.
@@ -223,7 +219,7 @@ class Attempts:
         try:
             failure = failure_of(error)
             if failure not in (Failure.TRANSIENT, Failure.WRONG):
-                self._health.answered()
+                self.health.answered()
                 raise error
             self._failures += 1
             self._wrong = self._wrong + 1 if failure is Failure.WRONG else 0
@@ -239,7 +235,7 @@ class Attempts:
                     raise error
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
                 raise self._told(spent, error, do) from None
-            if spent + pause >= self._policy.deadline or self._looks or self._health.is_out:
+            if spent + pause >= self._policy.deadline or self._looks or self.health.is_out:
                 raise self._given_up(spent, error) from None
             return pause
         finally:
@@ -257,16 +253,16 @@ class Attempts:
         """Whether the next attempt needs no pause: the store answers, and asks for no less."""
         if self._failures > AT_ONCE or wants_pause(error):
             return False
-        return failure is Failure.WRONG or self._health.may_go_on_at_once()
+        return failure is Failure.WRONG or self.health.may_go_on_at_once()
 
     def _given_up(self, spent: float, error: BaseException) -> StoreUnavailable:
         deadline = self._policy.deadline
         do = f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
         told = self._told(spent, error, do)
         if self._looks:
-            self._health.looked(self._describe(error))
+            self.health.looked(self._describe(error))
         else:
-            self._health.gave_up(self._begin, deadline)
+            self.health.gave_up(self._begin, deadline)
         return told
 
     def _told(self, spent: float, error: BaseException, do: str) -> StoreUnavailable:
@@ -292,7 +288,7 @@ class Health:
     >>> health.hedge_after
     0.5
     >>> for seconds in (0.05, 0.05, 0.08):
-    ...     health.took(seconds)
+    ...     health.answered(seconds)
     >>> round(health.hedge_after, 2)
     0.12
     """
@@ -317,13 +313,10 @@ class Health:
         if len(self._recent) < _KNOWN:
             return HEDGE_UNKNOWN
         if 4 * self._new >= len(self._recent):  # sorted again for each fourth, not for each
-            self._new, self._slow = 0, self._slow_now()
+            slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
+            self._slow = min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
+            self._new = 0
         return max(HEDGE_LEAST, self._slow)
-
-    def _slow_now(self) -> float:
-        """Return how long a request takes that is slow, by those that were answered lately."""
-        slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
-        return min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
 
     def wrote(self, modified: float, now: float) -> None:
         """Learn of its clock from an object that it says to have written at some moment.
@@ -351,13 +344,6 @@ class Health:
         self._hedges -= 1
         return True
 
-    def took(self, seconds: float) -> None:
-        """Note how long an answer took."""
-        self._recent.append(seconds)
-        self._new += 1
-        self.answers += 1
-        self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
-
     def may_go_on_at_once(self) -> bool:
         """Whether one more request may be sent again without a pause; counts it."""
         if self._at_once < 1:
@@ -365,11 +351,16 @@ class Health:
         self._at_once -= 1
         return True
 
-    def answered(self) -> None:
-        """Note that the store answers."""
+    def answered(self, seconds: float | None = None) -> None:
+        """Note that the store answers, and how long that took."""
         self._at_once = min(_AT_ONCE_SAVED, self._at_once + _AT_ONCE_SHARE)
         self._answered = self._clock()
         self._out_until = -float("inf")
+        if seconds is not None:
+            self._recent.append(seconds)
+            self._new += 1
+            self.answers += 1
+            self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
 
     @property
     def is_out(self) -> bool:
@@ -385,21 +376,24 @@ class Health:
         """Note that a request which looked whether it is back failed, and what was told of it."""
         self._quiet_until, self._told = self._clock() + OUTAGE_PAUSE, told
 
-    def refuse(self, what: str) -> None:
-        """Raise ``StoreUnavailable`` where somebody looked a moment ago."""
-        if self.is_out and self._clock() < self._quiet_until:
+    def check_out(self, what: str) -> bool:
+        """Return :attr:`is_out`; ``StoreUnavailable`` where somebody looked a moment ago."""
+        now = self._clock()
+        if now < min(self._out_until, self._quiet_until):
             raise StoreUnavailable(
                 f"{what} was not tried: the store failed a moment ago, with {self._told}.",
                 do="Check the store, and try again.",
             )
+        return now < self._out_until
 
 
-async def retried(
+async def retry_async(
     call: Callable[[], Awaitable[T]],
     attempts: Attempts,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     *,
     limited: bool = True,
+    hedges: bool = False,
 ) -> T:
     """Return what ``call`` returns, trying again as ``attempts`` says.
 
@@ -414,12 +408,16 @@ async def retried(
     limited
         Whether one attempt has a limit; where its requests have limits of their own, only those
         after the first one, which end at the deadline.
+    hedges
+        Whether each attempt is :func:`hedge_request`, within its limit.
     """
     while True:
         try:
-            async with asyncio.timeout(attempts.limit if limited else attempts.rest):
+            async with asyncio.timeout(attempts.rest if hedges or not limited else attempts.limit):
+                if hedges:
+                    return await hedge_request(call, attempts.health, attempts.limit)
                 found = await call()
-            attempts.succeeded()
+            attempts.health.answered()
             return found
         except Exception as error:
             pause = attempts.failed(error)
@@ -427,7 +425,7 @@ async def retried(
             await sleep(pause)
 
 
-async def hedged(
+async def hedge_request(
     call: Callable[[], Awaitable[T]], health: Health, limit: float = float("inf")
 ) -> T:
     """Return what ``call`` returns, called once more beside itself where that takes long.
@@ -439,8 +437,11 @@ async def hedged(
     error counts; once there is one, the others get no more time than they had.
     """
     hedge = _Hedge(call, health, limit)
+    begin = time.monotonic()
     try:
-        return await _timed(call, health)
+        found = await call()
+        health.answered(time.monotonic() - begin)
+        return found
     except asyncio.CancelledError:
         if not (hedge.has_won or hedge.is_late) or hedge.uncancel():
             raise
@@ -505,7 +506,8 @@ class _Hedge(Generic[T]):
 
     def close(self) -> None:
         """Give up what nobody waits for."""
-        self.stop()
+        self._stopped = True
+        self._timer.cancel()
         for each in self._others:
             each.cancel()
         # The task holds what it raised, and that this: a circle.
@@ -556,7 +558,7 @@ class _Hedge(Generic[T]):
 async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
     begin = time.monotonic()
     found = await call()
-    health.took(time.monotonic() - begin)
+    health.answered(time.monotonic() - begin)
     return found
 
 
@@ -582,14 +584,14 @@ def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) 
     return read()
 
 
-def retried_here(
+def retry_sync(
     call: Callable[[], T], attempts: Attempts, sleep: Callable[[float], None] = time.sleep
 ) -> T:
     """Return what ``call`` returns, trying again in this thread; it cannot be interrupted."""
     while True:
         try:
             found = call()
-            attempts.succeeded()
+            attempts.health.answered()
             return found
         except Exception as error:
             pause = attempts.failed(error)

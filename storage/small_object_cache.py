@@ -22,7 +22,7 @@ ENTRY_BYTES = 512
 """What an entry takes besides the bytes: its key and its place in the table."""
 
 
-class SmallAnswers:
+class SmallObjectCache:
     """Stored bytes by array and chunk, within a bound; the oldest that nobody asked for goes first.
 
     Safe to use from several threads.
@@ -36,7 +36,7 @@ class SmallAnswers:
 
     Examples
     --------
-    >>> kept = SmallAnswers(10_000)
+    >>> kept = SmallObjectCache(10_000)
     >>> kept.keep("a", {(0,): memoryview(b"xyz"), (1,): None, (2,): memoryview(bytes(20_000))})
     >>> here = kept.found("a", [(0,), (1,), (2,)])
     >>> {index: piece and bytes(piece) for index, piece in here.items()}
@@ -116,5 +116,5 @@ def _size(piece: memoryview | None) -> int:
 _DOCUMENT_BYTES = 32 * 1024**2
 # Metadata of a pyramid with many channels; a NIfTI header with extensions.
 _LONGEST_DOCUMENT = 256 * 1024
-DOCUMENTS = SmallAnswers(_DOCUMENT_BYTES, _LONGEST_DOCUMENT)
+DOCUMENTS = SmallObjectCache(_DOCUMENT_BYTES, _LONGEST_DOCUMENT)
 """What was read to open volumes behind URLs: it outlives their handles, until they are closed."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..core.errors import BadHeader, CorruptVolume, VolumeNotFound
-from .ranges import RangeStore, ReadRange, check_document, check_whole, read_joined
+from .ranges import RangeStore, ReadRange, check_document, check_whole, read_coalesced
 from .read_ahead import works_ahead
 from .remote import Seekable
 from .retry import read_anew
@@ -98,7 +98,7 @@ class ZipRanges:
                 check_whole(size, most, f"{key} in {self._name}")
         self._find_starts({ranges[n].object for n in present})
         places = [self._place(ranges[n]) for n in present]
-        answers = read_joined(self._outer, places, self.gap, self.most)
+        answers = read_coalesced(self._outer, places, self.gap, self.most)
         for n, place, answer in zip(present, places, answers, strict=True):
             if answer is None or place.stop is None or len(answer) != place.stop - place.start:
                 raise self._corrupt(ranges[n].object, "it is cut short")
@@ -121,7 +121,7 @@ class ZipRanges:
         unknown = [key for key in sorted(keys) if key not in self._starts]
         offsets = [self._members[key].header_offset for key in unknown]
         wanted = [ReadRange(self._key, at, at + _LOCAL.size) for at in offsets]
-        answers = read_joined(self._outer, wanted, self.gap, self.most)
+        answers = read_coalesced(self._outer, wanted, self.gap, self.most)
         for key, offset, answer in zip(unknown, offsets, answers, strict=True):
             if answer is None or len(answer) != _LOCAL.size:
                 raise self._corrupt(key, "it is cut short")

@@ -24,7 +24,7 @@ from ..core.errors import (
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
-from .chunks.chunked_array import Cuts, Needed
+from .chunks.chunked_array import ChunkLayout, Needed
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
 from .scheme import ReadScheme, Refused, StoreLayout
@@ -326,7 +326,7 @@ def needed_of(
     """Return the chunks that a read needs as far as a header tells: each of all channels asked."""
     if header.chunks is None:
         return None
-    cuts = Cuts(header.shape[1:], header.chunks)
+    cuts = ChunkLayout(header.shape[1:], header.chunks)
     first, last = channels or (0, header.shape[0])
     chunks = cuts.needed(region, box)
     size = math.prod(header.chunks) * (last - first) * header.disk_dtype.itemsize

@@ -23,8 +23,12 @@ from numpy.typing import NDArray
 from ..core.errors import VolumeReadError
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
-from ..storage.disk_cache import FAILING, cache_directory, read_kept, warn_unused, write_kept
-from ..storage.locks import made_once
+from ..storage.disk_cache import (
+    FAILING,
+    cache_directory,
+    get_or_make,
+    warn_unused,
+)
 from .backend import Backend, ViewBackend
 from .formats.npy import map_npy
 from .header import Header
@@ -72,16 +76,11 @@ class ArrayBackend(ViewBackend):
         self.note()
         small = self._view.nbytes < SMALL_BYTES
         file = None if small else cache_directory() / "digests" / f"{self._token}-{self._kept_of}"
-        return made_once(file, _loaded_digest, lambda: array_key(self._view), _save_digest)
+        return get_or_make(file, _digest_of, lambda: array_key(self._view), str.encode)
 
 
-def _loaded_digest(file: Path) -> str | None:
-    digest = read_kept(file)
-    return digest.decode("ascii", "replace") if digest else None
-
-
-def _save_digest(file: Path, digest: str) -> None:
-    write_kept(file, digest.encode())
+def _digest_of(content: bytes) -> str | None:
+    return content.decode("ascii", "replace") or None
 
 
 class SpilledSource:

@@ -20,7 +20,7 @@ from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound
 from ...core.redact import Redacted
 from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
-from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retried_here
+from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retry_sync
 from ..forms import offered
 from .not_offered import NO_DRIVE, USE_A_BUCKET
 from .streams import StoragePipe, length_or_type_error, redacted_options
@@ -245,7 +245,7 @@ class HttpStream(io.RawIOBase):
             describe = Secrets(self._options, self._url).describe
             what = f"reading {self.name}"
             attempts = Attempts(self._retry, what, describe, setting=self._setting)
-            return retried_here(once, attempts)
+            return retry_sync(once, attempts)
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         import asyncio

@@ -17,7 +17,7 @@ from ...core.errors import SampleError, StreamError, VoxpipeError
 from ...core.redact import Redacted, public_value
 from ...graph import Pipe
 from ...storage.location import Secrets, public_name, remote_errors
-from ...storage.retry import Attempts, default_retry, retried_here
+from ...storage.retry import Attempts, default_retry, retry_sync
 from ..datapipe import DataPipe
 from ..datapipe import length as known_length
 
@@ -272,4 +272,4 @@ def with_retries(url: str, options: Mapping[str, Any], doing: str, call: Callabl
     name = public_name(url)
     with remote_errors(url, options, doing):
         attempts = Attempts(default_retry(), f"{doing} {name}", Secrets(options, url).describe)
-        return retried_here(call, attempts)
+        return retry_sync(call, attempts)

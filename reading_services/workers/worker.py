@@ -21,7 +21,7 @@ from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
 from ...spatial.lazy.virtual_volume import divide_tiles
-from ...storage.ranges import Table, using_joinings
+from ...storage.ranges import Table, using_coalesce_policies
 from ...storage.read_ahead import AHEAD
 from ...volumes import register_backend, register_decoder
 from ...volumes.chunks.chunk_cache import CHUNKS
@@ -123,7 +123,7 @@ def run_worker(
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with (
-        using_joinings(settings.joinings),
+        using_coalesce_policies(settings.joinings),
         using_threads(settings.threads),
         warnings.catch_warnings(record=True) as caught,
     ):

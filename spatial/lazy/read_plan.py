@@ -23,7 +23,7 @@ from ...core import Grid, OrientedBox, Region
 from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
-from ...volumes.chunks.chunked_array import Cuts, Needed
+from ...volumes.chunks.chunked_array import ChunkLayout, Needed
 from ...volumes.volume import at_level, coarser_levels
 from ..ops.resample_to import of_source
 from ..plans.plan import SpatialPlan
@@ -110,7 +110,7 @@ class ReadPlan:
         if needed is None:
             shape = self.volume.spatial_shape
             cube = tuple(min(CUBE, n) for n in shape)
-            cubes = Cuts(shape, cube).touched(self.region)
+            cubes = ChunkLayout(shape, cube).touched(self.region)
             size = math.prod(cube) * self.volume.shape[0] * self.volume.disk_dtype.itemsize
             needed = Needed(cubes, 0, size)
         for index in needed.chunks.tolist():

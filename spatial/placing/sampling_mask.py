@@ -30,8 +30,7 @@ from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache, cached_property
 from ...core.sample import parse_json
 from ...storage.content import content_key, content_key_now, version_key
-from ...storage.disk_cache import cache_directory, read_kept, write_kept
-from ...storage.locks import made_once
+from ...storage.disk_cache import cache_directory, get_or_make, load_entry
 from ..ops.op import may_read
 from .mask_values import cells_of, mask_values, values_on
 from .patch import GridPatch
@@ -339,21 +338,21 @@ def _known(
     """Return a mask from memory, from the disk, or made now if voxels may be read."""
     key = (_VERSION, *key, grid.shape, grid.rows)
 
-    def load(file: Path) -> SamplingMask | None:
-        return _load(file, grid.shape)
+    def decode(content: bytes) -> SamplingMask | None:
+        return _decoded(content, grid.shape)
 
-    def save(file: Path, mask: SamplingMask) -> None:
-        _save(file, mask, grid.shape)
+    def encode(mask: SamplingMask) -> bytes:
+        return _encoded(mask, grid.shape)
 
     def loaded_or_made() -> SamplingMask | None:
         if inside is not None:
             return make() if may_read() else None
         file = _file_of(volume, key)
         if not may_read():
-            return None if file is None else load(file)
+            return None if file is None else load_entry(file, decode)
         content = volume.content_key
-        return made_once(
-            file, load, make, save, unchanged=lambda: content_key_now(volume) == content
+        return get_or_make(
+            file, decode, make, encode, unchanged=lambda: content_key_now(volume) == content
         )
 
     known = (*version_key(volume), inside, *key)
@@ -512,19 +511,18 @@ def _each(label: Label) -> tuple[int, ...]:
 _FIELDS = ("total", "voxels", "places", "is_exact")
 
 
-def _load(file: Path, shape: Triple) -> SamplingMask | None:
+def _decoded(content: bytes, shape: Triple) -> SamplingMask | None:
     """Return what another process built, None if there is nothing sound."""
-    kept = read_kept(file)
-    with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError):
+    with suppress(BadZipFile):
         # From memory: NumPy leaves a file open that is no archive.
-        with np.load(io.BytesIO(kept or b""), allow_pickle=False) as stored:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             told = parse_json(str(stored["told"]))
-            content, counts = stored["packed"].tobytes(), stored["counts"]
+            packed, counts = stored["packed"].tobytes(), stored["counts"]
         ends = np.cumsum([0, *told["sizes"]]).tolist()
-        if told["shape"] != list(shape) or ends[-1] != len(content):
+        if told["shape"] != list(shape) or ends[-1] != len(packed):
             return None
         tables = tuple(
-            WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), packed=content[begin:end])
+            WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), packed=packed[begin:end])
             for fields, begin, end in zip(told["tables"], ends[:-1], ends[1:], strict=True)
         )
         labels = tuple(tuple(one) if isinstance(one, list) else one for one in told["labels"])
@@ -534,7 +532,7 @@ def _load(file: Path, shape: Triple) -> SamplingMask | None:
     return None
 
 
-def _save(file: Path, mask: SamplingMask, shape: Triple) -> None:
+def _encoded(mask: SamplingMask, shape: Triple) -> bytes:
     told = {
         "shape": shape,
         "labels": mask.labels,
@@ -546,4 +544,4 @@ def _save(file: Path, mask: SamplingMask, shape: Triple) -> None:
     everything = np.frombuffer(b"".join(table.packed for table in mask.tables), np.uint8)
     content = io.BytesIO()
     np.savez_compressed(content, told=np.array(json.dumps(told)), packed=everything, counts=counts)
-    write_kept(file, content.getvalue())
+    return content.getvalue()

@@ -16,7 +16,7 @@ import pytest
 
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
-from voxpipe.storage.disk_cache import cache_directory, own_folder, read_kept, write_kept
+from voxpipe.storage.disk_cache import cache_directory, own_folder, read_entry, write_entry
 from voxpipe.storage.locks import open_lock
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.catalog import bounding_box as occupied
@@ -105,18 +105,18 @@ def test_damaged_entries_are_made_again(attacks, tmp_path, cache, monkeypatch):
 def test_an_entry_is_cut_at_every_length(tmp_path):
     """And every bit of it is flipped: none of them is the entry."""
     entry = tmp_path / "entry"
-    write_kept(entry, json.dumps({"mean": 1.5}).encode())
+    write_entry(entry, json.dumps({"mean": 1.5}).encode())
     whole = entry.read_bytes()
-    assert read_kept(entry) == b'{"mean": 1.5}'
+    assert read_entry(entry) == b'{"mean": 1.5}'
 
     for length in range(len(whole)):
         entry.write_bytes(whole[:length])
-        assert read_kept(entry) is None
+        assert read_entry(entry) is None
     for bit in range(8 * len(whole)):
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
         entry.write_bytes(changed)
-        assert read_kept(entry) in (None, b'{"mean": 1.5}')  # a flip may turn a blank into a tab
+        assert read_entry(entry) in (None, b'{"mean": 1.5}')  # a flip may turn a blank into a tab
 
 
 def test_an_unchanged_entry_is_looked_through_once_for_each_start(tmp_path, cache, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.storage.decoded_cache import DecodedCache
-from voxpipe.storage.disk_cache import is_sound, read_kept
+from voxpipe.storage.disk_cache import is_sound, read_entry
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.catalog import histogram, statistics
 from voxpipe.volumes.conversion import recached as converted_cache
@@ -88,7 +88,7 @@ def broken(cache):
     for path in [*cache.glob("*.nii"), *cache.glob("converted/*.zarr")]:
         left += [] if is_sound(path, path.parent / "sums" / path.stem) else [path]
     kept = [*cache.glob("statistics/*"), *cache.glob("histograms/*")]
-    return left + [path for path in kept if read_kept(path) is None]
+    return left + [path for path in kept if read_entry(path) is None]
 
 
 def try_jobs(attacks, folder, of, made, whole):

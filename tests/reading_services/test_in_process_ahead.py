@@ -13,7 +13,7 @@ SHAPE = (16, 16, 16)
 
 
 @pytest.fixture
-def pipe(tmp_path, monkeypatch):
+def pipe(tmp_path, started_clients, monkeypatch):
     """Return patches of four volumes in a bucket, two in a batch."""
     pytest.importorskip("s3fs")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

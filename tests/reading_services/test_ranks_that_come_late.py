@@ -54,16 +54,16 @@ def test_a_rank_that_comes_when_another_has_given_up_does_not_begin_alone(pair):
 def test_a_rank_that_gives_up_when_another_has_begun_goes_on_with_it(pair, monkeypatch):
     """Between its limit and its word the other one came: one of the two decides for both."""
     first, second = pair
-    found, came = agreeing.waited, []
+    found, came = agreeing.wait_for_key, []
 
-    def waited(store, key, deadline):
+    def wait_for_key(store, key, deadline):
         if key.endswith("/1") and not came:
             came.append(key)
             assert second.agree(CLAIM) == CLAIM  # after the last look of the first
             return None
         return found(store, key, deadline)
 
-    monkeypatch.setattr(agreeing, "waited", waited)
+    monkeypatch.setattr(agreeing, "wait_for_key", wait_for_key)
 
     assert first.agree(CLAIM) == CLAIM
     assert agreed_by_both(first, second) == [CLAIM, CLAIM]

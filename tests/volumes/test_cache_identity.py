@@ -10,7 +10,7 @@ from nifti_files import write_nifti
 
 from voxpipe.storage.content import array_key
 from voxpipe.storage.decoded_cache import DecodedCache
-from voxpipe.storage.disk_cache import read_kept
+from voxpipe.storage.disk_cache import read_entry
 from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
 from voxpipe.volumes.catalog import file_version as stamps
 from voxpipe.volumes.catalog import statistics
@@ -148,7 +148,7 @@ def test_statistics_belong_to_one_data_set_of_a_file(tmp_path, cache):
 
     assert means[1] == pytest.approx(means[0] + 5000)
     assert means[2] == means[0]
-    saved = [json.loads(read_kept(path)) for path in entries(cache / "statistics", "*.json")]
+    saved = [json.loads(read_entry(path)) for path in entries(cache / "statistics", "*.json")]
     assert sorted(entry["mean"] for entry in saved) == sorted(means[:2])
     assert len({volume.content_key for volume in volumes}) == 2
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from voxpipe.storage.decoded_cache import DecodedCache, converted_held, make_room
+from voxpipe.storage.decoded_cache import DecodedCache, converted_entries, make_room
 from voxpipe.volumes.conversion.recached import ConvertedCache
 
 
@@ -70,4 +70,4 @@ def test_what_could_not_be_removed_is_not_counted_as_free(folder, monkeypatch):
     group(folder, "a.zarr", 60, 1), group(folder, "b.zarr", 60, 2)
     monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: None)
 
-    assert make_room(list(converted_held(folder / "converted")), 70) == 120
+    assert make_room(list(converted_entries(folder / "converted")), 70) == 120

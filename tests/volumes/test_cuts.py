@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.volumes.chunks.chunked_array import Cuts
+from voxpipe.volumes.chunks.chunked_array import ChunkLayout
 
 LENGTHS = st.integers(1, 12)
 
@@ -37,7 +37,7 @@ def test_every_voxel_lies_in_its_part(axes):
     region = Region(tuple(a for a, _ in spans), tuple(b for _, b in spans))
     held = [owners(*sizes) for sizes, _ in axes]
 
-    cuts = Cuts(shape, chunk, block)
+    cuts = ChunkLayout(shape, chunk, block)
     touched = cuts.touched(region)
 
     assert cuts.counts == tuple(each[-1] + 1 for each in held)
@@ -62,7 +62,7 @@ def test_a_header_that_claims_many_chunks_takes_no_memory():
     """Of an axis of 10**15 voxels, each a chunk."""
     tracemalloc.start()
     try:
-        cuts = Cuts((10**15, 8), (1, 8))
+        cuts = ChunkLayout((10**15, 8), (1, 8))
         touched = cuts.touched(Region((10**14, 0), (10**14 + 2, 8)))
         _, most = tracemalloc.get_traced_memory()
     finally:

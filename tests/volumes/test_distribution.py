@@ -13,7 +13,7 @@ from zarr_files import write_v2
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import VolumeError
 from voxpipe.core.histogram import Distribution
-from voxpipe.storage.disk_cache import read_kept, write_kept
+from voxpipe.storage.disk_cache import read_entry, write_entry
 from voxpipe.volumes import Volume, volume_statistics
 from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.catalog.statistics import PERCENTILES, Statistics
@@ -168,13 +168,13 @@ def test_what_an_earlier_version_kept_is_computed_again(tmp_path, monkeypatch):
     path = write_nifti(tmp_path / "a.nii", np.arange(24, dtype=np.int16).reshape(2, 3, 4))
     first = volume_statistics(Volume(path))
     (file,) = (tmp_path / "cache" / "statistics").iterdir()
-    old = {k: v for k, v in json.loads(read_kept(file)).items() if k in {"mean", "std"}}
+    old = {k: v for k, v in json.loads(read_entry(file)).items() if k in {"mean", "std"}}
     old |= {"minimum": 0.0, "maximum": 1.0, "count": 3}
-    write_kept(file, json.dumps(old).encode())
+    write_entry(file, json.dumps(old).encode())
     monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
 
     assert volume_statistics(Volume(path)) == first
-    assert json.loads(read_kept(file))["percentiles"]["50.0"] == 11.5
+    assert json.loads(read_entry(file))["percentiles"]["50.0"] == 11.5
 
 
 def test_a_percentile_that_is_not_there():

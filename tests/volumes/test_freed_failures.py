@@ -97,11 +97,11 @@ def test_a_read_of_what_was_asked_for_ahead():
     """It is told there, and leaves nothing."""
     store, ahead = Answers(), ReadAhead()
 
-    async def bring(chunks, later):
+    async def fetch_chunks(chunks, later):
         await store.get_ranges_async([ReadRange("bad", 0, 100)])
 
     def read():
-        ticket = ahead.begin("a", [(0,)], lambda _: 100, store, bring)
+        ticket = ahead.begin("a", [(0,)], lambda _: 100, store, fetch_chunks)
         try:
             ahead.taken("a", [(0,)])
         finally:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.storage.in_flight import InFlight, Later
+from voxpipe.storage.in_flight import InFlight, RequestPriority
 
 sizes = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 
@@ -91,7 +91,12 @@ def test_who_waits_goes_before_what_is_fetched_ahead():
                 order.append(name)
                 await asyncio.sleep(0)
 
-        names = [("first", Later()), ("second", Later()), ("third", Later()), ("read", None)]
+        names = [
+            ("first", RequestPriority()),
+            ("second", RequestPriority()),
+            ("third", RequestPriority()),
+            ("read", None),
+        ]
         await asyncio.gather(*(one(*each) for each in names))
         return order
 
@@ -114,7 +119,7 @@ def test_what_somebody_waits_for_by_now_goes_first():
 
     async def run():
         bound, order = InFlight(most_requests=1), []
-        parts = {name: Later() for name in "abcd"}
+        parts = {name: RequestPriority() for name in "abcd"}
 
         async def one(name):
             async with room(bound, 1, ahead=parts[name]):

@@ -17,7 +17,7 @@ from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
 from voxpipe.storage.file_reader import ALIGNMENT, Blocks
 from voxpipe.storage.local_io import FileSystem, choose_io
-from voxpipe.storage.ranges import Joining, reads_of, using_joinings
+from voxpipe.storage.ranges import CoalescePolicy, reads_of, using_coalesce_policies
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels
 
@@ -192,7 +192,7 @@ def test_rows_are_read_in_joined_runs(tmp_path, counted):
     reads = counted()
     read = volume.read(region).array[0]
     together, reads.asked = reads.asked, []
-    with using_joinings({"image": Joining(0, 10**6)}), reads_of("image"):
+    with using_coalesce_policies({"image": CoalescePolicy(0, 10**6)}), reads_of("image"):
         apart = volume.read(region).array[0]
 
     assert read.tobytes() == apart.tobytes() == expected.tobytes()
@@ -205,7 +205,7 @@ def test_the_longest_run_bounds_what_is_read_at_once(tmp_path, counted):
     np.save(tmp_path / "a.npy", numbered())
     volume = Volume(tmp_path / "a.npy", io="pread")
     reads = counted()
-    with using_joinings({"image": Joining(10**6, 29 * 17 * 2)}), reads_of("image"):
+    with using_coalesce_policies({"image": CoalescePolicy(10**6, 29 * 17 * 2)}), reads_of("image"):
         volume.read(Region((2, 0, 4), (6, 29, 14)))
 
     assert len(reads.asked) == 4

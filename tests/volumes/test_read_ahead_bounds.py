@@ -44,7 +44,7 @@ def test_what_is_counted_is_what_is_held(server, client, step, held):
     chunks = [(n,) for n in range(10)]
 
     ticket = source.prefetch(chunks, 1000)
-    brought = source.bring(chunks)
+    brought = source.fetch_chunks(chunks)
     out = np.empty(1000, np.uint8)
     found = []
     for index in chunks:
@@ -80,11 +80,11 @@ def test_a_read_that_waits_hurries_what_it_waits_for():
     async def never():
         raise AssertionError
 
-    def bring(chunks, later):
+    def fetch_chunks(chunks, later):
         asked.append(later)
         return never()
 
-    ticket = ahead.begin("t", [(0,), (1,)], lambda _: 3, store, bring)
+    ticket = ahead.begin("t", [(0,), (1,)], lambda _: 3, store, fetch_chunks)
 
     assert ahead.taken("t", [(0,), (1,)]) == {(0,): b"abc", (1,): None}
     assert store.hurried == asked

@@ -16,9 +16,9 @@ from voxpipe.storage.retry import (
     Health,
     Retry,
     default_retry,
-    hedged,
-    retried,
-    retried_here,
+    hedge_request,
+    retry_async,
+    retry_sync,
 )
 
 
@@ -61,7 +61,7 @@ def test_pauses_grow_until_the_answer():
     time, answers = Time(), Answers(*[ConnectionResetError()] * 5)
     policy = Retry(deadline=100, first=1, most=4)
 
-    assert retried_here(answers, attempts(policy, time), time.sleep) == "answer"
+    assert retry_sync(answers, attempts(policy, time), time.sleep) == "answer"
 
     assert time.pauses == [1, 2, 4, 4, 4]
     assert answers.calls == 6
@@ -73,7 +73,7 @@ def test_the_deadline_ends_it():
     policy = Retry(deadline=10, first=1, most=4)
 
     with pytest.raises(StoreUnavailable) as caught:
-        retried_here(answers, attempts(policy, time), time.sleep)
+        retry_sync(answers, attempts(policy, time), time.sleep)
 
     assert str(caught.value).startswith("reading s3://b/a failed 4 times in 7.0 s, at last with")
     assert "ConnectionResetError: of ***" in str(caught.value)
@@ -88,7 +88,7 @@ def test_what_would_fail_again_is_not_tried(error):
     time, answers = Time(), Answers(error)
 
     with pytest.raises(type(error)):
-        retried_here(answers, attempts(Retry(), time), time.sleep)
+        retry_sync(answers, attempts(Retry(), time), time.sleep)
 
     assert (answers.calls, time.pauses) == (1, [])
 
@@ -103,7 +103,7 @@ def test_an_attempt_without_an_answer_is_one_that_failed():
             await asyncio.Event().wait()
         return "answer"
 
-    found = asyncio.run(retried(call, attempts(Retry(attempt=0.01), time), time.sleep_later))
+    found = asyncio.run(retry_async(call, attempts(Retry(attempt=0.01), time), time.sleep_later))
 
     assert found == "answer"
     assert len(calls) == 2
@@ -158,7 +158,7 @@ def test_what_errors_mean(error, failure):
 
 
 @pytest.fixture
-def defer(monkeypatch):
+def soon(monkeypatch):
     """Send a request once more at once."""
     monkeypatch.setattr(retry, "HEDGE_UNKNOWN", 0.001)
     return Health()
@@ -202,7 +202,7 @@ def test_a_slow_request_is_sent_once_more(soon):
 
     async def run():
         calls = Calls("hangs", "answer")
-        found = await hedged(calls, soon)
+        found = await hedge_request(calls, soon)
         await asyncio.sleep(0)
         return found, calls.given_up, asyncio.current_task().cancelling()
 
@@ -213,9 +213,9 @@ def test_the_second_stands_in_for_one_that_fails(soon):
     """And the first error counts where both fail."""
 
     async def run():
-        found = await hedged(Calls(ValueError("first"), "answer"), soon)
+        found = await hedge_request(Calls(ValueError("first"), "answer"), soon)
         with pytest.raises(ValueError, match="first"):
-            await hedged(Calls(ValueError("first"), ValueError("second")), soon)
+            await hedge_request(Calls(ValueError("first"), ValueError("second")), soon)
         return found
 
     assert asyncio.run(run()) == "answer"
@@ -227,7 +227,7 @@ def test_a_second_that_fails_is_followed_by_another(soon):
     async def run():
         calls = Calls("hangs", ValueError("second"), "answer")
         calls.came.set()
-        found = await hedged(calls, soon)
+        found = await hedge_request(calls, soon)
         await asyncio.sleep(0)
         return found, calls.given_up
 
@@ -247,7 +247,7 @@ def test_a_second_that_fails_is_followed_at_once(soon, monkeypatch):
             "call_later",
             lambda pause, *rest: begun.append(pause) or true(0.0 if len(begun) == 1 else 60, *rest),
         )
-        return await hedged(calls, soon), begun
+        return await hedge_request(calls, soon), begun
 
     found, begun = asyncio.run(run())
 
@@ -261,7 +261,7 @@ def test_after_its_limit_a_request_is_given_up_with_those_beside_it(soon):
     async def run():
         calls = Calls(*["hangs"] * 20)
         with pytest.raises(TimeoutError):
-            await hedged(calls, soon, 0.05)
+            await hedge_request(calls, soon, 0.05)
         await asyncio.sleep(0)
         return calls.given_up, 20 - len(calls.ends), asyncio.current_task().cancelling()
 
@@ -277,7 +277,7 @@ def test_the_second_is_not_waited_for_for_ever_when_the_first_fails(soon):
     async def run():
         calls = Calls(ValueError("first"), "hangs")
         with pytest.raises(ValueError, match="first"):
-            await hedged(calls, soon)
+            await hedge_request(calls, soon)
         await asyncio.sleep(0)
         return calls.given_up
 
@@ -296,7 +296,7 @@ def test_an_answer_that_is_here_goes_before_the_second(soon):
             calls.append(1)
             return await future
 
-        task = asyncio.ensure_future(hedged(call, soon))
+        task = asyncio.ensure_future(hedge_request(call, soon))
         await asyncio.sleep(0)
         due = loop.time() + 0.01
         while loop.time() < due:  # the timer is due, and this keeps the loop
@@ -313,7 +313,7 @@ def test_a_second_that_is_slow_too_is_followed_by_another(soon):
 
     async def run():
         calls = Calls("hangs", "hangs", "hangs", "answer")
-        found = await hedged(calls, soon)
+        found = await hedge_request(calls, soon)
         await asyncio.sleep(0)
         return found, calls.given_up
 
@@ -326,7 +326,7 @@ def test_who_is_cancelled_gives_up_both(soon, monkeypatch):
 
     async def run():
         calls = Calls("hangs", "hangs")
-        task = asyncio.ensure_future(hedged(calls, Health()))
+        task = asyncio.ensure_future(hedge_request(calls, Health()))
         await calls.came.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -342,7 +342,7 @@ def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_often():
     health = Health()
     first = sum(health.may_hedge() for _ in range(100))
     for _ in range(20):
-        health.took(5.0)
+        health.answered(5.0)
 
     assert first == 8
     assert sum(health.may_hedge() for _ in range(100)) == 2
@@ -357,10 +357,10 @@ def test_a_request_that_hangs_is_sent_once_more_though_all_was_spent(soon, answe
 
     async def run():
         calls = Calls("hangs", "answer")
-        work = asyncio.ensure_future(hedged(calls, soon, limit=0.2))
+        work = asyncio.ensure_future(hedge_request(calls, soon, limit=0.2))
         await asyncio.sleep(0)
         if answers_others:
-            soon.took(0.001)
+            soon.answered(0.001)
         return await work
 
     if answers_others:
@@ -374,10 +374,10 @@ def test_a_second_is_sent_when_slow_answers_would_be_here():
     """Half as long again as slow ones take; no later than four times the usual, where they vary."""
     health = Health()
     for seconds in [0.1] * 20 + [0.2] * 12:
-        health.took(seconds)
+        health.answered(seconds)
     assert health.hedge_after == pytest.approx(0.3)
     for _ in range(8):
-        health.took(9.0)
+        health.answered(9.0)
     assert health.hedge_after == pytest.approx(0.8)
 
 
@@ -385,7 +385,7 @@ def test_one_very_slow_answer_is_no_measure():
     """Of sixteen and more, it is left out."""
     health = Health()
     for seconds in [0.1] * 16 + [9.0]:
-        health.took(seconds)
+        health.answered(seconds)
     assert health.hedge_after == pytest.approx(0.15)
 
 
@@ -401,7 +401,7 @@ def asked_again(errors, health, time):
     time.pauses.clear()
     policy = Retry(deadline=100, first=1, most=8)
     found = Attempts(policy, "reading", repr, lambda: time.now, lambda: 1.0, health=health)
-    assert retried_here(Answers(*errors), found, time.sleep) == "answer"
+    assert retry_sync(Answers(*errors), found, time.sleep) == "answer"
     return list(time.pauses)
 
 
@@ -457,7 +457,7 @@ def test_a_store_that_is_down_is_told_after_one_deadline():
         policy = Retry(deadline=10, first=1, most=4)
         found = Attempts(policy, "reading", repr, lambda: time.now, lambda: 1.0, health=health)
         try:
-            retried_here(answers, found, time.sleep)
+            retry_sync(answers, found, time.sleep)
         except StoreUnavailable as error:
             return answers.calls, time.now - begin, str(error)
         return answers.calls, time.now - begin, ""
@@ -484,7 +484,7 @@ def test_one_object_that_fails_is_no_store_that_is_down():
         health.answered()
 
     with pytest.raises(StoreUnavailable):
-        retried_here(Answers(*[ConnectionResetError()] * 99), first, sleep)
+        retry_sync(Answers(*[ConnectionResetError()] * 99), first, sleep)
     assert not health.is_out
 
 

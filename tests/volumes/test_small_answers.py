@@ -9,7 +9,7 @@ from voxpipe.core import Region
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.storage.read_ahead import AHEAD, ReadAhead
 from voxpipe.storage.retry import MOST_MISSING
-from voxpipe.storage.small_object_cache import ENTRY_BYTES, SMALL_BYTES, SmallAnswers
+from voxpipe.storage.small_object_cache import ENTRY_BYTES, SMALL_BYTES, SmallObjectCache
 from voxpipe.volumes import Volume, close_volumes
 
 zarr = pytest.importorskip("zarr")
@@ -22,7 +22,7 @@ BOTH = Region((0, 0, 0), (2 * EDGE, EDGE, EDGE))
 def test_the_bound_holds_and_what_is_found_is_what_was_kept(given_answers):
     """Whatever is kept, in whatever order."""
     most = 5 * ENTRY_BYTES
-    kept, last = SmallAnswers(most), {}
+    kept, last = SmallObjectCache(most), {}
     for number, size in given_answers:
         last[number] = bytes([number]) * size
         kept.keep("a", {(number,): memoryview(last[number])})
@@ -35,7 +35,7 @@ def test_the_bound_holds_and_what_is_found_is_what_was_kept(given_answers):
 
 def test_the_one_that_nobody_asked_for_goes_first():
     """Not the one that came first."""
-    kept = SmallAnswers(2 * ENTRY_BYTES)
+    kept = SmallObjectCache(2 * ENTRY_BYTES)
     kept.keep("a", {(0,): None, (1,): None})
     kept.found("a", [(0,)])
     kept.keep("a", {(2,): None})
@@ -46,7 +46,7 @@ def test_the_one_that_nobody_asked_for_goes_first():
 def test_a_piece_of_a_large_answer_does_not_keep_it():
     """What is counted is what is held."""
     answer = memoryview(bytes(10 * SMALL_BYTES))
-    kept = SmallAnswers(SMALL_BYTES)
+    kept = SmallObjectCache(SMALL_BYTES)
     kept.keep("a", {(0,): answer[:100], (1,): answer})
 
     (piece,) = kept.found("a", [(0,), (1,)]).values()

@@ -11,7 +11,7 @@ from zarr_files import write_v2
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VolumeError
-from voxpipe.storage.disk_cache import read_kept
+from voxpipe.storage.disk_cache import read_entry
 from voxpipe.volumes import Volume, close_volumes, volume_statistics
 from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.catalog.statistics import slabs
@@ -75,7 +75,7 @@ def test_computed_once_per_process_and_once_per_file(tmp_path, monkeypatch):
     assert volume_statistics(Volume(path)) == first
     assert (IO_COUNTERS - before).reads == 0
     (saved,) = (tmp_path / "cache" / "statistics").iterdir()
-    assert json.loads(read_kept(saved))["count"] == 210
+    assert json.loads(read_entry(saved))["count"] == 210
 
 
 def test_a_file_written_again_is_computed_again(tmp_path):

@@ -14,7 +14,7 @@ from voxpipe.core.errors import CorruptVolume, VolumeError
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.lazy import patch_facts
 from voxpipe.storage.content import content_key_now
-from voxpipe.storage.locks import made_once
+from voxpipe.storage.disk_cache import get_or_make
 from voxpipe.volumes import (
     AxisMap,
     Volume,
@@ -243,7 +243,7 @@ def test_a_level_of_a_store_has_a_name_of_its_own(tmp_path):
     assert len({Volume(opened, level=n).content_key for n in (0, 1)}) == 2
 
 
-def test_a_bucket_is_listed_and_not_read_again(tmp_path, monkeypatch):
+def test_a_bucket_is_listed_and_not_read_again(tmp_path, started_clients, monkeypatch):
     """In the next run, its metadata and one listing are asked for; an ETag that differs counts."""
     write(tmp_path / "bucket" / "a.zarr", voxels())
     with S3Server(tmp_path) as server:
@@ -362,9 +362,6 @@ def test_one_makes_what_others_wait_for(tmp_path):
     file = tmp_path / "kept" / "a"
     made, ready, go_on = [], threading.Event(), threading.Event()
 
-    def load(path):
-        return path.read_text() if path.exists() else None
-
     def make():
         made.append(1)
         ready.set()
@@ -374,9 +371,7 @@ def test_one_makes_what_others_wait_for(tmp_path):
     answers = []
     threads = [
         threading.Thread(
-            target=lambda: answers.append(
-                made_once(file, load, make, lambda path, text: path.write_text(text))
-            )
+            target=lambda: answers.append(get_or_make(file, bytes.decode, make, str.encode))
         )
         for _ in range(3)
     ]
@@ -397,10 +392,7 @@ def test_a_lock_that_a_dead_process_left_is_no_obstacle(tmp_path):
     """The kernel's lock goes with its holder; the file may stay."""
     (tmp_path / "a.lock").write_bytes(b"")
 
-    def save(path, text):
-        path.write_text(text)
-
-    assert made_once(tmp_path / "a", lambda path: None, lambda: "found", save) == "found"
+    assert get_or_make(tmp_path / "a", bytes.decode, lambda: "found", str.encode) == "found"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -408,14 +400,14 @@ def test_whoever_waits_too_long_makes_its_own(tmp_path):
     """Another one may hang; then the numbers are worked out twice, which is right all the same."""
 
     def twice():
-        return made_once(
+        return get_or_make(
             tmp_path / "a",
-            lambda path: None,
+            lambda content: None,
             lambda: "found here",
-            lambda path, text: None,
+            str.encode,
             patience=0.0,
         )
 
-    answers = made_once(tmp_path / "a", lambda path: None, twice, lambda path, text: None)
+    answers = get_or_make(tmp_path / "a", lambda content: None, twice, str.encode)
 
     assert answers == "found here"

@@ -18,12 +18,12 @@ from voxpipe.core import Region
 from voxpipe.core.errors import AccessDenied, CorruptVolume, StoreUnavailable
 from voxpipe.reading_services import reading_service as running
 from voxpipe.storage import obstore_ranges
-from voxpipe.storage.in_flight import InFlight, Later
+from voxpipe.storage.in_flight import InFlight, RequestPriority
 from voxpipe.storage.ranges import ReadRange
-from voxpipe.storage.read_ahead import AHEAD, SharedAnswers
+from voxpipe.storage.read_ahead import AHEAD, SharedRequests
 from voxpipe.storage.small_object_cache import SMALL_BYTES
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunks.ranged_chunks import MOSTLY, mostly_asked
+from voxpipe.volumes.chunks.ranged_chunks import MOSTLY, nearly_whole
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (64, 32, 32)
@@ -221,13 +221,13 @@ def test_the_bound_holds(server, volume, numbers, monkeypatch):
     before = AHEAD.most_bytes
     AHEAD.bound(most)
     held = []
-    arrived = SharedAnswers._arrived
+    arrived = SharedRequests._arrived
 
     def noted(self, *args):
         arrived(self, *args)
         held.append(AHEAD.held_bytes)
 
-    monkeypatch.setattr(SharedAnswers, "_arrived", noted)
+    monkeypatch.setattr(SharedRequests, "_arrived", noted)
     try:
         for _ in range(3):
             made(volume, numbers, [(0, 0, 0), (36, 8, 8)], edge=(16, 24, 24))
@@ -310,7 +310,7 @@ def test_all_of_a_shard_is_at_most_twice_its_requests(spans, longest):
     extents = {key: (first, last) for key, (first, _, _, last) in spans.items()}
     asked = [ReadRange(key, start, stop) for key, (_, start, stop, _) in spans.items()]
 
-    chosen = mostly_asked(asked, extents, longest)
+    chosen = nearly_whole(asked, extents, longest)
 
     for key, start, stop in asked:
         size = extents[key][1] - extents[key][0]
@@ -320,12 +320,12 @@ def test_all_of_a_shard_is_at_most_twice_its_requests(spans, longest):
 
 def test_an_index_that_contradicts_itself_is_not_believed():
     """What lies outside of all that is said to be there is asked for by itself."""
-    assert mostly_asked([ReadRange("a", 50, 150)], {"a": (0, 100)}, 1000) == []
+    assert nearly_whole([ReadRange("a", 50, 150)], {"a": (0, 100)}, 1000) == []
 
 
 def answers(room):
     """Return shared answers of a counted room."""
-    return SharedAnswers(threading.RLock(), lambda: room)
+    return SharedRequests(threading.RLock(), lambda: room)
 
 
 async def brought(data):
@@ -336,7 +336,7 @@ def test_the_oldest_that_nobody_uses_goes_first():
     """What is in use stays, however old; without room nothing is asked for or given up."""
 
     async def run():
-        shared, users = answers(30), [Later() for _ in range(5)]
+        shared, users = answers(30), [RequestPriority() for _ in range(5)]
         for n in range(3):
             key = "a", ReadRange(f"{n}", 0, 10)
             assert await shared.begin(key, 10, lambda _, n=n: brought(bytes(10)), users[n])
@@ -356,7 +356,7 @@ def test_who_has_left_asks_for_nothing():
     """A delivery that was dropped before its request began."""
 
     async def run():
-        shared, later = answers(30), Later()
+        shared, later = answers(30), RequestPriority()
         shared.release(later)
         with pytest.raises(asyncio.CancelledError):
             shared.begin(("a", ReadRange("0")), 10, lambda _: brought(b""), later)
@@ -370,7 +370,7 @@ def test_hurrying_goes_on_to_what_is_waited_for():
 
     async def run():
         room, order = InFlight(most_requests=1), []
-        mine, theirs = Later(), Later()
+        mine, theirs = RequestPriority(), RequestPriority()
         mine.needs.append(theirs)
 
         async def one(name, later):
@@ -381,7 +381,7 @@ def test_hurrying_goes_on_to_what_is_waited_for():
         await room.enter(1)
         tasks = [
             asyncio.ensure_future(one(name, later))
-            for name, later in [("other", Later()), ("theirs", theirs), ("mine", mine)]
+            for name, later in [("other", RequestPriority()), ("theirs", theirs), ("mine", mine)]
         ]
         await asyncio.sleep(0)
         room.hurry(mine)

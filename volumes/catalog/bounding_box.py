@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +20,7 @@ from ...core.errors import VolumeError
 from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key, content_key_now, version_key
-from ...storage.disk_cache import cache_directory, read_kept, write_kept
-from ...storage.locks import made_once
+from ...storage.disk_cache import cache_directory, get_or_make, load_entry
 from ..volume import Volume, at_level, coarser_levels
 from ..voxels import plain
 from .statistics import SLAB_VOXELS, slabs
@@ -100,11 +98,11 @@ def _known_or_computed(volume: Volume, interest: ForegroundRule, level: int) -> 
     if recorded is not None:
         return recorded
     content = volume.content_key
-    return made_once(
+    return get_or_make(
         _file(content, interest, level),
-        _load,
+        _decoded,
         lambda: _computed(volume, interest, level),
-        _save,
+        _encoded,
         unchanged=lambda: content_key_now(volume) == content,
     )
 
@@ -171,15 +169,12 @@ def _known(volume: Volume, interest: ForegroundRule, level: int) -> Region | Non
     """Return what the manifest or another process found out."""
     recorded = _recorded(volume, interest)
     file = _file(volume.content_key, interest, level) if recorded is None else None
-    return recorded if file is None else _load(file)
+    return recorded if file is None else load_entry(file, _decoded)
 
 
-def _load(file: Path) -> Region | None:
-    """Return what another process found, None if there is nothing sound."""
-    with suppress(ValueError, TypeError, KeyError):
-        start, stop = parse_json(read_kept(file) or b"")["box"]
-        return Region(tuple(map(int, start)), tuple(map(int, stop)))
-    return None
+def _decoded(content: bytes) -> Region:
+    start, stop = parse_json(content)["box"]
+    return Region(tuple(map(int, start)), tuple(map(int, stop)))
 
 
 def _recorded(volume: Volume, interest: ForegroundRule) -> Region | None:
@@ -195,8 +190,8 @@ def _recorded(volume: Volume, interest: ForegroundRule) -> Region | None:
     return Region(tuple(low), tuple(high))
 
 
-def _save(file: Path, found: Region) -> None:
-    write_kept(file, json.dumps({"box": [found.start, found.stop]}).encode())
+def _encoded(found: Region) -> bytes:
+    return json.dumps({"box": [found.start, found.stop]}).encode()
 
 
 def _file(content: str, interest: ForegroundRule, level: int) -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import VolumeNotFound
-from ...storage.fsspec_ranges import listed_by, reached
+from ...storage.fsspec_ranges import list_with, reached
 from ...storage.location import (
     absolute_place,
     is_url,
@@ -308,7 +308,7 @@ def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, b
     """Return name below the fixed folder, place, and whether it is a folder, of each match."""
     if is_url(pattern):
         system, path = reached(pattern, options)
-        infos = listed_by(system, "glob", path, pattern, options, detail=True)
+        infos = list_with(system, "glob", path, pattern, options, detail=True)
         root = _fixed_folder(path)
         found = [
             (match[len(root) :].strip("/"), system.unstrip_protocol(match), kind["type"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from ...core.errors import VolumeError
 from ...core.histogram import Distribution, Histogram
 from ...core.lru_cache import LRUCache
 from ...storage.content import content_key_now, version_key
-from ...storage.disk_cache import cache_directory, read_kept, write_kept
-from ...storage.locks import made_once
+from ...storage.disk_cache import cache_directory, get_or_make, load_entry
 from ..volume import Volume
 from .statistics import SLAB_VOXELS, slabs
 
@@ -77,7 +75,7 @@ def has_histogram(volume: Volume, mask: Volume | None = None) -> bool:
     if _REMEMBERED.get((None, *(version_key(v) for v in both))) is not None:
         return True
     file = _file([v.content_key for v in both], None)
-    return file is not None and _load(file) is not None
+    return file is not None and load_entry(file, _decoded) is not None
 
 
 def _file(contents: Sequence[str], channels: tuple[int, ...] | None) -> Path | None:
@@ -91,11 +89,11 @@ def _loaded_or_computed(
 ) -> Histogram:
     both = [v for v in (volume, mask) if v is not None]
     contents = [v.content_key for v in both]
-    return made_once(
+    return get_or_make(
         _file(contents, channels),
-        _load,
+        _decoded,
         lambda: _compute(volume, mask, channels),
-        _save,
+        _encoded,
         unchanged=lambda: [content_key_now(v) for v in both] == contents,
     )
 
@@ -138,18 +136,16 @@ def _stored_type(volume: Volume) -> np.dtype[Any]:
     return np.dtype(volume.read(Region((0, 0, 0), (1, 1, 1))).array.dtype)
 
 
-def _load(file: Path) -> Histogram | None:
-    """Return what another process computed, None if there is nothing sound."""
-    content = read_kept(file)
-    with suppress(ValueError, EOFError):
-        read = np.load(io.BytesIO(content or b""), allow_pickle=False)
-        if read.ndim == 2 and len(read) == 2 and read.size and read.dtype == np.float64:
-            return Histogram(read[0], read[1].astype(np.int64))
+def _decoded(content: bytes) -> Histogram | None:
+    """Return what another process computed, None if it is something else."""
+    read = np.load(io.BytesIO(content), allow_pickle=False)
+    if read.ndim == 2 and len(read) == 2 and read.size and read.dtype == np.float64:
+        return Histogram(read[0], read[1].astype(np.int64))
     return None
 
 
-def _save(file: Path, histogram: Histogram) -> None:
+def _encoded(histogram: Histogram) -> bytes:
     packed = io.BytesIO()
     # Counts are exact in float64.
     np.save(packed, np.stack([histogram.values, histogram.counts.astype(np.float64)]))
-    write_kept(file, packed.getvalue())
+    return packed.getvalue()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ from ...core.histogram import Distribution
 from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key_now, version_key
-from ...storage.disk_cache import cache_directory, read_kept, write_kept
-from ...storage.locks import made_once
+from ...storage.disk_cache import cache_directory, get_or_make, load_entry
 from ..volume import Volume
 
 Box = tuple[int, int, int, int, int, int]
@@ -299,7 +297,7 @@ def has_statistics(volume: Volume) -> bool:
     ):
         return True
     content = volume.content_key
-    return bool(content) and _load(_file(content, volume.kind)) is not None
+    return bool(content) and load_entry(_file(content, volume.kind), _decoded) is not None
 
 
 def _file(content: str, kind: str) -> Path:
@@ -309,11 +307,11 @@ def _file(content: str, kind: str) -> Path:
 
 def _loaded_or_computed(volume: Volume) -> Statistics:
     content = volume.content_key
-    return made_once(
+    return get_or_make(
         _file(content, volume.kind) if content else None,
-        _load,
+        _decoded,
         lambda: _compute(volume),
-        _save,
+        _encoded,
         unchanged=lambda: content_key_now(volume) == content,
     )
 
@@ -398,16 +396,14 @@ def _classes(volume: Volume, distribution: Distribution) -> tuple[tuple[float, i
     return tuple(sorted((_plain(value), count) for value, count in pairs))
 
 
-def _load(file: Path) -> Statistics | None:
-    """Return what another process computed, None if there is nothing sound and complete."""
-    with suppress(ValueError, TypeError, KeyError, AttributeError):
-        found = Statistics.from_json(parse_json(read_kept(file) or b""))
-        return found if found.percentiles else None
-    return None
+def _decoded(content: bytes) -> Statistics | None:
+    """Return what another process computed, None if it is not complete."""
+    found = Statistics.from_json(parse_json(content))
+    return found if found.percentiles else None
 
 
-def _save(file: Path, statistics: Statistics) -> None:
-    write_kept(file, json.dumps(statistics.to_json()).encode())
+def _encoded(statistics: Statistics) -> bytes:
+    return json.dumps(statistics.to_json()).encode()
 
 
 def _number_out(value: float) -> float | str:

@@ -67,7 +67,7 @@ class _Axis(NamedTuple):
         return part // self.per_chunk * self.chunk + part % self.per_chunk * self.block
 
 
-class Cuts:
+class ChunkLayout:
     """The cuts of one array along each stored axis.
 
     Parameters
@@ -81,7 +81,7 @@ class Cuts:
 
     Examples
     --------
-    >>> cuts = Cuts((10,), (6,), (4,))
+    >>> cuts = ChunkLayout((10,), (6,), (4,))
     >>> cuts.counts
     (3,)
     >>> [each.tolist() for each in cuts.bounds(np.array([[0], [1], [2]]))]
@@ -134,12 +134,12 @@ class Cuts:
             stop[:, n] = np.minimum(axis.start(chunks[:, n] + 1), axis.length)
         return start, stop
 
-    def pieces(self, chunks: NDArray[np.int64], region: Region) -> Pieces:
+    def pieces(self, chunks: NDArray[np.int64], region: Region) -> ChunkSlices:
         """Return what tells, of each of some parts (N, axes), what it shares with a region."""
-        return Pieces(self._axes, chunks, region)
+        return ChunkSlices(self._axes, chunks, region)
 
 
-class Pieces:
+class ChunkSlices:
     """What chunks and a region have in common, as a part of either.
 
     A patch touches a hundred chunks, but only five of each axis: slices are made of these.
@@ -147,7 +147,7 @@ class Pieces:
     Examples
     --------
     >>> region = Region((5,), (8,))
-    >>> cuts = Cuts((10,), (4,))
+    >>> cuts = ChunkLayout((10,), (4,))
     >>> cuts.pieces(cuts.touched(region), region)((1,))
     ((slice(0, 3, None),), (slice(1, 4, None),))
     """
@@ -183,7 +183,7 @@ POISON_VARIABLE = "VOXPIPE_POISON"
 """Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
 
 
-class Brought(Protocol):
+class FetchedChunks(Protocol):
     """Chunks of which all that has to be fetched is here."""
 
     @property
@@ -208,7 +208,7 @@ class ChunkSource(Protocol):
     def name(self) -> str:
         """What errors call the store."""
 
-    def bring(self, chunks: Sequence[Index]) -> Brought:
+    def fetch_chunks(self, chunks: Sequence[Index]) -> FetchedChunks:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Closes | None:
@@ -251,13 +251,13 @@ class ChunkedArray:
         source: ChunkSource,
         cache: ChunkCache,
         token: str,
-        cuts: Cuts | None = None,
+        cuts: ChunkLayout | None = None,
     ) -> None:
         self.shape, self.chunks, self.dtype = shape, chunks, dtype
         self.ndim = len(shape)
         self.chunk_bytes = math.prod(chunks) * dtype.itemsize
         self._fill = np.asarray(fill_value).astype(dtype)[()]
-        self._cuts = Cuts(shape, chunks) if cuts is None else cuts
+        self._cuts = ChunkLayout(shape, chunks) if cuts is None else cuts
         self._source, self._cache, self._token = source, cache, token
         self._asked: dict[Any, NDArray[np.int64]] = {}
 
@@ -326,7 +326,7 @@ class ChunkedArray:
             self._read_missing(out, missing, pieces)
         return out
 
-    def _read_missing(self, out: NDArray[Any], missing: list[Index], pieces: Pieces) -> None:
+    def _read_missing(self, out: NDArray[Any], missing: list[Index], pieces: ChunkSlices) -> None:
         # The chunk, and what it was made of.
         if 0 < usable_memory() < 2 * self.chunk_bytes:
             raise VolumeTooLarge(
@@ -334,7 +334,7 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        brought = self._source.bring(missing)
+        brought = self._source.fetch_chunks(missing)
         keeps = self._cache.most_bytes >= self.chunk_bytes
         scratch: NDArray[Any] | None = None
         decoded = 0
@@ -365,7 +365,7 @@ class ChunkedArray:
         whole = part.shape == self.chunks and (strided or part.flags.c_contiguous)
         return part if whole else None
 
-    def _decode(self, brought: Brought, index: Index, out: NDArray[Any]) -> bool:
+    def _decode(self, brought: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
         try:
             return brought.decode(index, out)
         except (MemoryError, VoxpipeError):

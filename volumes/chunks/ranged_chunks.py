@@ -1,7 +1,7 @@
 """Chunks that are ranges of bytes of named objects: fetched in few requests, then decoded.
 
 The format says where a chunk lies (:class:`ChunkMap`) and how its bytes become numbers
-(:class:`ChunkDecoder`); joining neighbours, and bytes that were asked for ahead, are here.
+(:class:`ChunkDecoder`); coalesce_policy neighbours, and bytes that were asked for ahead, are here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from numpy.typing import NDArray
 
 from ...core.errors import CorruptVolume, VoxpipeError
 from ...storage.decompress import most_between
-from ...storage.in_flight import Later
-from ...storage.ranges import Joined, Joining, LocalRanges, RangeStore, ReadRange, Span, joining
-from ...storage.read_ahead import AHEAD, AheadStore, Ticket, lean, works_ahead
+from ...storage.in_flight import RequestPriority
+from ...storage.ranges import (
+    CoalescedRanges,
+    CoalescePolicy,
+    LocalRanges,
+    RangeStore,
+    ReadRange,
+    Span,
+    coalesce_policy,
+)
+from ...storage.read_ahead import AHEAD, AheadStore, Ticket, without_gaps, works_ahead
 from ...storage.retry import DAMAGED, LOOKS
 from ...storage.small_object_cache import SMALL_BYTES
 from ...storage.zip_ranges import ZipRanges
@@ -34,7 +42,7 @@ MOSTLY = 0.5
 """What part of a shard its requests must bring for all of it to be asked for."""
 
 
-def mostly_asked(
+def nearly_whole(
     requests: Sequence[ReadRange], extents: Mapping[str, Span], longest: int
 ) -> list[str]:
     """Return the objects of which all may as well be asked for.
@@ -51,7 +59,7 @@ def mostly_asked(
     Examples
     --------
     >>> asked = [ReadRange("a", 10, 60), ReadRange("b", 10, 20), ReadRange("c", 0, 9)]
-    >>> mostly_asked(asked, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
+    >>> nearly_whole(asked, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
     ['a']
     """
     asked: dict[str, int] = {}
@@ -81,7 +89,7 @@ class _Piece(NamedTuple):
         return self.data[place.start - self.start : (place.stop or 0) - self.start]
 
 
-class Bringing:
+class ChunkFetcher:
     """Brings chunks of one array.
 
     Parameters
@@ -97,13 +105,18 @@ class Bringing:
     """
 
     def __init__(
-        self, store: AheadStore, chunk_map: ChunkMap, token: str, joined: Joining, chunk_bytes: int
+        self,
+        store: AheadStore,
+        chunk_map: ChunkMap,
+        token: str,
+        joined: CoalescePolicy,
+        chunk_bytes: int,
     ) -> None:
         self._store, self._map, self._token = store, chunk_map, token
         self._joined, self._chunk_bytes = joined, chunk_bytes
 
     async def __call__(
-        self, chunks: Sequence[Index], later: Later
+        self, chunks: Sequence[Index], later: RequestPriority
     ) -> dict[Index, memoryview | None]:
         """Return the stored bytes of chunks; None for one that is not stored.
 
@@ -139,7 +152,9 @@ class Bringing:
         AHEAD.small.keep(self._token, alone)
         return {**found, **came}
 
-    async def _indices(self, requests: Sequence[ReadRange], later: Later) -> list[bytes | None]:
+    async def _indices(
+        self, requests: Sequence[ReadRange], later: RequestPriority
+    ) -> list[bytes | None]:
         """Ask for indices, once for all patches that need them; keep shards that come whole."""
         wide = [_widened(request) for request in requests]
         found = await self._shared(wide, later, stays=False)
@@ -155,22 +170,26 @@ class Bringing:
             for request, widened in zip(requests, wide, strict=True)
         ]
 
-    async def _pieces(self, places: Sequence[ReadRange], later: Later) -> list[memoryview | None]:
+    async def _pieces(
+        self, places: Sequence[ReadRange], later: RequestPriority
+    ) -> list[memoryview | None]:
         """Return the bytes at places, neighbours in one request."""
-        plan = Joined(places, *self._joined)
+        plan = CoalescedRanges(places, *self._joined)
         fetched = await self._store.get_ranges_async(
             plan.requests, ahead=later, whole=self._chunk_bytes
         )
-        return lean(plan.split(fetched))
+        return without_gaps(plan.split(fetched))
 
     async def _whole(
-        self, places: Sequence[ReadRange], extents: Mapping[str, Span], later: Later
+        self, places: Sequence[ReadRange], extents: Mapping[str, Span], later: RequestPriority
     ) -> dict[str, _Piece]:
         """Return the shards that are here, or of which all may as well be asked for."""
         small = AHEAD.small.found(_objects(self._token), [(key,) for key in extents])
         here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
-        plan = Joined([place for place in places if place.object not in here], *self._joined)
-        wanted = mostly_asked(plan.requests, extents, self._joined.longest)
+        plan = CoalescedRanges(
+            [place for place in places if place.object not in here], *self._joined
+        )
+        wanted = nearly_whole(plan.requests, extents, self._joined.longest)
         ranges = {key: ReadRange(key, *span) for key, span in extents.items() if key not in here}
         chosen = [
             place
@@ -183,7 +202,7 @@ class Bringing:
         return here
 
     async def _shared(
-        self, requests: Sequence[ReadRange], later: Later, *, stays: bool
+        self, requests: Sequence[ReadRange], later: RequestPriority, *, stays: bool
     ) -> dict[ReadRange, bytes | None]:
         """Return the answers that there is room for, which others may wait for too."""
         begin = partial(AHEAD.shared.begin, later=later, stays=stays)
@@ -202,7 +221,7 @@ class Bringing:
             # What one of them raised holds this call, which shall not hold what others brought.
             begun.clear()
 
-    async def _ask(self, request: ReadRange, later: Later) -> bytes | None:
+    async def _ask(self, request: ReadRange, later: RequestPriority) -> bytes | None:
         (answer,) = await self._store.get_ranges_async([request], ahead=later)
         return answer
 
@@ -293,7 +312,7 @@ class RangedChunks:
         """Root of the store, without credentials."""
         return self._store.name
 
-    def bring(self, chunks: Sequence[Index]) -> Bytes:
+    def fetch_chunks(self, chunks: Sequence[Index]) -> Bytes:
         """Fetch the stored bytes of chunks, neighbours in one request."""
         data = AHEAD.taken(self._token, chunks)
         absent = [index for index in chunks if index not in data]
@@ -321,8 +340,10 @@ class RangedChunks:
         store = self._store
         if not works_ahead(store):
             return None
-        bring = Bringing(store, self._map, self._token, self._joining(), self._chunk_bytes)
-        return AHEAD.begin(self._token, chunks, lambda _: size, store, bring)
+        fetch_chunks = ChunkFetcher(
+            store, self._map, self._token, self._joining(), self._chunk_bytes
+        )
+        return AHEAD.begin(self._token, chunks, lambda _: size, store, fetch_chunks)
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""
@@ -335,7 +356,7 @@ class RangedChunks:
         most = most_between(self._chunk_bytes) if self._chunk_bytes else 0
         if most:
             self._check_sizes(places, most)
-        plan = Joined(places, *self._joining())
+        plan = CoalescedRanges(places, *self._joining())
         return plan.split(stored_bytes(self._store, plan.requests, self._chunk_bytes))
 
     def _check_sizes(self, places: Sequence[ReadRange], most: int) -> None:
@@ -349,10 +370,12 @@ class RangedChunks:
                     do="Copy or write this file again.",
                 )
 
-    def _joining(self) -> Joining:
+    def _joining(self) -> CoalescePolicy:
         """Return which ranges become one request: as the scheme says, or the store."""
         store = self._store
-        return joining(Joining(getattr(store, "gap", 0), getattr(store, "most", 1 << 62)))
+        return coalesce_policy(
+            CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,8 +30,9 @@ from ...core.errors import (
 from ...core.sample import case_of
 from ...storage.content import content_key
 from ...storage.decoded_cache import LOCK_TIMEOUT
-from ...storage.disk_cache import CLOSED, FAILING, FULL
+from ...storage.disk_cache import FAILING, FULL
 from ...storage.location import absolute_place, is_url, public_name
+from ...storage.locks import CLOSED
 from ..backend import content_of
 from ..catalog.file_version import stamp_at
 from ..catalog.find import plain_name

@@ -35,14 +35,13 @@ from ...storage.decoded_cache import (
     CONVERTED,
     LOCK_TIMEOUT,
     LOCKS,
-    converted_held,
-    decoded_held,
+    converted_entries,
+    decoded_entries,
     make_room,
     size_of,
 )
 from ...storage.disk_cache import (
     BUDGET_VARIABLE,
-    CLOSED,
     FAILING,
     SUMS,
     cache_budget,
@@ -53,7 +52,7 @@ from ...storage.disk_cache import (
     seal,
     warn_unused,
 )
-from ...storage.locks import open_lock
+from ...storage.locks import CLOSED, open_lock
 from ...storage.ranges import LocalRanges, ReadRange
 from ..backend import Backend, Channels
 from ..chunks.chunk_cache import CHUNKS
@@ -198,9 +197,9 @@ class ConvertedCache:
 
     def _trim(self, keep: str) -> None:
         """Remove the least recently used entries that nobody reads, until the budget is met."""
-        held = list(converted_held(self.directory, keep))
+        held = list(converted_entries(self.directory, keep))
         if self.decoded is not None:
-            held += decoded_held(self.decoded)
+            held += decoded_entries(self.decoded)
         make_room(held, self.budget)
 
 

@@ -47,7 +47,7 @@ from ...storage.remote import RemoteFile
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunked_array import ChunkedArray, Cuts, Index
+from ..chunks.chunked_array import ChunkedArray, ChunkLayout, Index
 from ..header import IDENTITY, Header
 from ..voxels import Voxels, refuse_unreadable
 from .chunked_backend import ChunkedBackend, OneRemoteFile, plain_layout
@@ -200,7 +200,7 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
             source=self.blocks,
             cache=CHUNKS,
             token=content_key(path, stamp),
-            cuts=Cuts(shape, chunk, block),
+            cuts=ChunkLayout(shape, chunk, block),
         )
         header = Header(
             layout.shape, IDENTITY, dtype, layout.spatial_part(block), "range", stamp=stamp
@@ -247,7 +247,7 @@ class Blocks:
     def _count(self) -> int:
         return math.prod((*self._chunks, *self._per_chunk, self._size))
 
-    def bring(self, chunks: Sequence[Index]) -> Blocks:
+    def fetch_chunks(self, chunks: Sequence[Index]) -> Blocks:
         """Let go of pages if there are too many; the system brings in those that are touched."""
         MAPS.trim()
         return self

@@ -28,10 +28,10 @@ from ...storage.local_io import file_system_at
 from ...storage.ranges import (
     LOCAL_GAP,
     LOCAL_RUN,
-    Joining,
+    CoalescePolicy,
     cannot_open,
     changed_at,
-    joining,
+    coalesce_policy,
     open_regular,
 )
 from ..backend import Backend
@@ -161,7 +161,7 @@ class Place(NamedTuple):
         """
         lengths = [array.shape[axis] for axis in self.order]
         box = [index[axis].indices(array.shape[axis])[:2] for axis in self.order]
-        gap, most = joining(Joining(LOCAL_GAP, LOCAL_RUN))
+        gap, most = coalesce_policy(CoalescePolicy(LOCAL_GAP, LOCAL_RUN))
         blocks = Blocks(lengths, box, array.itemsize, gap=gap, most=most)
         # Whoever reads will find out what is wrong with the file.
         with contextlib.suppress(OSError, VolumeError):

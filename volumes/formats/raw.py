@@ -25,7 +25,7 @@ from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.file_reader import HINTS, FileReader, Hint, rows_of_box
 from ...storage.local_io import IoChoice, choose_io, file_system_of
-from ...storage.ranges import REMOTE_RUN, Joining, Span, coalesce, joining
+from ...storage.ranges import REMOTE_RUN, CoalescePolicy, Span, coalesce, coalesce_policy
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RemoteFile
 from ...storage.retry import read_anew
@@ -383,7 +383,7 @@ class RemoteRaw(FilesBackend):
 
     def _runs(self, region: Region, channels: Channels) -> tuple[list[Span], list[Span]]:
         """Return the rows of a region, and the spans that hold them."""
-        gap, most = joining(Joining(REMOTE_ROWS_GAP, REMOTE_RUN))
+        gap, most = coalesce_policy(CoalescePolicy(REMOTE_ROWS_GAP, REMOTE_RUN))
         rows = self._fields.row_spans(region, channels, most)
         return rows, coalesce(rows, gap, most)
 
