@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from checkout import ROOT
+from checkout import ROOT, modules, packages
 
 KINDS = ["feature", "change", "fix", "removal", "docs"]
 FRAGMENT = re.compile(rf"\+[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md")
@@ -75,6 +75,30 @@ def test_pages_link_to_pages_that_are_there():
     ]
 
     assert [] == lost
+
+
+def test_the_tree_in_contributing_is_that_of_the_repository():
+    """Every folder of the package has a line, and every line a folder."""
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    shown, above = set(), ""
+    for line in page.split("```")[3].splitlines():
+        names = re.findall(r"([\w]+)/", line.split("  ")[1 if line.startswith("  ") else 0])
+        above = above if line.startswith("  ") else "".join(names)
+        shown |= {f"{above}/{name}" if line.startswith("  ") else name for name in names}
+    folders = {name.removeprefix("voxpipe").strip(".").replace(".", "/") for name in packages()}
+
+    assert sorted(folders - {""} - shown) == []
+    assert [name for name in sorted(shown) if not (ROOT / name).is_dir()] == []
+
+
+def test_the_architecture_page_names_what_is_there():
+    """Classes that it speaks of exist."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    named = set(re.findall(r"`([A-Z][a-zA-Z0-9]*)`", page))
+    source = "\n".join(path.read_text("utf-8") for path in modules().values())
+
+    assert len(named) > 15
+    assert sorted(name for name in named if f"class {name}" not in source) == []
 
 
 def test_every_chained_form_and_public_name_is_documented():

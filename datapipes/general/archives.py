@@ -25,10 +25,10 @@ from ..forms import offered
 from .streams import (
     MOST_BYTES,
     bounded,
-    checked_most,
-    damage_told,
     length_or_type_error,
     named_stream,
+    naming_damage,
+    validate_most_bytes,
 )
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
@@ -99,7 +99,7 @@ class CompleteTar(tarfile.TarInfo):
 
 def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
     """Return a tar archive; one that cannot go back is read as it arrives."""
-    with damage_told(name):
+    with naming_damage(name):
         can_go_back = hasattr(stream, "seekable") and stream.seekable()
         how: Any = mode if can_go_back else mode.replace(":", "|")
         # What is open is the stream; the archive itself holds nothing.
@@ -171,7 +171,7 @@ class TarArchiveLoader(DataPipe):
         self.parent = parent
         self.mode = mode
         self.length = length
-        self.most_bytes = None if most_bytes is None else checked_most(most_bytes)
+        self.most_bytes = None if most_bytes is None else validate_most_bytes(most_bytes)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the members, archive by archive, in the order in which they are stored."""
@@ -188,7 +188,7 @@ class TarArchiveLoader(DataPipe):
         given = stream.file_obj
         tar = given if isinstance(given, tarfile.TarFile) else open_tar(name, stream, self.mode)
         while True:
-            with damage_told(name):
+            with naming_damage(name):
                 info = tar.next()
             # What it has seen it would keep: a kilobyte for every member.
             tar.members.clear()  # type: ignore[attr-defined]
@@ -196,7 +196,7 @@ class TarArchiveLoader(DataPipe):
                 return
             if info.isfile():
                 path = member_path(name, info.name)
-                with damage_told(name):
+                with naming_damage(name):
                     file = tar.extractfile(info)
                 most = self.most_bytes
                 if most is None:
@@ -214,11 +214,11 @@ _COPY_BYTES = 1024**2
 
 def open_zip(name: str, stream: Any) -> zipfile.ZipFile:
     """Return a zip archive: its table of contents is read, no member."""
-    with damage_told(name):
+    with naming_damage(name):
         return zipfile.ZipFile(stream)
 
 
-def spooled(stream: Any) -> Any:
+def seekable_copy(stream: Any) -> Any:
     """Return a stream that can go back: the same, or a copy in a file without a name.
 
     The table of contents of a zip archive stands at its end.
@@ -280,7 +280,7 @@ class ZipArchiveLoader(DataPipe):
         super().__init__()
         self.parent = parent
         self.length = length
-        self.most_bytes = None if most_bytes is None else checked_most(most_bytes)
+        self.most_bytes = None if most_bytes is None else validate_most_bytes(most_bytes)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the members, archive by archive, in the order of its table of contents."""
@@ -289,7 +289,7 @@ class ZipArchiveLoader(DataPipe):
             del item
             given = stream.file_obj
             if not isinstance(given, zipfile.ZipFile):
-                stream = spooled(stream)
+                stream = seekable_copy(stream)
             try:
                 archive = given if isinstance(given, zipfile.ZipFile) else open_zip(name, stream)
                 del given
@@ -297,7 +297,7 @@ class ZipArchiveLoader(DataPipe):
                     if info.is_dir():
                         continue
                     path = member_path(name, info.filename)
-                    with damage_told(path):
+                    with naming_damage(path):
                         file = archive.open(info)
                     most = self.most_bytes
                     if most is None:
@@ -386,7 +386,7 @@ class Decompressor(PerItem):
         if isinstance(file_type, str):
             file_type = CompressionType(file_type.lower())
         self.file_type = file_type
-        self.most_bytes = checked_most(most_bytes)
+        self.most_bytes = validate_most_bytes(most_bytes)
 
     def apply(self, item: Any) -> tuple[str, Any]:
         """Return the decoded stream; it closes the compressed one."""
@@ -400,7 +400,7 @@ class Decompressor(PerItem):
         if kind is CompressionType.TAR:
             return StreamWrapper(open_tar(name, stream), stream, name=name)
         if kind is CompressionType.ZIP:
-            held = spooled(stream)
+            held = seekable_copy(stream)
             opened = StreamWrapper(open_zip(name, held), held, name=name)
             held.autoclose()
             return opened
@@ -424,10 +424,6 @@ class Decompressor(PerItem):
             do=f"Give file_type=, one of {kinds}.",
         ).at(self.origin)
 
-    def __len__(self) -> int:
-        """Return the length of the parent."""
-        return length_or_type_error(self, self.parent)
-
 
 @offered("extract")
 class Extractor(Decompressor):
@@ -435,26 +431,43 @@ class Extractor(Decompressor):
 
 
 class CompressedLoader(PerItem):
-    """Yield ``(path without its suffix, stream)`` for each ``(path, compressed stream)``."""
+    """Yield ``(path without its suffix, stream)`` for each ``(path, compressed stream)``.
+
+    Bytes are decoded as they are read.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, binary stream)``.
+    length
+        What ``len()`` says, if the parent does not know.
+    most_bytes
+        What one file may hold, decoded; 16 GiB.
+
+    Raises
+    ------
+    StreamError
+        While reading: the bytes are damaged or cut off, or more than there may be.
+    SampleError
+        The parent yields something else than pairs of a name and an open file.
+    """
 
     traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
     suffix: ClassVar[str]
     """What the path loses."""
+    decoder: ClassVar[Any]
+    """Makes a file of what a compressed one holds."""
 
     def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int = MOST_BYTES) -> None:
         super().__init__(parent)
         self.length = length
-        self.most_bytes = checked_most(most_bytes)
-
-    def decoded(self, stream: Any) -> Any:
-        """Return a file of what a compressed one holds."""
-        raise NotImplementedError
+        self.most_bytes = validate_most_bytes(most_bytes)
 
     def apply(self, item: Any) -> tuple[str, Any]:
         """Return the decoded stream; it closes the compressed one."""
         name, stream = named_stream(self, item)
         path = name.removesuffix(self.suffix)
-        made = bounded(self.decoded(stream), self.most_bytes, path, stream)
+        made = bounded(self.decoder(stream), self.most_bytes, path, stream)
         stream.autoclose()
         return path, made
 
@@ -467,23 +480,7 @@ class CompressedLoader(PerItem):
 class XzFileLoader(CompressedLoader):
     """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
 
-    Bytes are decoded as they are read.
-
-    Parameters
-    ----------
-    parent
-        Yields ``(path, binary stream)``.
-    length
-        What ``len()`` says, if the parent does not know.
-    most_bytes
-        What one file may hold, decoded; 16 GiB.
-
-    Raises
-    ------
-    StreamError
-        While reading: the bytes are damaged or cut off, or more than there may be.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
+    Parameters and errors are those of :class:`CompressedLoader`.
 
     Examples
     --------
@@ -496,33 +493,14 @@ class XzFileLoader(CompressedLoader):
     """
 
     suffix = ".xz"
-
-    def decoded(self, stream: Any) -> Any:
-        """Return a file of what an xz file holds."""
-        return lzma.LZMAFile(stream)
+    decoder = lzma.LZMAFile
 
 
 @offered("load_from_bz2")
 class Bz2FileLoader(CompressedLoader):
     """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``.
 
-    Bytes are decoded as they are read.
-
-    Parameters
-    ----------
-    parent
-        Yields ``(path, binary stream)``.
-    length
-        What ``len()`` says, if the parent does not know.
-    most_bytes
-        What one file may hold, decoded; 16 GiB.
-
-    Raises
-    ------
-    StreamError
-        While reading: the bytes are damaged or cut off, or more than there may be.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
+    Parameters and errors are those of :class:`CompressedLoader`.
 
     Examples
     --------
@@ -535,7 +513,4 @@ class Bz2FileLoader(CompressedLoader):
     """
 
     suffix = ".bz2"
-
-    def decoded(self, stream: Any) -> Any:
-        """Return a file of what a bzip2 file holds."""
-        return bz2.BZ2File(stream)
+    decoder = bz2.BZ2File

@@ -241,7 +241,7 @@ class Branch(DataPipe):
         return iterator_id == self._valid_iterator_id == current
 
 
-def columns_kept(sequence_length: int, columns_to_skip: Sequence[int] | None) -> list[int]:
+def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) -> list[int]:
     """Return the columns that are not skipped.
 
     Raises
@@ -301,7 +301,7 @@ class UnZipper(DataPipe):
         buffer_bytes: int | None = None,
     ) -> list[Branch]:
         """Return the pipes."""
-        columns = columns_kept(sequence_length, columns_to_skip)
+        columns = kept_columns(sequence_length, columns_to_skip)
         trunk = _Columns(source_datapipe, columns, buffer_size, buffer_bytes)
         return [Branch(trunk, number) for number in range(len(columns))]
 

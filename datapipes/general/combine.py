@@ -130,8 +130,35 @@ _DROPPED = (
 )
 
 
+class _KeyZipper(DataPipe):
+    """Yields items of the parent, each joined with another one that has its key."""
+
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        key_fn: Callable[[Any], Hashable],
+        merge_fn: Callable[[Any, Any], Any] | None,
+        keep_key: bool,
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.key_fn = function("key_fn", key_fn)
+        self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
+        self.keep_key = keep_key
+
+    def _joined(self, key: Hashable, item: Any, other: Any) -> Any:
+        merged = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
+        return (key, merged) if self.keep_key else merged
+
+    def __len__(self) -> int:
+        """Return the parent's length."""
+        return length_of(self, self.parent)
+
+
 @offered("zip_with_iter")
-class IterKeyZipper(DataPipe):
+class IterKeyZipper(_KeyZipper):
     """Yield each item together with the item of another pipe that has the same key.
 
     Parameters
@@ -174,8 +201,6 @@ class IterKeyZipper(DataPipe):
     [(('a', 'a.nii'), ('a', 44)), (('b', 'b.nii'), ('b', 61))]
     """
 
-    traits: ClassVar[Traits] = Traits(runs_user_code=True)
-
     def __init__(
         self,
         source_datapipe: Pipe,
@@ -188,20 +213,16 @@ class IterKeyZipper(DataPipe):
         *,
         buffer_bytes: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(source_datapipe, key_fn, merge_fn, keep_key)
         if not isinstance(ref_datapipe, IterDataPipe):
             msg = f"ref_datapipe must be a IterDataPipe, but its type is {type(ref_datapipe)}"
             raise TypeError(msg)
-        self.parent = source_datapipe
         self.reference = ref_datapipe
-        self.key_fn = function("key_fn", key_fn)
         self.ref_key_fn = key_fn if ref_key_fn is None else function("ref_key_fn", ref_key_fn)
-        self.keep_key = keep_key
         self.buffer_size = (
             None if buffer_size is None else validate_int("buffer_size", buffer_size, least=1)
         )
         self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size is None)
-        self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the joined items."""
@@ -219,13 +240,9 @@ class IterKeyZipper(DataPipe):
                     if full and not warned:
                         warned = True
                         warn(f"{_DROPPED} {full}", UserWarning, self.origin)
-                merged = self._merged(item, kept.take(key))
-                yield (key, merged) if self.keep_key else merged
+                yield self._joined(key, item, kept.take(key))
         finally:
             kept.close()
-
-    def _merged(self, item: Any, other: Any) -> Any:
-        return (item, other) if self.merge_fn is None else self.merge_fn(item, other)
 
     def _unmatched(self, item: Any) -> BufferError:
         return BufferError(
@@ -233,10 +250,6 @@ class IterKeyZipper(DataPipe):
             "It has none, or it came earlier and was dropped: give a larger buffer_size= or "
             "buffer_bytes=."
         )
-
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
 
 
 class _Kept:
@@ -302,7 +315,7 @@ class _Kept:
 
 
 @offered("zip_with_map")
-class MapKeyZipper(DataPipe):
+class MapKeyZipper(_KeyZipper):
     """Yield each item together with what a map-style pipe holds under its key.
 
     Parameters
@@ -334,8 +347,6 @@ class MapKeyZipper(DataPipe):
     [('b.nii', 61), ('a.nii', 44)]
     """
 
-    traits: ClassVar[Traits] = Traits(runs_user_code=True)
-
     def __init__(
         self,
         source_iterdatapipe: Pipe,
@@ -344,15 +355,11 @@ class MapKeyZipper(DataPipe):
         merge_fn: Callable[[Any, Any], Any] | None = None,
         keep_key: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(source_iterdatapipe, key_fn, merge_fn, keep_key)
         if not isinstance(map_datapipe, MapDataPipe):
             msg = f"map_datapipe must be a MapDataPipe, but its type is {type(map_datapipe)}"
             raise TypeError(msg)
-        self.parent = source_iterdatapipe
         self.mapping = map_datapipe
-        self.key_fn = function("key_fn", key_fn)
-        self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
-        self.keep_key = keep_key
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the joined items."""
@@ -363,12 +370,7 @@ class MapKeyZipper(DataPipe):
             except (KeyError, IndexError) as error:
                 msg = f"key_fn maps {item!r} to {key!r}, which is not a valid key in the given "
                 raise KeyError(msg + "MapDataPipe.") from error
-            merged = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
-            yield (key, merged) if self.keep_key else merged
-
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
+            yield self._joined(key, item, other)
 
 
 class SampleMultiplexer(Drawing):

@@ -34,7 +34,7 @@ from ...graph import Pipe, Traits, parents_of, walk
 from ...storage.ranges import open_regular
 from ..datapipe import DataPipe
 from ..forms import offered
-from .saver import Hashes, checked_mode, write_whole
+from .saver import ExpectedHashes, checked_mode, write_atomically
 from .streams import janitor, pair_of
 
 # The right to make one file, held by one process at a time.
@@ -69,20 +69,20 @@ class Owner:
         return f"process {self.pid} on {self.place.partition(' ')[0]}"
 
 
-def myself() -> Owner:
+def this_owner() -> Owner:
     """Return who asks."""
     pid = os.getpid()
     return Owner(pid, _started(pid), _place(), threading.get_ident())
 
 
-class Promise:
+class FileLock:
     """A promise that is held; leaving the context gives it up."""
 
     def __init__(self, path: str, file: int) -> None:
         self._path = path
         self._file = file
 
-    def __enter__(self) -> Promise:
+    def __enter__(self) -> FileLock:
         return self
 
     def __exit__(
@@ -97,13 +97,13 @@ class Promise:
         os.close(self._file)
 
 
-def claim(path: str) -> Promise | None:
+def claim(path: str) -> FileLock | None:
     """Return the promise to make the file at ``path``; None if another process holds it.
 
     Examples
     --------
     >>> with claim("volume.nii") as promise:
-    ...     print(claim("volume.nii"), owner_of("volume.nii") == myself())
+    ...     print(claim("volume.nii"), owner_of("volume.nii") == this_owner())
     None True
     """
     import fcntl
@@ -118,7 +118,7 @@ def claim(path: str) -> Promise | None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
-            if _bury(promise):
+            if _remove_orphan(promise):
                 continue
             return None
         except BaseException:
@@ -128,10 +128,10 @@ def claim(path: str) -> Promise | None:
             # Its owner gave it up in between.
             os.close(file)
             continue
-        held = Promise(promise, file)
+        held = FileLock(promise, file)
         try:
             os.ftruncate(file, 0)
-            os.write(file, json.dumps(asdict(myself())).encode())
+            os.write(file, json.dumps(asdict(this_owner())).encode())
         except BaseException:
             # The disk is full, say: held without an owner it would keep everybody waiting.
             held.__exit__(None, None, None)
@@ -146,7 +146,7 @@ def owner_of(path: str) -> Owner | None:
     return None
 
 
-def _bury(promise: str) -> bool:
+def _remove_orphan(promise: str) -> bool:
     """Remove a promise that only a child of its dead owner still holds; say whether it is gone.
 
     One process at a time does so: the next one would remove the new promise in its place.
@@ -212,7 +212,7 @@ LIST = ".files.json"
 class Entries:
     """How to tell what is there."""
 
-    hashes: Hashes | None = None
+    hashes: ExpectedHashes | None = None
     """What single files must be."""
     check: Callable[[str], bool] | None = None
     """The user's own check of a file, by path."""
@@ -229,7 +229,7 @@ class Entries:
             return listed if all(map(os.path.exists, listed)) else None
         if not os.path.exists(path):
             return None
-        if self.hashes is not None and not self.hashes.hold(path):
+        if self.hashes is not None and not self.hashes.match(path):
             return None
         if self.check is not None and not self.check(path):
             return None
@@ -238,7 +238,7 @@ class Entries:
     def note(self, path: str, files: Sequence[str]) -> None:
         """Note which files an item became, unless that is plain to see."""
         if list(files) != [path]:
-            write_whole(f"{path}{LIST}", json.dumps({"files": list(files)}))
+            write_atomically(f"{path}{LIST}", json.dumps({"files": list(files)}))
 
 
 TIMEOUT_SECONDS = 300.0
@@ -304,7 +304,7 @@ class OnDiskCacheHolder(DataPipe):
         super().__init__()
         self.parent = parent
         self.filepath_fn = filepath_fn
-        self.entries = Entries(Hashes(hash_dict or {}, hash_type), extra_check_fn)
+        self.entries = Entries(ExpectedHashes(hash_dict or {}, hash_type), extra_check_fn)
         if hash_dict is None:
             self.entries = Entries(None, extra_check_fn)
         self.token = uuid.uuid4().hex
@@ -417,7 +417,7 @@ class EndOnDiskCacheHolder(DataPipe):
         self.mode = checked_mode(mode)
         self.skip_read = skip_read
         self.timeout = timeout
-        holder = _begun(self)
+        holder = _unended_cache(self)
         # What it ends cannot be ended by another one.
         holder.ended = True
         self.token = holder.token
@@ -481,7 +481,7 @@ class EndOnDiskCacheHolder(DataPipe):
             for found in results:
                 name, data = pair_of(self, found)
                 path = name if self.filepath_fn is None else self.filepath_fn(name)
-                write_whole(os.fspath(path), data, holder.entries.hashes, key)
+                write_atomically(os.fspath(path), data, holder.entries.hashes, key)
                 made.append(str(os.fspath(path)))
                 del data
         except Exception as error:
@@ -506,7 +506,7 @@ class EndOnDiskCacheHolder(DataPipe):
         time.sleep(_POLL_SECONDS)
 
 
-def _begun(end: EndOnDiskCacheHolder) -> OnDiskCacheHolder:
+def _unended_cache(end: EndOnDiskCacheHolder) -> OnDiskCacheHolder:
     """Return the nearest cache upstream that was not ended."""
     nearest: deque[Pipe] = deque([end.parent])
     seen: set[int] = set()

@@ -19,12 +19,19 @@ from ...storage.location import is_url, local_path, public_name, remote_errors
 from ...storage.remote import RangeFile, RemoteFile
 from ..forms import offered
 from .http_reader import http_stream
-from .saver import DiscreetFile, pieces_of, write_whole
-from .streams import Connected, janitor, length_or_type_error, options_of, pair_of, tried
+from .saver import RedactedFile, pieces_of, write_atomically
+from .streams import (
+    StoragePipe,
+    janitor,
+    length_or_type_error,
+    pair_of,
+    redacted_options,
+    with_retries,
+)
 
 
 @offered("list_files_by_fsspec")
-class FSSpecFileLister(Connected):
+class FSSpecFileLister(StoragePipe):
     """Yield the path or URL of everything directly in a folder, sorted.
 
     Parameters
@@ -70,7 +77,7 @@ class FSSpecFileLister(Connected):
         if not is_pipe(root):
             self.parent = IterableWrapper([root] if isinstance(root, str) else list(root))
         self.masks = masks
-        self.storage_options: Redacted = options_of(options)
+        self.storage_options: Redacted = redacted_options(options)
 
     def __iter__(self) -> Iterator[str]:
         """Yield what each folder holds."""
@@ -86,7 +93,7 @@ class FSSpecFileLister(Connected):
             system.invalidate_cache()
             return None if system.isfile(path) else list(system.ls(path, detail=False))
 
-        found = tried(root, options, "listing", asked)
+        found = with_retries(root, options, "listing", asked)
         if found is None:
             yield root
             return
@@ -114,7 +121,7 @@ _TEXT = frozenset({"encoding", "errors", "newline"})
 
 
 @offered("open_files_by_fsspec")
-class FSSpecFileOpener(Connected):
+class FSSpecFileOpener(StoragePipe):
     """Yield ``(path, stream)`` for each path or URL.
 
     A stream from a bucket or a server asks for ranges as it is read, tries again what fails for
@@ -167,7 +174,7 @@ class FSSpecFileOpener(Connected):
         self.parent = parent
         self.mode = mode
         self.kwargs_for_open = Redacted(kwargs_for_open or {})
-        self.storage_options: Redacted = options_of(options)
+        self.storage_options: Redacted = redacted_options(options)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the streams; each is closed with its last reference."""
@@ -195,8 +202,8 @@ class FSSpecFileOpener(Connected):
     def _by_file_system(self, url: str) -> Any:
         system, path = reached(url, self.storage_options)
         options, rest = self.storage_options, self.kwargs_for_open
-        file = tried(url, options, "opening", lambda: system.open(path, self.mode, **rest))
-        return DiscreetFile(file, url, options) if is_url(url) else file
+        file = with_retries(url, options, "opening", lambda: system.open(path, self.mode, **rest))
+        return RedactedFile(file, url, options) if is_url(url) else file
 
     def __len__(self) -> int:
         """Return the length of the parent."""
@@ -204,7 +211,7 @@ class FSSpecFileOpener(Connected):
 
 
 @offered("save_by_fsspec")
-class FSSpecSaver(Connected):
+class FSSpecSaver(StoragePipe):
     """Write the data of each ``(name, data)`` to a path or URL, and yield that.
 
     Whole objects are put in one go, so a failed attempt is simply made again. Local files appear
@@ -255,7 +262,7 @@ class FSSpecSaver(Connected):
         self.mode = mode
         self.filepath_fn = filepath_fn
         self.kwargs_for_open = Redacted(kwargs_for_open or {})
-        self.storage_options: Redacted = options_of(options)
+        self.storage_options: Redacted = redacted_options(options)
 
     @property
     def traits(self) -> Traits:
@@ -279,12 +286,14 @@ class FSSpecSaver(Connected):
     def _write(self, url: str, data: Any) -> None:
         is_whole = self.mode.strip("bt") == "w" and not self.kwargs_for_open
         if is_whole and not is_url(url):
-            write_whole(local_path(url), data)
+            write_atomically(local_path(url), data)
             return
         system, path = reached(url, self.storage_options)
         content = b"".join(pieces_of(data))
         if is_whole:
-            tried(url, self.storage_options, "writing", lambda: system.pipe_file(path, content))
+            with_retries(
+                url, self.storage_options, "writing", lambda: system.pipe_file(path, content)
+            )
             return
         binary = f"{self.mode.replace('t', '').replace('b', '')}b"
         remote = is_url(url)

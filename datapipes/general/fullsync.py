@@ -21,7 +21,7 @@ TIMEOUT = 1800.0
 """Seconds that a rank may take for an item, unless told otherwise: half an hour."""
 
 
-class Said(IntEnum):
+class Announcement(IntEnum):
     """What a rank tells the others before each item."""
 
     ITEM = 1
@@ -62,8 +62,8 @@ class FullSync(RunningAhead):
     """
 
     traits: ClassVar[Traits] = Traits(main_process=True)
-    running = ("_ahead", "_circle")
-    _circle: RankBarrier | None
+    running = ("_ahead", "_barrier")
+    _barrier: RankBarrier | None
 
     def __init__(self, datapipe: Pipe, timeout: float = TIMEOUT) -> None:
         super().__init__()
@@ -77,9 +77,9 @@ class FullSync(RunningAhead):
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin without a thread and a circle of ranks."""
+        """Begin without a thread and a barrier of ranks."""
         self._ahead = None
-        self._circle = None
+        self._barrier = None
 
     def is_replicable(self) -> bool:
         """Return False: a worker is no rank."""
@@ -93,18 +93,18 @@ class FullSync(RunningAhead):
         if dist.get_world_size() == 1:
             yield from self.parent
             return
-        circle = self._joined()
+        barrier = self._joined()
         # One item, of any size: a rank that waits for another has the next one ready.
         ahead = BackgroundIterator(self.parent, most=1, most_bytes=BUFFER_BYTES, name=self.chained)
         self._ahead = ahead
         try:
             while True:
                 item, said = self._next_of(ahead)
-                if Said.END in circle.tell(said):
+                if Announcement.END in barrier.tell(said):
                     return
                 yield item
         except BaseException as error:  # the loop's as well, if it goes elsewhere
-            circle.part(error)
+            barrier.part(error)
             raise
         finally:
             ahead.stop()
@@ -112,19 +112,19 @@ class FullSync(RunningAhead):
                 self._ahead = None
 
     def _joined(self) -> RankBarrier:
-        """Return the circle of all ranks: they make it together, and another if one has left."""
-        if self._circle is None or not self._circle.is_open:
+        """Return the barrier of all ranks: they make it together, and another if one has left."""
+        if self._barrier is None or not self._barrier.is_open:
             # A rank that is late says so after ``timeout``: the others have to be still there.
             do = "Look at what that rank did last, or give fullsync() a longer timeout=."
-            self._circle = RankBarrier(2 * self.timeout, do=do)
-        return self._circle
+            self._barrier = RankBarrier(2 * self.timeout, do=do)
+        return self._barrier
 
-    def _next_of(self, ahead: BackgroundIterator) -> tuple[Any, Said]:
+    def _next_of(self, ahead: BackgroundIterator) -> tuple[Any, Announcement]:
         """Return the next item, and what to tell the others."""
         try:
-            return ahead.take(self.timeout), Said.ITEM
+            return ahead.take(self.timeout), Announcement.ITEM
         except Exhausted:
-            return None, Said.END
+            return None, Announcement.END
         except PrefetchTimeoutError:
             ahead.abandon()
             raise
@@ -136,9 +136,9 @@ class FullSync(RunningAhead):
     def shutdown(self) -> None:
         """End the thread and leave the other ranks; any number of times."""
         super().shutdown()
-        circle, self._circle = self._circle, None
-        if circle is not None:
-            circle.close()
+        barrier, self._barrier = self._barrier, None
+        if barrier is not None:
+            barrier.close()
 
 
 @offered("sharding_round_robin_dispatch")

@@ -158,7 +158,7 @@ class Rows2Columnar(PerItem):
         return columns
 
 
-def itself(item: Any, *others: Any) -> Any:
+def identity(item: Any, *others: Any) -> Any:
     """Return what it is given."""
     return (item, *others) if others else item
 
@@ -194,7 +194,7 @@ class FlatMapper(DataPipe):
     ) -> None:
         super().__init__()
         self.parent = datapipe
-        self.fn = itself if fn is None else fn
+        self.fn = identity if fn is None else fn
         self.columns = Columns.checked(self.fn, input_col, None)
 
     def __iter__(self) -> Iterator[Any]:
@@ -204,7 +204,7 @@ class FlatMapper(DataPipe):
 
     def __len__(self) -> int:
         """Raise TypeError: the function decides how many items there are."""
-        msg = "FlatMapper's length relies on the output of its function."
+        msg = f"{type(self).__name__}'s length relies on the output of its function."
         raise TypeError(msg)
 
 
@@ -212,18 +212,13 @@ _ENDED = object()
 
 
 @offered("shuffled_flatmap")
-class ShuffledFlatMapper(Shuffling):
+class ShuffledFlatMapper(FlatMapper, Shuffling):
     """Apply a function to each item, and yield what it returns, drawn from several at a time.
 
     Parameters
     ----------
-    datapipe
-        The parent.
-    fn
-        Returns any number of items; without it the items of the parent are unpacked.
-    input_col
-        Index or key of what ``fn`` gets, or a list of them for several arguments; None for the
-        item.
+    datapipe, fn, input_col
+        As of :class:`FlatMapper`.
     buffer_size
         How many results are under way at once. Each is read one item at a time, so what a
         generator yields is not held.
@@ -245,8 +240,6 @@ class ShuffledFlatMapper(Shuffling):
     [1, 2, 3, 4]
     """
 
-    traits: ClassVar[Traits] = Traits(runs_user_code=True)
-
     def __init__(
         self,
         datapipe: Pipe,
@@ -254,10 +247,7 @@ class ShuffledFlatMapper(Shuffling):
         input_col: Any = None,
         buffer_size: int = 100,
     ) -> None:
-        super().__init__()
-        self.parent = datapipe
-        self.fn = itself if fn is None else fn
-        self.columns = Columns.checked(self.fn, input_col, None)
+        super().__init__(datapipe, fn, input_col)
         self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
 
     def __iter__(self) -> Iterator[Any]:
@@ -288,9 +278,8 @@ class ShuffledFlatMapper(Shuffling):
 
         Goes through the parent, as only its items know how many they hold.
         """
-        if self.fn is not itself or self.columns.source is not None:
-            msg = "ShuffledFlatMapper's length relies on the output of its function."
-            raise TypeError(msg)
+        if self.fn is not identity or self.columns.source is not None:
+            return super().__len__()
         length_of(self, self.parent)
         return sum(map(len, self.parent))
 

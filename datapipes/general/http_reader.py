@@ -23,7 +23,7 @@ from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retry_sync
 from ..forms import offered
 from .not_offered import NO_DRIVE, USE_A_BUCKET
-from .streams import Connected, length_or_type_error, options_of
+from .streams import StoragePipe, length_or_type_error, redacted_options
 
 _SAME = frozenset({"headers", "params", "cookies", "allow_redirects", "max_redirects", "ssl"})
 _TRANSLATED = frozenset({"auth", "verify", "proxies", "proxy", "client_kwargs"})
@@ -322,59 +322,8 @@ class HttpStream(io.RawIOBase):
 _DRIVE = re.compile(r"^https?://(drive|docs)[.]google[.]com(/|$)")
 
 
-class _Reader(Connected):
-    plain_arguments = frozenset({"timeout", "skip_on_error"})
-
-    def __init__(
-        self,
-        parent: Pipe,
-        timeout: float | None = None,
-        skip_on_error: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        if timeout is not None and not timeout > 0:
-            msg = f"timeout is a positive number of seconds, got {timeout!r}"
-            raise ValueError(msg)
-        self.parent = parent
-        self.timeout = timeout
-        self.skip_on_error = skip_on_error
-        self.storage_options: Redacted = options_of(options)
-
-    @property
-    def traits(self) -> Traits:
-        """Opens files; yields one for each URL unless some are left out."""
-        return Traits(per_item=not self.skip_on_error, voxels=True)
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the streams; each is closed with its last reference."""
-        for url in self.parent:
-            try:
-                stream = self._opened(url)
-            except Exception as error:
-                if self.skip_on_error:
-                    told = Secrets(self.storage_options, url).describe(error)
-                    what, *more = told.splitlines()
-                    text = f"{what}: {public_name(url)} is left out, skipping to the next"
-                    warn("\n".join([text, *more]), UserWarning, self.origin)
-                    continue
-                raise add_location(error, self.origin)  # noqa: B904  the very same error
-            yield url, StreamWrapper(stream, name=public_name(url))
-            del stream
-
-    def _opened(self, url: str) -> Any:
-        if not url.startswith(("http://", "https://")):
-            msg = f"a URL of http or https expected, got {public_name(url)!r}"
-            raise ValueError(msg)
-        return http_stream(url, self.storage_options, self.timeout)
-
-    def __len__(self) -> int:
-        """Return the length of the parent: the most, where URLs may be left out."""
-        return length_or_type_error(self, self.parent)
-
-
 @offered("read_from_http")
-class HttpReader(_Reader):
+class HttpReader(StoragePipe):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server.
 
     The file arrives as it is read. Where the connection breaks, the rest is asked for again from
@@ -413,25 +362,66 @@ class HttpReader(_Reader):
     read_from_http(timeout=60, storage_options={…})
     """
 
+    plain_arguments = frozenset({"timeout", "skip_on_error"})
+
+    def __init__(
+        self,
+        parent: Pipe,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if timeout is not None and not timeout > 0:
+            msg = f"timeout is a positive number of seconds, got {timeout!r}"
+            raise ValueError(msg)
+        self.parent = parent
+        self.timeout = timeout
+        self.skip_on_error = skip_on_error
+        self.storage_options: Redacted = redacted_options(options)
+
+    @property
+    def traits(self) -> Traits:
+        """Opens files; yields one for each URL unless some are left out."""
+        return Traits(per_item=not self.skip_on_error, voxels=True)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the streams; each is closed with its last reference."""
+        for url in self.parent:
+            try:
+                stream = self._opened(url)
+            except Exception as error:
+                if self.skip_on_error:
+                    told = Secrets(self.storage_options, url).describe(error)
+                    what, *more = told.splitlines()
+                    text = f"{what}: {public_name(url)} is left out, skipping to the next"
+                    warn("\n".join([text, *more]), UserWarning, self.origin)
+                    continue
+                raise add_location(error, self.origin)  # noqa: B904  the very same error
+            yield url, StreamWrapper(stream, name=public_name(url))
+            del stream
+
+    def _opened(self, url: str) -> Any:
+        if not url.startswith(("http://", "https://")):
+            msg = f"a URL of http or https expected, got {public_name(url)!r}"
+            raise ValueError(msg)
+        return http_stream(url, self.storage_options, self.timeout)
+
+    def __len__(self) -> int:
+        """Return the length of the parent: the most, where URLs may be left out."""
+        return length_or_type_error(self, self.parent)
+
 
 @offered("read_from_remote")
-class OnlineReader(_Reader):
+class OnlineReader(HttpReader):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server, as ``read_from_http``.
 
     Links of Google Drive, which torchdata read here too, are refused.
 
     Parameters
     ----------
-    parent
-        Yields URLs of http or https.
-    timeout
-        Seconds after which a server that does not answer, or keeps failing, is given up: at the
-        beginning, and each time that more is read. By default 20 for one attempt, and 30 for
-        all; see ``$VOXPIPE_REMOTE_DEADLINE``.
-    skip_on_error
-        Whether a URL that cannot be opened is left out, with a warning.
-    storage_options, **options
-        As of ``read_from_http``.
+    parent, timeout, skip_on_error, storage_options, **options
+        As of :class:`HttpReader`.
 
     Raises
     ------

@@ -21,7 +21,7 @@ from ...graph import Traits, is_pipe
 from ..datapipe import length_of, pipes_only, source_of
 from ..forms import offered
 from ..tensors import bytes_of
-from .branches import columns_kept
+from .branches import kept_columns
 from .functions import function
 from .in_memory_cache import limit_of
 
@@ -274,7 +274,7 @@ class UnZipper(MapPipe):
         columns_to_skip: Sequence[int] | None = None,
     ) -> Any:
         """Return the pipes."""
-        kept = columns_kept(sequence_length, columns_to_skip)
+        kept = kept_columns(sequence_length, columns_to_skip)
         return [Column(source_datapipe, column) for column in kept]
 
 

@@ -19,7 +19,7 @@ from ...storage.location import remote_errors
 from ...storage.ranges import open_regular
 from ..datapipe import PerItem
 from ..forms import offered
-from .streams import janitor, length_or_type_error, pair_of
+from .streams import janitor, pair_of
 
 KINDS = ("sha256", "md5")
 """Kinds of hashes that files are checked with."""
@@ -29,7 +29,7 @@ _PIECE_BYTES = 1024**2
 
 
 @dataclass(frozen=True)
-class Hashes:
+class ExpectedHashes:
     """What files must be."""
 
     by_name: Mapping[str, str]
@@ -42,7 +42,7 @@ class Hashes:
             msg = f"Invalid hash_type requested, should be one of {KINDS}, got {self.kind!r}"
             raise ValueError(msg)
 
-    def begun(self) -> Any:
+    def new_digest(self) -> Any:
         """Return what takes the bytes."""
         return hashlib.new(self.kind, usedforsecurity=False)
 
@@ -59,11 +59,11 @@ class Hashes:
                 do="It may have been cut short, or changed at its source: fetch it again.",
             )
 
-    def hold(self, path: str) -> bool:
+    def match(self, path: str) -> bool:
         """Whether the file at ``path`` is what it must be; False if nobody knows."""
         if path not in self.by_name:
             return False
-        digest = self.begun()
+        digest = self.new_digest()
         with open(path, "rb", opener=open_regular) as file:
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
@@ -98,7 +98,9 @@ def pieces_of(data: Any) -> Iterator[bytes]:
         raise SampleError(msg, do="Turn it into bytes first: .map(f, input_col=1)")
 
 
-def write_whole(path: str, data: Any, hashes: Hashes | None = None, key: str = "") -> None:
+def write_atomically(
+    path: str, data: Any, hashes: ExpectedHashes | None = None, key: str = ""
+) -> None:
     """Write ``data`` to ``path``; its folder is made.
 
     It is on the disk before it gets its name: a machine that loses its power leaves all of it or
@@ -125,7 +127,7 @@ def write_whole(path: str, data: Any, hashes: Hashes | None = None, key: str = "
     if folder:
         os.makedirs(folder, exist_ok=True)
     partial = f"{path}.{key or uuid.uuid4().hex}{PARTIAL}"
-    digest = None if hashes is None else hashes.begun()
+    digest = None if hashes is None else hashes.new_digest()
     try:
         with open(partial, "wb") as file:
             for piece in pieces_of(data):
@@ -209,17 +211,13 @@ class Saver(PerItem):
         name, data = pair_of(self, item)
         path = name if self.filepath_fn is None else self.filepath_fn(name)
         try:
-            write_whole(os.fspath(path), data)
+            write_atomically(os.fspath(path), data)
         except Exception as error:
             raise add_location(error, self.origin)  # noqa: B904  the very same error
         return path
 
-    def __len__(self) -> int:
-        """Return the length of the parent."""
-        return length_or_type_error(self, self.parent)
 
-
-class DiscreetFile:
+class RedactedFile:
     """Does what the file does; what fails in it arrives as an error without secrets.
 
     Parameters
@@ -253,7 +251,7 @@ class DiscreetFile:
             raise StopIteration
         return item
 
-    def __enter__(self) -> DiscreetFile:
+    def __enter__(self) -> RedactedFile:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -325,7 +323,7 @@ class HashChecker(PerItem):
         rewind: bool = True,
     ) -> None:
         super().__init__(parent)
-        self.hashes = Hashes(hash_dict, hash_type)
+        self.hashes = ExpectedHashes(hash_dict, hash_type)
         self.rewind = rewind
 
     def apply(self, item: Any) -> Any:
@@ -344,7 +342,7 @@ class HashChecker(PerItem):
             msg = f"{name} arrives as a stream that cannot go back"
             do = "Write it to disk first (on_disk_cache takes hash_dict), or give rewind=False."
             raise SampleError(msg, do=do).at(self.origin)
-        digest = self.hashes.begun()
+        digest = self.hashes.new_digest()
         for piece in pieces_of(data):
             digest.update(piece)
         try:
@@ -353,7 +351,3 @@ class HashChecker(PerItem):
             raise error.at(self.origin)  # noqa: B904  the very same error
         if is_stream and self.rewind:
             data.seek(0)
-
-    def __len__(self) -> int:
-        """Return the length of the parent."""
-        return length_or_type_error(self, self.parent)

@@ -106,7 +106,7 @@ _CANNOT_GO_BACK = "seeking backwards is not allowed"
 
 
 @contextmanager
-def damage_told(name: str) -> Iterator[None]:
+def naming_damage(name: str) -> Iterator[None]:
     """Turn what a decoder says of damaged bytes into a ``StreamError`` that names the file."""
     try:
         yield
@@ -161,7 +161,7 @@ class BoundedStream(io.BufferedIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to where the next read begins."""
-        with damage_told(self.name):
+        with naming_damage(self.name):
             self._at = int(self._file.seek(offset, whence))
         return self._at
 
@@ -192,7 +192,7 @@ class BoundedStream(io.BufferedIOBase):
         return self._taken(self._file.readline, wanted)
 
     def _taken(self, take: Callable[[int], bytes], wanted: int) -> bytes:
-        with damage_told(self.name):
+        with naming_damage(self.name):
             # One byte more tells that there are more.
             found = take(min(wanted, max(0, self._most - self._at + 1)))
         self._at += len(found)
@@ -217,7 +217,7 @@ def bounded(
     return StreamWrapper(BoundedStream(file, most, name, size), parent, name=name)
 
 
-def checked_most(most: int) -> int:
+def validate_most_bytes(most: int) -> int:
     """Return ``most`` if it is a number of bytes."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 0:
         msg = f"most_bytes is a number of bytes, got {most!r}"
@@ -228,7 +228,7 @@ def checked_most(most: int) -> int:
 T = TypeVar("T")
 
 
-class Connected(DataPipe):
+class StoragePipe(DataPipe):
     """A pipe with options that may hold credentials: they are shown nowhere, nor told apart.
 
     torchdata gives them as plain keywords; ``storage_options=`` takes them, too.
@@ -237,7 +237,7 @@ class Connected(DataPipe):
     plain_arguments: ClassVar[frozenset[str]] = frozenset()
     """Keywords that hold no credentials."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Connected:
+    def __new__(cls, *args: Any, **kwargs: Any) -> StoragePipe:
         """Remember where the pipe was written, without its options and without queries of URLs."""
         shown = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
         if len(shown) < len(kwargs):
@@ -245,17 +245,17 @@ class Connected(DataPipe):
         made = super().__new__(
             cls, *map(public_value, args), **{k: public_value(v) for k, v in shown.items()}
         )
-        assert isinstance(made, Connected)
+        assert isinstance(made, StoragePipe)
         return made
 
 
-def options_of(given: Mapping[str, Any]) -> Redacted:
+def redacted_options(given: Mapping[str, Any]) -> Redacted:
     """Return connection options, those in ``storage_options`` and those beside it."""
     beside = {key: value for key, value in given.items() if key != "storage_options"}
     return Redacted({**(given.get("storage_options") or {}), **beside})
 
 
-def tried(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:
+def with_retries(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:
     """Return what ``call`` returns; what fails for a moment is tried again, until the deadline.
 
     Raises

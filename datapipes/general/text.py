@@ -12,7 +12,7 @@ from ...core.errors import StreamError, add_location
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, PerItem
 from ..forms import offered
-from .streams import janitor, length_or_type_error, named_stream, pair_of
+from .streams import janitor, named_stream, pair_of
 
 
 class TextPipe(DataPipe):
@@ -199,14 +199,8 @@ class CSVDictParser(_Rows):
 
     Parameters
     ----------
-    parent
-        Yields ``(path, stream)``, of bytes or of text.
-    skip_lines
-        Lines left out at the beginning of each file, before the names.
-    decode, encoding, errors
-        Whether and how bytes become text; what cannot be decoded is left out by default.
-    return_path
-        Whether each row comes with the path of its file.
+    parent, skip_lines, decode, encoding, errors, return_path
+        As of :class:`CSVParser`; the lines that are left out come before the names.
     **fmtparams
         Of ``csv.DictReader``: ``fieldnames``, ``delimiter``, ...
 
@@ -278,10 +272,6 @@ class JsonParser(PerItem):
         except (ValueError, RecursionError) as error:
             raise add_location(error, self.origin, name)  # noqa: B904  the very same error
 
-    def __len__(self) -> int:
-        """Return the length of the parent."""
-        return length_or_type_error(self, self.parent)
-
 
 @offered("readlines")
 class LineReader(TextPipe):
@@ -346,12 +336,12 @@ class LineReader(TextPipe):
         return (x.strip("\r\n") if isinstance(x, str) else x.strip(b"\r\n") for x in lines)
 
 
-def joined(lines: Sequence[str]) -> str:
+def join_lines(lines: Sequence[str]) -> str:
     r"""Return lines as one text, with ends of lines in between.
 
     Examples
     --------
-    >>> joined(["one", "two"])
+    >>> join_lines(["one", "two"])
     'one\ntwo'
     """
     return "\n".join(lines)
@@ -384,9 +374,9 @@ class ParagraphAggregator(DataPipe):
     @property
     def traits(self) -> Traits:
         """Runs a function, if it was given one."""
-        return Traits(runs_user_code=self.joiner is not joined)
+        return Traits(runs_user_code=self.joiner is not join_lines)
 
-    def __init__(self, parent: Pipe, joiner: Callable[[list[Any]], Any] = joined) -> None:
+    def __init__(self, parent: Pipe, joiner: Callable[[list[Any]], Any] = join_lines) -> None:
         super().__init__()
         self.parent = parent
         self.joiner = joiner

@@ -25,7 +25,7 @@ from voxpipe.core.errors import (
     UnendedCache,
     VoxpipeError,
 )
-from voxpipe.datapipes.general.disk_cache import claim, myself, owner_of
+from voxpipe.datapipes.general.disk_cache import claim, owner_of, this_owner
 
 FORK = multiprocessing.get_context("fork")
 MD5 = {"a": "0cc175b9c0f1b6a831c399e269772661"}
@@ -420,7 +420,7 @@ def test_what_a_killed_process_had_written_is_written_over(tmp_path):
 
 def test_a_process_that_has_another_start_is_another_one(tmp_path):
     """Numbers of processes are given out again; those of other machines say nothing."""
-    me = myself()
+    me = this_owner()
 
     assert not me.is_dead()
     assert type(me)(**{**vars(me), "started": me.started + 1}).is_dead()

@@ -169,5 +169,5 @@ def test_copies_begin_without_a_group():
 
     twin = pickle.loads(pickle.dumps(IterableWrapper([1]).fullsync(7)))
 
-    assert (twin.timeout, twin._circle, twin._ahead) == (7, None, None)
+    assert (twin.timeout, twin._barrier, twin._ahead) == (7, None, None)
     assert torch.distributed.is_available()
