@@ -279,7 +279,7 @@ def test_a_driver_that_is_not_there_covers_nothing(monkeypatch):
 
 def test_no_module_of_the_slots_imports_torch():
     """A worker that has no torch can write slots."""
-    for name in ("slots", "arrivals", "budget", "pinning", "mapping"):
+    for name in ("slot_writer", "slot_reader", "shared_memory", "messages"):
         module = importlib.import_module(f"voxpipe.reading_services.transport.{name}")
         tree = ast.parse(inspect.getsource(module))
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
