@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,9 +15,8 @@ from .fsspec_ranges import SerialFsspecRanges, open_fsspec
 from .in_flight import RequestPriority
 from .location import public_name, remote_errors
 from .obstore_ranges import ObstoreRanges, is_usable, settings_of
-from .ranges import ReadRange, Span, coalesce
+from .ranges import ReadRange, Span
 from .read_ahead import AHEAD, Index, Ticket, works_ahead
-from .remote_objects import GAP_BYTES, MOST_BYTES
 from .remote_ranges import RemoteRanges
 from .retry import Retry
 
@@ -297,42 +295,20 @@ _MOST_PAGES = 64
 
 
 class RangeFile(Seekable):
-    """A file for one thread at a time: small reads go by pages, large ones as announced."""
+    """A file for one thread at a time: small reads go by pages, large ones as they are."""
 
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file.size)
         self._file = file
         self._pages: OrderedDict[int, bytes] = OrderedDict()
-        self._held: list[tuple[int, Piece]] = []
 
     def piece(self, start: int, stop: int) -> Piece:
         """Return bytes, from memory where they are there."""
-        at = bisect_right(self._held, start, key=lambda piece: piece[0]) - 1
-        if at >= 0:
-            first, piece = self._held[at]
-            if stop <= first + len(piece):
-                return memoryview(piece)[start - first : stop - first]
         if stop - start > _PAGE_BYTES:
             return self._fetch([(start, stop)])[0]
         number, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES
         pages = b"".join(map(self._page, range(number, last + 1)))
         return pages[start - number * _PAGE_BYTES : stop - number * _PAGE_BYTES]
-
-    @contextmanager
-    def announced(self, spans: Sequence[Span]) -> Iterator[int]:
-        """Bring in what is going to be read, neighbours in one request, and keep it meanwhile.
-
-        Returns
-        -------
-        A context whose value is how many bytes came in.
-        """
-        runs = coalesce(spans, GAP_BYTES, MOST_BYTES)
-        answers = self._fetch(runs) if runs else []
-        self._held = [(run[0], answer) for run, answer in zip(runs, answers, strict=True)]
-        try:
-            yield sum(map(len, answers))
-        finally:
-            self._held = []
 
     def _page(self, number: int) -> bytes:
         found = self._pages.get(number)
