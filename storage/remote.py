@@ -196,56 +196,6 @@ class RemoteFile:
             yield stream
 
 
-class _Stream(io.RawIOBase):
-    """A remote file read in order from wherever it stands, a few pieces at a time."""
-
-    def __init__(self, file: RemoteFile) -> None:
-        self._file = file
-        self._at = 0
-        self._pieces: list[memoryview] = []
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at - sum(map(len, self._pieces))
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self._file.size}[whence]
-        self._pieces.clear()
-        self._at = min(max(0, base + offset), self._file.size)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._pieces and self._at < self._file.size:
-            self._fetch()
-        if not self._pieces:
-            return 0
-        piece = self._pieces[0]
-        count = min(len(buffer), len(piece))
-        buffer[:count] = piece[:count]
-        self._pieces[0] = piece[count:]
-        if count == len(piece):
-            del self._pieces[0]
-        return count
-
-    def _fetch(self) -> None:
-        starts = range(self._at, self._file.size, _PIECE_BYTES)[:_PIECES]
-        spans = [(start, min(start + _PIECE_BYTES, self._file.size)) for start in starts]
-        for (start, stop), piece in zip(spans, self._file.ranges(spans), strict=True):
-            if len(piece) != stop - start:
-                raise TruncatedVolume(
-                    f"{self._file.name} sent {len(piece)} of the {stop - start} bytes from "
-                    f"{start} on.",
-                    do="Read again, or check the store.",
-                )
-            self._pieces.append(memoryview(piece))
-        self._at = spans[-1][1]
-
-
 class Seekable(io.RawIOBase):
     """A file of ``size`` bytes for one thread at a time; a subclass says what brings them."""
 
@@ -254,7 +204,7 @@ class Seekable(io.RawIOBase):
         self._at = 0
 
     def piece(self, start: int, stop: int) -> bytes | memoryview:
-        """Return the bytes from ``start`` to ``stop``; there is at least one."""
+        """Return the bytes from ``start`` to ``stop``, or the first of them; at least one is asked."""
         raise NotImplementedError
 
     def readable(self) -> bool:
@@ -285,6 +235,40 @@ class Seekable(io.RawIOBase):
         view[: len(found)] = found
         self._at += len(found)
         return len(found)
+
+
+class _Stream(Seekable):
+    """A remote file read in order from wherever it stands, a few pieces at a time."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__(file.size)
+        self._file = file
+        # With the place of the first byte of each; they follow one another.
+        self._pieces: list[tuple[int, memoryview]] = []
+
+    def piece(self, start: int, stop: int) -> memoryview:
+        """Return bytes up to the end of the piece that they begin in."""
+        while self._pieces and self._pieces[0][0] + len(self._pieces[0][1]) <= start:
+            del self._pieces[0]
+        if not self._pieces or start < self._pieces[0][0]:
+            self._pieces.clear()  # not beside those that come now
+            self._pieces = self._fetch(start)
+        first, piece = self._pieces[0]
+        return piece[start - first : stop - first]
+
+    def _fetch(self, at: int) -> list[tuple[int, memoryview]]:
+        starts = range(at, self._file.size, _PIECE_BYTES)[:_PIECES]
+        spans = [(start, min(start + _PIECE_BYTES, self._file.size)) for start in starts]
+        pieces = []
+        for (start, stop), piece in zip(spans, self._file.ranges(spans), strict=True):
+            if len(piece) != stop - start:
+                raise TruncatedVolume(
+                    f"{self._file.name} sent {len(piece)} of the {stop - start} bytes from "
+                    f"{start} on.",
+                    do="Read again, or check the store.",
+                )
+            pieces.append((start, memoryview(piece)))
+        return pieces
 
 
 # Tables lie scattered in a file, a few hundred bytes each. One request brings the neighbours as
