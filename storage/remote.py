@@ -204,7 +204,7 @@ class Seekable(io.RawIOBase):
         self._at = 0
 
     def piece(self, start: int, stop: int) -> bytes | memoryview:
-        """Return the bytes from ``start`` to ``stop``, or the first of them; at least one is asked."""
+        """Return the bytes from ``start`` to ``stop``, at least one of them."""
         raise NotImplementedError
 
     def readable(self) -> bool:
