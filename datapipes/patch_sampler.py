@@ -333,7 +333,7 @@ class PatchSampler(DataPipe):
                 self._grid(sample)
             else:
                 patch, _ = self._ops(sample)
-                patch.ready(pending_of(self, sample).from_stored)
+                patch.table(pending_of(self, sample).from_stored)
         return len(samples)
 
     def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:
