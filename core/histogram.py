@@ -117,13 +117,6 @@ _MOST_SPAN = 2**22
 class Distribution:
     """Counters of the numbers of one type.
 
-    Parameters
-    ----------
-    dtype
-        A real type: integers, floats or booleans.
-    most
-        Counters that are kept, where the type has more than 65536 values.
-
     Examples
     --------
     >>> counted = Distribution(np.dtype(np.int16))
@@ -183,13 +176,7 @@ class Distribution:
         return self._to_numbers((keys << self._dropped) + self._unsigned.type(middle)), counts
 
     def percentiles(self, ranks: Sequence[float]) -> list[float]:
-        """Return percentiles, linear between neighbours in rank, as ``numpy.percentile`` does.
-
-        Parameters
-        ----------
-        ranks
-            From 0 to 100.
-        """
+        """Return percentiles, linear between neighbours in rank, as ``numpy.percentile`` does."""
         numbers, counts = self.table()
         upto = np.cumsum(counts)
         last = int(upto[-1]) - 1

@@ -73,16 +73,7 @@ class Handles:
         self._inherited: list[OrderedDict[str, _Handle]] = []
 
     def acquire(self, source: Opener, *, verify: bool = False) -> Backend:
-        """Return the open backend of ``source``.
-
-        Parameters
-        ----------
-        source
-            Opened if no handle is there.
-        verify
-            Look whether the stored file is still the one that was opened, and open
-            it anew if not.
-        """
+        """Return the open backend of ``source``."""
         if self._owner != os.getpid():
             self.forget_parent()
         # Asked before the lock is taken: a source may have to open others to tell.
@@ -131,11 +122,6 @@ class Handles:
 
         Of voxels in memory the source holds it: here it would keep the array when the volume is
         gone.
-
-        Raises
-        ------
-        VolumeChanged
-            It is not, and was written again.
         """
         held: Backend | None = getattr(source, "backend", None)
         if held is not None:

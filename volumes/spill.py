@@ -45,15 +45,7 @@ _CURRENT: dict[bool, weakref.ref[_Nameless]] = {}
 
 
 class ArrayBackend(ViewBackend):
-    """Voxels of a source in memory, here or in its file: one process digests them for all.
-
-    Parameters
-    ----------
-    array, header, name
-        As of any view.
-    token
-        Of the source. Voxels that were written to have another one in the next epoch.
-    """
+    """Voxels of a source in memory, here or in its file: one process digests them for all."""
 
     _kept_of = ""
 
@@ -103,17 +95,7 @@ class SpilledSource:
 
 
 def travel(source: Any, header: Header, voxels: Callable[[], NDArray[Any]]) -> tuple[Any, ...]:
-    """Return what ``__reduce__`` of a source in memory returns.
-
-    Parameters
-    ----------
-    source
-        The original: it has a ``token`` and a ``name``, and owns the file.
-    header
-        What the other process answers without reading.
-    voxels
-        Returns the stored numbers (C, I, J, K); called the first time only.
-    """
+    """Return what ``__reduce__`` of a source in memory returns."""
     remember(source)
     with _WRITING:
         owner, path, start = _PLACES.get(source, (0, "", 0))

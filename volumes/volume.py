@@ -368,11 +368,6 @@ class Volume:
 
         Patches ask when they have their voxels, in whichever process. A volume that a manifest
         describes is compared with that, when it is opened.
-
-        Raises
-        ------
-        VolumeChanged
-            It was written again, touched or removed meanwhile.
         """
         backend = self._backend()
         version, moment = self._opened or (backend.version, 0)
@@ -397,11 +392,6 @@ class Volume:
         """Return the volume for a pass: its header is read again, as it may have changed.
 
         All processes read one version of it in a pass.
-
-        Parameters
-        ----------
-        by
-            Names the pass, as no other.
         """
         renew = getattr(self._source, "opened_anew", None)
         source = self._source if renew is None else renew(by)
@@ -464,13 +454,7 @@ class Volume:
         return self
 
     def probe(self) -> Backend:
-        """Open the volume now, and return what is stored there.
-
-        Raises
-        ------
-        VolumeError
-            It cannot be opened, or is not what was known of it.
-        """
+        """Open the volume now, and return what is stored there."""
         backend = self._backend()
         backend.check_version()
         return backend
@@ -560,15 +544,6 @@ def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
 
     Those of files whose metadata say so: OME-Zarr and NIfTI-Zarr by path or URL. May read the
     header.
-
-    Parameters
-    ----------
-    volume
-        Any volume; one with an axis map has no levels, as the map speaks of its own sections.
-
-    Returns
-    -------
-    For each, the next level first, 4x4 float64: voxel index there to voxel index here.
     """
     if volume.located is None or volume.axis_map is not None:
         return ()
@@ -579,11 +554,6 @@ def at_level(volume: Volume, number: int) -> Volume:
     """Return the level that is ``number`` steps coarser, 0 for the volume itself.
 
     Its places in the world follow from the affine that the volume has, overridden or not.
-
-    Raises
-    ------
-    IndexError
-        There is no such level.
     """
     if number == 0:
         return volume

@@ -88,24 +88,7 @@ class Voxels:
 def for_numpy(
     values: NDArray[Any], dtype: Any, copy: bool | None, *, is_view: bool
 ) -> NDArray[Any]:
-    """Return values as ``__array__`` has to, by NumPy 2's rules for ``copy``.
-
-    Parameters
-    ----------
-    values
-        What is there.
-    dtype
-        What is wanted; None for what it is.
-    copy
-        True for memory of its own, False for none, None for none unless it is needed.
-    is_view
-        Whether unscaled values are memory that somebody else holds.
-
-    Raises
-    ------
-    ValueError
-        No copy is wanted, and values have to be read or converted.
-    """
+    """Return values as ``__array__`` has to, by NumPy 2's rules for ``copy``."""
     wanted = values if dtype is None else values.astype(dtype, copy=False)
     is_own = wanted is not values or not is_view or values.flags.owndata
     if copy is False and is_own:

@@ -66,22 +66,6 @@ def occupied_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Re
     The first call reads the volume once, or less; none of it where its manifest has the box.
     Later ones, in this process or for the same content in another, read nothing.
 
-    Parameters
-    ----------
-    volume
-        Any volume of real numbers.
-    interest
-        Which voxels.
-    level
-        Where the volume has several resolutions, which one to look at: 0 is its own, the next is
-        coarser. If it has fewer, the coarsest. A coarse box is widened by one voxel of its level,
-        and lacks what that level has lost.
-
-    Raises
-    ------
-    VolumeError
-        The voxels are complex.
-
     Examples
     --------
     >>> array = np.zeros((8, 8, 8))

@@ -77,18 +77,7 @@ class Finding:
 
 
 def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Finding:
-    """Open a volume and read its header, or every voxel; any error becomes a finding.
-
-    Parameters
-    ----------
-    volume
-        Opened anew by the caller's process.
-    case, key
-        Which volume of which case it is.
-    voxels
-        Whether to read and decode everything, in bounded memory. Then NaN and infinity are
-        found, too, and labels that are no whole numbers.
-    """
+    """Open a volume and read its header, or every voxel; any error becomes a finding."""
     shape, affine = None, None
     try:
         header = volume.probe().header
@@ -143,19 +132,7 @@ def serve(
     backends: tuple[Any, ...] = (),
     decoders: tuple[Any, ...] = (),
 ) -> None:
-    """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end.
-
-    Parameters
-    ----------
-    connection
-        Where they come from, and findings go; None goes first, when this process is ready.
-    voxels
-        Whether to read them whole.
-    backends
-        Those of the user's own: ``(name, matcher, factory)``, asked first to last.
-    decoders
-        Those of the user's own: ``(codec, factory)``.
-    """
+    """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end."""
     for codec, maker in decoders:
         register_decoder(codec, maker)
     for name, matcher, factory in reversed(backends):

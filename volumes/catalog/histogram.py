@@ -34,21 +34,6 @@ def volume_histogram(
     middle is below 10^-4 of each number as a rule. The first call reads every voxel once, in
     bounded memory; later ones, in this process or for the same content in another, read nothing.
 
-    Parameters
-    ----------
-    volume
-        Any volume of real numbers.
-    mask
-        A volume on the same grid: only voxels where it is above 0 count, in any of its channels
-        if it has several.
-    channels
-        Which channels count, a channel that is named twice twice; by default each of them.
-
-    Raises
-    ------
-    VolumeError
-        The shapes differ, no voxel is inside the mask, or there are NaN or infinite values.
-
     Examples
     --------
     >>> volume = Volume(np.array([[[1, 2, 3, 6]]], np.int16))

@@ -192,15 +192,7 @@ class Statistics:
         return rank in PERCENTILES and bool(self.percentiles)
 
     def percentile(self, rank: float) -> float:
-        """Return one of the percentiles that are kept.
-
-        Raises
-        ------
-        ValueError
-            Another rank.
-        VolumeError
-            They come from a manifest that was written before there were percentiles.
-        """
+        """Return one of the percentiles that are kept."""
         if rank not in PERCENTILES:
             msg = f"percentiles are kept of the ranks {PERCENTILES}, got {rank!r}"
             raise ValueError(msg)
@@ -223,13 +215,7 @@ class Statistics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Statistics:
-        """Return the numbers that :meth:`to_json` described, now or in an earlier version.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            They make no sense.
-        """
+        """Return the numbers that :meth:`to_json` described, now or in an earlier version."""
         kept = data.get("percentiles") or {}
         ranks = [str(rank) for rank in PERCENTILES]
         return cls(
@@ -264,16 +250,6 @@ def volume_statistics(volume: Volume) -> Statistics:
     the volume comes from a manifest that has them. Later ones, in this
     process or for the same content in another, read nothing. A NaN among the voxels
     makes all of them NaN but the count.
-
-    Parameters
-    ----------
-    volume
-        Any volume of real numbers.
-
-    Raises
-    ------
-    VolumeError
-        The voxels are complex.
 
     Examples
     --------
