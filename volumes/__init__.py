@@ -13,9 +13,9 @@ from .catalog.find import (
     is_volume,
     matches_volumes,
 )
-from .catalog.histogram import volume_histogram
 from .catalog.manifest import Entry, Manifest, read_manifest, write_manifest
 from .catalog.statistics import Statistics, volume_statistics
+from .catalog.whole_pass import volume_histogram
 from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
 from .conversion.convert import Converted, convert
 from .conversion.recached import recached

@@ -15,7 +15,7 @@ from .source import LocatedSource, Options, Source, from_array
 
 
 def source_of(thing: Any, options: Options) -> Source:
-    """Return the source of a path, URL, array, tensor, nibabel or SimpleITK image, or zarr object."""
+    """Return the source of a path, URL, array, tensor, image of a library, or zarr object."""
     if isinstance(thing, (str, os.PathLike)):
         return LocatedSource(os.fsdecode(thing), options)
     if _is_instance(thing, "nibabel.spatialimages", "SpatialImage"):

@@ -18,7 +18,7 @@ from ..registry import register_backend
 from ..session import close_volumes
 from ..volume import Volume
 from ..voxels import Voxels
-from .statistics import SLAB_VOXELS, slabs
+from .whole_pass import slabs_of
 
 _NOT_WHOLE = "no whole numbers"
 
@@ -83,9 +83,8 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         header = volume.probe().header
         shape, affine = header.shape, tuple(float(v) for v in np.ravel(volume.affine))
         if voxels:
-            most = max(1, SLAB_VOXELS // shape[0])
             odd: Counter[str] = Counter()
-            for region in slabs(shape[1:], header.chunks or (1, 1, 1), most):
+            for region in slabs_of(volume):
                 odd += _odd_values(volume.read(region), volume.kind == "label")
             if odd:
                 return _finding_of(odd, Finding(case, key, volume.name, shape=shape, affine=affine))

@@ -242,7 +242,7 @@ class ChunkedArray:
     def needed(
         self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
     ) -> NDArray[np.int64]:
-        """Return the chunks (N, axes) of a region, in stored axes, that a box in ``axes`` touches."""
+        """Return the chunks (N, axes) of a region of stored axes that a box in ``axes`` touches."""
         # A read is counted before it is done, and announced before that, in another thread: three
         # times the same question, of which the answer takes a fifth of a millisecond.
         question = region, box, axes
