@@ -20,7 +20,6 @@ from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregis
 from .conversion.convert import Converted, convert
 from .conversion.recached import recached
 from .header import Header
-from .index import normalize_index
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -30,7 +29,7 @@ from .registry import (
 )
 from .session import close_volumes
 from .volume import Volume
-from .voxels import Voxels
+from .voxels import Voxels, normalize_index
 
 __all__ = [
     "AxisMap",

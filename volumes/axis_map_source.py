@@ -19,8 +19,8 @@ from .backend import Backend, Channels, content_of
 from .chunks.chunked_array import Needed
 from .header import Header, Shape
 from .scheme import ReadScheme, Refused, StoreLayout
-from .session import opening_session
-from .source import LocatedSource, Source
+from .session import Source, opening_session
+from .source import LocatedSource
 from .voxels import Voxels
 
 

@@ -33,9 +33,9 @@ from ...core.errors import (
     VolumeTooLarge,
 )
 from ...core.memory import usable_memory
+from ..array_source import ArraySource
 from ..backend import Backend
 from ..header import affine_entries
-from ..source import ArraySource
 from .hdf5_links import refuse_leading_on
 from .local_file import open_local
 from .raw import DecodedRaw, RawHeader, fold
