@@ -299,11 +299,6 @@ def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
     """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read.
 
     The headers of all volumes are, many at a time: of a manifest no file is opened.
-
-    Raises
-    ------
-    TypeError
-        It is not known before it is done.
     """
     if not may_open() or not may_look_ahead(parent):
         raise TypeError("no len(): planning ahead would use up the source, or run your functions")

@@ -257,7 +257,6 @@ class PatchSampler(DataPipe):
         return UniformRegion(whole, self.size, steps)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the patches of one volume after another."""
         if self.sampling != "grid":
             for patch in self.visits():
                 yield from map(patch, range(self.samples_per_volume))
@@ -411,13 +410,7 @@ class _Placement:
     """Of every op."""
 
     def op_of(self, sample: Sample) -> MaskedPatch | WeightedPatch:
-        """Return what draws the patches of a sample.
-
-        Raises
-        ------
-        SampleError
-            It has no such volume, or a value op comes before the weights.
-        """
+        """Return what draws the patches of a sample."""
         if isinstance(self.given, Volume):
             return self.op_class(self.size, self.given, self.given.name, **self.settings)
         key = self.given
@@ -456,11 +449,6 @@ def _placement(
     """Return what makes the ops of a pipe with these arguments; None where none says where.
 
     ``given`` has the arguments that belong to a mask.
-
-    Raises
-    ------
-    PatchSizeError
-        They make no sense, or do not go together.
     """
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:

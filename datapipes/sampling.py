@@ -67,13 +67,7 @@ class Sampling:
         return dataclasses.replace(self, origin=origin)
 
     def refuse_unknown(self, keys: Collection[str], case: str) -> None:
-        """Raise if a key is not among those of the volumes of a sample.
-
-        Raises
-        ------
-        SampleError
-            Naming the volumes that there are, and the likeliest.
-        """
+        """Raise if a key is not among those of the volumes of a sample."""
         for key, field, _ in self.changes:
             if key == EVERY_INTENSITY or key in keys:
                 continue
@@ -145,11 +139,6 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
 
     A plan is resampled once, so it has one policy; taking the last would silently
     change what the first asked for. A flush begins a new plan.
-
-    Raises
-    ------
-    PolicyConflict
-        Naming both places.
     """
     if not sampling.changes:
         return

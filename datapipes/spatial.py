@@ -72,20 +72,6 @@ def refuse_useless_fill(
 
     Where that cannot be told from the chain, because a pipe of the user's or a source that is no
     list comes before, nothing is said; the first sample tells.
-
-    Parameters
-    ----------
-    sampling, origin
-        What the pipe asks for, and where it was written.
-    parent
-        What it reads.
-    ops
-        Its own spatial ops: a hard crop fills by itself.
-
-    Raises
-    ------
-    PolicyConflict
-        No pipe of the chain gave ``padding="constant"``.
     """
     filled = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
     if not filled or any(map(is_hard, ops)):
@@ -363,13 +349,7 @@ def _first_value_op(thing: Any) -> str | None:
 
 
 def named_volume(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:
-    """Return the volume that an argument names: a lazy one, or one that is not opened yet.
-
-    Raises
-    ------
-    SampleError
-        The sample has no such volume.
-    """
+    """Return the volume that an argument names: a lazy one, or one that is not opened yet."""
     thing = sample.get(key)
     if isinstance(thing, LazyPatch):
         return thing.volume

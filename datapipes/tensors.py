@@ -92,13 +92,6 @@ def _like(item: Any, parts: Any) -> Any:
 def parse_device(call: str, device: Any) -> torch.device:
     """Return the device that an argument names.
 
-    Raises
-    ------
-    NoDevice
-        It names none that torch knows. This is a ``RuntimeError``, as torch's own error is.
-    TypeError
-        It is nothing that could name one.
-
     Examples
     --------
     >>> parse_device("to_device", "cuda:1")
@@ -175,20 +168,7 @@ def bytes_of(item: Any) -> int:
 
 
 def buffer_limit(given: int | None, *, unbounded: bool = False) -> int | None:
-    """Return how many bytes may wait; None for any number.
-
-    Parameters
-    ----------
-    given
-        ``buffer_bytes`` as the user wrote it; None where it was left out.
-    unbounded
-        Whether the user asked for any number of items: then bytes are counted only if told.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is no whole number of at least 1.
-    """
+    """Return how many bytes may wait; None for any number."""
     if given is not None:
         return validate_int(
             "buffer_bytes", given, least=1, unit="bytes", do="or None for the default"
