@@ -182,6 +182,15 @@ def note_error(pipe: DataPipe, item: Any, error: Exception) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def located(pipe: Any, item: Any = None) -> Iterator[None]:
+    """Say of what fails inside the ``with`` block in which pipe it was, and of which case."""
+    try:
+        yield
+    except Exception as error:
+        raise add_location(error, pipe.origin, case_of(item))  # noqa: B904  the very same error
+
+
 if TYPE_CHECKING:
     # torch looks chained forms up when they are called; type checkers and editors read this.
     from .chained_forms import ChainedForms as _Pipe
@@ -210,6 +219,8 @@ class DataPipe(_Pipe):
 
     imports: tuple[str, ...] = ()
     """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
+
+    _is_child_datapipe = False  # torch asks for this at every item
 
     explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
     """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
@@ -284,8 +295,7 @@ class DataPipe(_Pipe):
         """Whether what it does to a sample is drawn, so that it is another in each epoch."""
         if not self.stream_names:
             return False
-        adding: Any = getattr(self, "adding", None)
-        spatial = () if adding is None else adding.steps
+        spatial = getattr(self, "steps", ())
         step = getattr(getattr(self, "change", None) or self, "step", None)
         values = () if step is None else (step,)
         if not spatial and not values:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core import CallSite
+from ..core import CallSite, Sample
 from ..core.call_site import shorten
 from ..core.errors import PolicyConflict, SampleError, missing_key_hint
 from ..core.suggest import closest
@@ -91,6 +91,13 @@ class Sampling:
             return patch.policy.padding
         asked: str = self._of(key, patch).get("padding", patch.policy.padding)
         return asked
+
+    def of_sample(self, sample: Sample) -> Sample:
+        """Return a sample whose lazy patches are sampled as they are after this pipe."""
+        lazy = {key: patch for key, patch in sample.items() if isinstance(patch, LazyPatch)}
+        self.refuse_unknown(lazy, sample.case)
+        changed = {key: self.apply(key, patch) for key, patch in lazy.items()}
+        return sample.with_data(**changed)
 
     def apply(self, key: str, patch: LazyPatch) -> LazyPatch:
         """Return ``patch`` as it is sampled after this pipe."""

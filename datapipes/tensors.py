@@ -16,10 +16,33 @@ from ..core.call_site import shorten
 from ..core.errors import NoDevice
 from ..core.validate import validate_int
 
+# Asked first: to be no mapping takes longer to tell.
+_PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, torch.Tensor, type(None)})
+
 
 def as_tensors(thing: Any) -> Any:
     """Return a batch or sample with a tensor, of the same memory, for each realized array."""
-    return _map_values(thing, _tensor_of)
+    if isinstance(thing, Realized):
+        return torch.from_numpy(thing.array)
+    if type(thing) in _PLAIN or not isinstance(thing, Mapping):
+        return thing
+    changed = {k: torch.from_numpy(v.array) for k, v in thing.items() if isinstance(v, Realized)}
+    return _with(thing, changed)
+
+
+def as_arrays(thing: Any) -> Any:
+    """Return a batch or sample with a realized array, of the same memory, for each tensor."""
+    if type(thing) in _PLAIN or not isinstance(thing, Mapping):
+        return thing
+    tensors = {k: v for k, v in thing.items() if isinstance(v, torch.Tensor)}
+    return _with(thing, {key: Realized(tensor.numpy()) for key, tensor in tensors.items()})
+
+
+def _with(thing: Mapping[str, Any], changed: Mapping[str, Any]) -> Any:
+    if not changed:
+        return thing
+    data = {**thing, **changed}
+    return thing.replace(data=data) if isinstance(thing, Sample) else data
 
 
 def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
@@ -28,35 +51,6 @@ def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
     for instruction in instructions:
         items = instruction(items)
     return as_tensors(items[0])
-
-
-def as_arrays(thing: Any) -> Any:
-    """Return a batch or sample with a realized array, of the same memory, for each tensor."""
-    return _map_values(thing, _realized_of)
-
-
-_PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, torch.Tensor, type(None)})
-
-
-def _map_values(thing: Any, change: Any) -> Any:
-    if type(thing) in _PLAIN:  # asked first: to be no mapping takes longer to tell
-        return thing
-    if isinstance(thing, Realized):
-        return change(thing)
-    if not isinstance(thing, Mapping):
-        return thing
-    changed = {key: change(value) for key, value in thing.items()}
-    if all(changed[key] is value for key, value in thing.items()):
-        return thing
-    return thing.replace(data=changed) if isinstance(thing, Sample) else changed
-
-
-def _tensor_of(value: Any) -> Any:
-    return torch.from_numpy(value.array) if isinstance(value, Realized) else value
-
-
-def _realized_of(value: Any) -> Any:
-    return Realized(value.numpy()) if isinstance(value, torch.Tensor) else value
 
 
 def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
