@@ -15,7 +15,7 @@ from ..core.errors import LikelyMistake, PatchSizeError, SampleError
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.patch_steps import in_batch
-from ..spatial.ops.parameters import whole_number
+from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
 from .datapipe import DataPipe, PerItem, length_of
 from .epoch import Seeded
