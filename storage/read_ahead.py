@@ -64,7 +64,7 @@ class SharedRequests:
     def begin(
         self, key: Key, size: int, ask: Ask, later: RequestPriority, *, stays: bool = True
     ) -> asyncio.Future[Answer] | None:
-        """Return what to wait for, asking only if nobody has; None where there is no room for it."""
+        """Return what to wait for, asking only if nobody has; None where there is no room."""
         with self._lock:
             if later.ended:
                 raise asyncio.CancelledError
@@ -475,7 +475,7 @@ def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int] = (
 
 
 def without_gaps(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:
-    """Return pieces that keep at most twice their bytes: copies out of answers that are mostly gap."""
+    """Return pieces that keep at most twice their bytes: copies out of what is mostly gap."""
     used: Counter[int] = Counter()
     for piece in pieces:
         if piece is not None:
