@@ -23,7 +23,7 @@ from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import breaks
 from ..spatial.lazy.read_plan import ReadPlan
 from ..spatial.lazy.stack import read_volume_of
-from ..spatial.ops.parameters import size_on
+from ..spatial.ops.op import size_on
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .epoch import copy_for_epoch, items_from, may_look_ahead

@@ -8,14 +8,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
-from ..batching import Gather, InThreads, JoinReads, RealizePatches
+from ..batching import Collate, InThreads, JoinReads, RealizePatches
 from ..core import CallSite
 from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake, PatchSizeError, SampleError
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.patch_steps import in_batch
-from ..spatial.ops.parameters import whole_number
+from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
 from .datapipe import DataPipe, PerItem, length_of
 from .epoch import Seeded
@@ -187,10 +187,10 @@ class BatchPatches(DataPipe):
         whole, rest = divmod(length_of(self, self.parent), self.batch_size)
         return whole + bool(rest and not self.drop_last)
 
-    def instructions(self) -> tuple[JoinReads | Gather | InThreads, ...]:
+    def instructions(self) -> tuple[JoinReads | Collate | InThreads, ...]:
         """Return what gathers one batch."""
-        gather = Gather(self.straight, self.origin, self.of_cases, self._likely, self._once)
-        steps = (JoinReads(self.origin), gather) if self.joins else (gather,)
+        collate = Collate(self.straight, self.origin, self.of_cases, self._likely, self._once)
+        steps = (JoinReads(self.origin), collate) if self.joins else (collate,)
         if self.threads is None:
             return steps
         return tuple(InThreads(self.threads, step) for step in steps)

@@ -10,7 +10,7 @@ from ..core import CallSite
 from ..core.call_site import warn
 from ..core.errors import LikelyMistake, VoxpipeError
 from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
-from ..intensity.low_resolution import INVERSE, Anisotropy, LowResolution
+from ..intensity.filters import INVERSE, Anisotropy, LowResolution
 from .datapipe import PerItem
 from .forms import chained
 

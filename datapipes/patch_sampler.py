@@ -30,7 +30,7 @@ from ..spatial import (
     stored_labels,
     usual_align,
 )
-from ..spatial.ops.parameters import Size, size_of, size_on, three, whole_number
+from ..spatial.ops.op import Size, size_of, size_on, three, whole_number
 from ..spatial.placing.sampling_mask import OTHER, Classes
 from ..volumes import Volume
 from .datapipe import DataPipe, length_of, located, note_error, stream_name, with_progress

@@ -19,7 +19,7 @@ from ..core.validate import is_integer, validate_int
 from ..graph import NoCut, Pipe, Traits, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial import without_reading
-from ..spatial.ops.parameters import whole_number
+from ..spatial.ops.op import whole_number
 from .datapipe import DataPipe, length_of, wrong_item
 from .epoch import copy_for_epoch
 from .forms import chained
