@@ -51,7 +51,7 @@ def _displacing(pipe: Pipe) -> list[str]:
 
 def _steps(pipe: Pipe) -> Sequence[Step]:
     if isinstance(pipe, ChoicePipe):
-        return () if pipe.adding is None else pipe.adding.steps
+        return pipe.steps
     if isinstance(pipe, FusedSpatial) or (isinstance(pipe, SpatialPipe) and pipe.is_step):
         return pipe.steps
     return ()
@@ -112,7 +112,7 @@ class FuseSpatial(Adapter):
 def _neighbours(site: Site) -> Pair | Refused | None:
     """Two spatial pipes, one feeding only the other."""
     second = site.pipe
-    if isinstance(second, ChoicePipe) and second.adding:
+    if isinstance(second, ChoicePipe) and second.steps:
         return _kept_apart(second.parent)
     if not isinstance(second, SpatialPipe):
         return None
@@ -134,7 +134,7 @@ def _kept_apart(pipe: Pipe) -> Refused | None:
     by, moved = "", False
     while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timed)):
         by = _breaking(pipe) or by
-        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.adding)
+        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.steps)
         pipe = pipe.parent
     if not by or not (moved or isinstance(pipe, (SpatialPipe, FusedSpatial))):
         return None
@@ -157,7 +157,7 @@ def _fused(pair: Pair) -> Pipe:
     first, second = pair
     assert isinstance(first, (SpatialPipe, FusedSpatial))
     assert isinstance(second, SpatialPipe)
-    return FusedSpatial.joining(first, second)
+    return FusedSpatial(first, second)
 
 
 def _realized_before(site: Site, reader: type) -> Pair | Refused | None:

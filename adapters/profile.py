@@ -181,7 +181,8 @@ class Profile(Adapter):
         # The reader of an edge is matched, not the pipe above it: that one would match
         # again once wrapped, and the rule would never settle.
         # Between torch's fork or demux and its children stands more than an iterator.
-        if isinstance(site.pipe, Timed) or hasattr(type(site.pipe), "_is_child_datapipe"):
+        is_child = getattr(type(site.pipe), "_is_child_datapipe", False)
+        if isinstance(site.pipe, Timed) or is_child:
             return None
         return site if any(map(_is_timeable, parents_of(site.pipe))) else None
 

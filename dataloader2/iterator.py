@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..batching import ErrorPolicy, Outcome
+from ..batching import BatchResult, ErrorPolicy
 from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..core.locks import ReentrantDeferredLock
@@ -219,13 +219,13 @@ class DataLoader2Iterator:
             batch = next(running.batches)
             here = self._progress.position
             failed = here.failed
-            if isinstance(batch, Outcome):
+            if isinstance(batch, BatchResult):
                 failed = self._counts.failures.admit(batch, running.policy, failed)
-            is_empty = isinstance(batch, Outcome) and batch.is_empty
+            is_empty = isinstance(batch, BatchResult) and batch.is_empty
             if is_empty:
                 here.place.leave_out(batch.failures)
             else:
-                batch = running.moved(batch.batch if isinstance(batch, Outcome) else batch)
+                batch = running.moved(batch.batch if isinstance(batch, BatchResult) else batch)
             # Last, and in one step: whoever interrupts this has the batch once more, not never.
             self._progress.position = here.after(running.batches.last, failed, running.step)
             if not is_empty:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from ..batching import ErrorPolicy, Failure, Outcome
+from ..batching import BatchResult, ErrorPolicy, Failure
 from ..core.errors import TooManyFailures
 
 # What is kept to be looked at; the counts go on.
@@ -26,7 +26,7 @@ class FailureLog:
         self.errors: Counter[str] = Counter()
         """How many of each class."""
 
-    def admit(self, outcome: Outcome, policy: ErrorPolicy, before: int) -> int:
+    def admit(self, outcome: BatchResult, policy: ErrorPolicy, before: int) -> int:
         """Count what failed in one batch; return how many did in this epoch.
 
         Raises
