@@ -53,7 +53,7 @@ from .arguments import (
     refuse_unknown,
 )
 from .compiler import CompiledChain, compile_chain
-from .iterator import EXITING, Begun, DataLoader2Iterator, Turn
+from .iterator import EXITING, DataLoader2Iterator, RunningEpoch, Turn
 from .main_process_tail import MainProcessTail
 from .negotiation import Negotiation, negotiate
 from .outline import Outline
@@ -131,9 +131,8 @@ class DataLoader2:
         # the loader is changes in the lock, inside of the turn, which nobody has for long.
         self._turn, self._lock = Turn(), ForkSafeLock()
         self._shut_down = False
-        self._counts = Counts()
+        self._counts, self._once = Counts(), WarnOnce()
         self._negotiated: Negotiation | None = None
-        self._once = WarnOnce()
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
         # Where errors without a place of their own point: the last pipe that knows its line.
@@ -186,7 +185,7 @@ class DataLoader2:
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What failed and was left out or replaced, by ``OnError``: the last thousand."""
-        return tuple(self._counts.failures.kept)
+        return tuple(self._counts.failures)
 
     def __iter__(self) -> DataLoader2Iterator:
         """Begin the next epoch; an iterator that is still running is invalidated.
@@ -197,12 +196,15 @@ class DataLoader2:
         self._refuse_if_shut_down()
         with self._taking_over("a newer iterator of this DataLoader2 has taken over"):
             self._refuse_if_shut_down()
-            self._counts.consumer.interrupt()
+            self._counts.interrupt()
             if self._coming is not None:
                 self._service.stop()  # workers that stayed run the chain as it was
                 self._take(self._coming)
             with self._lock:
-                self._begin_again_if_seeded()
+                if self._drawn is not None and self._drawn.is_outdated():  # another run is meant
+                    self._seed = self._drawn = None
+                    if not self._epoch_is_set:
+                        self._position = Position()
                 seed, self._epoch_is_set = self._seed_of_run(), False
                 self._progress = progress = Progress(self._position)
             begin, end = partial(self._begun, seed), self._finished
@@ -214,7 +216,7 @@ class DataLoader2:
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
 
-    def _begun(self, seed: int, progress: Progress) -> Begun:
+    def _begun(self, seed: int, progress: Progress) -> RunningEpoch:
         """Start the batches of an epoch; it goes on where an interrupt has left it."""
         here = progress.position
         message = partial(without_parts, self._service, self._chain.whole)
@@ -230,7 +232,7 @@ class DataLoader2:
             self._seed = agreed = getattr(running, "seed", seed)
         batches = self._chain.tail.epoch(running, agreed, here.epoch)
         policy = work.errors if isinstance(work, Planned) else ErrorPolicy()
-        return Begun(batches, step, policy, work.hints.device)
+        return RunningEpoch(batches, step, policy, work.hints.device)
 
     def _where(self) -> Position:
         """Return where the next batch is."""
@@ -242,13 +244,6 @@ class DataLoader2:
             self._drawn = TorchSeed.draw()
             self._seed = self._drawn.seed
         return self._seed
-
-    def _begin_again_if_seeded(self) -> None:
-        """Begin another run if torch was seeded since it gave the seed of this one."""
-        if self._drawn is not None and self._drawn.is_outdated():
-            self._seed = self._drawn = None
-            if not self._epoch_is_set:
-                self._position = Position()
 
     @contextlib.contextmanager
     def _taking_over(self, why: str, most: float = math.inf) -> Iterator[None]:
@@ -277,9 +272,7 @@ class DataLoader2:
         with self._lock:
             progress, self._progress = self._progress, None
             if progress is not None:
-                # An iterator that was never asked for a batch has used up nothing.
-                here = progress.position
-                self._position = here.next_epoch() if progress.begun else here
+                self._position = progress.following()
         live = self._live() if self._live is not None else None
         if live is not None:
             live.invalidate(why)
@@ -290,7 +283,7 @@ class DataLoader2:
         with self._lock:
             if self._progress is progress:
                 self._progress = None
-                self._position = progress.position.next_epoch()
+                self._position = progress.following()
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
@@ -493,7 +486,7 @@ class DataLoader2:
         """
         self._refuse_if_shut_down()
         check_step(step)
-        self._counts.consumer.interrupt()
+        self._counts.interrupt()
         here = self._where()
         subject = Subject(
             self._chain.graph,
@@ -502,7 +495,7 @@ class DataLoader2:
             here.epoch,
             here.place,
             running=self._progress is not None and self._progress.begun,
-            kept=self._counts.consumer.seconds(),
+            kept=self._counts.kept_seconds(),
         )
         advice = self._agree().advice
         # Before they happen, as they do where parts are measured.
@@ -525,15 +518,15 @@ class DataLoader2:
 
         With ``Profile`` among the adapters it holds what each pipe did, too.
         """
-        here, waits, profile = self._where(), self._counts.waits, self._profile()
+        here, counts, profile = self._where(), self._counts, self._profile()
         return Stats(
             epoch=here.epoch,
             next_batch=here.place.next,
-            delivered=waits.delivered,
-            waited=waits.seconds,
-            longest=waits.longest,
-            kept=self._counts.consumer.seconds(),
-            failures=dict(self._counts.failures.errors),
+            delivered=counts.delivered,
+            waited=counts.waited,
+            longest=counts.longest,
+            kept=counts.kept_seconds(),
+            failures=dict(counts.errors),
             pipes=() if profile is None else tuple(profile.to_json()),
         )
 
