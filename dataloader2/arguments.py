@@ -41,23 +41,7 @@ _METHODS = ("distribute", "epoch", "shares", "explain", "stop")
 
 
 def refuse_unknown(others: Mapping[str, Any], datapipe: Any = None) -> None:
-    """Raise ``TypeError`` for arguments that a loader does not have.
-
-    Parameters
-    ----------
-    others
-        The arguments.
-    datapipe
-        The chain: what gathers its items depends on whether they are volumes.
-
-    Examples
-    --------
-    >>> refuse_unknown({"num_workers": 2})
-    Traceback (most recent call last):
-        ...
-    TypeError: DataLoader2 has no num_workers; give \
-reading_service=MultiProcessingReadingService(num_workers=2)
-    """
+    """Raise ``TypeError`` for arguments that a loader does not have, saying where they belong."""
     opens = is_pipe(datapipe) and any(traits_of(pipe).opens for pipe in walk(datapipe))
     batch = "batch_patches" if opens else "batch"
     for name, value in others.items():
@@ -91,10 +75,7 @@ def check_step(step: Any) -> Any:
 
 
 def chain_for_state(datapipe: Any) -> Any:
-    """Return the chain to which a state belongs; ``TypeError`` if it was left out.
-
-    torchdata's states hold a pickle of the chain, so its users give none.
-    """
+    """Return the chain of a state; torchdata's states pickle it, so its users give none."""
     if datapipe is not None and not callable(getattr(datapipe, "distribute", None)):
         return datapipe
     msg = "from_state(state, datapipe, adapters, reading_service): a state holds no chain"
@@ -102,15 +83,7 @@ def chain_for_state(datapipe: Any) -> Any:
 
 
 def check_epoch(epoch: Any) -> int:
-    """Return the number of an epoch; ``TypeError`` or ``ValueError`` if it is none.
-
-    Examples
-    --------
-    >>> check_epoch(2**64)
-    Traceback (most recent call last):
-        ...
-    ValueError: epoch is a whole number from 0 to below 2**62, got 18446744073709551616
-    """
+    """Return the number of an epoch; ``TypeError`` or ``ValueError`` if it is none."""
     number = validate_int("epoch", epoch, least=0)
     # Whoever is below the least is not told of the most, which nobody reaches by counting.
     return number if number < MAX_EPOCH else validate_int("epoch", number, least=0, below=MAX_EPOCH)
@@ -121,19 +94,7 @@ AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
 
 
 def iterable(datapipe: Any) -> Pipe:
-    """Return a chain; a map-style one in the order of its indices, as torchdata does.
-
-    Raises
-    ------
-    GraphError
-        It is no chain; the message says what to write.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.map import SequenceWrapper
-    >>> list(iterable(SequenceWrapper("ab")))
-    ['a', 'b']
-    """
+    """Return a chain; a map-style one in the order of its indices, as torchdata does."""
     if isinstance(datapipe, MapDataPipe):
         pipe: Pipe = datapipe.to_iter_datapipe()
         return pipe
@@ -155,13 +116,7 @@ def _meant(thing: Any) -> str:
 
 
 def adapter_list(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:
-    """Return one adapter or several as a list.
-
-    Raises
-    ------
-    TypeError
-        They are no adapters.
-    """
+    """Return one adapter or several as a list; ``TypeError`` if they are none."""
     if adapters is None:
         return []
     given: Any = adapters

@@ -14,7 +14,7 @@ from ..reading_services import ReadingService
 from ..reading_services.work import Work
 from .arguments import AdapterLike
 from .main_process_tail import MainProcessTail, detach_tail
-from .outline import changes_of_order
+from .state import changes_of_order
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,7 @@ class CompiledChain:
 def compile_chain(
     written: Pipe, adapters: Sequence[AdapterLike], service: ReadingService
 ) -> CompiledChain:
-    """Rewrite a copy of a verified chain, check it after each adapter, and distribute it.
-
-    Raises
-    ------
-    GraphError, NotPicklable
-        It cannot run like that.
-    """
+    """Rewrite a copy of a verified chain, check it after each adapter, and distribute it."""
     graph = clone(written)
     changes: list[Change] = []
     for adapter in adapters:

@@ -56,9 +56,8 @@ from .compiler import CompiledChain, compile_chain
 from .iterator import EXITING, DataLoader2Iterator, RunningEpoch, Turn
 from .main_process_tail import MainProcessTail
 from .negotiation import Negotiation, negotiate
-from .outline import Outline
 from .position import EpochSetter, Position, Progress, TorchSeed
-from .state import State, checkpoint_of, refuse_for_service, saved_shares
+from .state import Outline, State, checkpoint_of, restorer, saved_shares
 from .stats import Counts, Stats
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.
@@ -249,8 +248,8 @@ class DataLoader2:
     def _taking_over(self, why: str, most: float = math.inf) -> Iterator[None]:
         """End the running epoch, if any, and let no other thread at the loader inside the block.
 
-        A thread that is in the midst of a batch is asked to leave, and waited for; after ``most``
-        seconds no more, and it ends the epoch itself when it comes back.
+        A thread in the midst of a batch is asked to leave, and waited for ``most`` seconds; one
+        that is later ends the epoch itself when it comes back.
         """
         deadline, has_turn = time.monotonic() + most, self._turn.acquire(0.0)
         while not has_turn and time.monotonic() < deadline:
@@ -331,8 +330,15 @@ class DataLoader2:
             here, seed = self._where(), self._seed_of_run()
             chain = self._chain if self._progress is not None else self._coming or self._chain
         shares = saved_shares(self._service.shares(chain.work), chain.work)
-        service = checkpoint_of(self._service)
-        return State.at(here, seed, self._outline, chain.order, shares, service).to_json()
+        outline, service = self._outline, checkpoint_of(self._service)
+        return State(
+            *(seed, here.epoch, here.place.next, here.place.ahead, shares),
+            *(outline.graph, outline.data, here.failed),
+            pipes=outline.pipes,
+            cases=outline.cases,
+            order=chain.order,
+            service=service,
+        ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken, under any number of workers.
@@ -350,11 +356,9 @@ class DataLoader2:
         chain = self._coming or self._chain
         shares = saved_shares(self._service.shares(chain.work), chain.work)
         loaded = State.from_json(state, outline=self._outline, order=chain.order, shares=shares)
-        service: Any = self._service
-        refuse_for_service(service, loaded.of_service)
+        restore = restorer(self._service, loaded.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
-            if loaded.of_service:
-                service.restore(loaded.of_service)
+            restore()
             with self._lock:
                 self._seed, self._drawn, self._position = loaded.seed, None, loaded.position
 

@@ -143,13 +143,7 @@ class ResumableIterator(Iterator[Any]):
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken.
-
-        Raises
-        ------
-        BadState, StateMismatch
-            It is no state, or belongs to something else.
-        """
+        """Go on where ``state`` was taken; BadState or StateMismatch if that cannot be."""
         self._loader.load_state_dict(state)
         self._dataset._seed = self._loader.state_dict()["seed"]
         self._batches = None

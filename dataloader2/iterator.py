@@ -136,8 +136,6 @@ class DataLoader2Iterator:
         except BaseException as error:
             self._end_with(error)
             raise
-        if self._ended_by:  # somebody took over meanwhile, and maybe waits for this thread
-            self._close()
         if self._left is not None:
             self._left -= 1
             self._paused = self._left <= 0
@@ -162,6 +160,8 @@ class DataLoader2Iterator:
             place = here.place.after(running.batches.last, running.step)
             self._progress.position = Position(here.epoch, place, failed)
             if outcome is None or not outcome.is_empty:
+                if self._ended_by:  # somebody took over meanwhile, and maybe waits for this thread
+                    self._close()
                 return batch
 
     def _start(self) -> RunningEpoch:

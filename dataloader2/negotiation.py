@@ -90,20 +90,7 @@ class Negotiation:
 def negotiate(
     graph: Pipe, service: ReadingService, work: Work, seed: int, epoch: int, batches: int
 ) -> Negotiation:
-    """Let a chain, its stores and a service agree; reads the headers of a few volumes.
-
-    Parameters
-    ----------
-    graph, service, work
-        What runs where.
-    seed, epoch, batches
-        The run, and how many batches of it were delivered.
-
-    Raises
-    ------
-    BudgetExceeded
-        What is needed in any case exceeds the memory that the service may take.
-    """
+    """Let a chain, its stores and a service agree; reads the headers of a few volumes."""
     asked = measure_access(graph, seed, epoch, batches)
     if asked.unknown:
         return Negotiation(unknown=asked.unknown)
@@ -153,8 +140,7 @@ def agree(asked: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, ReadSch
 def _with_ahead(asked: AccessPattern, offer: Budget, most: int) -> Budget:
     """Return a default offer with what is fetched for later patches beside it.
 
-    It is little, for what is kept; a bucket would be slow if that had to be shared. What a user
-    grants is for everything.
+    Without that a bucket would be slow; what a user grants is for everything.
     """
     if not offer.thrifty:
         return offer

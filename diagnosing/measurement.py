@@ -142,19 +142,7 @@ class Tasks(IterDataPipe[Task]):
 
 
 class Stage(DataPipe):
-    """Does one part of each task; yields what is to be handed over.
-
-    Parameters
-    ----------
-    parent
-        Yields tasks.
-    parts
-        Does them.
-    torch
-        Whether they need torch, because pipes are among what they run.
-    runs_user_code
-        Whether functions of the user's are.
-    """
+    """Does one part of each task, with torch or the user's functions if they need it."""
 
     def __init__(self, parent: Pipe, parts: Parts, *, torch: bool, runs_user_code: bool) -> None:
         super().__init__()
@@ -219,14 +207,7 @@ class Subject:
 def diagnose(
     subject: Subject, extent: Extent, step: Step | None = None, cores: int | None = None
 ) -> Diagnosis:
-    """Return what limits a loader.
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be split, so its parts cannot be measured apart; or its source cannot
-        be read while an epoch is running; or there is no batch.
-    """
+    """Return what limits a loader; GraphError if its parts cannot be measured apart."""
     service = copy_service(subject.service)
     work = service.distribute(untimed(subject.graph))
     if not isinstance(work, Planned):

@@ -153,12 +153,10 @@ def cut(sink: Pipe) -> Cut | NoCut:
 
 
 def _work_on_shares(sink: Pipe, inside: set[int]) -> NoCut | None:
-    """Return why a graph is left whole whose planner would do the work that workers are to share.
+    """Return why a graph is left whole whose planner would do the work that workers share.
 
-    A function or a pipe of the user's behind a sharding filter decodes, most likely. In the planner
-    it would run in one process, and what it makes would travel to the workers. Where volumes are
-    opened the planner is wanted in any case, and functions there have descriptions to work on; of
-    a pipe nobody knows what it works on.
+    A function or pipe of the user's behind a sharding filter decodes, most likely; where volumes
+    are opened, functions there have descriptions to work on.
     """
     volumes = any(traits_of(pipe).opens for pipe in walk(sink))
     behind = _shared_by(sink)

@@ -62,13 +62,6 @@ def nodes_and_edges(
 
     Pipes that only watch others are left out, as in explain(); and, without ``children``, what
     torch puts between a fork or demux and the pipes that read its branches.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> source = IterableWrapper([1, 2], deepcopy=False)
-    >>> nodes_and_edges(source.batch(2).zip(source))
-    (['IterableWrapper(list of 2, deepcopy=False)', 'batch(2)', 'zip()'], [(0, 1), (1, 2), (0, 2)])
     """
     labels: list[str] = []
     edges: list[tuple[int, int]] = []

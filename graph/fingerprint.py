@@ -58,14 +58,7 @@ def _text_of_pipe(pipe: Pipe) -> str:
 
 
 def is_switched_off(pipe: Pipe) -> bool:
-    """Whether ``pipe`` shuffles, and was told not to.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> is_switched_off(IterableWrapper([1]).shuffle().set_shuffle(False))
-    True
-    """
+    """Whether ``pipe`` shuffles, and was told not to."""
     shuffles = hasattr(type(pipe), "set_shuffle")
     return shuffles and vars(pipe).get("_enabled", True) is False  # as torch's own notes it
 

@@ -257,32 +257,12 @@ _PLAIN = (str, bytes, int, float, bool, type(None), range)
 
 
 def call_arguments(pipe: Any) -> str:
-    """Return what one of torch's pipes was given, as it would be written; its parents left out.
-
-    Settings that are the default are left out, and of data only the kind and number are told.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> call_arguments(IterableWrapper([1, 2]).batch(2, drop_last=True))
-    '2, drop_last=True'
-    >>> call_arguments(IterableWrapper([1, 2]))
-    'list of 2'
-    """
+    """Return what one of torch's pipes was given, as it would be written; its parents left out."""
     return ", ".join(_settings_text(pipe, None))
 
 
 def call_of_function(pipe: Any, function: Any, text: str) -> str:
-    """Return what a pipe was given that has a function, which ``text`` tells.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> call_of_function(IterableWrapper([(1, 2)]).map(abs, input_col=1), abs, "abs")
-    'abs, input_col=1'
-    >>> call_of_function(collated := IterableWrapper([1]).collate(), collated.fn, "default_collate")
-    ''
-    """
+    """Return what a pipe was given that has a function, which ``text`` tells."""
     # Nobody wrote the function that is torch's own.
     torchs = str(getattr(function, "__module__", "")).startswith(_TORCH)
     return ", ".join([*([] if torchs else [text]), *_settings_text(pipe, function)])

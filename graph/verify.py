@@ -14,13 +14,7 @@ Check = Callable[[Pipe], Iterator[tuple[Pipe, str]]]
 
 
 def verify(sink: Pipe) -> Pipe:
-    """Return ``sink`` if its graph is legal.
-
-    Raises
-    ------
-    GraphError
-        With every complaint, each with the pipe as the user wrote it.
-    """
+    """Return ``sink`` if its graph is legal; GraphError has every complaint, with its pipe."""
     if not is_pipe(sink):
         msg = f"a graph is made of datapipes, got {type(sink).__name__}"
         raise GraphError(msg, do="Pass the last pipe of a chain to DataLoader2.")

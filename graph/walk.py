@@ -13,13 +13,7 @@ P = TypeVar("P")
 
 
 def walk(sink: Pipe) -> Iterator[Pipe]:
-    """Yield every pipe of the graph once, parents first, the sink last.
-
-    Raises
-    ------
-    GraphError
-        If a pipe is upstream of itself.
-    """
+    """Yield every pipe of the graph once, parents first, the sink last; GraphError for a loop."""
     done: set[int] = set()
     open_: set[int] = set()
     stack: list[tuple[Pipe, bool]] = [(sink, False)]
@@ -46,15 +40,7 @@ def readers(sink: Pipe) -> Counter[int]:
 
 
 def is_read_twice(sink: Pipe) -> bool:
-    """Whether a pipe of the graph is gone through more than once in a pass, with no fork between.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> chain = IterableWrapper([1]).map(str)
-    >>> is_read_twice(chain.concat(chain)), is_read_twice(chain.zip(IterableWrapper([2])))
-    (True, False)
-    """
+    """Whether a pipe is gone through more than once in a pass, with no fork between."""
     counts: Counter[int] = Counter()
     for pipe in walk(sink):
         if "main_datapipe" in vars(pipe):  # a branch: what it is one of is gone through once

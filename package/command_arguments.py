@@ -115,20 +115,7 @@ _SEVERAL_VALUES = ("labels", "optional")
 
 
 def gather_patterns(options: argparse.Namespace, left: Sequence[str]) -> list[str]:
-    """Put ``KEY=PATTERN`` from wherever it was written beside the other patterns.
-
-    Parameters
-    ----------
-    options
-        What was parsed.
-    left
-        What was left over: all that stands behind an option.
-
-    Returns
-    -------
-    list of str
-        What is still left over.
-    """
+    """Put ``KEY=PATTERN`` from wherever it was written beside the others; return what is left."""
     if "patterns" not in options:
         return list(left)
     for option in _SEVERAL_VALUES:
@@ -155,22 +142,7 @@ def cases_of(
 ) -> Any:
     """Return what ``check()`` and ``index()`` take: a place, or a pipe of what patterns find.
 
-    Parameters
-    ----------
-    data
-        A place; a glob of case folders; or a pattern, where there is no folder.
-    patterns
-        ``KEY=PATTERN`` each, as :func:`list_cases` takes them.
-    storage_options
-        For URLs.
-    optional
-        Keys of patterns that a case may lack.
-
-    Raises
-    ------
-    SampleError
-        A pattern without a key, or without a star where there is no folder; or an optional key
-        that no pattern has.
+    ``data`` is a place; a glob of case folders; or a pattern, where there is no folder.
     """
     from .datapipes.iter import list_cases
 

@@ -29,17 +29,7 @@ def remark(text: object) -> None:
 
 @contextmanager
 def progress(what: str, unit: str, *, scaled: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while the context lasts; its value is told how many are done, and of how many.
-
-    Parameters
-    ----------
-    what
-        Stands before the bar.
-    unit
-        What is counted.
-    scaled
-        Whether numbers are shown in thousands, millions, ...
-    """
+    """Show a bar while the context lasts; its value is told how many are done, and of how many."""
     from tqdm import tqdm
 
     with tqdm(desc=what, unit=unit, unit_scale=scaled, leave=False, file=sys.stderr) as bar:
