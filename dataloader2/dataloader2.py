@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ..adapters import Profile
 from ..adapters.profile import untimed
 from ..batching import ErrorPolicy, Failure
-from ..core.call_site import WarnOnce
+from ..core.call_site import WarnOnce, shorten
 from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
@@ -42,17 +42,16 @@ from ..reading_services.reading_service import Dividing
 from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Planned, Replicated, batch_count
 from ..volumes.scheme import ReadScheme
-from .arguments import (
+from .compiler import (
     AdapterLike,
+    CompiledChain,
     adapter_list,
-    chain_for_state,
     check_epoch,
     check_service,
-    check_step,
+    compile_chain,
     iterable,
     refuse_unknown,
 )
-from .compiler import CompiledChain, compile_chain
 from .iterator import EXITING, DataLoader2Iterator, RunningEpoch, Turn
 from .main_process_tail import MainProcessTail
 from .negotiation import Negotiation, negotiate
@@ -382,7 +381,10 @@ class DataLoader2:
         BadState, StateMismatch
             As of :meth:`load_state_dict`.
         """
-        loader = cls(chain_for_state(datapipe), datapipe_adapter_fn, reading_service)
+        if datapipe is None or callable(getattr(datapipe, "distribute", None)):
+            msg = "from_state(state, datapipe, adapters, reading_service): a state holds no chain"
+            raise TypeError(f"{msg}; give the one that it was taken of, with its adapters")
+        loader = cls(datapipe, datapipe_adapter_fn, reading_service)
         try:
             loader.load_state_dict(state)
         except BaseException:
@@ -489,7 +491,10 @@ class DataLoader2:
             cannot be planned twice, because it is an iterator or an epoch is running.
         """
         self._refuse_if_shut_down()
-        check_step(step)
+        given: Any = step
+        if given is not None and not callable(given):
+            msg = "step is a function of a batch, e.g. one training step, or None"
+            raise TypeError(f"{msg}, got {shorten(step)}")
         self._counts.interrupt()
         here = self._where()
         subject = Subject(
@@ -556,10 +561,8 @@ class DataLoader2:
         """What frameworks set the epoch on: ``loader.sampler.set_epoch(epoch)``."""
         return EpochSetter(self.is_before, self.set_epoch, self._chain.whole)
 
-    @property
-    def batch_sampler(self) -> EpochSetter:
-        """What frameworks ask for the items of a batch, ``loader.batch_sampler.batch_size``."""
-        return EpochSetter(self.is_before, self.set_epoch, self._chain.whole)
+    # Frameworks ask this one for the items of a batch: ``loader.batch_sampler.batch_size``.
+    batch_sampler = sampler
 
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""

@@ -14,7 +14,7 @@ from ..core.validate import validate_int
 from ..graph import Pipe, clone, verify
 from ..reading_services.place import Place
 from ..reading_services.seed_generator import MAX_SEED
-from .arguments import AdapterLike, adapter_list, check_epoch
+from .compiler import AdapterLike, adapter_list, check_epoch
 from .dataloader2 import DataLoader2
 
 

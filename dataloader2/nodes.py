@@ -11,7 +11,7 @@ from torchdata.nodes import BaseNode
 from ..datapipes import DataPipe
 from ..graph import Pipe
 from ..reading_services import ReadingService
-from .arguments import AdapterLike
+from .compiler import AdapterLike
 from .dataloader2 import DataLoader2
 
 
