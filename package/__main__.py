@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from . import __version__
-from .command_arguments import gather_patterns
-from .commands import add_check, add_convert, add_index, remark
+from .commands import add_check, add_convert, add_index, gather_patterns, remark
 from .core.errors import VoxpipeError
 
 

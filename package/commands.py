@@ -1,25 +1,177 @@
-"""The commands ``check``, ``index`` and ``convert``."""
+"""The commands ``check``, ``index`` and ``convert``, and the arguments that they share."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from .command_arguments import (
-    add_options,
-    add_patterns,
-    add_reader,
-    cases_of,
-    of_place,
-    options_of,
-)
 from .core.errors import LikelyLabel, SampleError, VoxpipeError
+from .core.suggest import closest
 from .core.validate import count_text
+from .storage.location import is_url
+
+
+def _add_shared(command: argparse.ArgumentParser) -> None:
+    """Let a command take options of the format, as ``open_volume()`` does, and of the store."""
+    command.add_argument(
+        "--reader",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of open_volume() for the format, VALUE as above: --reader dataset=ct, "
+        "--reader level=1; may be repeated",
+    )
+    command.add_argument(
+        "--storage-options",
+        type=_object,
+        default={},
+        metavar="JSON",
+        help="for URLs: storage_options as a JSON object, or a file that holds one, which other "
+        'users of the machine cannot see: \'{"endpoint_url": "https://..."}\' (default: what the '
+        "environment says)",
+    )
+    command.add_argument(
+        "--option",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated",
+    )
+
+
+def _options_of(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
+    """Return the options of the store; none where no place is a URL."""
+    if not any(map(is_url, places)):
+        return {}
+    return {**arguments.storage_options, **dict(arguments.option)}
+
+
+def _of_place(options: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the options for one place: local paths have none."""
+    return dict(options) if is_url(place) else {}
+
+
+# What does not parse is never repeated in a message: it may hold a secret.
+def _object(text: str) -> dict[str, Any]:
+    is_json = text.lstrip().startswith("{")
+    found = None
+    with suppress(OSError, ValueError):
+        found = json.loads(text if is_json else Path(text).read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        msg = "what was given is no JSON object, nor a file that holds one"
+        raise argparse.ArgumentTypeError(msg)
+    return found
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError("an option is KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _add_patterns(command: argparse.ArgumentParser, name: str, what: str) -> None:
+    """Let a command take a place, and patterns of volumes."""
+    command.add_argument(
+        name,
+        metavar=name.upper(),
+        help=f"{what}; with patterns, a glob of case folders, or the first pattern",
+    )
+    command.add_argument(
+        "patterns",
+        metavar="KEY=PATTERN",
+        nargs="*",
+        help="the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
+        'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
+        "(default: every volume that is found)",
+    )
+    command.add_argument(
+        "--optional",
+        nargs="+",
+        default=[],
+        metavar="KEY",
+        help="keys that a case may lack, as in list_cases(); each is one of the patterns",
+    )
+    command.add_argument(
+        "--labels",
+        nargs="+",
+        metavar="KEY",
+        help="keys that hold labels (default: those of open_volume())",
+    )
+
+
+# Options of which several values follow each other, so that a pattern may stand among them.
+_SEVERAL_VALUES = ("labels", "optional")
+
+
+def gather_patterns(options: argparse.Namespace, left: Sequence[str]) -> list[str]:
+    """Put ``KEY=PATTERN`` from wherever it was written beside the others; return what is left."""
+    if "patterns" not in options:
+        return list(left)
+    for option in _SEVERAL_VALUES:
+        values = getattr(options, option, None) or []
+        options.patterns += [value for value in values if _is_pattern(value)]
+        if values:
+            setattr(options, option, [value for value in values if not _is_pattern(value)])
+    unknown = [text for text in left if text.startswith("-")]
+    if unknown:  # a pattern behind one may be its value
+        return list(left)
+    options.patterns += [text for text in left if _is_pattern(text)]
+    return [text for text in left if not _is_pattern(text)]
+
+
+def _is_pattern(text: str) -> bool:
+    return "=" in text and text.partition("=")[0].isidentifier()
+
+
+def cases_of(
+    data: str,
+    patterns: Sequence[str],
+    storage_options: Mapping[str, Any],
+    optional: Sequence[str] = (),
+) -> Any:
+    """Return what ``check()`` and ``index()`` take: a place, or a pipe of what patterns find.
+
+    ``data`` is a place; a glob of case folders; or a pattern, where there is no folder.
+    """
+    from .datapipes.iter import list_cases
+
+    is_pattern = _is_pattern(data) and not os.path.exists(data)
+    if not (patterns or is_pattern):
+        if optional:
+            what = f"--optional needs patterns: {optional[0]} is the key of none."
+            raise SampleError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+        return data
+    texts = [data, *patterns] if is_pattern else patterns
+    by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
+    for key, pattern in by_key.items():
+        if not (key and pattern):
+            raise SampleError(
+                f"{key or pattern!r} is no KEY=PATTERN.",
+                do='Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".',
+            )
+    for key in optional:
+        if key not in by_key:
+            near = closest(key, by_key, 0.5)
+            do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
+            raise SampleError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
+    folder = None if is_pattern else data
+    try:
+        return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
+    except ValueError as error:
+        raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
 
 
 def remark(text: object) -> None:
@@ -34,11 +186,11 @@ def progress(what: str, unit: str, *, scaled: bool = False) -> Iterator[Callable
 
     with tqdm(desc=what, unit=unit, unit_scale=scaled, leave=False, file=sys.stderr) as bar:
 
-        def told(done: int, total: int) -> None:
+        def show(done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
-        yield told
+        yield show
 
 
 def add_check(commands: Any) -> None:
@@ -50,27 +202,22 @@ def add_check(commands: Any) -> None:
         "name every bad one with its reason, also images and labels that do not fit each other. "
         "The exit status is 1 if there is one.",
     )
+    place = "a manifest (.json), a folder or URL, one volume, or a glob (in quotes) of volumes or"
+    _add_patterns(command, "data", f"{place} folders")
+    whole, number = _positive(int), _positive(float)
     command.add_argument(
-        "data",
-        metavar="DATA",
-        help="a manifest (.json), a folder or URL, one volume, or a glob (in quotes) of volumes or "
-        "folders; with patterns, a glob of case folders, or the first pattern",
-    )
-    add_patterns(command)
-    command.add_argument(
-        "--workers", type=_whole, default=2, metavar="N", help="processes (default: %(default)s)"
+        "--workers", type=whole, default=2, metavar="N", help="processes (default: %(default)s)"
     )
     command.add_argument(
         "--voxels", action="store_true", help="decode every voxel too: finds damage inside files"
     )
     command.add_argument(
         "--timeout",
-        type=_seconds,
+        type=number,
         metavar="S",
         help="longest time for one volume, in seconds (default: 60; 600 with --voxels)",
     )
-    add_reader(command)
-    add_options(command)
+    _add_shared(command)
     command.set_defaults(run=run_check)
 
 
@@ -78,47 +225,42 @@ def run_check(options: argparse.Namespace) -> int:
     """Check, print every bad volume, return 1 if there is one."""
     from .dataloader2 import check
 
-    store = options_of(options, options.data, *options.patterns)
-    cases = _cases(options, store)
-    labels = {} if options.labels is None else {"labels": options.labels}
-    with progress("check", "volume") as told, without_label_warnings():
-        report = check(
-            cases,
-            workers=options.workers,
-            voxels=options.voxels,
-            timeout=options.timeout or (600.0 if options.voxels else 60.0),
-            progress=told,
-            storage_options=store,
-            **labels,
-            **dict(options.reader),
-        )
+    given = "--reader" if options.reader else "--labels" if options.labels else ""
+    if given and options.data.lower().endswith(".json"):
+        what = f"{options.data} is a manifest, which says how its volumes are read."
+        raise SampleError(what, do=f"Leave {given} out, or give the folder.")
+    timeout = options.timeout or (600.0 if options.voxels else 60.0)
+    own = {"workers": options.workers, "voxels": options.voxels, "timeout": timeout}
+    report = _report("check", check, options, options.data, **own)
     print(report)
-    tell_likely_labels(report)
+    _remark_likely_labels(report)
     if not options.voxels:
         remark("headers only; --voxels also finds damage inside of files")
     return 0 if report.ok else 1
 
 
-def _cases(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
-    cases = cases_of(options.data, options.patterns, store, options.optional)
-    given = "--reader" if options.reader else "--labels" if options.labels else ""
-    if given and options.data.lower().endswith(".json"):
-        what = f"{options.data} is a manifest, which says how its volumes are read."
-        raise SampleError(what, do=f"Leave {given} out, or give the folder.")
-    return cases
+def _report(
+    name: str, run: Any, options: argparse.Namespace, data: str, *places: str, **own: Any
+) -> Any:
+    """Run a function over volumes with what both commands share, behind a bar."""
+    store = _options_of(options, data, *options.patterns, *places)
+    cases = cases_of(data, options.patterns, store, options.optional)
+    own |= {} if options.labels is None else {"labels": options.labels}
+    with progress(name, "volume") as show, warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelyLabel)  # as remarks, in words of the command
+        reader = dict(options.reader)
+        return run(cases, *places, progress=show, storage_options=store, **own, **reader)
 
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
+def _positive(kind: type[float]) -> Callable[[str], float]:
+    """Return what reads a number above 0."""
 
+    def number(text: str) -> float:
+        found = kind(text)
+        if not found > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return found
 
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return number
 
 
@@ -131,13 +273,8 @@ def add_index(commands: Any) -> None:
         "percentiles, class counts) and version of every volume. vp.from_manifest() then plans "
         "without opening a file. Given again, only volumes that changed are read.",
     )
-    command.add_argument(
-        "url",
-        metavar="URL",
-        help="a folder of cases, one volume, or a glob (in quotes) of volumes or folders; with "
-        "patterns, a glob of case folders, or the first pattern",
-    )
-    add_patterns(command)
+    place = "a folder of cases, one volume, or a glob (in quotes) of volumes or folders"
+    _add_patterns(command, "url", place)
     command.add_argument(
         "-o",
         "--output",
@@ -158,8 +295,7 @@ def add_index(commands: Any) -> None:
         help="stamp: size and time of writing, or ETag; full: also every stored byte "
         "(default: %(default)s)",
     )
-    add_reader(command)
-    add_options(command)
+    _add_shared(command)
     command.set_defaults(run=run_index)
 
 
@@ -167,35 +303,22 @@ def run_index(options: argparse.Namespace) -> int:
     """Write the manifest; return 1 if a case had to be left out."""
     from .dataloader2 import index
 
-    store = options_of(options, options.url, *options.patterns, options.output)
-    labels = {} if options.labels is None else {"labels": options.labels}
-    with progress("index", "volume") as told, without_label_warnings():
-        report = index(
-            cases_of(options.url, options.patterns, store, options.optional),
-            options.output,
-            statistics=options.statistics,
-            full_hash=options.hash == "full",
-            progress=told,
-            storage_options=store,
-            **labels,
-            **dict(options.reader),
-        )
+    own = {"statistics": options.statistics, "full_hash": options.hash == "full"}
+    report = _report("index", index, options, options.url, options.output, **own)
     for finding in report.bad:
         remark(finding)
-    tell_likely_labels(report)
+    _remark_likely_labels(report)
     sound = [finding for finding in report.findings if not finding.is_bad]
     if sound:
-        counted = (
-            f"{count_text(len({finding.case for finding in sound}), 'case')}, "
-            f"{count_text(len(sound), 'volume')}"
-        )
-        print(f"{options.output}: {counted}")
+        cases = count_text(len({finding.case for finding in sound}), "case")
+        print(f"{options.output}: {cases}, {count_text(len(sound), 'volume')}")
     if report.bad:
-        cases = len({finding.case for finding in report.bad})
-        left_out = count_text(
-            cases, "case with bad or missing volumes was", "cases with bad or missing volumes were"
+        what = (
+            "with bad or missing volumes was left out",
+            "with bad or missing volumes were left out",
         )
-        remark(f"{left_out} left out")
+        bad = len({finding.case for finding in report.bad})
+        remark(count_text(bad, f"case {what[0]}", f"cases {what[1]}"))
     return 1 if report.bad else 0
 
 
@@ -216,18 +339,9 @@ def add_convert(commands: Any) -> None:
     command.add_argument(
         "destination", metavar="DST", help="the zarr to write, or the folder for all of them"
     )
-    command.add_argument(
-        "--chunk",
-        type=int,
-        metavar="N",
-        help="voxels per axis of a chunk (default: chosen)",
-    )
-    command.add_argument(
-        "--shard",
-        type=int,
-        metavar="N",
-        help="voxels per axis of a shard (default: chosen)",
-    )
+    for unit in ("chunk", "shard"):
+        what = f"voxels per axis of a {unit} (default: chosen)"
+        command.add_argument(f"--{unit}", type=int, metavar="N", help=what)
     command.add_argument(
         "--patch",
         type=int,
@@ -242,15 +356,14 @@ def add_convert(commands: Any) -> None:
         help="lz4 decodes fastest, zstd stores least (default: %(default)s)",
     )
     command.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
-    add_reader(command)
-    add_options(command)
+    _add_shared(command)
     command.set_defaults(run=run_convert)
 
 
 def run_convert(options: argparse.Namespace) -> int:
     """Convert; return 1 if a volume could not be converted."""
-    store = options_of(options, options.source, options.destination)
-    jobs = _jobs(options.source, options.destination, of_place(store, options.source))
+    store = _options_of(options, options.source, options.destination)
+    jobs = _jobs(options.source, options.destination, _of_place(store, options.source))
     failed = 0
     for source, destination in jobs:
         try:
@@ -294,16 +407,16 @@ def _convert(
 
     reader = dict(options.reader)
     name = os.path.basename(source.rstrip("/"))
-    with progress(name, "voxel", scaled=True) as told:
+    with progress(name, "voxel", scaled=True) as show:
         done = convert(
-            Volume(source, storage_options=of_place(store, source), **reader),
+            Volume(source, storage_options=_of_place(store, source), **reader),
             destination,
             chunk=options.chunk,
             shard=options.shard,
             patch=options.patch,
             codec=options.codec,
             overwrite=options.overwrite,
-            progress=told,
+            progress=show,
             storage_options=store,
         )
     chunk, shard = ("x".join(map(str, size)) for size in (done.chunk, done.shard))
@@ -311,15 +424,7 @@ def _convert(
     return f"{done.location}: chunks {chunk}, {done.written} shards {shard} written{kept}"
 
 
-@contextmanager
-def without_label_warnings() -> Iterator[None]:
-    """Leave out what functions warn of likely labels: :func:`tell_likely_labels` says it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelyLabel)
-        yield
-
-
-def tell_likely_labels(report: Any) -> None:
+def _remark_likely_labels(report: Any) -> None:
     """Print a line for each key that looks like a label and counts as an image."""
     for key in report.likely_labels:
         all_of_them = " ".join((*report.labels, *report.likely_labels))

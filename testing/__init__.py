@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..first_use import at_first_use
 
 if TYPE_CHECKING:
+    from .adapter_contract import AdapterContract
     from .decoder_contract import DecoderCase, DecoderContract
     from .range_store_contract import RANGE_OBJECTS, RangeStoreContract
     from .spatial_op_contract import SpatialOpContract
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RANGE_OBJECTS",
+    "AdapterContract",
     "BackendContract",
     "DecoderCase",
     "DecoderContract",
@@ -29,10 +31,11 @@ __all__ = [
 # Imported at first use: the child that a store's contract spawns needs neither pytest nor what the
 # other contracts are about, of which torch alone takes a second.
 _HOMES = {
-    "decoder_contract": ("DecoderCase", "DecoderContract"),
-    "range_store_contract": ("RANGE_OBJECTS", "RangeStoreContract"),
-    "spatial_op_contract": ("SpatialOpContract",),
-    "store_contract": ("BackendContract", "StoreCase", "StoreContract"),
-    "value_op_contract": ("ValueOpContract",),
+    "adapter_contract": "AdapterContract",
+    "decoder_contract": "DecoderCase DecoderContract",
+    "range_store_contract": "RANGE_OBJECTS RangeStoreContract",
+    "spatial_op_contract": "SpatialOpContract",
+    "store_contract": "BackendContract StoreCase StoreContract",
+    "value_op_contract": "ValueOpContract",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)
