@@ -10,10 +10,9 @@ from ..first_use import at_first_use
 if TYPE_CHECKING:
     from .adapter_contract import AdapterContract
     from .decoder_contract import DecoderCase, DecoderContract
+    from .op_contract import SpatialOpContract, ValueOpContract
     from .range_store_contract import RANGE_OBJECTS, RangeStoreContract
-    from .spatial_op_contract import SpatialOpContract
     from .store_contract import BackendContract, StoreCase, StoreContract
-    from .value_op_contract import ValueOpContract
 
 __all__ = [
     "RANGE_OBJECTS",
@@ -33,9 +32,8 @@ __all__ = [
 _HOMES = {
     "adapter_contract": "AdapterContract",
     "decoder_contract": "DecoderCase DecoderContract",
+    "op_contract": "SpatialOpContract ValueOpContract",
     "range_store_contract": "RANGE_OBJECTS RangeStoreContract",
-    "spatial_op_contract": "SpatialOpContract",
     "store_contract": "BackendContract StoreCase StoreContract",
-    "value_op_contract": "ValueOpContract",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)
