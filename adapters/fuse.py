@@ -89,9 +89,9 @@ class FuseSpatial(Adapter):
     def rules(self) -> Sequence[Rule]:
         """Return the four rules, and one that only tells what the kernel will not do."""
         return (
-            Rule("fuse spatial", _neighbours, _fuse),
+            Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial.joining(*pair)),
             Rule("change values lazily", _realized_before_values, _change_lazily),
-            Rule("realize in the batch", _realized_before_batch, _realize_in_batch),
+            Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
             Rule("straight into the batch", _batch_of_lazy_samples, partial(_set, "straight")),
             Rule("resample by the kernel", left_to_numpy, partial(_set, "straight")),
         )
@@ -136,14 +136,7 @@ def _kept_apart(pipe: Pipe) -> Refused | None:
     return Refused(f"{by} stands before it, so voxels are sampled anew after that")
 
 
-def _fuse(pair: Pair) -> Pipe:
-    first, second = pair
-    assert isinstance(first, (SpatialPipe, FusedSpatial))
-    assert isinstance(second, SpatialPipe)
-    return FusedSpatial.joining(first, second)
-
-
-def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
+def _realized_before(reader: type, site: Site) -> Pair | Refused | None:
     if not isinstance(site.pipe, reader):
         return None
     parent = parents_of(site.pipe)[0]
@@ -156,7 +149,7 @@ def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
 
 def _realized_before_values(site: Site) -> Pair | Refused | None:
     """Return what makes the same of a patch, whether or not there is a volume around it."""
-    found = _realized_before(site, ValuePipe)
+    found = _realized_before(ValuePipe, site)
     if not isinstance(found, tuple):
         return found
     assert isinstance(site.pipe, ValuePipe)
@@ -174,13 +167,8 @@ def _change_lazily(pair: Pair) -> Pipe:
     return with_parents(realize, [with_parents(values, parents_of(realize))])
 
 
-def _realized_before_batch(site: Site) -> Pair | Refused | None:
-    return _realized_before(site, BatchPatches)
-
-
-def _realize_in_batch(pair: Pair) -> Pipe:
-    realize, batch = pair
-    return with_parents(batch, parents_of(realize))
+def _skip_first(pair: Pair) -> Pipe:
+    return with_parents(pair[1], parents_of(pair[0]))
 
 
 def _batch_of_lazy_samples(site: Site) -> Pipe | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -50,6 +50,12 @@ _MEMORY_PART = 4
 # Below that a cache that holds everything would save less than half of the decoding.
 _AGAIN = 2.0
 _CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
+# Names of mistakes at a pipe; that of a graph and its loader.
+_OF_PIPES = _SHARDS, _BATCHES, _FROZEN, _REPEATED, _TWICE = (
+    *("unshuffled-shards", "one-volume-batches"),
+    *("frozen-draws", "repeated-draws", "twice-interpolated"),
+)
+_IDLE = "idle-workers"
 
 
 @dataclass(frozen=True)
@@ -112,8 +118,6 @@ class Upstream:
         )
 
 
-Finding: TypeAlias = "tuple[str, str] | None"
-"""What happens because of a mistake, and how to mend it."""
 Places: TypeAlias = "tuple[tuple[Pipe, str, str], ...]"
 """Pipes with what happens because of them, and how to mend it."""
 
@@ -165,10 +169,9 @@ class Lint(Adapter):
         upstream: dict[int, Upstream] = {}
         for one in walk(pipe):
             before = Upstream.of([upstream[id(parent)] for parent in parents_of(one)])
-            for name, check in _OF_PIPES.items():
-                finding = None if name in self.ignore else check(one, before)
-                if finding is not None:
-                    found.append(Mistake(name, *finding, origin_of(one)))
+            for name, what, do in _mistakes_at(one, before):
+                if name not in self.ignore:
+                    found.append(Mistake(name, what, do, origin_of(one)))
             upstream[id(one)] = before.after(one)
         for name, look in _OF_GRAPHS.items():
             for at, what, do in () if name in self.ignore else look(pipe, split):
@@ -193,44 +196,30 @@ class Lint(Adapter):
         return Rewritten(pipe, pipe)
 
 
-def _unshuffled_shards(pipe: Any, before: Upstream) -> Finding:
-    if not traits_of(pipe).shards or before.shuffled:
-        return None
-    what = "each worker and rank sees the same share of the items in every epoch"
-    return what, "Put .shuffle() before .sharding_filter()."
-
-
-def _one_volume_batches(pipe: Any, before: Upstream) -> Finding:
-    patches = before.patches
-    if not traits_of(pipe).group or patches is None or before.shuffled_patches:
-        return None
-    # On a grid their number depends on the shape of the volume.
-    count: Any = "all" if patches.sampling == "grid" else patches.samples_per_volume
-    if count == 1:
-        return None
-    what = f"{count} patches of a volume follow each other into the same batches"
-    return what, "Put .shuffle() after .lazy_patch(), or .interleave() for fewer reads."
-
-
-def _frozen_draws(pipe: Any, before: Upstream) -> Finding:
-    if chained_name(pipe) not in _CACHES or not before.draws:
-        return None
-    what = f"{describe(pipe)} keeps patches and augmentations of the first epoch for all others"
-    return what, "Put the cache before .lazy_patch() and before whatever draws."
-
-
-def _repeated_draws(pipe: Any, before: Upstream) -> Finding:
-    if chained_name(pipe) not in ("repeat", "cycle") or not before.draws:
-        return None
-    what = f"{describe(pipe)} gives each patch again as it is: draws belong to the epoch"
-    return what, "Leave it out and iterate more epochs, or give samples_per_volume= more."
-
-
-def _twice_interpolated(pipe: Any, before: Upstream) -> Finding:
-    if not isinstance(pipe, SpatialPipe) or not before.voxels:
-        return None
-    what = f"{describe(pipe)} interpolates voxels that were interpolated before"
-    return what, "Put it before .flush() or .realize(): then all moves are made at once."
+def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
+    """Yield name, what happens because of it, and how to mend it, of each mistake at a pipe."""
+    traits, form, patches = traits_of(pipe), chained_name(pipe), before.patches
+    if traits.shards and not before.shuffled:
+        what = "each worker and rank sees the same share of the items in every epoch"
+        yield _SHARDS, what, "Put .shuffle() before .sharding_filter()."
+    if traits.group and patches is not None and not before.shuffled_patches:
+        # On a grid their number depends on the shape of the volume.
+        count: Any = "all" if patches.sampling == "grid" else patches.samples_per_volume
+        if count != 1:
+            what = f"{count} patches of a volume follow each other into the same batches"
+            do = "Put .shuffle() after .lazy_patch(), or .interleave() for fewer reads."
+            yield _BATCHES, what, do
+    if form in _CACHES and before.draws:
+        what = f"{describe(pipe)} keeps patches and augmentations of the first epoch for all others"
+        yield _FROZEN, what, "Put the cache before .lazy_patch() and before whatever draws."
+    if form in ("repeat", "cycle") and before.draws:
+        what = f"{describe(pipe)} gives each patch again as it is: draws belong to the epoch"
+        do = "Leave it out and iterate more epochs, or give samples_per_volume= more."
+        yield _REPEATED, what, do
+    if isinstance(pipe, SpatialPipe) and before.voxels:
+        what = f"{describe(pipe)} interpolates voxels that were interpolated before"
+        do = "Put it before .flush() or .realize(): then all moves are made at once."
+        yield _TWICE, what, do
 
 
 def _planned_functions(sink: Pipe, split: Cut | NoCut) -> Places:
@@ -307,15 +296,13 @@ def _shuffle_of_patches(sink: Pipe) -> tuple[Any, PatchSampler] | None:
     for pipe in walk(sink):
         above = [behind[id(parent)] for parent in parents_of(pipe)]
         cut = above[0] if len(above) == 1 else None
-        if cut is not None and hasattr(type(pipe), "set_shuffle") and not _is_local(pipe):
+        # Of an order of the user's own nothing is known.
+        spec = pipe.spec.kind if isinstance(pipe, ShufflePlans) else GLOBAL
+        is_local = spec in (CHUNK_LOCAL, NONE, OWN)
+        if cut is not None and hasattr(type(pipe), "set_shuffle") and not is_local:
             return pipe, cut
         behind[id(pipe)] = pipe if isinstance(pipe, PatchSampler) else cut
     return None
-
-
-def _is_local(pipe: Any) -> bool:
-    # Of an order of the user's own nothing is known.
-    return isinstance(pipe, ShufflePlans) and pipe.spec.kind in (CHUNK_LOCAL, NONE, OWN)
 
 
 def _again(layout: StoreLayout, demand: Demand) -> float:
@@ -341,18 +328,9 @@ def _size(size: int) -> str:
     return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
 
 
-_OF_PIPES: dict[str, Callable[[Any, Upstream], Finding]] = {
-    "unshuffled-shards": _unshuffled_shards,
-    "one-volume-batches": _one_volume_batches,
-    "frozen-draws": _frozen_draws,
-    "repeated-draws": _repeated_draws,
-    "twice-interpolated": _twice_interpolated,
-}
 _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
     "scattered-chunks": _scattered,
     "planned-functions": _planned_functions,
     "whole-volumes": _whole_volumes,
 }
-# Of a graph and its loader.
-_IDLE = "idle-workers"
 _NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE])

@@ -298,9 +298,9 @@ def ranks_beside(ranks: int, environment: Mapping[str, str]) -> int:
     Where no launcher has told, all of them: that advises too few workers rather than too many.
     """
     for name in LAUNCHERS:
-        told = environment.get(name, "")
-        if told.isdecimal() and 0 < int(told) <= ranks:
-            return int(told)
+        count = environment.get(name, "")
+        if count.isdecimal() and 0 < int(count) <= ranks:
+            return int(count)
     return ranks
 
 
