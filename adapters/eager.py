@@ -53,7 +53,7 @@ class Eager(Adapter):
 
 def _is_spatial(pipe: Pipe) -> bool:
     if isinstance(pipe, ChoicePipe):
-        return pipe.adding is not None
+        return bool(pipe.steps)
     return isinstance(pipe, (SpatialPipe, FusedSpatial))
 
 

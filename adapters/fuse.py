@@ -42,9 +42,9 @@ def left_to_numpy(site: Site) -> Refused | None:
 def _displacing(pipe: Pipe) -> list[str]:
     """Return the names of the steps of a pipe that displace voxels."""
     steps: Sequence[Step] = ()
-    if isinstance(pipe, ChoicePipe):
-        steps = () if pipe.adding is None else pipe.adding.steps
-    elif isinstance(pipe, FusedSpatial) or (isinstance(pipe, SpatialPipe) and pipe.is_step):
+    if isinstance(pipe, (ChoicePipe, FusedSpatial)) or (
+        isinstance(pipe, SpatialPipe) and pipe.is_step
+    ):
         steps = pipe.steps
     return [step.stream_name for step in steps if displaces(step.op)]
 
@@ -89,7 +89,7 @@ class FuseSpatial(Adapter):
     def rules(self) -> Sequence[Rule]:
         """Return the four rules, and one that only tells what the kernel will not do."""
         return (
-            Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial.joining(*pair)),
+            Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
             Rule("change values lazily", _realized_before_values, _change_lazily),
             Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
             Rule("straight into the batch", _batch_of_lazy_samples, partial(_set, "straight")),
@@ -107,7 +107,7 @@ class FuseSpatial(Adapter):
 def _neighbours(site: Site) -> Pair | Refused | None:
     """Two spatial pipes, one feeding only the other."""
     second = site.pipe
-    if isinstance(second, ChoicePipe) and second.adding:
+    if isinstance(second, ChoicePipe) and second.steps:
         return _kept_apart(second.parent)
     if not isinstance(second, SpatialPipe):
         return None
@@ -129,7 +129,7 @@ def _kept_apart(pipe: Pipe) -> Refused | None:
     by, moved = "", False
     while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timed)):
         by = _breaking(pipe) or by
-        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.adding)
+        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.steps)
         pipe = pipe.parent
     if not by or not (moved or isinstance(pipe, (SpatialPipe, FusedSpatial))):
         return None

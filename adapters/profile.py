@@ -29,6 +29,7 @@ from ..graph import (
     walk,
     with_parents,
 )
+from ..graph.explain import is_branch
 from .adapter import Adapter
 
 
@@ -171,7 +172,7 @@ class Profile(Adapter):
 
         def with_timed_parents(old: Pipe, new: Pipe) -> Pipe:
             # Between torch's fork or demux and its children stands more than an iterator.
-            if isinstance(old, Timed) or hasattr(type(old), "_is_child_datapipe"):
+            if isinstance(old, Timed) or is_branch(old):
                 return new
             timed = with_parents(new, list(map(self._timed, parents_of(new))))
             if timed is not new:

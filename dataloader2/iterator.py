@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
-from ..batching import ErrorPolicy, Outcome
+from ..batching import BatchResult, ErrorPolicy
 from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..core.locks import ReentrantDeferredLock
@@ -148,7 +148,8 @@ class DataLoader2Iterator:
         while True:
             running = self._running or self._start()
             batch = next(running.batches)
-            here, outcome = self._progress.position, batch if isinstance(batch, Outcome) else None
+            outcome = batch if isinstance(batch, BatchResult) else None
+            here = self._progress.position
             failed = here.failed
             if outcome is not None:
                 failed, batch = self._counts.admit(outcome, running.policy, failed), outcome.batch

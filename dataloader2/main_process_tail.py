@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 
 from ..adapters import Annotation, Limits, note_of
-from ..batching import Outcome
+from ..batching import BatchResult
 from ..core import Stream
 from ..core.errors import GraphError, VoxpipeError
 from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
@@ -163,7 +163,7 @@ class TailEpoch:
         self._run = (seed, number)
         # Numbers of the batches that the pipes have taken and not yet given, and what failed in
         # them; those without any item pass them by.
-        self._under_way: deque[tuple[int, Outcome | None]] = deque()
+        self._under_way: deque[tuple[int, BatchResult | None]] = deque()
         self._ready: deque[tuple[int, Any]] = deque()
         set_epoch(tail.sink, seed, number)
         tail.source.epoch = self
@@ -172,7 +172,7 @@ class TailEpoch:
     def take(self) -> Iterator[Any]:
         """Yield the batches of the service, and note their numbers."""
         for batch in self._epoch:
-            outcome = batch if isinstance(batch, Outcome) else None
+            outcome = batch if isinstance(batch, BatchResult) else None
             self._under_way.append((self._epoch.last, outcome))
             if outcome is not None and outcome.is_empty:
                 continue

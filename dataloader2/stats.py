@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from ..batching import ErrorPolicy, Failure, Outcome
+from ..batching import BatchResult, ErrorPolicy, Failure
 from ..core.errors import TooManyFailures
 
 # What is kept to be looked at; the counts go on.
@@ -39,7 +39,7 @@ class Counts:
         self._kept: deque[float] = deque(maxlen=KEPT)
         self._since: float | None = None
 
-    def admit(self, outcome: Outcome, policy: ErrorPolicy, before: int) -> int:
+    def admit(self, outcome: BatchResult, policy: ErrorPolicy, before: int) -> int:
         """Count what failed in one batch; return how many did in this epoch, if so many may."""
         self.failures += outcome.failures
         self.errors.update(failure.error for failure in outcome.failures)

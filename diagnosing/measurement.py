@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import IterDataPipe
 
 from ..adapters.profile import untimed
-from ..batching import Instruction, Job, Outcome, Recipe, usable_cores
+from ..batching import BatchResult, Instruction, Job, Recipe, usable_cores
 from ..batching.parts import Parts, Task, map_patches
 from ..core import Region, Sample
 from ..core.errors import GraphError
@@ -402,7 +402,7 @@ class _Measuring:
             running = service.epoch(work, self._subject.seed, epoch, place)
             try:
                 for made in running:
-                    batch = made.batch if isinstance(made, Outcome) else made
+                    batch = made.batch if isinstance(made, BatchResult) else made
                     if batch is not None:
                         yield batch
             finally:

@@ -76,7 +76,7 @@ def nodes_and_edges(
 
 def is_branch(pipe: Pipe) -> bool:
     """Whether ``pipe`` is one of the pipes that fork, demux and the like return."""
-    return hasattr(type(pipe), "_is_child_datapipe")
+    return bool(getattr(type(pipe), "_is_child_datapipe", False))
 
 
 def to_mermaid(sink: Pipe) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..adapters import Hints, Limits, note_of
-from ..batching import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
+from ..batching import NOWHERE, ErrorPolicy, ErrorTolerant, Instruction, Job, Recipe
 from ..core import CallSite
 from ..core.lru_cache import cached_property
 from ..datapipes import DataPipe
@@ -117,12 +117,12 @@ class Planned(_Settings):
     errors: ErrorPolicy = _RAISES
     """What is done about items that cannot be made."""
 
-    def maker(self) -> Recipe | PipeRunner | Tolerant:
+    def maker(self) -> Recipe | PipeRunner | ErrorTolerant:
         """Return what makes batches of jobs, here or in a worker; ``as_tensors()`` is for after."""
         plain = self.recipe or PipeRunner(self.cut)
         if not self.errors.tolerates:
             return plain
-        return Tolerant(plain, self.errors, together=self.part.ranks > 1)
+        return ErrorTolerant(plain, self.errors, together=self.part.ranks > 1)
 
     @property
     def outlives_epochs(self) -> bool:
