@@ -66,7 +66,6 @@ class Timed(DataPipe):
         return (Watch(self.profile, self.pipe, self.memory),)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parent's items."""
         parent = iter(self.parent)
         while True:
             outer, inside = _OUTER.get(), _Inside()
@@ -102,7 +101,6 @@ class Timed(DataPipe):
             yield item
 
     def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
 
 

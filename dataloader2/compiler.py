@@ -96,7 +96,6 @@ def iterable(datapipe: Any) -> Pipe:
 
 
 def _meant(thing: Any) -> str:
-    """Return what to write in the place of something that is no pipe."""
     if isinstance(thing, type):
         return f"Give a pipe, and not its class: {thing.__name__}(...)."
     if callable(getattr(thing, "distribute", None)) or hasattr(thing, "initialize"):
@@ -172,7 +171,6 @@ def compile_chain(
 
 
 def _verified(adapter: AdapterLike, graph: Any) -> Pipe:
-    """Return what an adapter made of a graph, checked."""
     if not is_pipe(graph):
         raise GraphError(
             f"the adapter {shorten(adapter)} returned {shorten(graph)}, and not a datapipe",

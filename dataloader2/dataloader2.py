@@ -233,7 +233,6 @@ class DataLoader2:
         return RunningEpoch(batches, step, policy, work.hints.device)
 
     def _where(self) -> Position:
-        """Return where the next batch is."""
         with self._lock:
             return self._position if self._progress is None else self._progress.position
 

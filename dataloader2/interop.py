@@ -219,7 +219,6 @@ class FromNode(DataPipe):
         self.node = node
 
     def __iter__(self) -> Iterator[Any]:
-        """Reset the node and yield its items."""
         self.node.reset()
         yield from self.node
 

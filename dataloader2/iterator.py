@@ -174,7 +174,6 @@ class DataLoader2Iterator:
         return self._running
 
     def _end_with(self, error: BaseException) -> None:
-        """End the epoch with what ``next`` is about to raise."""
         self._close()
         if self._ended_by and isinstance(error, Exception):
             raise self._invalidated() from None  # it is what became of an epoch that was left

@@ -108,7 +108,6 @@ class _Batches(IterDataPipe[Any]):
         self.epoch: TailEpoch | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches."""
         assert self.epoch is not None
         yield from self.epoch.take()
 

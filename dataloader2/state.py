@@ -215,7 +215,6 @@ def _plain(data: Any) -> Mapping[str, Any]:
 
 
 def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state of which every field is what it should be."""
     version = data.get("version", VERSION)
     if type(version) is int and version != VERSION:
         # First of all: its other fields may have other forms.
@@ -233,7 +232,6 @@ def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _runs(saved: Sequence[Any]) -> tuple[Run, ...]:
-    """Return the runs of a state, in order."""
     return tuple(sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in saved))
 
 
@@ -437,7 +435,6 @@ def _deciding(sink: Pipe) -> Iterator[str]:
 
 
 def _difference_text(words: str) -> str:
-    """Return the words of a changed order as text."""
     gone: dict[str, int] = {}
     come: dict[str, bool] = {}
     for word in words.split():

@@ -134,7 +134,6 @@ class Tasks(IterDataPipe[Task]):
         self.imports = tuple(imports)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks in turn."""
         number = 0
         while self.tasks and not self.done(number):
             yield self.tasks[number % len(self.tasks)]
@@ -171,7 +170,6 @@ class Stage(DataPipe):
         return None if self.torch else (self.parts,)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the outcome of each task."""
         for task in self.parent:
             yield from self.parts([task])
 
@@ -243,7 +241,6 @@ class _Measuring:
         self._waits = False
 
     def diagnosis(self, step: Step | None, cores: int) -> Diagnosis:
-        """Measure everything and judge it."""
         planned = self._planning()
         reads = {job.index: reads_of(job.items) for job in planned}
         tasks = [Task("", job, reads[job.index]) for job in planned]
@@ -315,7 +312,6 @@ class _Measuring:
             self._notes.append(f"{made} made readable first, in {took:.2g} s")
 
     def _storage(self, tasks: list[Task]) -> list[Task]:
-        """Measure fetching and decoding."""
         volumes = {read.volume.token: read for task in tasks for read in task.reads}
         opening = Task("", tasks[0].job, tuple(volumes.values()))
         self._pass("open", [opening] * self._least, most=self._least)
@@ -411,7 +407,6 @@ class _Measuring:
                 raise _nothing()
 
     def _consuming(self, batch: Any, step: Step | None) -> None:
-        """Measure the consumer, by itself."""
         if step is None:
             if self._subject.kept is None:
                 self._notes.append(

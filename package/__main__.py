@@ -84,7 +84,6 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _add_patterns(command: argparse.ArgumentParser, name: str, what: str) -> None:
-    """Let a command take a place, and patterns of volumes."""
     command.add_argument(
         name,
         metavar=name.upper(),
@@ -176,7 +175,6 @@ def _cases_of(
 
 
 def _remark(text: object) -> None:
-    """Print one line or error of voxpipe's."""
     print(f"voxpipe: {text}", file=sys.stderr)
 
 
@@ -222,7 +220,6 @@ def _add_check(commands: Any) -> None:
 
 
 def _run_check(options: argparse.Namespace) -> int:
-    """Check, print every bad volume, return 1 if there is one."""
     from .dataloader2 import check
 
     given = "--reader" if options.reader else "--labels" if options.labels else ""
@@ -299,7 +296,6 @@ def _add_index(commands: Any) -> None:
 
 
 def _run_index(options: argparse.Namespace) -> int:
-    """Write the manifest; return 1 if a case had to be left out."""
     from .dataloader2 import index
 
     own = {"statistics": options.statistics, "full_hash": options.hash == "full"}
@@ -359,7 +355,6 @@ def _add_convert(commands: Any) -> None:
 
 
 def _run_convert(options: argparse.Namespace) -> int:
-    """Convert; return 1 if a volume could not be converted."""
     store = _options_of(options, options.source, options.destination)
     jobs = _jobs(options.source, options.destination, _of_place(store, options.source))
     failed = 0
@@ -423,7 +418,6 @@ def _convert(
 
 
 def _remark_likely_labels(report: Any) -> None:
-    """Print a line for each key that looks like a label and counts as an image."""
     for key in report.likely_labels:
         all_of_them = " ".join((*report.labels, *report.likely_labels))
         others = " ".join(report.labels) or "label"
