@@ -31,6 +31,7 @@ class Adapter:
         return settle(pipe, self.rules())
 
     def __call__(self, pipe: Pipe) -> Pipe:
+        """Return the graph after the rules."""
         return self.rewrite(pipe).after
 
     def __repr__(self) -> str:
