@@ -391,19 +391,12 @@ def index(
     destination
         Path or URL of the manifest. What is there already is used: volumes that did not change
         since are not read again.
-    labels
-        Keys that hold labels, if the cases are not opened yet. Unless you give it, a key that
-        looks like a label but is none of these brings a ``LikelyLabel`` warning.
     statistics
         Whether to read every voxel for mean, range, percentiles and classes.
     full_hash
         Whether to read every stored byte for a digest.
-    progress
-        ``progress(done, total)`` in volumes.
-    storage_options
-        For fsspec, where volumes or the manifest are URLs. They are not written.
-    **reader_kwargs
-        For the backend, as of ``open_volume()``.
+    labels, progress, storage_options, **reader_kwargs
+        As of :func:`check`; none of them is written.
 
     Returns
     -------

@@ -396,19 +396,20 @@ class DataLoader2:
 
         Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
+        chain = self._chain
+        cost = cost_of(untimed(chain.graph), self._seed or 0, self._position.epoch)
         parts = [
-            explain_rewritten(self._written, self._chain.whole, self._chain.changes),
+            explain_rewritten(self._written, chain.whole, chain.changes),
             self._service.explain(self._work),
-            *filter(None, [self._chain.tail.explain()]),
+            chain.tail.explain(),
+            "" if cost is None else str(cost),
         ]
-        cost = cost_of(untimed(self._chain.graph), self._seed or 0, self._position.epoch)
-        parts += [str(cost)] if cost is not None else []
-        if any(traits_of(pipe).opens for pipe in walk(self._chain.graph)):
+        if any(traits_of(pipe).opens for pipe in walk(chain.graph)):
             try:
                 parts.append(self._agree().explain())
             except BudgetExceeded as error:
                 parts.append(f"refused: {error}")
-        return "\n\n".join(parts)
+        return "\n\n".join(filter(None, parts))
 
     def schemes(self) -> dict[str, ReadScheme]:
         """Return how the voxels of each key are read; empty where that cannot be planned.

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import IterDataPipe
 
 from ..adapters.profile import untimed
-from ..batching import BatchResult, Instruction, Job, Recipe, usable_cores
+from ..batching import BatchResult, Instruction, Job, usable_cores
 from ..batching.parts import Parts, Task, map_patches
 from ..core import Region, Sample
 from ..core.errors import GraphError
@@ -75,9 +75,8 @@ class Extent:
         def is_enough(number: int) -> bool:
             if not started:
                 started.append(self.clock())
-            if most is not None and number >= most:
-                return True
-            return number >= least and self.clock() - started[0] >= self.seconds
+            is_over = number >= least and self.clock() - started[0] >= self.seconds
+            return is_over or (most is not None and number >= most)
 
         return is_enough
 
@@ -112,11 +111,9 @@ def check_source(planner: Pipe, *, running: bool) -> None:
 
 def reads_of(items: Sequence[Any]) -> tuple[ReadPlan, ...]:
     """Return the reads that the lazy patches among ``items`` need; reads headers only."""
-    every = (
-        t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
-    )
-    patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = [read for patch in patches for read in patch.reads()]
+    samples = (item for item in map_patches(items, lambda p: p) if isinstance(item, Sample))
+    patches = (value for each in samples for value in each.values() if isinstance(value, LazyPatch))
+    reads = (read for patch in patches for read in patch.reads())
     return tuple(r for r in reads if isinstance(r.volume, Volume) and not r.region.is_empty)
 
 
@@ -153,12 +150,9 @@ class Stage(DataPipe):
     @classmethod
     def of(cls, work: Planned, seed: int, epoch: int) -> Stage:
         """Return the stage that does parts of what the realizing part of ``work`` does."""
-        maker: Recipe | PipeRunner = work.recipe or PipeRunner(work.cut)
-        runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
-        parts = Parts(maker, seed, epoch)
-        return cls(
-            work.cut.planner, parts, torch=work.recipe is None, runs_user_code=runs_user_code
-        )
+        parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch)
+        own = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
+        return cls(work.cut.planner, parts, torch=work.recipe is None, runs_user_code=own)
 
     @property
     def traits(self) -> Traits:
@@ -345,7 +339,8 @@ class _Measuring:
         """Do one part of the tasks, in turn; return seconds per batch and what came of each."""
         done = self._extent.done(self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
-        imports = sorted({m for p in walk(self._work.cut.planner) for m in _imports(p)})
+        pipes = walk(self._work.cut.planner)
+        imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})
         split = Cut(Tasks(own, done, imports), (self._stage,), group=1, drop_last=False)
         outcomes = []
         started = self._extent.clock()
@@ -440,7 +435,3 @@ def _runs(epoch: int, place: Place) -> Iterator[tuple[int, Place]]:
 
 def _nothing() -> GraphError:
     return GraphError("an epoch has no batch to measure", do="Look at the list of cases.")
-
-
-def _imports(pipe: Pipe) -> Sequence[str]:
-    return getattr(pipe, "imports", ())
