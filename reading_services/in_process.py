@@ -10,8 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
-from ..adapters.timeout import thread_seconds
-from ..batching import Job, Outcome, with_threads
+from ..batching import BatchResult, Job, using_threads
 from ..core.call_site import warn
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
@@ -198,7 +197,7 @@ class InProcessEpoch:
         self.last = -1
         begin(self)
         self._freed = False
-        self._seconds = thread_seconds(work.limits)
+        self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
         made = _batches(work, seed, epoch, place)
         self._batches: MadeAhead | TimeoutIterator | Generator[tuple[int, Any], None, None] = made
@@ -276,10 +275,10 @@ def _batches(
     with closing(_begun(planned, work.joinings)) as coming:
         for job, fetched in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-            threads = with_threads(work.hints.threads)
+            threads = using_threads(work.hints.threads)
             with using_coalesce_policies(work.joinings), closing(fetched), threads:
                 made = source.run(job, seed, epoch)
-            if isinstance(made, Outcome):
+            if isinstance(made, BatchResult):
                 made = replace(made, batch=as_tensors(made.batch))
             yield job.index, as_tensors(made)
 
@@ -357,7 +356,7 @@ def _handed(job: Job) -> Any:
     """Return the item of a job for which there is nothing to do."""
     if not job.failures:
         return job.items[0]
-    return Outcome(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
+    return BatchResult(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
 
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:

@@ -47,7 +47,7 @@ class BoxNeed:
     """Which resolution to look at, where the volume has several; 0 is its own."""
 
     def describe(self) -> str:
-        from ...volumes.catalog.bounding_box import ForegroundRule
+        from ...volumes.catalog.whole_pass import ForegroundRule
 
         coarse = f" at level {self.level}" if self.level else ""
         if isinstance(self.above, str):
@@ -60,7 +60,7 @@ class BoxNeed:
         ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
         the box is not known, and nothing shall be read now.
         """
-        from ...volumes.catalog.bounding_box import ForegroundRule, known_box, occupied_box
+        from ...volumes.catalog.whole_pass import ForegroundRule, known_box, occupied_box
         from ...volumes.stacked import on_one_grid
 
         find = known_box if is_looking_ahead() else occupied_box
