@@ -51,13 +51,6 @@ def linear_of(rows: Affine3x4) -> Matrix3x3:
     return (a, b, c, d, e, f, g, h, i)
 
 
-def affine(linear: Matrix3x3, move: Sequence[float]) -> Affine3x4:
-    """Return the affine map of a linear part and a translation."""
-    a, b, c, d, e, f, g, h, i = linear
-    x, y, z = move
-    return (a, b, c, x, d, e, f, y, g, h, i, z)
-
-
 def compose(first: Affine3x4, second: Affine3x4) -> Affine3x4:
     """Return the matrix product ``first @ second``."""
     a, b, c, x, d, e, f, y, g, h, i, z = first

@@ -49,9 +49,6 @@ class Brightness(AffineValueOp):
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
         return Epilogue(drawn["factor"], drawn["add"])
 
-    def describe(self) -> str:
-        return self.in_words(factor=self.factor, add=self.add)
-
 
 @dataclass(frozen=True)
 class Contrast(AffineValueOp):

@@ -183,26 +183,49 @@ def coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: i
     np.copyto(array, first, where=np.isnan(array) & (along == 0))
 
 
-_FROM_1 = {"least": 1.0}
 INVERSE = "; factor says how much larger voxels get: write factor=2 for a scale of 0.5"
 """What to write in the place of a scale below 1, as other libraries have it."""
 _TWO_GRIDS = "a coarser grid is made of the voxels so far, and what follows is sampled from that"
 
 
-def _refuse_scale(factor: Any) -> None:
-    """Raise where a factor is below 1, which elsewhere is a scale."""
-    numbers = entries_of(factor) or (factor,)
-    if all(map(is_number, numbers)) and 0 < min(numbers) < 1:
-        msg = f"factor takes numbers >= 1, got {factor!r}{INVERSE}"
-        raise ValueError(msg)
+class _Coarser(RandomValueOp):
+    """What ops share that make voxels larger: along each axis by a factor."""
 
+    commutes: ClassVar[bool] = False
+    late_because: ClassVar[str] = _TWO_GRIDS
+    amounts: ClassVar[Any] = {"factor": {"least": 1.0}}
+    factor: ParameterRange
 
-def _reach(factor: float) -> int:
-    return math.ceil(factor) + 1 if factor > 1 else 0
+    def __post_init__(self) -> None:
+        numbers = entries_of(self.factor) or (self.factor,)
+        if all(map(is_number, numbers)) and 0 < min(numbers) < 1:  # elsewhere it is a scale
+            msg = f"factor takes numbers >= 1, got {self.factor!r}{INVERSE}"
+            raise ValueError(msg)
+        super().__post_init__()
+
+    def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
+        i, j, k = (drawn["factor"] if axis in self.drawn_axes(drawn) else 1.0 for axis in range(3))
+        return (i, j, k)
+
+    def drawn_axes(self, drawn: Drawn) -> tuple[int, ...]:
+        """Return the axes along which voxels get larger."""
+        return (0, 1, 2)
+
+    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+        # How far the nearest voxels that stay may be.
+        i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(drawn))
+        return (i, j, k)
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        corner = facts.corner
+        for axis, factor in enumerate(self.coarser(drawn)):
+            if factor > 1 and array.shape[axis + 1] > 1:
+                coarsen_axis(array, axis, factor, corner[axis])
+        return array
 
 
 @dataclass(frozen=True)
-class LowResolution(RandomValueOp):
+class LowResolution(_Coarser):
     """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between.
 
     Along each axis in turn, with ``m = floor(x / factor)`` and ``t = x / factor - m``, a voxel
@@ -223,34 +246,10 @@ class LowResolution(RandomValueOp):
     """How much larger the voxels are, at least 1: a number, or (low, high)."""
 
     name: ClassVar[str] = "low_resolution"
-    commutes: ClassVar[bool] = False
-    late_because: ClassVar[str] = _TWO_GRIDS
-    amounts: ClassVar[Any] = {"factor": _FROM_1}
-
-    def __post_init__(self) -> None:
-        _refuse_scale(self.factor)
-        super().__post_init__()
-
-    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
-        reach = _reach(drawn["factor"])
-        return (reach, reach, reach)
-
-    def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
-        return (drawn["factor"],) * 3
-
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        corner = facts.corner
-        for axis in range(3):
-            if drawn["factor"] > 1 and array.shape[axis + 1] > 1:
-                coarsen_axis(array, axis, drawn["factor"], corner[axis])
-        return array
-
-    def describe(self) -> str:
-        return self.in_words(factor=self.factor)
 
 
 @dataclass(frozen=True)
-class Anisotropy(RandomValueOp):
+class Anisotropy(_Coarser):
     """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between.
 
     The formula is that of ``LowResolution``, along the axis that was drawn.
@@ -273,12 +272,8 @@ class Anisotropy(RandomValueOp):
     never K."""
 
     name: ClassVar[str] = "anisotropy"
-    commutes: ClassVar[bool] = False
-    late_because: ClassVar[str] = _TWO_GRIDS
-    amounts: ClassVar[Any] = {"factor": _FROM_1}
 
     def __post_init__(self) -> None:
-        _refuse_scale(self.factor)
         super().__post_init__()
         axes = entries_of(self.axes) or (self.axes,)
         if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):
@@ -300,19 +295,8 @@ class Anisotropy(RandomValueOp):
         axis = axes[int(generator.random() * len(axes))]
         return None if drawn is None else {**drawn, "axis": axis}
 
-    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
-        i, j, k = (_reach(drawn["factor"]) * (axis == drawn["axis"]) for axis in range(3))
-        return (i, j, k)
-
-    def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
-        i, j, k = (drawn["factor"] if axis == drawn["axis"] else 1.0 for axis in range(3))
-        return (i, j, k)
-
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        axis, factor = drawn["axis"], drawn["factor"]
-        if factor > 1 and array.shape[axis + 1] > 1:
-            coarsen_axis(array, axis, factor, facts.corner[axis])
-        return array
+    def drawn_axes(self, drawn: Drawn) -> tuple[int, ...]:
+        return (drawn["axis"],)
 
     def describe(self) -> str:
         axes = " or ".join(map(str, entries_of(self.axes)))

@@ -218,9 +218,6 @@ class RicianNoise(RandomValueOp):
         make_rician(array, facts.corner, key, drawn["std"])
         return array
 
-    def describe(self) -> str:
-        return self.in_words(std=self.std)
-
 
 Triple = tuple[int, int, int]
 
@@ -316,6 +313,3 @@ class DropBoxes(RandomValueOp):
                 start = int(begin) - corner[axis]
                 slices.append(slice(max(start, 0), max(start + size, 0)))
             yield tuple(slices)
-
-    def describe(self) -> str:
-        return self.in_words(size=self.size, fraction=self.fraction, fill=self.fill)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -359,6 +359,11 @@ class RandomValueOp(ValueOp):
         if self.keyed:
             drawn["key"] = int(generator.random() * 2**53)  # all bits of a double
         return drawn if acts else None
+
+    def describe(self) -> str:
+        return self.in_words(
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "p"}
+        )
 
     def in_words(self, **words: Any) -> str:
         """Return the chained form, what was given, and ``p`` where it is not 1."""

@@ -369,12 +369,11 @@ class Augment:
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         plan = plan.interpolated()
-        for forward, move in (
-            (turning(plan, drawn["rotate"], self.space), _STAY),
-            (scaling(drawn["zoom"]), _STAY),
-            (NO_TURN, drawn["translate"]),
-            (shearing(drawn["shear"]), _STAY),
-        ):
+        maps: list[Forward] = [(turning(plan, drawn["rotate"], self.space), _STAY)]
+        maps.append((scaling(drawn["zoom"]), _STAY))
+        maps.append((NO_TURN, drawn["translate"]))
+        maps += [(shearing(drawn["shear"]), _STAY)] if any(drawn["shear"]) else []
+        for forward, move in maps:
             # What does nothing has the identity as its matrix, exactly.
             if forward != NO_TURN or any(move):
                 matrix = pull_back(plan, forward, move, space=self.space)

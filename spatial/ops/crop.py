@@ -282,8 +282,11 @@ def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "e
 
 def random_start(random: Sequence[float], shape: Sequence[int], size: Sequence[int]) -> list[int]:
     """Return where a box starts that numbers in [0, 1) place; one that is too large is centred."""
-    places = zip(random, shape, size, centred_start(shape, size), strict=True)
-    return [min(int(u * (n - s + 1)), n - s) if n >= s else c for u, n, s, c in places]
+    start = [min(int(u * (n - s + 1)), n - s) for u, n, s in zip(random, shape, size, strict=True)]
+    if all(n >= s for n, s in zip(shape, size, strict=True)):
+        return start
+    pairs = zip(start, centred_start(shape, size), shape, size, strict=True)
+    return [a if n >= s else c for a, c, n, s in pairs]
 
 
 @dataclass(frozen=True)

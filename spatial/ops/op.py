@@ -172,9 +172,10 @@ def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) 
         return [amount] * 3
     if shared and len(amount) == 2:
         random = (random[0],) * 3
+    entries = amount if len(amount) == 3 else (amount,) * 3
     return [
         each[0] + (each[1] - each[0]) * u if isinstance(each, tuple) else each
-        for each, u in zip(per_axis(amount), random, strict=True)
+        for each, u in zip(entries, random, strict=True)
     ]
 
 

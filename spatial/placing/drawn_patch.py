@@ -14,14 +14,13 @@ from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
 from ...core.validate import entries_of, is_finite, is_number
-from ..ops.crop import centred_start
+from ..ops.crop import centred_start, random_start
 from ..ops.op import Drawn, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
 from .patch import (
     GridPatch,
     PatchOp,
-    UniformPatch,
     UniformRegion,
     patch_size,
     source_box,
@@ -61,7 +60,9 @@ class _DrawnPatch(PatchOp):
             raise PatchSizeError(msg)
 
     def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Drawn:
-        return UniformPatch(self.size, self.origin).placed(numbers[0, :3].tolist(), plan)
+        size = size_on(self.size, plan)
+        start = random_start(numbers[0, :3].tolist(), plan.shape, size)
+        return {"start": start, "size": list(size)}
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,6 @@ class MaskedPatch(_DrawnPatch):
     one, that which is nearest to one.
 
     With ``oversample`` that is done for a share of the patches, and the others lie anywhere.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Grid
-    >>> from voxpipe.volumes import Volume
-    >>> label = np.zeros((32, 32, 32), np.uint8)
-    >>> label[20:24, 20:24, 20:24] = 1
-    >>> op = MaskedPatch((8, 8, 8), Volume(label), "label")
-    >>> plan = SpatialPlan.identity(Grid(label.shape, np.eye(4)))
-    >>> drawn = op.draw(np.random.default_rng(0), plan)
-    >>> all(12 < start < 24 for start in drawn["start"])
-    True
     """
 
     size: Any
@@ -176,7 +165,10 @@ class MaskedPatch(_DrawnPatch):
                 "has been turned or scaled before",
                 do="Put lazy_patch() before such pipes, or leave min_share out.",
             )
-        if not self._is_forced(float(numbers[0, 4])):
+        forced = self.forced
+        if forced is None:  # in no batch: it draws it
+            forced = self.oversample is None or float(numbers[0, 4]) < self.oversample
+        if not forced:
             return self._anywhere(numbers, plan)
         mask = self.table(plan)
         if mask is None:  # an estimate: where patches lie does not change what they cost
@@ -190,7 +182,8 @@ class MaskedPatch(_DrawnPatch):
             if middle is not None:
                 start = start_about(middle, size, plan).tolist()
                 drawn: dict[str, Any] = {"start": start, "size": list(size)}
-                label = self._label(mask, index)
+                listed = self.class_weights
+                label = listed[index][0] if listed else mask.labels[index]
                 return drawn if label is None else {**drawn, "class": label}
         if self.otherwise == "anywhere" or self.oversample is not None:
             return self._anywhere(numbers, plan)
@@ -205,12 +198,6 @@ class MaskedPatch(_DrawnPatch):
         if self.oversample is not None:
             part = f", {self.oversample:.3g} of them, the others anywhere"
         return f"patch {size} {where} {self.key!r}{least}{part}"
-
-    def _is_forced(self, number: float) -> bool:
-        """Return whether the patch lies about the mask; one that is in no batch draws it."""
-        if self.forced is None:
-            return self.oversample is None or number < self.oversample
-        return self.forced
 
     def _with_all(self, mask: SamplingMask, present: Region, plan: SpatialPlan) -> SamplingMask:
         """Return the mask; one of what is present alone if a class has no place there by chance.
@@ -227,10 +214,6 @@ class MaskedPatch(_DrawnPatch):
             classes = mask.labels
         cell = None if mask.shares is None else mask.shares.cell
         return sampling_mask(self.mask, plan.source, cell, classes, present) or mask
-
-    def _label(self, mask: SamplingMask, index: int) -> Label | None:
-        """Return a class as the user calls it."""
-        return self.class_weights[index][0] if self.class_weights else mask.labels[index]
 
     def _warn_of_missing(self, mask: SamplingMask) -> None:
         """Warn where a listed label is missing, and there are others that are not listed."""
@@ -277,8 +260,15 @@ class MaskedPatch(_DrawnPatch):
         """Return the middle of a patch about a class; None where no place has the share."""
 
         def has_share(middles: NDArray[np.int64]) -> NDArray[np.bool_]:
-            starts = start_about(middles, size_on(self.size, plan), plan)
-            shares = self._shares(mask, index if self.class_weights else 0, starts, plan)
+            assert mask.shares is not None
+            size, matrix = size_on(self.size, plan), plan.matrix
+            starts = start_about(middles, size, plan)
+            one, other = (
+                np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
+                for corner in (starts, starts + np.array(size) - 1)
+            )
+            which = index if self.class_weights else 0
+            shares = mask.shares.share(which, np.minimum(one, other), self._across(plan))
             enough: NDArray[np.bool_] = shares >= self.min_share - _ROUNDING
             return enough
 
@@ -286,18 +276,6 @@ class MaskedPatch(_DrawnPatch):
         will_do = has_share if self.min_share else None
         box = present if plan.is_copy else None
         return draw_middle(mask.tables[index], low, high, numbers, plan, will_do, box=box)
-
-    def _shares(
-        self, mask: SamplingMask, index: int, starts: NDArray[np.int64], plan: SpatialPlan
-    ) -> NDArray[np.float64]:
-        """Return what part of the patches that start there is of a class; of a copy only."""
-        matrix = plan.matrix
-        one, other = (
-            np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
-            for corner in (starts, starts + np.array(size_on(self.size, plan)) - 1)
-        )
-        assert mask.shares is not None
-        return mask.shares.share(index, np.minimum(one, other), self._across(plan))
 
     def _across(self, plan: SpatialPlan) -> tuple[int, ...]:
         """Return the size along the axes of the source; about it, where the plan is turned."""
@@ -324,19 +302,6 @@ class WeightedPatch(_DrawnPatch):
     them would leave the grid have no part in the draw; if no others weigh anything, one of them
     is drawn and the patch is moved inward, so that it still holds it. On an axis on which the
     patch fits in one place only, every voxel counts.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Grid
-    >>> from voxpipe.volumes import Volume
-    >>> weights = np.zeros((32, 32, 32), np.float32)
-    >>> weights[20, 20, 20], weights[8, 8, 8] = 0.75, 0.25
-    >>> op = WeightedPatch((8, 8, 8), Volume(weights), "probability")
-    >>> plan = SpatialPlan.identity(Grid(weights.shape, np.eye(4)))
-    >>> generator = np.random.default_rng(0)
-    >>> starts = [op.draw(generator, plan)["start"] for _ in range(100)]
-    >>> starts.count([16, 16, 16]), starts.count([4, 4, 4])
-    (75, 25)
     """
 
     size: Any
@@ -417,15 +382,7 @@ def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> 
 
 @dataclass(frozen=True)
 class MaskedRegion:
-    """The region of :class:`UniformRegion` in which a patch by a mask or weights would begin.
-
-    Examples
-    --------
-    >>> from voxpipe.volumes import Volume
-    >>> patch = MaskedPatch((96, 96, 96), Volume(np.ones((4, 4, 4))), "label")
-    >>> MaskedRegion(UniformRegion((256,) * 3, (96,) * 3, (64,) * 3), patch).describe()
-    "regions of 256x256x256 from multiples of 64x64x64, inside 'label'"
-    """
+    """The region of :class:`UniformRegion` in which a patch by a mask or weights would begin."""
 
     region: UniformRegion
     """Its extent and where it begins."""

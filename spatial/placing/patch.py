@@ -32,7 +32,16 @@ class PatchOp:
     origin: CallSite | None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        warn_if_larger(drawn["size"], plan.shape, self.origin)
+        larger = [axis for axis, s in enumerate(drawn["size"]) if s > plan.shape[axis]]
+        if larger:
+            # It names the patch, the axes and the line, not the case, so that Python shows it once.
+            axes, line = ", ".join(map(str, larger)), f"\n  at {self.origin}" * bool(self.origin)
+            text = (
+                f"a volume is smaller than the patch {tuple(drawn['size'])} on axis {axes}; it is "
+                "centred, and the rest follows the padding rule. Choose a smaller patch to avoid "
+                f"that.{line}"
+            )
+            warn(text, PatchLargerThanVolume, self.origin)
         return plan.crop(drawn["start"], drawn["size"])
 
 
@@ -41,11 +50,6 @@ class UniformPatch(PatchOp):
     """A patch whose start is drawn uniformly, so that it lies in the present grid.
 
     An axis that is shorter than the patch is centred in it, with a warning.
-
-    Examples
-    --------
-    >>> UniformPatch((96, 96, 96)).describe()
-    'patch 96x96x96 anywhere'
     """
 
     size: Any
@@ -58,12 +62,9 @@ class UniformPatch(PatchOp):
         object.__setattr__(self, "size", patch_size(self.size, one=True))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        return self.placed(generator.random(3).tolist(), plan)
-
-    def placed(self, random: Sequence[float], plan: SpatialPlan) -> Drawn:
-        """Return the box that three numbers in [0, 1) choose."""
         size = size_on(self.size, plan)
-        return {"start": random_start(random, plan.shape, size), "size": list(size)}
+        start = random_start(generator.random(3).tolist(), plan.shape, size)
+        return {"start": start, "size": list(size)}
 
     def describe(self) -> str:
         return f"patch {size_text(self.size)} anywhere"
@@ -71,13 +72,7 @@ class UniformPatch(PatchOp):
 
 @dataclass(frozen=True)
 class FixedPatch(PatchOp):
-    """A patch at a given place, which may hang over the grid.
-
-    Examples
-    --------
-    >>> FixedPatch((-1, 0, 4), (8, 8, 8)).describe()
-    'patch 8x8x8 at -1, 0, 4'
-    """
+    """A patch at a given place, which may hang over the grid."""
 
     start: Sequence[int]
     """First voxel on each axis; it may be negative."""
@@ -177,21 +172,6 @@ def patch_size(value: Any, *, one: bool = False) -> Any:
         ) from None
 
 
-def warn_if_larger(size: Sequence[int], shape: Sequence[int], origin: CallSite | None) -> None:
-    """Warn where a patch is longer than the grid.
-
-    The message names the patch, the axes and the line, not the case, so that Python shows it once.
-    """
-    larger = [axis for axis, (s, n) in enumerate(zip(size, shape, strict=True)) if s > n]
-    if larger:
-        axes = ", ".join(map(str, larger))
-        text = (
-            f"a volume is smaller than the patch {tuple(size)} on axis {axes}; it is centred, and "
-            f"the rest follows the padding rule. Choose a smaller patch to avoid that."
-        ) + (f"\n  at {origin}" if origin is not None else "")
-        warn(text, PatchLargerThanVolume, origin)
-
-
 def source_box(plan: SpatialPlan) -> Region:
     """Return a box of source voxels that holds every one that is the nearest of some place."""
     low, high = extremes(plan.rows, plan.shape)
@@ -210,11 +190,6 @@ class UniformRegion:
     of one block touch: so every place belongs to exactly one region. A region is drawn with the
     probability of its block, so each place is as likely as if there were no regions. An axis that
     is shorter than the patch is left whole.
-
-    Examples
-    --------
-    >>> UniformRegion((256, 256, 256), (96, 96, 96), (64, 64, 64)).describe()
-    'regions of 256x256x256 from multiples of 64x64x64'
     """
 
     region: Sequence[int]

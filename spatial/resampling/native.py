@@ -102,7 +102,9 @@ def run(
     requested = requested_path()
     stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
-    if requested is None or stored is None or result is None or not stages.is_for_kernel:
+    if requested is None or stored is None or result is None:
+        return False
+    if stages.earlier and not stages.is_for_kernel:
         return False
     if source.array.size == 0 or out.size == 0 or (library := _library()) is None:
         return False

@@ -202,7 +202,7 @@ def resample(
     matrix = np.asarray(matrix, dtype=np.float64)[:3]
     _check(source, matrix, out, bfloat16)
     shape = out.shape[1:]
-    moves = displacement_bounds(matrix, shape, stages)
+    moves = displacement_bounds(matrix, shape, stages) if stages.displacement else ()
     needed = source_region(matrix, shape, source.bounds, policy, moves)
     narrowed = _smoothed(source.narrow(needed), matrix, shape, policy, moves)
     is_affine = not any(stages)
