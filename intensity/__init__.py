@@ -4,7 +4,6 @@ from .bias_field import BiasField
 from .brightness import Brightness, Clamp, Contrast, Gamma
 from .channels import DropChannels, MeanOfChannels, OneHot, RemapLabels, SelectChannels
 from .filters import Anisotropy, Blur, LowResolution, Sharpen
-from .map_values import MapValues
 from .noise import DropBoxes, Noise, RicianNoise
 from .normalize import Normalize, Rescale, RescalePercentiles, normalize
 from .value_op import (
@@ -12,6 +11,7 @@ from .value_op import (
     Drawn,
     Epilogue,
     Facts,
+    MapValues,
     RandomValueOp,
     RecordedStatistics,
     ValueOp,

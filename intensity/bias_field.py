@@ -38,7 +38,9 @@ def polynomial(
     the same order; so a few values give it, axis by axis.
     """
     to_source = np.linalg.solve(source.affine, grid.affine)
-    nodes = [_nodes(n, order) for n in grid.shape]
+    # As many indices as a polynomial of one variable has coefficients (Chebyshev's).
+    angles = np.pi * (np.arange(order + 1) + 0.5) / (order + 1)
+    nodes = [(n - 1) / 2 + n / 2 * np.cos(angles) for n in grid.shape]
     places = np.stack(np.meshgrid(*nodes, indexing="ij"))
     index = np.einsum("ab,bijk->aijk", to_source[:3, :3], places)
     index += to_source[:3, 3].reshape(3, 1, 1, 1)
@@ -51,12 +53,6 @@ def polynomial(
     flat: NDArray[np.float32] = rows.reshape(-1, order + 1).astype(np.float32)
     field: NDArray[np.float32] = (flat @ k.T.astype(np.float32)).reshape(grid.shape)
     return field
-
-
-def _nodes(length: int, order: int) -> NDArray[np.float64]:
-    """Return as many indices as a polynomial of one variable has coefficients (Chebyshev's)."""
-    angles = np.pi * (np.arange(order + 1) + 0.5) / (order + 1)
-    return (length - 1) / 2 + length / 2 * np.cos(angles)
 
 
 def _from_nodes(length: int, nodes: NDArray[np.float64]) -> NDArray[np.float64]:

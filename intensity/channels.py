@@ -179,20 +179,18 @@ class OneHot(ValueOp):
         labels = np.array(entries_of(self.classes)).reshape(-1, 1, 1, 1)
         flags = array == labels
         if self.others == "error":
-            self._refuse_others(array[0][~flags.any(axis=0)])
+            found = array[0][~flags.any(axis=0)]
+            others = np.unique(found[found != 0])
+            if others.size:
+                given = ", ".join(map(str, others[:_MOST_TOLD].tolist()))
+                known = ", ".join(map(str, entries_of(self.classes)))
+                raise VolumeError(
+                    f"one_hot has channels for {known}, and a patch has {given}",
+                    do="Name all labels, one_hot((0, 2, 5)); bring them to 0, 1, 2 with "
+                    'remap_labels; or give others="drop".',
+                )
         result: NDArray[Any] = flags.view(np.uint8)
         return result
-
-    def _refuse_others(self, values: NDArray[Any]) -> None:
-        others = np.unique(values[values != 0])
-        if others.size:
-            told = ", ".join(map(str, others[:_MOST_TOLD].tolist()))
-            known = ", ".join(map(str, entries_of(self.classes)))
-            raise VolumeError(
-                f"one_hot has channels for {known}, and a patch has {told}",
-                do="Name all labels, one_hot((0, 2, 5)); bring them to 0, 1, 2 with remap_labels; "
-                'or give others="drop".',
-            )
 
     def describe(self) -> str:
         return f"{self.name} of {', '.join(map(str, entries_of(self.classes)))}"

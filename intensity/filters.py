@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core import Grid
 from ..core.validate import ParameterRange, entries_of, is_integer, is_number
 from . import native
-from .value_op import FROM_0, Drawn, Facts, Halo, RandomValueOp
+from .value_op import FROM_0, Drawn, Facts, Halo, RandomValueOp, number_text
 
 # A symmetric filter along one axis, in place; beyond its ends the outermost voxels go on.
 #
@@ -143,11 +143,7 @@ class Sharpen(_Gaussian):
         return array
 
     def describe(self) -> str:
-        return f"{super().describe()} amount {_in_words(self.amount)}"
-
-
-def _in_words(entry: ParameterRange) -> str:
-    return str(entry) if isinstance(entry, tuple) else f"{entry:g}"
+        return f"{super().describe()} amount {number_text(self.amount)}"
 
 
 # Coarser voxels along one axis, in place: every few voxels one stays, and lines lie in between.

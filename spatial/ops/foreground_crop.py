@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -76,15 +76,11 @@ class BoxNeed:
             if found is None:
                 return None
             boxes.append(found if found.is_empty else box_to_output(plan, found, part.grid))
-        return _around(boxes)
-
-
-def _around(boxes: Sequence[Region]) -> Region:
-    """Return the box around all that are not empty; an empty one where all are."""
-    full = [box for box in boxes if not box.is_empty] or boxes[:1]
-    start = map(min, zip(*(box.start for box in full), strict=True))
-    stop = map(max, zip(*(box.stop for box in full), strict=True))
-    return Region(tuple(start), tuple(stop))
+        # Around all that are not empty; an empty one where all are.
+        full = [box for box in boxes if not box.is_empty] or boxes[:1]
+        start = map(min, zip(*(box.start for box in full), strict=True))
+        stop = map(max, zip(*(box.stop for box in full), strict=True))
+        return Region(tuple(start), tuple(stop))
 
 
 def is_statistic(name: str) -> bool:

@@ -359,17 +359,14 @@ class WeightedPatch(_DrawnPatch):
         """Return the first and last voxels that are the middle of a patch that fits."""
         low, high = [], []
         for axis, (n, s) in enumerate(zip(plan.shape, size, strict=True)):
-            one_place = n < s or (n == s and not (self.regional and _is_cut(plan, axis)))
+            # Whether the grid ends before its source does: there are other regions beside it.
+            column = np.abs(plan.matrix[:3, axis])
+            along = int(np.argmax(column))
+            is_cut = n * column[along] < plan.source.shape[along] - 0.5
+            one_place = n < s or (n == s and not (self.regional and is_cut))
             low.append(0 if one_place else s // 2)
             high.append(n - 1 if one_place else n - s + s // 2)
         return np.array(low), np.array(high)
-
-
-def _is_cut(plan: SpatialPlan, axis: int) -> bool:
-    """Return whether a grid ends before its source does: there are other regions beside it."""
-    column = np.abs(plan.matrix[:3, axis])
-    along = int(np.argmax(column))
-    return bool(plan.shape[axis] * column[along] < plan.source.shape[along] - 0.5)
 
 
 def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> Integers:

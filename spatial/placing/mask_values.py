@@ -32,9 +32,15 @@ def values_on(
     """
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
-    # A flip of all has the same region, and is a copy too.
-    is_same = plan.is_copy and volume.grid.shape == grid.shape and _is_identity(matrix)
-    unit = _unit(cell, volume.chunks) if is_same else cell
+    # A flip of all has the same region, and is a copy too. Half a voxel is no other one.
+    away = np.abs(matrix - np.eye(4))
+    stays = away[:3, :3].max() < _HALF and away[:3, 3].max() < _HALF
+    is_same = plan.is_copy and volume.grid.shape == grid.shape and stays
+    # Whole cells in whole chunks, so that no chunk is decoded twice. Chunks of 60 and cells of 8
+    # meet every 120 voxels; some meet never in a slab.
+    chunks = volume.chunks or (1, 1, 1)
+    i, j, k = (math.lcm(a, b) for a, b in zip(cell, chunks, strict=True))
+    unit = (i, j, k) if is_same and i * j * k <= SLAB_VOXELS else cell
     for region in slabs(grid.shape, unit, max(1, SLAB_VOXELS // volume.shape[0])):
         if inside is not None and region.intersect(inside).is_empty:
             continue
@@ -50,12 +56,6 @@ def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
     return i, j, k
 
 
-def _is_identity(matrix: NDArray[np.float64]) -> bool:
-    """Whether a copy leaves every voxel where it is: half a voxel is no other one."""
-    away = np.abs(matrix - np.eye(4))
-    return bool(away[:3, :3].max() < _HALF and away[:3, 3].max() < _HALF)
-
-
 def _resampled(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
     """Return the values of a volume on a region of another grid."""
     part = plan.crop(region.start, region.shape)
@@ -68,13 +68,6 @@ def _resampled(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
     source = Source(voxels.array, (i, j, k), part.bounds, voxels.slope, voxels.intercept)
     resample(source, part.matrix, LABEL, out)
     return out
-
-
-def _unit(cell: Triple, chunks: Triple | None) -> Triple:
-    """Return whole cells in whole chunks, so that no chunk is decoded twice."""
-    i, j, k = (math.lcm(a, b) for a, b in zip(cell, chunks or (1, 1, 1), strict=True))
-    # Chunks of 60 and cells of 8 meet every 120 voxels; some meet never in a slab.
-    return (i, j, k) if i * j * k <= SLAB_VOXELS else cell
 
 
 _MEANT = (

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
@@ -265,10 +264,13 @@ def _known(
     def loaded_or_made() -> SamplingMask | None:
         if inside is not None:
             return None if is_looking_ahead() else make()
-        file = _file_of(volume, key)
+        # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
+        own, content, file = volume.grid, volume.content_key, None
+        if content:
+            name = content_key(content, (own.shape, own.rows, *key))
+            file = cache_directory() / "sampling" / f"{name}.npz"
         if is_looking_ahead():
             return None if file is None else load_entry(file, decode)
-        content = volume.content_key
         return get_or_make(
             file,
             decode,
@@ -279,17 +281,6 @@ def _known(
 
     known = (*version_key(volume), inside, *key)
     return KNOWN.get_or(known, loaded_or_made)
-
-
-def _file_of(volume: Any, key: Sequence[Any]) -> Path | None:
-    """Return where the mask of a volume is kept on disk, None if its content has no name."""
-    content = volume.content_key
-    if not content:
-        return None
-    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
-    own = volume.grid
-    name = content_key(content, (own.shape, own.rows, *key))
-    return cache_directory() / "sampling" / f"{name}.npz"
 
 
 def _weighed(volume: Any, grid: Grid) -> WeightTable:

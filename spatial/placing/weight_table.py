@@ -85,19 +85,7 @@ class Runs:
 
 @dataclass(frozen=True, eq=False)
 class WeightTable:
-    """What the voxels of a grid weigh.
-
-    Examples
-    --------
-    >>> weights = np.zeros((16, 8, 8))
-    >>> weights[12, 3, 4], weights[2, 2, 2] = 9, 1
-    >>> table = tabulate((16, 8, 8), [(Region.of_shape((16, 8, 8)), weights)], 1000)
-    >>> numbers = np.array([[0.05, 0.5], [0.5, 0.1], [0.95, 0.9]])
-    >>> table.pick(Region.of_shape(table.shape), numbers).tolist()
-    [[2, 2, 2], [12, 3, 4], [12, 3, 4]]
-    >>> table.is_exact, table.places
-    (True, 2)
-    """
+    """What the voxels of a grid weigh."""
 
     shape: Triple
     """Voxels of the grid."""
@@ -252,7 +240,7 @@ class RunCollector:
 
 
 def tabulate(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int) -> WeightTable:
-    """Return the table, in ``most`` bytes, of weights that come in parts; PatchSizeError for inf.
+    """Return the table, in ``most`` bytes, of weights that come in parts.
 
     Parts are regions that cover a grid, each voxel once, and the weights (i, j, k) there, finite
     and from 0.
@@ -384,7 +372,11 @@ def draw_middle(
         middles, fits = _fitting(places.astype(np.float64), low, high, plan)
         if will_do is not None:
             fits &= will_do(middles)
-        just = fits if spread else fits & _is_nearest(voxels, middles, plan)
+        just = fits
+        if not (spread or plan.is_copy or plan.is_displaced):
+            # Those that look up the very voxels of the source; of a field, all.
+            found_at = middles @ plan.matrix[:3, :3].T + plan.matrix[:3, 3]
+            just = fits & (np.rint(found_at) == voxels).all(axis=1)
         if just.any():
             found: Integers = middles[np.argmax(just)]
             return found
@@ -403,15 +395,6 @@ def draw_middle(
     chosen = int(np.searchsorted(upto, numbers[0, 3] * upto[-1], side="right"))
     chosen_one: Integers = middles[fits][min(chosen, len(upto) - 1)]
     return chosen_one
-
-
-def _is_nearest(voxels: Integers, middles: Integers, plan: SpatialPlan) -> NDArray[np.bool_]:
-    """Return which middles are nearest to the very voxels of the source; of a field, all."""
-    if plan.is_copy or plan.is_displaced:
-        return np.ones(len(voxels), np.bool_)
-    places = middles @ plan.matrix[:3, :3].T + plan.matrix[:3, 3]
-    same: NDArray[np.bool_] = (np.rint(places) == voxels).all(axis=1)
-    return same
 
 
 def _fitting(

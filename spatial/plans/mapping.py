@@ -229,7 +229,9 @@ def boxes_to_source(matrix: Floats, stages: Sequence[Stage], boxes: Floats) -> F
     found = around(matrix, boxes)
     for stage in reversed(stages):
         if isinstance(stage, Displacement):
-            found = found + np.array([_moves(stage, box) for box in found]).reshape(-1, 6)
+            # How far the two corners of the box around a displaced box may be from its own.
+            moves = [stage.bounds_between(box[:3].tolist(), box[3:].tolist()) for box in found]
+            found = found + np.array(moves).reshape(-1, 3, 2).swapaxes(1, 2).reshape(-1, 6)
     return found
 
 
@@ -251,12 +253,6 @@ def around(matrix: Floats, boxes: Floats) -> Floats:
     corners = low + _CORNERS * (high - low)
     moved = corners @ matrix[:3, :3].T + matrix[:3, 3]
     return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
-
-
-def _moves(stage: Displacement, box: Floats) -> list[float]:
-    """Return how far the two corners of the box around a displaced box may be from its own."""
-    moves = stage.bounds_between(box[:3].tolist(), box[3:].tolist())
-    return [low for low, _ in moves] + [high for _, high in moves]
 
 
 def _before(stage: Displacement, box: Floats) -> Floats:

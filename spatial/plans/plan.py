@@ -124,16 +124,10 @@ class SpatialPlan:
     def then(
         self, pull_back: Matrix | Affine3x4, shape: Sequence[int], *, lattice: bool
     ) -> SpatialPlan:
-        """Return the plan followed by one more op.
+        """Return the plan followed by one more op, which has an output of ``shape``.
 
-        Parameters
-        ----------
-        pull_back
-            4x4 float64: index of the new output to index of the present one.
-        shape
-            Shape of the new output.
-        lattice
-            Whether the op moves whole voxels only.
+        ``pull_back`` leads from an index of the new output to one of the present, 4x4 float64 or
+        its first three rows; ``lattice`` is whether the op moves whole voxels only.
         """
         rows = compose(self.rows, affine3x4(pull_back))
         return self._with(rows=rows, shape=shape, keeps_dtype=self.keeps_dtype and lattice)
@@ -141,18 +135,10 @@ class SpatialPlan:
     def displaced(self, control: NDArray[np.float64], matrix: Matrix) -> SpatialPlan:
         """Return the plan followed by a displacement: a place ``y`` gets what was at ``y + D(y)``.
 
-        Parameters
-        ----------
-        control
-            (3, a, b, c) float64, the control points of a uniform cubic B-spline: displacement along
-            each axis of the present output, in its voxels.
-        matrix
-            4x4: index of the present output to index in the control grid.
-
-        Raises
-        ------
-        ValueError
-            The points or the matrix are not finite or of another shape.
+        ``control`` are the control points of a uniform cubic B-spline, (3, a, b, c) float64:
+        displacement along each axis of the present output, in its voxels. ``matrix`` (4x4) leads
+        from an index of the present output to one in the control grid. ValueError for other shapes
+        and for what is not finite.
         """
         field = Displacement(control, matrix)  # refuses what is not finite
         if not field.control.any():  # it moves nothing, so what was copied stays a copy
@@ -359,19 +345,7 @@ class SpatialPlan:
     ) -> str:
         """Return one line: the shapes, the class of the work, and which voxels are read.
 
-        Parameters
-        ----------
-        policy
-            How they are sampled.
-        dtype
-            Type in which the volume is stored; where it is given, the bytes are told.
-        channels
-            Channels of the volume, for these.
-
-        Raises
-        ------
-        TypeError
-            ``policy`` is none.
+        With the ``dtype`` in which the volume is stored it has bytes instead, of all ``channels``.
         """
         given: Any = policy
         if not isinstance(given, Policy):

@@ -34,17 +34,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Displacement:
-    """How far each place moves, in source voxels.
-
-    Examples
-    --------
-    >>> control = np.zeros((3, 4, 4, 4))
-    >>> control[0] = 2.5  # every point moves by the same amount, so everything does
-    >>> field = Displacement(control, np.diag([0.25, 0.25, 0.25, 1]))
-    >>> i, j, k = np.ogrid[:8, :8, :8]
-    >>> bool(np.allclose(field.at((i, j, k))[0], 2.5)), field.bounds[0]
-    (True, (2.5, 2.5))
-    """
+    """How far each place moves, in source voxels."""
 
     control: Floats
     """(3, a, b, c) float64: displacement along each source axis, in source voxels. Point ``p`` lies
