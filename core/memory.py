@@ -47,20 +47,6 @@ def refuse_beyond_memory(
 ) -> None:
     """Raise before an array is made that no memory of this process can hold.
 
-    Parameters
-    ----------
-    shape, dtype
-        The array; its size may be beyond what NumPy counts.
-    of
-        What it is; its text is made where it is told.
-    most
-        Bytes that it may have; by default all that the process may use.
-
-    Raises
-    ------
-    BudgetExceeded
-        It is larger.
-
     Examples
     --------
     >>> refuse_beyond_memory((4, 4), np.dtype("f4"), "the patch", most=64)
@@ -79,15 +65,7 @@ def refuse_beyond_memory(
 
 
 def memory_of(groups: Path, own: Path) -> int:
-    """Return the least of the machine's memory and the limits of control groups, in bytes.
-
-    Parameters
-    ----------
-    groups
-        Where control groups are mounted.
-    own
-        File that names the groups of this process.
-    """
+    """Return the least of the machine's memory and the limits of control groups, in bytes."""
     sizes = list(_limits(groups, own))
     with contextlib.suppress(AttributeError, ValueError, OSError):
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -140,13 +118,7 @@ def resident_bytes() -> int:
 
 
 class MemorySampler:
-    """Reads what is held from time to time.
-
-    Parameters
-    ----------
-    every
-        Seconds between two readings.
-    """
+    """Reads what is held from time to time."""
 
     def __init__(self, every: float = EVERY_SECONDS) -> None:
         self._every = every

@@ -208,12 +208,6 @@ def case_of(item: Any) -> str:
 def parse_json(text: str | bytes) -> Any:
     """Return what JSON says, whoever wrote it.
 
-    Raises
-    ------
-    ValueError
-        It is no JSON, or has lists in lists deeper than Python follows, where the parser of the
-        standard library raises ``RecursionError``.
-
     Examples
     --------
     >>> parse_json("[" * 100_000)

@@ -86,17 +86,6 @@ _LEAST_PLANE = 16
 def closest(word: str, known: Collection[str], cutoff: float, most: int = 1) -> list[str]:
     """Return the known names that are spelt nearly so, the nearest first.
 
-    Parameters
-    ----------
-    word
-        What was given.
-    known
-        The names that there are.
-    cutoff
-        How alike they must be, 0 to 1: ``difflib``'s ratio.
-    most
-        How many are returned.
-
     Examples
     --------
     >>> closest("imgae", ["image", "label"], 0.5)

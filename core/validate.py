@@ -27,24 +27,6 @@ def parse_range(
 ) -> ParameterRange:
     """Return what the user gave as a float or a pair of floats.
 
-    Parameters
-    ----------
-    name
-        Name of the argument, for the message.
-    value
-        What the user gave.
-    positive
-        Whether every number must be above zero.
-    least
-        The smallest number allowed.
-    forms
-        What is allowed, for the message.
-
-    Raises
-    ------
-    ValueError
-        The value has another form, is not finite, is too small, or the range runs backwards.
-
     Examples
     --------
     >>> parse_range("std", [0, 0.1], least=0)
@@ -80,11 +62,6 @@ def as_number(
 ) -> float | None:
     """Return one finite number as a float; None where that is allowed and given.
 
-    Raises
-    ------
-    ValueError
-        It is none, or smaller than ``least``.
-
     Examples
     --------
     >>> as_number("fill", 3), as_number("above", None, optional=True)
@@ -100,13 +77,7 @@ def as_number(
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """Return True or False.
-
-    Raises
-    ------
-    ValueError
-        It is neither; what counts as true elsewhere in Python is not taken.
-    """
+    """Return True or False."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     msg = f"{name} is True or False, got {value!r}"
@@ -114,13 +85,7 @@ def as_flag(name: str, value: Any) -> bool:
 
 
 def as_volume_key(name: str, value: Any) -> str | None:
-    """Return the key of a volume, or None.
-
-    Raises
-    ------
-    ValueError
-        It is no word.
-    """
+    """Return the key of a volume, or None."""
     if value is None or (isinstance(value, str) and value):
         return value
     msg = f"{name} is the key of a volume or None, got {value!r}"
@@ -129,18 +94,6 @@ def as_volume_key(name: str, value: Any) -> str | None:
 
 def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
     """Return the keys of volumes that a user gave, one or several, as a tuple.
-
-    Parameters
-    ----------
-    asker
-        Who takes them, for the message: ``flush(keys=)``.
-    keys
-        A word, or any number of words.
-
-    Raises
-    ------
-    ValueError
-        They are no words.
 
     Examples
     --------
@@ -174,13 +127,7 @@ def bounds_of(entry: ParameterRange) -> Range:
 
 
 def as_probability(name: str, value: Any) -> float:
-    """Return a probability as a float.
-
-    Raises
-    ------
-    ValueError
-        It is not a number from 0 to 1.
-    """
+    """Return a probability as a float."""
     if not is_number(value) or not 0 <= float(value) <= 1:
         msg = f"{name} is a probability from 0 to 1, got {value!r}"
         raise ValueError(msg)
@@ -193,11 +140,6 @@ def as_choice(
     """Return ``value`` if it is one of ``choices``.
 
     ``words`` are those of other libraries, with ours for each; only the message knows them.
-
-    Raises
-    ------
-    ValueError
-        It is not.
     """
     if isinstance(value, str) and value in choices:
         return value
@@ -208,13 +150,7 @@ def as_choice(
 
 
 def as_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 0.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
+    """Return a whole number of at least 0."""
     if not is_integer(value) or value < 0:
         msg = f"{name} is a whole number of at least 0, got {value!r}"
         raise ValueError(msg)
@@ -269,26 +205,6 @@ def validate_int(
     name: str, value: Any, *, least: int, below: int | None = None, unit: str = "", do: str = ""
 ) -> int:
     """Return ``value`` as an ``int``.
-
-    Parameters
-    ----------
-    name
-        The argument, for messages.
-    value
-        What was given.
-    least, below
-        ``least <= value < below``.
-    unit
-        What is counted, for messages.
-    do
-        What else may be given, for messages.
-
-    Raises
-    ------
-    TypeError
-        It is no whole number. True and False are none: they are answers, not counts.
-    ValueError
-        It is too small or too large.
 
     Examples
     --------

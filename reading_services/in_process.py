@@ -51,15 +51,7 @@ def prefetcher_of(work: Work) -> Prefetcher | None:
 
 
 class MadeAhead:
-    """Iterates over batches that a thread makes.
-
-    Parameters
-    ----------
-    batches
-        What makes them; it is closed by the thread.
-    pipe
-        Says how many, and how many bytes of them.
-    """
+    """Iterates over batches that a thread makes."""
 
     def __init__(self, batches: Iterator[Any], pipe: Prefetcher) -> None:
         self._batches = batches

@@ -68,13 +68,6 @@ def budgets(
 class PrefetchBudget:
     """Counts the batches that have arrived and wait, and guesses those that are on their way.
 
-    Parameters
-    ----------
-    limit
-        Bytes that may wait or be on their way together.
-    unknown
-        Batches that may be on their way before the first has arrived, whatever they take.
-
     Examples
     --------
     >>> room = PrefetchBudget(100, unknown=2)
@@ -185,13 +178,7 @@ class Alive:
 
 
 class SlotBudget:
-    """The budget of one loader, over all its workers and epochs.
-
-    Parameters
-    ----------
-    limit
-        Bytes of all slots together; None for an eighth of the memory.
-    """
+    """The budget of one loader, over all its workers and epochs."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = default_slot_bytes() if limit is None else limit
@@ -212,17 +199,7 @@ class SlotBudget:
         return max(0, self.limit - self.shared.bytes) // workers
 
     def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
-        """Say, once, that batches are copied; and once more when the copies exceed the limit.
-
-        Parameters
-        ----------
-        share
-            Bytes of the worker whose share was full.
-        largest
-            Bytes that its largest batch takes in slots.
-        ahead
-            Batches of one worker that may be in flight.
-        """
+        """Say, once, that batches are copied; and once more when the copies exceed the limit."""
         if needed_bytes(largest, ahead, self.workers) > self.limit:
             self._say("slots", too_little(self.limit, largest, ahead, self.workers))
         elif self.copies.bytes > self.limit:

@@ -57,13 +57,6 @@ _STANDS = {
 def refuse_unknown(kind: type, others: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` for arguments that a service does not have.
 
-    Parameters
-    ----------
-    kind
-        The class of the service.
-    others
-        The arguments.
-
     Examples
     --------
     >>> class MyReadingService:

@@ -62,15 +62,7 @@ class Place:
     """Later ones that were, in order of their first."""
 
     def after(self, index: int, step: int = 1) -> Place:
-        """Return the place after one more batch.
-
-        Parameters
-        ----------
-        index
-            Which.
-        step
-            Distance of the batches of one worker's share, each of which comes in order.
-        """
+        """Return the place after one more batch."""
         if index == self.next:
             return Place(index + 1, self.ahead)._settled() if self.ahead else Place(index + 1)
         return Place(self.next, _with(self.ahead, Run(index, 1, step)))

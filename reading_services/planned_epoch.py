@@ -53,30 +53,14 @@ USUAL_RESTARTS = 3
 
 
 class Restarts:
-    """Counts the deaths of one epoch.
-
-    Parameters
-    ----------
-    limit
-        Workers that may be replaced.
-    """
+    """Counts the deaths of one epoch."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._deaths: Counter[str] = Counter()
 
     def allows(self, death: WorkerDied, doing: str, *, was_starting: bool) -> bool:
-        """Count a death; return whether another worker may try, else complete the message.
-
-        Parameters
-        ----------
-        death
-            What is raised if not.
-        doing
-            What the worker had.
-        was_starting
-            Whether it ended by itself before it was up: so would the next one.
-        """
+        """Count a death; return whether another worker may try, else complete the message."""
         self._deaths[doing] += 1
         count = self._deaths.total()
         if not was_starting and count <= self._limit:
@@ -181,13 +165,7 @@ class PooledEpoch:
         raise NotImplementedError
 
     def _tell(self, answer: Done | Exhausted | Failed) -> None:
-        """Enter what the worker counted, and repeat its warnings once.
-
-        Raises
-        ------
-        VolumeChanged
-            It reads another version of a volume than another worker.
-        """
+        """Enter what the worker counted, and repeat its warnings once."""
         PIPE_STATS.merge(answer.report.ledger)
         for opened in answer.report.versions:
             if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
@@ -225,15 +203,6 @@ class PlannedEpoch(PooledEpoch):
     """Hands jobs to workers, and batches out in plan order or as they are ready.
 
     A job goes to the worker that knows its volumes, or to the idlest (:mod:`.affinity`).
-
-    Parameters
-    ----------
-    limit
-        Jobs per worker; with undelivered batches never more than this times the workers,
-    waiting
-        and so many more.
-    in_order
-        Whether batches come in plan order.
     """
 
     def __init__(

@@ -50,13 +50,7 @@ class Part:
         return f"rank {self.rank} of {self.ranks}"
 
     def size(self, group: int) -> int:
-        """Return the items of a batch of all ranks together; ``group`` of them are gathered.
-
-        Raises
-        ------
-        GraphError
-            The ranks cannot have equal parts of it.
-        """
+        """Return the items of a batch of all ranks together; ``group`` of them are gathered."""
         if group == 1:
             return self.ranks
         if group % self.ranks:
@@ -75,17 +69,7 @@ class Part:
         return tuple(items[self.rank * count : (self.rank + 1) * count])
 
     def last(self, items: Sequence[Any], first: Sequence[Any], size: int) -> tuple[Any, ...]:
-        """Return the last batch of all ranks; empty if there is none.
-
-        Parameters
-        ----------
-        items
-            What is left, fewer than ``size``.
-        first
-            The epoch's first items, up to ``size``; used where the end wraps around.
-        size
-            Items of a batch.
-        """
+        """Return the last batch of all ranks; empty if there is none."""
         if not items or self.uneven == DROP:
             return ()
         if self.uneven == PAD:
@@ -131,13 +115,7 @@ def gathered_by(sink: Pipe) -> Pipe | None:
 
 
 def with_own_batches(sink: Pipe, part: Part) -> Pipe:
-    """Return a whole graph whose batches are one rank's part of those that were asked for.
-
-    Raises
-    ------
-    GraphError
-        The ranks cannot have equal parts of a batch.
-    """
+    """Return a whole graph whose batches are one rank's part of those that were asked for."""
     gatherer = gathered_by(sink)
     if gatherer is None or traits_of(gatherer).group == 1:
         return sink
@@ -147,17 +125,7 @@ def with_own_batches(sink: Pipe, part: Part) -> Pipe:
 
 
 def explained(sink: Pipe, part: Part, *, whole: bool) -> str:
-    """Return what one rank makes of a graph, in words.
-
-    Parameters
-    ----------
-    sink
-        The graph, with the batches that the user asked for if it is split, else with the rank's.
-    part
-        Which rank.
-    whole
-        Whether it is not split.
-    """
+    """Return what one rank makes of a graph, in words."""
     gatherer = gathered_by(sink)
     group = traits_of(gatherer).group if gatherer is not None else 1
     if group > 1:

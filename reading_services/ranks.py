@@ -49,18 +49,7 @@ _DO_LOOK = (
 
 
 class Ranks:
-    """All ranks of the job.
-
-    Parameters
-    ----------
-    timeout
-        Seconds that ranks wait for each other.
-
-    Raises
-    ------
-    RankMissing
-        No process group was started.
-    """
+    """All ranks of the job."""
 
     def __init__(self, timeout: float) -> None:
         check_started()
@@ -71,15 +60,7 @@ class Ranks:
         self._circle: RankBarrier | None = None
 
     def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what rank 0 claims, once every rank has claimed the same but for the seed.
-
-        Raises
-        ------
-        RanksDiffer
-            Naming the ranks that are about to do something else, and what.
-        RankMissing
-            Naming those that did not come in time; or, on one of these, who has given up.
-        """
+        """Return what rank 0 claims, once every rank has claimed the same but for the seed."""
         first: dict[str, Any] = {}
         told = self._exchange("epoch", json.dumps(dict(claim)))
         claims = {rank: json.loads(text) for rank, text in told.items()}
@@ -155,13 +136,7 @@ class Ranks:
 
 
 def check_started() -> None:
-    """Raise unless this process is a rank of a job.
-
-    Raises
-    ------
-    RankMissing
-        No process group was started.
-    """
+    """Raise unless this process is a rank of a job."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RankMissing("this process is no rank of a torch.distributed job", do=_DO_START)
 
@@ -194,15 +169,7 @@ _START = Place()
 
 
 class _InStep:
-    """What one rank yields of an epoch that all end together.
-
-    Parameters
-    ----------
-    own
-        This rank's items.
-    circle
-        All ranks.
-    """
+    """What one rank yields of an epoch that all end together."""
 
     def __init__(self, own: Epoch, circle: RankBarrier) -> None:
         self.last = -1
@@ -256,21 +223,7 @@ class _InStep:
 
 
 class LockstepEpoch(_InStep):
-    """Yields the items of one rank as long as all ranks have one.
-
-    Parameters
-    ----------
-    own
-        This rank's items.
-    circle
-        All ranks.
-    uneven
-        ``"drop"``: all end with the first that ends. ``"pad"``: those that ended repeat their
-        last item until all have ended.
-    place
-        The items that were delivered before. They are dropped here and not by ``own``: a rank that
-        had ended before still needs its last item.
-    """
+    """Yields the items of one rank as long as all ranks have one."""
 
     def __init__(self, own: Epoch, circle: RankBarrier, uneven: str, place: Place = _START) -> None:
         super().__init__(own, circle)

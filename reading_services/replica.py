@@ -35,13 +35,7 @@ from .transport.messages import EndOfItems, Feed
 
 
 class DispatchedItems(DataPipe):
-    """Yields what is dealt out to this worker, in the place of the pipes that make it.
-
-    Parameters
-    ----------
-    point
-        The last of those; it does not travel.
-    """
+    """Yields what is dealt out to this worker, in the place of the pipes that make it."""
 
     traits: ClassVar[Traits] = Traits()
 
@@ -62,13 +56,7 @@ class DispatchedItems(DataPipe):
         self._begun = False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items.
-
-        Raises
-        ------
-        GraphError
-            When it is asked for a second pass.
-        """
+        """Yield the items."""
         assert self.feed is not None
         if self._begun:
             raise GraphError(
@@ -179,11 +167,6 @@ def apply_shares(
     (``SHARDING_PRIORITIES.DISTRIBUTED`` or ``MULTIPROCESSING``) divides at that level only, so a
     branch may have one of each. One after the point where items are dealt out to workers divides
     among ranks at most.
-
-    Raises
-    ------
-    GraphError
-        Two filters of a branch divide at the same level.
     """
     refuse_twice(graph)
     after: set[int] = set()
@@ -267,17 +250,7 @@ class Share:
 
 
 class Replica:
-    """A whole graph that cannot be cut, run on this worker's share of the items.
-
-    Parameters
-    ----------
-    graph
-        The graph; it is this worker's own.
-    share
-        Which items.
-    hooks
-        Functions of the user's that prepare it.
-    """
+    """A whole graph that cannot be cut, run on this worker's share of the items."""
 
     def __init__(self, graph: Any, share: Share, hooks: Hooks) -> None:
         self.graph = graph

@@ -35,15 +35,6 @@ _END, _FAILURE = Deal(ends=True), Deal(fails=True)
 class Dispatcher:
     """Deals items out.
 
-    Parameters
-    ----------
-    items
-        What makes them; closed at the end.
-    workers
-        Among how many.
-    most_bytes
-        What may wait, here and at the workers, in bytes pickled; one item of each always may.
-
     Examples
     --------
     >>> dealer = Dispatcher(iter("abc"), workers=2, most_bytes=1000)
@@ -73,21 +64,7 @@ class Dispatcher:
         return all(self._told) and not any(self._lying)
 
     def for_worker(self, worker: int, *, needed: bool = True) -> Iterator[Deal]:
-        """Yield what may be sent to a worker now.
-
-        Parameters
-        ----------
-        worker
-            Which.
-        needed
-            Whether it makes what comes next; one that does not is not served at the cost of many
-            items that wait for others.
-
-        Raises
-        ------
-        BufferError
-            The others' items that wait would be too many.
-        """
+        """Yield what may be sent to a worker now."""
         lying, waiting = self._lying[worker], self._waiting[worker]
         while not self._told[worker] and len(lying) < self._ahead[worker]:
             while not waiting and self._last is None:

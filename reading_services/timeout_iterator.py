@@ -47,25 +47,6 @@ class TimeoutIterator:
 
     The thread takes one step per request and waits in between; it ends with the
     iterator. One that is stuck stays (Python cannot stop it), as a daemon.
-
-    Parameters
-    ----------
-    source
-        What is stepped.
-    limits
-        How long an item may take.
-    ahead
-        Items that are made before they are asked for.
-    seconds_at
-        For how long it may stay at a step that it notes; None where it notes none. Pipes before
-        these are seen in the frames of the thread.
-    ahead_bytes
-        Bytes that those which are made before may take, each counted as the largest so far.
-
-    Raises
-    ------
-    ItemTimeout
-        With the stack of the thread: what it is stuck in.
     """
 
     def __init__(

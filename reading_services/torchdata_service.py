@@ -74,13 +74,7 @@ class CheckpointableReadingServiceInterface(ReadingServiceInterface):
 
 
 class TorchdataService:
-    """Does with a graph what a service of the user's says.
-
-    Parameters
-    ----------
-    service
-        A service in torchdata's form.
-    """
+    """Does with a graph what a service of the user's says."""
 
     def __init__(self, service: ReadingServiceInterface) -> None:
         self._service = service
@@ -117,13 +111,7 @@ class TorchdataService:
         return None
 
     def restore(self, state: bytes) -> None:
-        """Let the next epoch begin from a state of the service.
-
-        Raises
-        ------
-        TypeError
-            If it has none.
-        """
+        """Let the next epoch begin from a state of the service."""
         self.refuse_state()
         self.stop()  # what it has made so far is its own to free; the next epoch begins anew
         self._state = state

@@ -235,13 +235,7 @@ class Replicated(_Settings):
         return replace_pipe(self.graph, self.point, DispatchedItems(self.point))
 
     def items_to_deal(self, seed: int, epoch: int) -> Generator[Any, None, None]:
-        """Yield what the pipes up to the point make for this rank; nothing without a point.
-
-        Raises
-        ------
-        GraphError
-            Two sharding filters of a branch divide at the same level.
-        """
+        """Yield what the pipes up to the point make for this rank; nothing without a point."""
         if self.point is None:
             return
         refuse_twice(self.graph)

@@ -166,21 +166,7 @@ _NUMBERS = count()
 
 
 class SlotReader:
-    """The consumer's side of one worker's slots.
-
-    Parameters
-    ----------
-    budget
-        What all batches of the loader take together.
-    share
-        Bytes that the worker's slots may take.
-    ahead
-        Batches of this worker that may be in flight; room for them is left in the share.
-    registrar
-        Who page-locks slots.
-    before
-        The slots of a dead worker in whose place this one stands. What still lies there counts.
-    """
+    """The consumer's side of one worker's slots."""
 
     def __init__(
         self,
@@ -271,13 +257,6 @@ class SlotReader:
 
         When the array is collected, the slot is free. Arrays and tensors made from it keep it
         alive, and so do their views.
-
-        Parameters
-        ----------
-        number
-            The slot.
-        others
-            Bytes of the slots of the same batch that were opened before.
         """
         memory = self._memory[number]
         whole = memory.bytes()

@@ -57,21 +57,7 @@ class Slot:
 
 
 class SlotWriter:
-    """The worker's side: hands out memory for batches, in slots.
-
-    Parameters
-    ----------
-    announce
-        Called with each new slot, to send its descriptor to the consumer.
-    retire
-        Called with the number of a slot that is given up.
-    limit
-        Bytes that all slots together may take. Beyond it a batch gets the process's own
-        memory and travels through the pipe: the writer never waits for a slot.
-    ahead, workers
-        Batches of one worker that may be in flight, and how many workers there are; said where
-        the limit is too little.
-    """
+    """The worker's side: hands out memory for batches, in slots."""
 
     def __init__(
         self,

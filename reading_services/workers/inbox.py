@@ -23,15 +23,7 @@ from ..transport.messages import Deal, DoJob, EndOfItems, SourceFailed
 
 
 class Waiting:
-    """One job that has arrived.
-
-    Parameters
-    ----------
-    message
-        What is to be done.
-    load
-        Makes a job of what is pickled in it.
-    """
+    """One job that has arrived."""
 
     def __init__(self, message: DoJob, load: Callable[[bytes], Any]) -> None:
         self.message = message
@@ -118,13 +110,7 @@ class Inbox:
         return self._waiting.get()
 
     def dealt(self) -> Any:
-        """Wait for the next item that is dealt out to this worker.
-
-        Raises
-        ------
-        EndOfItems, SourceFailed
-            There is none.
-        """
+        """Wait for the next item that is dealt out to this worker."""
         deal = self._dealt.get()
         if deal.ends:
             raise EndOfItems

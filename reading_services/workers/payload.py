@@ -28,15 +28,7 @@ _NAME, _MAIN = "__name__", "__main__"
 
 
 def is_guarded(thing: Any, script: Mapping[str, str]) -> bool:
-    """Whether a function or class of the script is defined under its guard alone.
-
-    Parameters
-    ----------
-    thing
-        What is found by its name.
-    script
-        What a worker is told of the script: ``script_of_this_process()``.
-    """
+    """Whether a function or class of the script is defined under its guard alone."""
     path = script.get("init_main_from_path")
     if path is None:
         found = util.find_spec(script["init_main_from_name"])
@@ -114,15 +106,7 @@ SIGN = b"__main__"
 
 
 def cannot_follow(thing: Any, data: bytes, script: Mapping[str, str]) -> Any:
-    """Return what in ``thing`` is defined in a script that workers cannot import; else None.
-
-    Parameters
-    ----------
-    thing, data
-        What travels, and its pickle.
-    script
-        What a worker is told of the script: ``script_of_this_process()``.
-    """
+    """Return what in ``thing`` is defined in a script that workers cannot import; else None."""
     if SIGN not in data:
         return None
     found = _Finder()
@@ -166,20 +150,7 @@ class _Finder(pickle.Pickler):
 def payload_of(
     work: Work, worker: int, workers: int, script: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return what worker number ``worker`` of ``workers`` runs, pickled.
-
-    Parameters
-    ----------
-    work, worker, workers
-        What runs, and whose share it is.
-    script
-        What workers are told of the script, where they have to import it.
-
-    Raises
-    ------
-    NotPicklable
-        With the pipe or backend that cannot travel, as the user wrote it.
-    """
+    """Return what worker number ``worker`` of ``workers`` runs, pickled."""
     if isinstance(work, Planned):
         thing: Any = work.maker()
         pipes = work.cut.realizing
@@ -223,13 +194,7 @@ def _refuse_ops(pipe: Pipe, ops: Sequence[Any], script: Mapping[str, str] | None
 
 
 def pickled(job: Any) -> bytes:
-    """Return one job, pickled.
-
-    Raises
-    ------
-    NotPicklable
-        With the cases, where a sample holds what cannot travel.
-    """
+    """Return one job, pickled."""
     try:
         return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # whatever a user's object raises from its __reduce__

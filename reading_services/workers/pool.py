@@ -64,20 +64,7 @@ class Affinity:
         self._given = 0
 
     def choose(self, job: Any, workers: Sequence[B], limit: int, coming: int) -> B:
-        """Return the worker that is to have a job.
-
-        Parameters
-        ----------
-        job
-            What is to be made.
-        workers
-            One of them has fewer jobs than ``limit``.
-        limit
-            Most jobs of one worker.
-        coming
-            Further jobs that can be handed out at once, or as soon as the consumer takes what is
-            ready.
-        """
+        """Return the worker that is to have a job."""
         free = [worker for worker in workers if len(worker.jobs) < limit]
         cases = cases_of(job)
         votes = Counter(self._owners[case] for case in cases if case in self._owners)
@@ -139,35 +126,7 @@ _STOP_SECONDS = 0.1
 
 
 class WorkerPool:
-    """Processes that all run the same thing.
-
-    Parameters
-    ----------
-    payloads
-        What each worker runs, pickled.
-    context
-        A multiprocessing context.
-    limits
-        How long waits may take.
-    torch
-        Whether what they run needs torch.
-    threads
-        Patches that each worker realizes at once.
-    imports
-        Further modules that a fork server is to load before it starts workers.
-    budget
-        Bytes of shared memory for batches, over all workers.
-    ahead
-        Jobs that a worker may have at once.
-    cache_bytes
-        Decoded chunks that each worker keeps, in bytes.
-    ahead_bytes
-        What each fetches for later patches and keeps, in bytes; None leaves it at what is usual.
-    joinings
-        Which ranges become one request, by key.
-    at
-        Says what a worker does.
-    """
+    """Processes that all run the same thing."""
 
     def __init__(
         self,
@@ -223,11 +182,6 @@ class WorkerPool:
 
         What the dead one held is freed: its channel and its slots, but for batches that
         somebody still looks into; these count in the share of the new one.
-
-        Raises
-        ------
-        OSError
-            No process can be started, e.g. for lack of memory. The pool goes on without.
         """
         place = self.workers.index(worker)
         worker.is_gone = True
@@ -253,17 +207,7 @@ class WorkerPool:
         return min(self.workers, key=lambda worker: len(worker.jobs))
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
-        """Send one job, and which slots are free again.
-
-        Raises
-        ------
-        ItemTimeout
-            If it takes no messages.
-        NotPicklable
-            If the job cannot be sent.
-        IteratorInvalidated
-            The workers are those of the process that this one was forked off.
-        """
+        """Send one job, and which slots are free again."""
         self._refuse_child()
         index = getattr(job, "index", job)
         freed = tuple(worker.slots.take_freed())
@@ -275,13 +219,7 @@ class WorkerPool:
         self._send(worker, message)
 
     def deal(self, worker: Worker, deal: Deal) -> None:
-        """Send an item that is dealt out.
-
-        Raises
-        ------
-        ItemTimeout
-            If the worker takes no messages.
-        """
+        """Send an item that is dealt out."""
         self._send(worker, deal)
 
     def _send(self, worker: Worker, message: DoJob | Deal) -> None:
@@ -320,13 +258,6 @@ class WorkerPool:
 
         A worker with jobs that is gone yields a ``WorkerDied``, after the answers that it left.
         One without is missed when there is a job for it.
-
-        Raises
-        ------
-        ItemTimeout
-            At the deadline; ``seconds`` is what the message says.
-        IteratorInvalidated
-            The workers are those of the process that this one was forked off.
         """
         self._refuse_child()
         by_handle: dict[Any, Worker] = {}

@@ -90,20 +90,7 @@ def run_worker(
     payload: bytes,
     settings: Settings,
 ) -> None:
-    """Serve jobs until told to stop, or until the parent is gone.
-
-    Parameters
-    ----------
-    channel
-        To the consumer, both ways.
-    inherited
-        The consumer's ends of other workers' channels, which a forked child holds too
-        and must close: they would hide the consumer's death from those workers.
-    payload
-        The pickled ``Recipe``, ``PipeRunner`` or ``Replica``.
-    settings
-        What else it is told.
-    """
+    """Serve jobs until told to stop, or until the parent is gone."""
     ignore_interrupts()
     # What the fork server imported is never garbage. Collecting would write into each object's
     # header and so copy every page of it into this worker.
@@ -387,18 +374,7 @@ _TUNABLES, _OF_MALLOC = "GLIBC_TUNABLES", "glibc.malloc."
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
-    """Let this process keep what it frees, within bounds; for processes of our own.
-
-    Parameters
-    ----------
-    environment
-        Where it says when memory is given back, that holds, and nothing is done here.
-
-    Returns
-    -------
-    bool
-        Whether anything was changed: only glibc knows how.
-    """
+    """Let this process keep what it frees, within bounds; for processes of our own."""
     told = any(name in environment for name in _OWN_WORDS)
     if told or _OF_MALLOC in environment.get(_TUNABLES, ""):
         return False

@@ -147,13 +147,7 @@ class Worker:
         return doing if now - self._standing[1] > doing.seconds else None
 
     def death(self, seconds: float) -> WorkerDied:
-        """Return the error that says how it ended and what it was doing.
-
-        Parameters
-        ----------
-        seconds
-            How long its end may take; a closed channel is seen before it.
-        """
+        """Return the error that says how it ended and what it was doing."""
         self.process.join(timeout_or_none(seconds))
         doing = self.busy_with()
         died = WorkerDied(
@@ -202,19 +196,7 @@ class Launch:
         others: Sequence[Worker],
         before: SlotReader | None = None,
     ) -> Worker:
-        """Start a worker.
-
-        Parameters
-        ----------
-        number
-            Which one.
-        payload
-            What it runs, pickled.
-        others
-            Those that run already.
-        before
-            The slots of the one whose place it takes: what still lies there is part of its share.
-        """
+        """Start a worker."""
         ours, theirs = self.context.Pipe(duplex=True)
         # A forked child holds our ends of all channels so far; others are handed nothing.
         forked = self.context.get_start_method() == "fork"
