@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-_EVERY: WeakSet[ForkSafeLock | ReentrantDeferredLock] = WeakSet()
+_EVERY: WeakSet[Any] = WeakSet()
 
 IMPORTED_LATE = frozenset(
     (
@@ -34,6 +34,11 @@ IMPORTED_LATE = frozenset(
 LONGEST_IMPORT = 30.0
 """Seconds that a fork waits for an import. To import torch from a cold disk takes ten."""
 _LOOK = 0.001
+
+
+def renew_after_fork(thing: Any) -> None:
+    """Call ``thing.after_fork()`` in each forked child, while there is such a thing."""
+    _EVERY.add(thing)
 
 
 class ForkSafeLock:
@@ -50,7 +55,7 @@ class ForkSafeLock:
 
     def __init__(self) -> None:
         self.after_fork()
-        _EVERY.add(self)
+        renew_after_fork(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -84,13 +89,13 @@ class DeferredLock:
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """Leave, and do what waits."""
         self._lock.release()
-        self._settle()
+        if self._due:
+            self._settle()
+
+    __exit__ = release
 
     def defer(self, act: Callable[[], object]) -> None:
         """Do something that needs the lock: now, or as soon as whoever has it leaves.
@@ -127,7 +132,7 @@ class ReentrantDeferredLock(DeferredLock):
     def __init__(self) -> None:
         super().__init__()
         self.after_fork()
-        _EVERY.add(self)
+        renew_after_fork(self)
 
     def acquire(self, seconds: float) -> bool:
         """Wait for it so long at most; say whether it was had."""
@@ -141,9 +146,7 @@ class ReentrantDeferredLock(DeferredLock):
 def await_imports() -> None:
     """Wait until no other thread is in an import of what is imported late.
 
-    A child that is forked meanwhile would wait for ever for the module. Python releases the lock of
-    all imports in a child, and not those of each module (3.11 to 3.14). An import that takes too
-    long, because it waits for the thread that forks, is not waited for any longer.
+    Python releases the lock of all imports in a child, and not those of each module (3.11 to 3.14).
     """
     deadline = time.monotonic() + LONGEST_IMPORT
     while _is_importing() and time.monotonic() < deadline:

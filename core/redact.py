@@ -106,8 +106,7 @@ def _parsed(text: str) -> Url:
 def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
     """Return whether a user stands before an @, and the mark that splits its password, if any.
 
-    A password with a / ends the server too early for every client. Such a URL reaches nothing,
-    but is told in the error that says so. Where it may be meant, up to the last @ is hidden.
+    A password with a / ends the server too early: where it may be one, up to the last @ is hidden.
     """
     server, _ = _server_of(rest)
     before, _, name = server.rpartition("@")
@@ -168,8 +167,7 @@ def _origin_of(text: str) -> str:
 
 def _server_of(rest: str) -> tuple[str, str]:
     """Return the server of a URL without its scheme, with user and port, and what ends it."""
-    server = _SERVER.match(rest)
-    assert server is not None  # it matches nothing, too
+    server: Any = _SERVER.match(rest)  # it matches nothing, too
     return server[0], rest[server.end() : server.end() + 1]
 
 
@@ -221,9 +219,7 @@ def _used(text: str) -> str:
 
 
 def public_value(value: Any, levels: int = 40) -> Any:
-    """Return a value with the locations in it without credentials: in lists and mappings too.
-
-    What lies more than ``levels`` deep in these is left out: nobody shows it.
+    """Return a value with the locations in it, up to ``levels`` deep, without credentials.
 
     Examples
     --------
@@ -284,12 +280,10 @@ def public_text(text: str) -> str:
 
 def _public_piece(text: str) -> str:
     """Return a text that begins with a URL, and holds no other one."""
-    scheme = _SCHEME.match(text)
-    assert scheme is not None
-    word = _WORD.match(text, scheme.end())
-    assert word is not None
-    closing = _CLOSING.search(word[0])
-    end = word.start() + (closing.start() if closing is not None else len(word[0]))
+    scheme: Any = _SCHEME.match(text)
+    word: Any = _WORD.match(text, scheme.end())
+    closing: Any = _CLOSING.search(word[0])
+    end = word.start() + closing.start()
     return public_name(text[:end]) + _LATE_QUERY.sub("", text[end:])
 
 

@@ -107,7 +107,10 @@ _EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
 
 
 def stream_identity(identity: tuple[int, ...], depth: int | None, shared: bool) -> tuple[int, ...]:
-    """Return the part of an item's identity that a step draws from.
+    """Return the first ``depth`` entries of an item's identity (or all), which a step draws from.
+
+    ``shared``, where the user named the stream, leaves out the negative number by which cases of
+    a second source begin: chains of two sources draw alike for the cases in one place.
 
     Examples
     --------

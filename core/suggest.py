@@ -11,54 +11,42 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
-FOREIGN_ARGUMENTS = {
-    "angle": ("degrees",),
-    "scale": ("zoom", "factor"),
-    "scales": ("zoom", "factor"),
-    "scale_range": ("zoom", "factor"),
-    "zoom": ("factor",),
-    "zoom_range": ("factor",),
-    "downsampling": ("factor",),
-    "rotate_range": ("rotate",),
-    "translation": ("translate",),
-    "translate_range": ("translate",),
-    "shear_range": ("shear",),
-    "prob": ("p",),
-    "pixdim": ("spacing",),
-    "target": ("spacing",),
-    "spatial_size": ("size", "shape"),
-    "target_shape": ("size",),
-    "roi_size": ("size",),
-    "roi_start": ("start",),
-    "roi_end": ("end",),
-    "roi_center": ("center",),
-    "roi_slices": ("slices",),
-    "roi_scale": ("scale",),
-    "spatial_axis": ("axes",),
-    "spatial_axes": ("axes",),
-    "max_k": ("k",),
-    "k_divisible": ("divisible", "k"),
-    "source_key": ("key",),
-    "padding_mode": ("padding",),
-    "max_displacement": ("amount",),
-    "subtrahend": ("mean",),
-    "divisor": ("std",),
-    "nonzero": ("above",),
-    "transforms": ("ops",),
-    "num_transforms": ("count",),
-    "retain_stats": ("keep_statistics",),
-    "invert_image": ("invert",),
-    "preserve_range": ("keep_range",),
-    "num_samples": ("samples_per_volume",),
-    "num_patches": ("samples_per_volume",),
-    "samples": ("samples_per_volume",),
-    "patch_size": ("size",),
-    "patch_overlap": ("overlap",),
-    "probability_map": ("weights",),
-    "weight_map": ("weights",),
-    "w_key": ("weights",),
-    "oversample_foreground_percent": ("oversample",),
+_BY_OURS = {
+    ("degrees",): "angle",
+    ("zoom", "factor"): "scale scales scale_range",
+    ("factor",): "zoom zoom_range downsampling",
+    ("rotate",): "rotate_range",
+    ("translate",): "translation translate_range",
+    ("shear",): "shear_range",
+    ("p",): "prob",
+    ("spacing",): "pixdim target",
+    ("size", "shape"): "spatial_size",
+    ("size",): "target_shape roi_size patch_size",
+    ("start",): "roi_start",
+    ("end",): "roi_end",
+    ("center",): "roi_center",
+    ("slices",): "roi_slices",
+    ("scale",): "roi_scale",
+    ("axes",): "spatial_axis spatial_axes",
+    ("k",): "max_k",
+    ("divisible", "k"): "k_divisible",
+    ("key",): "source_key",
+    ("padding",): "padding_mode",
+    ("amount",): "max_displacement",
+    ("mean",): "subtrahend",
+    ("std",): "divisor",
+    ("above",): "nonzero",
+    ("ops",): "transforms",
+    ("count",): "num_transforms",
+    ("keep_statistics",): "retain_stats",
+    ("invert",): "invert_image",
+    ("keep_range",): "preserve_range",
+    ("samples_per_volume",): "num_samples num_patches samples",
+    ("overlap",): "patch_overlap",
+    ("weights",): "probability_map weight_map w_key",
+    ("oversample",): "oversample_foreground_percent",
 }
+FOREIGN_ARGUMENTS = {word: ours for ours, theirs in _BY_OURS.items() for word in theirs.split()}
 """What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
 NO_COUNTERPART = {
     "keys": (
@@ -84,13 +72,7 @@ _LEAST_PLANE = 16
 
 
 def closest(word: str, known: Collection[str], cutoff: float, most: int = 1) -> list[str]:
-    """Return the known names that are spelt nearly so, the nearest first.
-
-    Examples
-    --------
-    >>> closest("imgae", ["image", "label"], 0.5)
-    ['image']
-    """
+    """Return the known names spelt nearly so, the nearest first; ``cutoff`` is difflib's ratio."""
     return difflib.get_close_matches(word, known, n=most, cutoff=cutoff)
 
 

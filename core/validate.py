@@ -25,7 +25,7 @@ def parse_range(
     least: float = -math.inf,
     forms: str = "a number or (low, high)",
 ) -> ParameterRange:
-    """Return what the user gave as a float or a pair of floats.
+    """Return what the user gave, of the ``forms`` that a message names, as a float or a pair.
 
     Examples
     --------
@@ -36,20 +36,18 @@ def parse_range(
     is_range = len(pair) == 2
     numbers = pair if is_range else (value,)
     if not all(map(is_number, numbers)):
-        msg = f"{name} is {forms}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is {forms}, got {value!r}")
     floats = [float(v) for v in numbers]
     if not all(map(math.isfinite, floats)) or (positive and min(floats) <= 0):
-        msg = f"{name} takes {'numbers above 0' if positive else 'finite numbers'}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"{name} takes {'numbers above 0' if positive else 'finite numbers'}, got {value!r}"
+        )
     if min(floats) < least:
-        msg = f"{name} takes numbers >= {least:g}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} takes numbers >= {least:g}, got {value!r}")
     if not is_range:
         return floats[0]
     if floats[0] > floats[1]:
-        msg = f"{name} takes a range (low, high) with low <= high, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} takes a range (low, high) with low <= high, got {value!r}")
     return (floats[0], floats[1])
 
 
@@ -71,29 +69,26 @@ def as_number(
         return None
     if not is_finite(value) or value < least:
         allowed = "a finite number" if least == -math.inf else f"a number >= {least:g}"
-        msg = f"{name} is {allowed}{' or None' if optional else ''}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is {allowed}{' or None' if optional else ''}, got {value!r}")
     return float(value)
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """Return True or False."""
+    """Return True or False; what counts as true elsewhere in Python is not taken."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    msg = f"{name} is True or False, got {value!r}"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is True or False, got {value!r}")
 
 
 def as_volume_key(name: str, value: Any) -> str | None:
     """Return the key of a volume, or None."""
     if value is None or (isinstance(value, str) and value):
         return value
-    msg = f"{name} is the key of a volume or None, got {value!r}"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is the key of a volume or None, got {value!r}")
 
 
 def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
-    """Return the keys of volumes that a user gave, one or several, as a tuple.
+    """Return the keys of volumes that a user gave, one or several; ``asker`` takes them.
 
     Examples
     --------
@@ -103,15 +98,16 @@ def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
     several = (keys,) if isinstance(keys, str) else keys
     words = tuple(several) if isinstance(several, Iterable) else (several,)
     if not all(isinstance(key, str) and key for key in words):
-        msg = f"{asker} takes the key of a volume, or several: 'ct' or ['ct', 't1'], got {keys!r}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"{asker} takes the key of a volume, or several: 'ct' or ['ct', 't1'], got {keys!r}"
+        )
     # Sets come in another order in each process.
     return tuple(sorted(words)) if isinstance(several, (set, frozenset)) else words
 
 
 def value_at(entry: ParameterRange, u: float) -> float:
     """Return the number that a uniform one from [0, 1) stands for."""
-    low, high = bounds_of(entry)
+    low, high = entry if isinstance(entry, tuple) else (entry, entry)
     return low + (high - low) * u
 
 
@@ -129,8 +125,7 @@ def bounds_of(entry: ParameterRange) -> Range:
 def as_probability(name: str, value: Any) -> float:
     """Return a probability as a float."""
     if not is_number(value) or not 0 <= float(value) <= 1:
-        msg = f"{name} is a probability from 0 to 1, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is a probability from 0 to 1, got {value!r}")
     return float(value)
 
 
@@ -145,15 +140,13 @@ def as_choice(
         return value
     ours = (words or {}).get(value) if isinstance(value, str) else None
     hint = f": that is {ours!r} here" if ours else ""
-    msg = f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}{hint}"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}{hint}")
 
 
 def as_count(name: str, value: Any) -> int:
     """Return a whole number of at least 0."""
     if not is_integer(value) or value < 0:
-        msg = f"{name} is a whole number of at least 0, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is a whole number of at least 0, got {value!r}")
     return int(value)
 
 
@@ -204,7 +197,10 @@ def count_text(count: int, noun: str, plural: str = "") -> str:
 def validate_int(
     name: str, value: Any, *, least: int, below: int | None = None, unit: str = "", do: str = ""
 ) -> int:
-    """Return ``value`` as an ``int``.
+    """Return ``value`` as an ``int``: TypeError if it is no whole number, ValueError out of range.
+
+    True and False are none: they are answers, not counts. ``unit`` says what is counted, ``do``
+    what else may be given.
 
     Examples
     --------
@@ -227,6 +223,5 @@ def validate_int(
         msg = f"{allowed}, got {shorten(value)}"
         raise TypeError(msg) from None
     if number < least or (below is not None and number >= below):
-        msg = f"{allowed}, got {shorten(number)}"
-        raise ValueError(msg)
+        raise ValueError(f"{allowed}, got {shorten(number)}")
     return number
