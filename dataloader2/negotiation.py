@@ -11,7 +11,6 @@ from ..datapipes.access_pattern import AccessPattern, measure_access
 from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.memory_budget import budgets
-from ..reading_services.reading_service import Budgeting
 from ..reading_services.work import Work
 from ..storage.disk_cache import cache_budget
 from ..storage.ranges import CoalescePolicy
@@ -113,7 +112,7 @@ def negotiate(
         # What they keep in one epoch they have in the next.
         again = {key: replace(d, scattered=True) for key, d in asked.demands.items()}
         asked = replace(asked, demands=again)
-    if isinstance(service, Budgeting):
+    if hasattr(service, "budgets"):
         remote = any(layout.remote for layout in asked.layouts.values())
         offers = service.budgets(work, remote=remote)
     else:

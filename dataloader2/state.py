@@ -17,7 +17,6 @@ from ..core.call_site import shorten
 from ..core.errors import BadState, StateMismatch
 from ..core.stream import MAX_EPOCH
 from ..reading_services.place import Place, Run
-from ..reading_services.reading_service import Checkpointing, Refusing, Restoring
 from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Replicated, Work
 from .outline import Outline, refuse_other_order
@@ -270,7 +269,7 @@ def _as_before(shares: int) -> str:
 
 def checkpoint_of(service: Any) -> str:
     """Return the state of a reading service in base 64; empty if it has none of its own."""
-    data = service.checkpoint() if isinstance(service, Checkpointing) else None
+    data = service.checkpoint() if hasattr(service, "checkpoint") else None
     return "" if data is None else base64.b64encode(data).decode()
 
 
@@ -284,10 +283,10 @@ def refuse_for_service(service: Any, state: bytes) -> None:
     """
     if not state:
         return
-    if not isinstance(service, Restoring):
+    if not hasattr(service, "restore"):
         msg = f"the state holds one of a reading service, and {service!r} has none"
         raise StateMismatch(msg, do="Give the service that it was saved with.")
-    if isinstance(service, Refusing):
+    if hasattr(service, "refuse_state"):
         try:
             service.refuse_state()
         except TypeError as error:

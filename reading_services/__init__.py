@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ..first_use import at_first_use
 
 if TYPE_CHECKING:
-    from .distributed import DistributedReadingService
+    from .distributed import DistributedReadingService, SequentialReadingService
     from .in_process import InProcessReadingService
     from .multiprocessing import (
         MultiProcessingReadingService,
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .reading_service import Epoch, ReadingService
     from .replica import WorkerInfo
     from .seed_generator import SeedGenerator
-    from .sequential import SequentialReadingService
     from .torchdata_service import CheckpointableReadingServiceInterface, ReadingServiceInterface
     from .work import Planned, Replicated, Work
 
@@ -38,7 +37,7 @@ __all__ = [
 
 # Imported at first use: a worker needs none of them, and all of them need torch.
 _HOMES = {
-    "distributed": ("DistributedReadingService",),
+    "distributed": ("DistributedReadingService", "SequentialReadingService"),
     "in_process": ("InProcessReadingService",),
     "multiprocessing": (
         "MultiProcessingReadingService",
@@ -47,7 +46,6 @@ _HOMES = {
     "reading_service": ("Epoch", "ReadingService"),
     "replica": ("WorkerInfo",),
     "seed_generator": ("SeedGenerator",),
-    "sequential": ("SequentialReadingService",),
     "torchdata_service": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface"),
     "work": ("Planned", "Replicated", "Work"),
 }

@@ -25,9 +25,8 @@ from ..volumes.scheme import Budget
 from ..volumes.session import SESSION
 from .global_generators import mapped, plain_items, proof_that_nothing_draws
 from .memory_budget import budgets, count_or_none, default_slot_bytes
-from .place import Place
+from .place import WHOLE, Place
 from .planner import draws_globally, jobs
-from .rank_part import WHOLE
 from .reading_service import begin, end
 from .replica import InitFunction, Replica, ResetFunction, checked_hooks
 from .timeout_iterator import TimeoutIterator

@@ -25,9 +25,8 @@ from ..graph import (
 )
 from ..spatial.lazy.patch_steps import in_batch
 from .global_generators import proof_that_nothing_draws, seeded_globals
-from .place import Place
+from .place import WHOLE, WRAP, Part, Place
 from .raised_error import as_raised
-from .rank_part import WHOLE, WRAP, Part
 
 _RAISES = ErrorPolicy()
 _END = object()

@@ -27,8 +27,7 @@ from ..datapipes.rank_barrier import (
     store_reachable,
     wait_for_key,
 )
-from .place import Place
-from .rank_part import PAD
+from .place import PAD, Place
 from .reading_service import Epoch, leave
 
 # Which service of this process it is. Ranks make and run their loaders in one order, as they do

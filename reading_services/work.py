@@ -30,8 +30,8 @@ from ..graph import (
 )
 from ..storage.ranges import Table
 from .pipe_runner import PipeRunner
+from .place import DROP, PAD, WHOLE, Part
 from .planner import planned
-from .rank_part import DROP, PAD, WHOLE, Part
 from .replica import (
     NO_HOOKS,
     DispatchedItems,
