@@ -22,9 +22,9 @@ from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
 from .in_process import InProcessEpoch
-from .memory_budget import PrefetchBudget, SlotBudget, budgets, count_or_none, default_slot_bytes
+from .memory_budget import SlotBudget, budgets, count_or_none, default_slot_bytes
 from .place import Place
-from .planned_epoch import USUAL_RESTARTS, PlannedEpoch, Restarts
+from .planned_epoch import USUAL_RESTARTS, Flow, PlannedEpoch
 from .reading_service import Epoch
 from .replica import InitFunction, ResetFunction, checked_hooks
 from .replicated_epoch import ReplicatedEpoch
@@ -244,28 +244,18 @@ class MultiProcessingReadingService:
             self._tell_of_idle(work)
         pool = self._pool_for(work)
         self._staying = self._stay(work)
-        kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
-        return kind(
-            pool,
-            self._end_epoch,
-            work,
-            seed,
-            epoch,
-            place,
-            limit=self._jobs_per_worker(bool(work.ahead_bytes)),
-            waiting=self.main_prefetch_cnt,
-            in_order=self.order == "plan",
-            restarts=Restarts(self.max_restarts),
-            room=self._room(work),
+        flow = Flow(
+            self._jobs_per_worker(bool(work.ahead_bytes)),
+            self.main_prefetch_cnt,
+            self.order == "plan",
+            (self._budget.limit or default_slot_bytes())
+            if self.prefetch_bytes is None
+            else self.prefetch_bytes,
+            JOBS_PER_WORKER * work.workers,
+            self.max_restarts,
         )
-
-    def _room(self, work: Work) -> PrefetchBudget:
-        return PrefetchBudget(self._ahead_bytes(), unknown=JOBS_PER_WORKER * work.workers)
-
-    def _ahead_bytes(self) -> int:
-        if self.prefetch_bytes is not None:
-            return self.prefetch_bytes
-        return self._budget.limit or default_slot_bytes()
+        kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
+        return kind(pool, self._end_epoch, work, (seed, epoch), flow, place)
 
     def shares(self, work: Work) -> int:
         """Return among how many workers a graph is divided that cannot be split; else 0."""
@@ -295,20 +285,9 @@ class MultiProcessingReadingService:
             graph = work.cut.planner if isinstance(work, Planned) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
-            self._pool = WorkerPool(
-                payloads,
-                mp.get_context(self.start_method),
-                work.limits,
-                torch=isinstance(work, Replicated) or work.recipe is None,
-                threads=work.threads,
-                imports=imports,
-                budget=self._budget,
-                ahead=self._jobs_per_worker(bool(work.ahead_bytes)),
-                cache_bytes=work.cache_bytes,
-                ahead_bytes=work.ahead_bytes,
-                joinings=work.joinings,
-                at=work.at,
-            )
+            ahead = self._jobs_per_worker(bool(work.ahead_bytes))
+            context = mp.get_context(self.start_method)
+            self._pool = WorkerPool(work, payloads, context, self._budget, ahead, imports)
         return self._pool
 
     def _stay(self, work: Work) -> bool:

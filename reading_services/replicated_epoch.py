@@ -11,7 +11,7 @@ from ..core.call_site import shorten
 from ..core.errors import NotPicklable, WorkerDied
 from .memory_budget import PrefetchBudget
 from .place import Place
-from .planned_epoch import PooledEpoch, Restarts, raise_from_worker
+from .planned_epoch import Flow, PooledEpoch, add_to_death, raise_from_worker
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import Deal, Done, Exhausted, Failed, SourceFailed, Took
 from .work import Replicated
@@ -194,29 +194,21 @@ class ReplicatedEpoch(PooledEpoch):
         pool: WorkerPool,
         end: Callable[[], None],
         work: Replicated,
-        seed: int,
-        epoch: int,
+        run: tuple[int, int],
+        flow: Flow,
         place: Place,
-        *,
-        limit: int,
-        waiting: int = 0,
-        in_order: bool = True,
-        restarts: Restarts,
-        room: PrefetchBudget,
     ) -> None:
-        super().__init__(pool, end, work, restarts, room)
+        super().__init__(pool, end, work, run, flow)
         self._dealer: Dispatcher | None = None
         if work.point is not None:
-            items: Iterator[Any] = work.items_to_deal(seed, epoch)
+            items: Iterator[Any] = work.items_to_deal(*run)
             if work.limits.enforced:
                 items = TimeoutIterator(items, work.limits)
-            self._dealer = Dispatcher(items, len(pool.workers), room.limit)
-        self._by_place = in_order and work.keeps_order
-        self._run = (seed, epoch)
+            self._dealer = Dispatcher(items, len(pool.workers), flow.most_bytes)
+        self._by_place = flow.in_order and work.keeps_order
         self._place = place
         # What may wait here is divided among the shares, and made ahead by their workers.
-        self._limit = limit + -(-waiting // len(pool.workers))
-        self._in_order = in_order
+        self._limit = flow.per_worker + -(-flow.waiting // len(pool.workers))
         self._turn = [Share(worker) for worker in pool.workers]
         self._shares = len(self._turn)
 
@@ -253,7 +245,7 @@ class ReplicatedEpoch(PooledEpoch):
             number = share.delivered * self._shares + share.number
             share.delivered += 1
             self._hand_out()
-            return (self.last + 1 if self._in_order else number), batch
+            return (self.last + 1 if self._flow.in_order else number), batch
         while self._pool.in_flight():
             # Those that were asked ahead, and have nothing more either.
             self._receive()
@@ -276,7 +268,7 @@ class ReplicatedEpoch(PooledEpoch):
 
     def _ready(self) -> Share | None:
         """Return the share whose item is handed over; None as long as that is not there."""
-        candidates = [self._first()] if self._in_order else self._turn
+        candidates = [self._first()] if self._flow.in_order else self._turn
         return next((share for share in candidates if share.answers), None)
 
     def _first(self) -> Share:
@@ -312,9 +304,9 @@ class ReplicatedEpoch(PooledEpoch):
     def _deal(self, share: Share) -> None:
         """Send a worker what may lie there for it."""
         if self._dealer is not None:
-            needed = not self._in_order or share is self._first()
+            needed = not self._flow.in_order or share is self._first()
             for deal in self._dealer.for_worker(share.number, needed=needed):
-                self._pool.deal(share.worker, deal)
+                self._pool.send(share.worker, deal)
 
     def _replace(self, share: Share, death: WorkerDied) -> None:
         """Let another worker run the share from its beginning; what arrived before is dropped."""
@@ -323,17 +315,14 @@ class ReplicatedEpoch(PooledEpoch):
             fresh = self._stand_in(share.worker, death)
         else:
             self._pool.broken = True
-            death.what += "; the items that were dealt out to it are not made twice"
-            death.args = (death.what,)
+            add_to_death(death, "the items that were dealt out to it are not made twice")
         if fresh is not None:
             share.begin_again(fresh)
             return
         try:
             raise death
         finally:
-            del (
-                death
-            )  # held by this frame, which its traceback holds, it would keep all frames alive
+            del death  # held by this frame, which its traceback holds, it would keep all alive
 
     def _hand_out(self) -> None:
         for share in self._turn:
@@ -345,7 +334,7 @@ class ReplicatedEpoch(PooledEpoch):
 
     def _may_ask(self, share: Share) -> bool:
         """Whether there is room for an item; the one whose turn it is finds it in any case."""
-        if not share.waits_for() and (not self._in_order or share is self._first()):
+        if not share.waits_for() and (not self._flow.in_order or share is self._first()):
             return True
         return self._room.has_room(self._pool.in_flight())
 

@@ -10,24 +10,24 @@ import contextlib
 import os
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn
 
-from ...adapters import Limits
 from ...batching import Job
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
-from ...storage.ranges import Table
 from ..memory_budget import SlotBudget
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
 from ..transport.shared_memory import receive_descriptor
+from ..transport.slot_reader import SlotReader
+from ..work import Replicated, Work
 from .fork_server import preload
 from .payload import pickled
-from .script import script_of_this_process
-from .worker import SETTINGS, Settings
-from .worker_process import At, Launch, Worker
+from .script import WORKER_NAME, not_sent, script_of_this_process
+from .worker import SETTINGS, Settings, run_worker
+from .worker_process import Worker, without_interrupts
 
 # Which worker makes a batch: one that has seen the volumes before, unless another would wait.
 #
@@ -40,21 +40,6 @@ from .worker_process import At, Launch, Worker
 _MOST_CASES = 16 * 1024
 
 
-class Busy(Protocol):
-    """A worker, as far as this module is concerned."""
-
-    @property
-    def number(self) -> int:
-        """Which one."""
-
-    @property
-    def jobs(self) -> Sized:
-        """What it has to do."""
-
-
-B = TypeVar("B", bound=Busy)
-
-
 class Affinity:
     """Remembers which worker had which case first. Lives as long as the workers."""
 
@@ -63,13 +48,16 @@ class Affinity:
         self._last_given: dict[int, int] = {}
         self._given = 0
 
-    def choose(self, job: Any, workers: Sequence[B], limit: int, coming: int) -> B:
-        """Return the worker that is to have a job."""
+    def choose(self, job: Any, workers: Sequence[Worker], limit: int, coming: int) -> Worker:
+        """Return the worker that is to have a job; one has fewer than ``limit``.
+
+        ``coming`` further jobs can be handed out at once, or when the consumer takes what is ready.
+        """
         free = [worker for worker in workers if len(worker.jobs) < limit]
         cases = cases_of(job)
         votes = Counter(self._owners[case] for case in cases if case in self._owners)
 
-        def rank(worker: B) -> tuple[int, int, int]:
+        def rank(worker: Worker) -> tuple[int, int, int]:
             """Fewest jobs, most of its cases, longest without a new one."""
             known = -votes[worker.number]
             return len(worker.jobs), known, self._last_given.get(worker.number, -1)
@@ -81,7 +69,7 @@ class Affinity:
         waiting = sum(not worker.jobs for worker in free)
         return owner if waiting <= coming else best
 
-    def given(self, job: Any, worker: Busy) -> None:
+    def given(self, job: Any, worker: Worker) -> None:
         """Remember who had a job; whoever had a case first still has most of its chunks."""
         self._given += 1
         self._last_given[worker.number] = self._given
@@ -130,52 +118,77 @@ class WorkerPool:
 
     def __init__(
         self,
+        work: Work,
         payloads: Sequence[bytes],
         context: BaseContext,
-        limits: Limits,
-        *,
-        torch: bool,
-        threads: int = 1,
-        imports: Sequence[str] = (),
         budget: SlotBudget,
         ahead: int,
-        cache_bytes: int = 0,
-        ahead_bytes: int | None = None,
-        joinings: Table | None = None,
-        at: At,
+        imports: Sequence[str],
     ) -> None:
-        self.limits = limits
+        self.limits = work.limits
         self.broken = False
         self._process = os.getpid()
         self.affinity = Affinity()
         self.workers: list[Worker] = []
         self._woken, self._wake = context.Pipe(duplex=False)
-        self._payloads = list(payloads)
+        self._payloads = payloads
+        self._context = context
+        self._budget = budget
+        self._at = work.at
+        torch = isinstance(work, Replicated) or work.recipe is None
         own = script_of_this_process()
         if context.get_start_method() == "forkserver":
             first = [*(["__main__"] if own else []), *PRELOAD_TORCH] if torch else []
             preload(context, [*first, *PRELOAD, *imports])
-        share = budget.share(len(payloads))
-        settings = Settings(
+        self._share = budget.share(len(payloads))
+        # A worker that is sent pipes has imported the script.
+        self._sends_script = torch and bool(own)
+        self._settings = Settings(
             torch,
-            threads,
+            work.threads,
             {} if torch else own,
             {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
             # Asked for no shared memory, a worker says nothing about having none.
-            share if budget.limit else None,
-            cache_bytes,
-            dict(joinings or {}),
+            self._share if budget.limit else None,
+            work.cache_bytes,
+            dict(work.joinings),
             ahead,
             len(payloads),
-            ahead_bytes,
+            work.ahead_bytes,
         )
-        self._launch = Launch(context, limits, settings, bool(own), budget, share, at)
         try:
-            for number, payload in enumerate(payloads):
-                self.workers.append(self._launch.start(number, payload, self.workers))
+            for number in range(len(payloads)):
+                self.workers.append(self._start(number))
         except BaseException:
             self.stop()
             raise
+
+    def _start(self, number: int, before: SlotReader | None = None) -> Worker:
+        """Start a worker; what still lies in the slots of the one ``before`` it is in its share."""
+        ours, theirs = self._context.Pipe(duplex=True)
+        # A forked child holds our ends of all channels so far; others are handed nothing.
+        forked = self._context.get_start_method() == "fork"
+        inherited = [*(other.channel for other in self.workers), ours] if forked else []
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=run_worker,
+            args=(theirs, inherited, self._payloads[number], self._settings),
+            name=f"{WORKER_NAME}-{number}",
+            daemon=True,
+        )
+        script = contextlib.nullcontext() if self._sends_script else not_sent()
+        try:
+            with script, without_interrupts(self._context.get_start_method()):
+                process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        slots = SlotReader(self._budget, self._share, self._settings.ahead, before=before)
+        worker = Worker(number, process, ours, slots, self._at)
+        # It takes no message before it has started, and a large one waits until it is taken.
+        worker.limit_waits(self.limits.start + self.limits.item)
+        return worker
 
     def replace(self, worker: Worker) -> Worker:
         """Start a worker in the place of a dead one, and return it; it has no jobs yet.
@@ -190,9 +203,7 @@ class WorkerPool:
         _reap(worker, self.limits.stop)
         # Of what is closed nothing more is asked, also if there is none in its place.
         self.workers.remove(worker)
-        fresh = self._launch.start(
-            worker.number, self._payloads[worker.number], self.workers, worker.slots
-        )
+        fresh = self._start(worker.number, worker.slots)
         self.workers.insert(place, fresh)
         # It has decoded nothing yet.
         self.affinity.forget(worker.number)
@@ -201,10 +212,6 @@ class WorkerPool:
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
         return sum(len(worker.jobs) for worker in self.workers)
-
-    def idlest(self) -> Worker:
-        """Return the worker with the fewest jobs, the first of them."""
-        return min(self.workers, key=lambda worker: len(worker.jobs))
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
         """Send one job, and which slots are free again."""
@@ -216,13 +223,10 @@ class WorkerPool:
         worker.jobs.append(job)
         worker.given += 1
         self.affinity.given(job, worker)
-        self._send(worker, message)
+        self.send(worker, message)
 
-    def deal(self, worker: Worker, deal: Deal) -> None:
-        """Send an item that is dealt out."""
-        self._send(worker, deal)
-
-    def _send(self, worker: Worker, message: DoJob | Deal) -> None:
+    def send(self, worker: Worker, message: DoJob | Deal) -> None:
+        """Send a job, or an item that is dealt out; ItemTimeout if it takes no messages."""
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
@@ -236,15 +240,12 @@ class WorkerPool:
 
     def is_well(self) -> bool:
         """Whether every worker lives, and none is left in the middle of something."""
-        if self.broken or not self._is_ours():
+        if self.broken or os.getpid() != self._process:
             return False
         return all(worker.process.is_alive() for worker in self.workers)
 
-    def _is_ours(self) -> bool:
-        return os.getpid() == self._process
-
     def _refuse_child(self) -> None:
-        if not self._is_ours():
+        if os.getpid() != self._process:
             msg = "this iterator was begun before a fork, and its workers answer the other process"
             raise IteratorInvalidated(msg, do="Iterate the loader anew in this one.")
 
@@ -362,7 +363,7 @@ class WorkerPool:
         """
         self.broken = True
         workers, self.workers = self.workers, []
-        if not self._is_ours():
+        if os.getpid() != self._process:
             for worker in workers:
                 worker.release()
             self._wake.close()

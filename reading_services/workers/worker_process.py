@@ -8,25 +8,21 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from multiprocessing import connection, forkserver, resource_tracker
-from multiprocessing.context import BaseContext
 from types import FrameType
 from typing import Any, TypeAlias
 
-from ...adapters import Limits
 from ...batching import NOWHERE
 from ...batching.recipe import read
 from ...core.errors import WorkerDied
 from ...core.locks import timeout_or_none
-from ..memory_budget import SlotBudget
 from ..transport.batch_pickle import unpack
 from ..transport.shared_memory import SharedMemory, limit_waits
 from ..transport.slot_reader import SlotReader
 from ..work import WorkerStatus
-from .script import INTERRUPT, UNGUARDED, WORKER_NAME, not_sent
-from .worker import DEAF, ORPHANED, Settings, run_worker
+from .script import INTERRUPT, UNGUARDED
+from .worker import DEAF, ORPHANED
 
 _CRASHES = frozenset(
     -getattr(signal, name)
@@ -170,74 +166,21 @@ class Worker:
         self._notes = None
 
 
-@dataclass(frozen=True)
-class Launch:
-    """What it takes to start a worker, beside what it runs."""
-
-    context: BaseContext
-    """How processes are started."""
-    limits: Limits
-    """How long waits may take."""
-    settings: Settings
-    """What a worker is told."""
-    has_script: bool
-    """Whether the consumer runs a script that workers could import."""
-    budget: SlotBudget
-    """Shared memory of all batches."""
-    share: int
-    """Bytes of it for one worker."""
-    at: At
-    """Says what a worker does."""
-
-    def start(
-        self,
-        number: int,
-        payload: bytes,
-        others: Sequence[Worker],
-        before: SlotReader | None = None,
-    ) -> Worker:
-        """Start a worker."""
-        ours, theirs = self.context.Pipe(duplex=True)
-        # A forked child holds our ends of all channels so far; others are handed nothing.
-        forked = self.context.get_start_method() == "fork"
-        inherited = [*(other.channel for other in others), ours] if forked else []
-        process = self.context.Process(  # type: ignore[attr-defined]
-            target=run_worker,
-            args=(theirs, inherited, payload, self.settings),
-            name=f"{WORKER_NAME}-{number}",
-            daemon=True,
-        )
-        sent = self.settings.torch and self.has_script
-        try:
-            with contextlib.nullcontext() if sent else not_sent(), self._without_interrupts():
-                process.start()
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        slots = SlotReader(self.budget, self.share, self.settings.ahead, before=before)
-        worker = Worker(number, process, ours, slots, self.at)
-        # It takes no message before it has started, and a large one waits until it is taken.
-        worker.limit_waits(self.limits.start + self.limits.item)
-        return worker
-
-    def _without_interrupts(self) -> contextlib.AbstractContextManager[None]:
-        """Let a process begin with Ctrl-C blocked; it ignores it before it lets it in."""
-        method = self.context.get_start_method()
-        if method == "fork":
-            return interrupts_later()
-        if sys.platform == "win32":
-            return contextlib.nullcontext()
-        # It sets a mask of its own, and Python 3.11 and 3.12 leave Ctrl-C let in after that.
-        resource_tracker.ensure_running()
-        if method == "spawn":
-            return interrupts_blocked()
-        with interrupts_blocked():
-            forkserver.ensure_running()
-        # The server blocks it for all that it forks. Whoever waits for it may interrupt that: it
-        # imports torch first, for seconds.
+def without_interrupts(method: str) -> contextlib.AbstractContextManager[None]:
+    """Let a process begin with Ctrl-C blocked; it ignores it before it lets it in."""
+    if method == "fork":
+        return interrupts_later()
+    if sys.platform == "win32":
         return contextlib.nullcontext()
+    # It sets a mask of its own, and Python 3.11 and 3.12 leave Ctrl-C let in after that.
+    resource_tracker.ensure_running()
+    if method == "spawn":
+        return interrupts_blocked()
+    with interrupts_blocked():
+        forkserver.ensure_running()
+    # The server blocks it for all that it forks. Whoever waits for it may interrupt that: it
+    # imports torch first, for seconds.
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
