@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
@@ -35,16 +35,19 @@ from .work import Planned, Replicated, Work, replicated, work_of
 from .workers.inbox import tickets_of
 
 
-def prefetcher_of(work: Work) -> Prefetcher | None:
-    """Return the last ``prefetch()`` behind the cut, if batches may be made in a thread.
+def _runs_functions(work: Work) -> bool:
+    """Whether functions run for which the global generators are seeded: no thread may do so.
 
-    They may not where a function of the user's is run: the global generators of ``random``,
-    NumPy and torch are seeded around it, and the consumer draws from them at the same time.
+    The consumer draws from the generators of ``random``, NumPy and torch at the same time.
     """
-    if not isinstance(work, Planned):
-        return None
-    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
-    if functions or draws_globally(work.cut.planner):
+    if isinstance(work, Replicated) or draws_globally(work.cut.planner):
+        return True
+    return any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
+
+
+def prefetcher_of(work: Work) -> Prefetcher | None:
+    """Return the last ``prefetch()`` behind the cut, if batches may be made in a thread."""
+    if isinstance(work, Replicated) or _runs_functions(work):
         return None
     return next((p for p in reversed(work.cut.realizing) if type(p) is Prefetcher), None)
 
@@ -220,29 +223,18 @@ class InProcessEpoch:
             if not self._freed:
                 self._freed = True
                 # A generator runs in the consumer's own thread.
-                self._free_after(None if isinstance(batches, Generator) else batches.left())
+                thread = None if isinstance(batches, Generator) else batches.left()
+                if thread is None:
+                    self._free_after()
+                else:  # it could not be stopped, and reads the volumes until it ends
+                    free, name = self._free_after, "voxpipe-free"
+                    threading.Thread(target=free, args=(thread,), name=name, daemon=True).start()
 
-    def _free_after(self, thread: threading.Thread | None) -> None:
-        """Close the volumes, once a thread that could not be stopped reads them no more."""
-        if thread is None:
-            end(self)
-            self._loan.close()
-            return
-
-        def free() -> None:
+    def _free_after(self, thread: threading.Thread | None = None) -> None:
+        if thread is not None:
             thread.join()
-            end(self)
-            self._loan.close()
-
-        threading.Thread(target=free, name="voxpipe-free", daemon=True).start()
-
-
-def _runs_functions(work: Work) -> bool:
-    """Whether functions run that may draw from the global generators."""
-    if isinstance(work, Replicated):
-        return True
-    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
-    return functions or draws_globally(work.cut.planner)
+        end(self)
+        self._loan.close()
 
 
 def _batches(
@@ -264,12 +256,16 @@ def _batches(
             for job in planned:
                 yield job.index, as_tensors(_handed(job))
         return
-    with closing(_begun(planned, work.joinings)) as coming:
-        for job, fetched in coming:
+    with closing(_prefetched(planned, work.joinings)) as coming:
+        for job, tickets in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
             threads = with_threads(work.hints.threads)
-            with using_coalesce_policies(work.joinings), closing(fetched), threads:
-                made = source.run(job, seed, epoch)
+            try:
+                with using_coalesce_policies(work.joinings), threads:
+                    made = source.run(job, seed, epoch)
+            finally:
+                for ticket in tickets:
+                    ticket.close()
             if isinstance(made, Outcome):
                 made = replace(made, batch=as_tensors(made.batch))
             yield job.index, as_tensors(made)
@@ -307,41 +303,34 @@ def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any],
     return index
 
 
-def _begun(planned: Iterator[Job], joinings: Table) -> Generator[tuple[Job, _Begun], None, None]:
-    """Yield jobs; what the next one reads is being fetched while one is made and used."""
-    begun: deque[_Begun] = deque([_next(planned, joinings)])
-    try:
-        while (job := begun[0].job) is not None:
-            begun.append(_next(planned, joinings))
-            yield job, begun[0]
-            begun.popleft().close()
-        if begun[0].error is not None:
-            raise begun[0].error
-    finally:
-        for each in begun:
-            each.close()
-
-
-class _Begun(NamedTuple):
-    """A planned job and what keeps the bytes it reads; or what went wrong with planning it."""
-
-    job: Job | None
-    tickets: list[Any]
+def _prefetched(
+    planned: Iterator[Job], joinings: Table
+) -> Generator[tuple[Job, list[Any]], None, None]:
+    """Yield jobs and what keeps the bytes they read; the next one's are being fetched by then."""
+    begun: deque[tuple[Job, list[Any]]] = deque()
     error: Exception | None = None
-
-    def close(self) -> None:
-        """Let go of what was fetched, used or not."""
-        for ticket in self.tickets:
-            ticket.close()
-
-
-def _next(planned: Iterator[Job], joinings: Table) -> _Begun:
     try:
-        job = next(planned, None)
-    except Exception as error:  # told when its turn comes
-        return _Begun(None, [], error)
-    with using_coalesce_policies(joinings):
-        return _Begun(job, tickets_of(job))
+        while True:
+            job = None
+            try:
+                job = next(planned, None) if error is None else None
+            except Exception as raised:  # told when its turn comes
+                error = raised
+            if job is not None:
+                with using_coalesce_policies(joinings):
+                    begun.append((job, tickets_of(job)))
+                if len(begun) == 1:
+                    continue
+            if not begun:
+                break
+            yield begun[0]
+            begun.popleft()
+        if error is not None:
+            raise error
+    finally:
+        for _, tickets in begun:
+            for ticket in tickets:
+                ticket.close()
 
 
 def _handed(job: Job) -> Any:

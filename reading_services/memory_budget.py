@@ -11,7 +11,7 @@ from ..core.memory import usable_memory
 from ..core.validate import validate_int
 from ..storage.disk_cache import cache_budget
 from ..volumes.scheme import Budget
-from .transport.slot_writer import needed_bytes
+from .transport.slot_writer import needed_bytes, needed_text
 
 # Where the system does not say how much memory there is.
 UNKNOWN_MEMORY = 8 * 2**30
@@ -66,7 +66,9 @@ def budgets(
 
 
 class PrefetchBudget:
-    """Counts the batches that have arrived and wait, and guesses those that are on their way.
+    """Counts batches that have arrived and wait, and guesses those on their way, up to a limit.
+
+    Before the first has arrived, ``unknown`` may be on their way, whatever they take.
 
     Examples
     --------
@@ -80,8 +82,7 @@ class PrefetchBudget:
     """
 
     def __init__(self, limit: int, unknown: int) -> None:
-        self.limit = limit
-        """Bytes that may wait or be on their way together."""
+        self._limit = limit
         self._unknown = unknown
         self._waiting: dict[object, int] = {}
         self._largest = 0
@@ -100,7 +101,7 @@ class PrefetchBudget:
         if not self._largest:
             return in_flight < self._unknown
         expected = (in_flight + 1) * self._largest
-        return sum(self._waiting.values()) + expected <= self.limit
+        return sum(self._waiting.values()) + expected <= self._limit
 
     def clear(self) -> None:
         """Count nothing any more."""
@@ -123,26 +124,6 @@ class PrefetchBudget:
 def default_slot_bytes() -> int:
     """Return an eighth of the memory that this process may use, in bytes."""
     return memory_bytes() // SLOT_FRACTION
-
-
-def loop_bytes(batch: int, ahead: int, workers: int) -> int:
-    """Return the ``slot_bytes`` that a loop takes which holds one batch at a time.
-
-    While it does, all that a worker had in flight may have arrived and wait for their turn.
-    """
-    return (2 * ahead + 1) * batch * workers
-
-
-def too_little(limit: int, batch: int, ahead: int, workers: int) -> str:
-    """Return what to say where ``slot_bytes`` does not suffice for batches of this size."""
-    needed = needed_bytes(batch, ahead, workers)
-    return (
-        f"slot_bytes={limit} is too little for these batches, so each is copied on its way: a "
-        f"batch takes {batch} bytes of shared memory, and {ahead + 1} of them for each of "
-        f"{workers} worker(s) (worker_prefetch_cnt + 1) take {needed}. Give "
-        f"MultiProcessingReadingService(slot_bytes={needed}) or more, or lower "
-        "worker_prefetch_cnt."
-    )
 
 
 class Alive:
@@ -199,34 +180,38 @@ class SlotBudget:
         return max(0, self.limit - self.shared.bytes) // workers
 
     def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
-        """Say, once, that batches are copied; and once more when the copies exceed the limit."""
-        if needed_bytes(largest, ahead, self.workers) > self.limit:
-            self._say("slots", too_little(self.limit, largest, ahead, self.workers))
-        elif self.copies.bytes > self.limit:
-            self._say(
-                "copies",
-                f"{self._held()}: the copies alone take more than slot_bytes={self.limit}, and "
-                "each further one takes more. Clone the part of a batch that you need and drop the "
-                "rest.",
-            )
-        else:
-            self._say(
-                "slots",
-                f"{self._held()}; the shared memory of this loader is used up "
-                f"(slot_bytes={self.limit}, {share} for each worker): further batches are copied "
-                "as they arrive. Drop batches, or clone the part that you need; if you keep none, "
-                "lower worker_prefetch_cnt or give MultiProcessingReadingService("
-                f"slot_bytes={loop_bytes(largest, ahead, self.workers)}).",
-            )
+        """Say, once, that batches are copied; and once more when the copies exceed the limit.
 
-    def _held(self) -> str:
+        The share of a worker was full, whose ``largest`` batch takes so many bytes in slots, and of
+        which ``ahead`` may be in flight.
+        """
         shared, copies = self.shared, self.copies
-        return (
+        used = (
             f"batches still in use: {shared.batches + copies.batches} "
             f"({shared.bytes / _MB:.1f} MB in shared memory, {copies.bytes / _MB:.1f} MB copied)"
         )
-
-    def _say(self, which: str, text: str) -> None:
+        which = "slots"
+        if needed_bytes(largest, ahead, self.workers) > self.limit:
+            text = (
+                f"slot_bytes={self.limit} is too little for these batches, so each is copied on "
+                f"its way: {needed_text(largest, ahead, self.workers)}, or lower "
+                "worker_prefetch_cnt."
+            )
+        elif copies.bytes > self.limit:
+            which = "copies"
+            text = (
+                f"{used}: the copies alone take more than slot_bytes={self.limit}, and each "
+                "further one takes more. Clone the part of a batch that you need and drop the rest."
+            )
+        else:
+            # While a loop holds one batch, all that a worker had in flight may have arrived.
+            enough = (2 * ahead + 1) * largest * self.workers
+            text = (
+                f"{used}; the shared memory of this loader is used up (slot_bytes={self.limit}, "
+                f"{share} for each worker): further batches are copied as they arrive. Drop "
+                "batches, or clone the part that you need; if you keep none, lower "
+                f"worker_prefetch_cnt or give MultiProcessingReadingService(slot_bytes={enough})."
+            )
         if which not in self._said:
             self._said.add(which)
             warn(text, SlotsUsedUp)

@@ -1,10 +1,9 @@
-"""Shared memory that a worker writes batches into; ``arrivals.py`` is the consumer's side.
+"""Shared memory that a worker writes batches into; ``slot_reader.py`` is the consumer's side.
 
 A slot is an anonymous memory file (``memfd_create``): it has no name, so nothing can be
 left behind in ``/dev/shm``, whoever is killed. The worker makes it and sends the
 descriptor once; both sides keep it mapped. A batch occupies a slot until the last
 tensor that looks into it is gone; then the consumer tells the worker, which uses it again.
-How many bytes of slots there may be is decided in ``budget.py``.
 """
 
 from __future__ import annotations
@@ -164,14 +163,10 @@ class SlotWriter:
         if self._full_said:
             return
         self._full_said = True
-        batch = _rounded(self._asked)
-        needed = needed_bytes(batch, self._ahead, self._workers)
+        needed = needed_text(_rounded(self._asked), self._ahead, self._workers)
         warn(
             f"a batch found no room in the {self._limit} bytes of shared memory that each worker "
-            f"has, so it travels through a pipe, which takes two copies: it takes {batch} bytes, "
-            f"and {self._ahead + 1} of them for each of {self._workers} worker(s) "
-            f"(worker_prefetch_cnt + 1) take {needed}. Give "
-            f"MultiProcessingReadingService(slot_bytes={needed}) or more.",
+            f"has, so it travels through a pipe, which takes two copies: {needed}.",
             SlotsUsedUp,
         )
 
@@ -206,16 +201,18 @@ class SlotWriter:
 
 
 def needed_bytes(batch: int, ahead: int, workers: int) -> int:
-    """Return the least ``slot_bytes`` with which batches need not be copied.
-
-    Each worker needs room for the batches in flight and for the one that is handed over.
-
-    Examples
-    --------
-    >>> needed_bytes(2 * 2**20, ahead=2, workers=4) // 2**20
-    24
-    """
+    """Return the least ``slot_bytes`` with which batches, in flight and handed over, fit."""
     return (ahead + 1) * batch * workers
+
+
+def needed_text(batch: int, ahead: int, workers: int) -> str:
+    """Return what to give so that batches of this size need not be copied, in words."""
+    needed = needed_bytes(batch, ahead, workers)
+    return (
+        f"a batch takes {batch} bytes of shared memory, and {ahead + 1} of them for each of "
+        f"{workers} worker(s) (worker_prefetch_cnt + 1) take {needed}. Give "
+        f"MultiProcessingReadingService(slot_bytes={needed}) or more"
+    )
 
 
 def _rounded(size: int) -> int:

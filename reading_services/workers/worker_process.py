@@ -19,7 +19,7 @@ from ...core.errors import WorkerDied
 from ...core.locks import timeout_or_none
 from ..transport.batch_pickle import unpack
 from ..transport.shared_memory import SharedMemory, limit_waits
-from ..transport.slot_reader import SlotReader
+from ..transport.slot_reader import Arrival, SlotReader
 from ..work import WorkerStatus
 from .script import INTERRUPT, UNGUARDED
 from .worker import DEAF, ORPHANED
@@ -111,7 +111,7 @@ class Worker:
 
     def open(self, data: bytes) -> tuple[Any, int]:
         """Return a batch that this worker made, and the bytes that it takes."""
-        arrival = self.slots.arrival()
+        arrival = Arrival(self.slots)
         batch = unpack(data, arrival)
         return batch, len(data) + arrival.bytes
 
