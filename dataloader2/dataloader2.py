@@ -38,7 +38,7 @@ from ..graph import (
 )
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.distributed import without_parts
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import Planned, Replicated, batch_count
 from ..volumes.scheme import ReadScheme
 from .arguments import (

@@ -13,7 +13,7 @@ from ..core.errors import TooManyFailures
 from ..core.validate import validate_int
 from ..graph import Pipe, clone, verify
 from ..reading_services.place import Place
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.replica import MAX_SEED
 from .arguments import AdapterLike, adapter_list, check_epoch
 from .dataloader2 import DataLoader2
 

@@ -17,7 +17,7 @@ from ..core.call_site import shorten
 from ..core.errors import BadState, StateMismatch
 from ..core.stream import MAX_EPOCH
 from ..reading_services.place import Place, Run
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import Replicated, Work
 from .outline import Outline, refuse_other_order
 from .position import Position

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
         PrototypeMultiProcessingReadingService,
     )
     from .reading_service import Epoch, ReadingService
-    from .replica import WorkerInfo
-    from .seed_generator import SeedGenerator
+    from .replica import SeedGenerator, WorkerInfo
     from .torchdata_service import CheckpointableReadingServiceInterface, ReadingServiceInterface
     from .work import Planned, Replicated, Work
 
@@ -44,8 +43,7 @@ _HOMES = {
         "PrototypeMultiProcessingReadingService",
     ),
     "reading_service": ("Epoch", "ReadingService"),
-    "replica": ("WorkerInfo",),
-    "seed_generator": ("SeedGenerator",),
+    "replica": ("SeedGenerator", "WorkerInfo"),
     "torchdata_service": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface"),
     "work": ("Planned", "Replicated", "Work"),
 }

@@ -363,10 +363,7 @@ def without_parts(service: object, graph: Pipe) -> str:
 
 
 def gathered_by(sink: Pipe) -> Pipe | None:
-    """Return the pipe that makes the batches which a graph yields; None if it yields items.
-
-    Behind it every pipe takes its items one by one.
-    """
+    """Return the pipe that makes the batches, behind which each takes one item; else None."""
     counts = readers(sink)
     pipe = sink
     while True:

@@ -36,10 +36,7 @@ from .workers.inbox import tickets_of
 
 
 def _runs_functions(work: Work) -> bool:
-    """Whether functions run for which the global generators are seeded: no thread may do so.
-
-    The consumer draws from the generators of ``random``, NumPy and torch at the same time.
-    """
+    """Whether functions run that generators are seeded for, from which the consumer draws too."""
     if isinstance(work, Replicated) or draws_globally(work.cut.planner):
         return True
     return any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
@@ -277,11 +274,10 @@ def _is_watched(work: Planned) -> bool:
 
 
 def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:
-    """Yield the batches of a graph of which it is proved that it draws nothing, as fast as it can.
+    """Yield the batches of a graph that is proved to draw nothing, without jobs and seeds.
 
-    Neither jobs nor seeds are made for its items. Returns how many batches there were if others
-    follow that have to be made one by one: from where a function is no longer what it was, or
-    fails, which is told of the job. What is proved has no effects, so it may run twice.
+    Returns how many there were if the rest is made one by one: a function is no longer what it
+    was, or fails, which is told of the job. What is proved has no effects, so it may run twice.
     """
     proof = proof_that_nothing_draws(sink)
     if proof is None:
@@ -334,7 +330,6 @@ def _prefetched(
 
 
 def _handed(job: Job) -> Any:
-    """Return the item of a job for which there is nothing to do."""
     if not job.failures:
         return job.items[0]
     return Outcome(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
@@ -365,7 +360,6 @@ def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterat
 
 
 def _put_back(work: Replicated, replica: Replica) -> None:
-    """Keep a graph that keeps items for the next epoch."""
     if work.outlives_epochs:
         replica.leave()
         work.replicas[replica.share] = replica

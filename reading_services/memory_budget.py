@@ -43,11 +43,9 @@ def count_or_none(name: str, given: int | None, *, least: int) -> int | None:
 def budgets(
     given: int | None, *, workers: int, batches_ahead: int, threads: int
 ) -> tuple[Budget, ...]:
-    """Return the budgets to try, one after another.
+    """Return the budgets to try in turn: what the user says, else little, a quarter, all memory.
 
-    What the user says is the only one, and is spent. Else little, then a quarter of the memory,
-    and then all of it: a default must not refuse what would have worked. It keeps only what
-    patches of one visit share: each process would keep the rest anew, to save little decoding.
+    A default must not refuse what would have worked; it keeps only what patches of one visit share.
     """
     quarter = memory_bytes() // MEMORY_FRACTION
     usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())
@@ -172,18 +170,15 @@ class SlotBudget:
         self._said: set[str] = set()
 
     def share(self, workers: int) -> int:
-        """Return the bytes for the slots of each of ``workers`` new workers.
-
-        What an earlier epoch's batches occupy is not there for the next one.
-        """
+        """Return the bytes for each new worker; an earlier epoch's batches take theirs first."""
         self.workers = workers
         return max(0, self.limit - self.shared.bytes) // workers
 
     def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
         """Say, once, that batches are copied; and once more when the copies exceed the limit.
 
-        The share of a worker was full, whose ``largest`` batch takes so many bytes in slots, and of
-        which ``ahead`` may be in flight.
+        The ``share`` of a worker was full, of whose batches, of ``largest`` bytes at most,
+        ``ahead`` may be in flight.
         """
         shared, copies = self.shared, self.copies
         used = (

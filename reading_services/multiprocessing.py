@@ -1,10 +1,4 @@
-"""Run the realizing part in worker processes; the batches are those of one process.
-
-One process plans and asks; workers make whole batches. The consumer waits for every
-worker's channel and for every worker's death at once, so an idle loader costs nothing
-and a dead worker is known immediately. Batches come back in plan order through a
-buffer that is bounded by the number of jobs in flight.
-"""
+"""Run the realizing part in worker processes; the batches are those of one process."""
 
 from __future__ import annotations
 

@@ -69,7 +69,6 @@ class Place:
         return Place(self.next, _with(self.ahead, Run(index, 1, step)))
 
     def _settled(self) -> Place:
-        """Return this place; what lay ahead and is at its turn now counts as before it."""
         first, ahead = self.next, {run.first: run for run in self.ahead}
         while (run := ahead.get(first)) is not None:
             if run.step == 1:
@@ -96,7 +95,6 @@ class Place:
 
 
 def _with(runs: tuple[Run, ...], one: Run) -> tuple[Run, ...]:
-    """Return the runs with one more, joined to those that it continues."""
     rest = []
     for run in runs:
         if run.step == one.step and run.end == one.first:

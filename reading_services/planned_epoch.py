@@ -170,7 +170,6 @@ class PooledEpoch:
         raise NotImplementedError
 
     def _tell(self, answer: Done | Exhausted | Failed) -> None:
-        """Enter what the worker counted, and repeat its warnings once."""
         PIPE_STATS.merge(answer.report.ledger)
         for opened in answer.report.versions:
             if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
@@ -277,7 +276,6 @@ class PlannedEpoch(PooledEpoch):
         return answer
 
     def _hand_out(self) -> None:
-        """Give every worker jobs up to its share; undelivered batches count too."""
         limit = self._flow.per_worker
         bound = limit * len(self._pool.workers) + self._flow.waiting
         while self._jobs is not None and self._death is None and len(self._order) < bound:
@@ -321,10 +319,7 @@ class PlannedEpoch(PooledEpoch):
         return max(0, min(room + ready, self._count - job.index - 1))
 
     def _next_job(self) -> Job | None:
-        """Return the next job; None after the last, and after an error, which is kept.
-
-        Planning is ahead of the consumer: batches in flight come before the error.
-        """
+        """Return the next job; None after the last, or an error, told after what is in flight."""
         assert self._jobs is not None
         try:
             return next(self._jobs, None)

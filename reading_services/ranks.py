@@ -1,8 +1,6 @@
 """The processes of a torch.distributed job agree, once per epoch, on what they are about to do.
 
-They agree through the job's own key-value store, which every process group has: a rank puts down
-what it is about to do and reads what the others did. Nobody sends voxels or batches, and a rank
-that does not come is known by its number, on every other rank. Workers never take part.
+They put it down in the key-value store of the process group; a rank that does not come is known.
 """
 
 from __future__ import annotations
@@ -83,7 +81,6 @@ class Ranks:
         return self._circle
 
     def _exchange(self, what: str, text: str) -> dict[int, str]:
-        """Return what every rank put down."""
         self._turn += 1
         store, place = job_store(), f"{self._name}/{what}/{self._turn}"
         with store_reachable(self.rank):
@@ -196,7 +193,6 @@ class _InStep:
         raise NotImplementedError
 
     def _told(self, word: int) -> list[int]:
-        """Tell the other ranks, and return what each has said."""
         words = self._circle.tell(word)
         if self._left:  # while the others were waited for
             self._circle.part()
@@ -204,7 +200,6 @@ class _InStep:
         return words
 
     def _end(self) -> NoReturn:
-        """End, as all ranks do with the same words."""
         self._agreed = True
         raise StopIteration
 
@@ -278,9 +273,8 @@ class LockstepEpoch(_InStep):
 class CountedEpoch(_InStep):
     """Yields one rank's parts of batches of which some could not be made, counted on all ranks.
 
-    All ranks plan alike, so they have the same batches. But only the one whose item failed knows
-    of it: alone it would reach the budget of an epoch, and end, while the others wait for it in
-    their next collective. So they tell each other before each batch, and end together.
+    Only the rank whose item failed knows of it: alone it would reach the budget and end, while the
+    others wait for it in their next collective. So they tell each other before each batch.
     """
 
     def _taken(self) -> Any:

@@ -95,7 +95,6 @@ class Dispatcher:
         return (self.taken[worker] - 1) * len(self.taken) + worker
 
     def _advance(self, worker: int) -> None:
-        """Make the next item, for whoever's turn it is."""
         try:
             item = next(self._items)
             self._waiting[self._next].append(Deal(_pickled(item)))
@@ -181,12 +180,9 @@ class Share:
 
 
 class ReplicatedEpoch(PooledEpoch):
-    """Takes one item of each worker in turn, or whichever is ready, until all are exhausted.
+    """Takes one item of each worker in turn, or whichever is ready, or in the order of dealt items.
 
-    Where items are dealt out to the workers, what they make comes in the order of these items.
-
-    There is no plan to skip in: after a resume, batches that were delivered are made again
-    and dropped.
+    There is no plan to skip in: after a resume, what was delivered is made again and dropped.
     """
 
     def __init__(
@@ -220,10 +216,9 @@ class ReplicatedEpoch(PooledEpoch):
                 return batch
 
     def _next(self) -> tuple[int, Any]:
-        """Return the next item and its number: the how many-th it is, or its place in all shares.
+        """Return the next item and its number.
 
-        In order the items are counted. As they are ready, the *k*-th of share *s* of *n* has
-        number ``k * n + s``: that is known whatever the others have made so far.
+        In order they are counted; else the *k*-th of share *s* of *n* has number ``k * n + s``.
         """
         self._begin_wait()
         while self._turn:

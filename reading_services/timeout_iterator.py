@@ -43,10 +43,10 @@ class _Place:
 
 
 class TimeoutIterator:
-    """Yield the items of ``source``, each within the limits.
+    """Yield the items of ``source``, each within the limits, ``ahead`` of them made before.
 
-    The thread takes one step per request and waits in between; it ends with the
-    iterator. One that is stuck stays (Python cannot stop it), as a daemon.
+    The thread takes one step per request and ends with the iterator. One that is stuck stays, as a
+    daemon. What it is at is the step that it notes (``seconds_at``), or a pipe seen in its frames.
     """
 
     def __init__(

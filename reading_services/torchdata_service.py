@@ -13,10 +13,10 @@ from ..core import Stream
 from ..core.errors import add_location
 from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, clone, error_location, is_pipe
+from .pipe_runner import as_raised
 from .place import Place
-from .raised_error import as_raised
 from .reading_service import Epoch, begin, end
-from .seed_generator import SeedGenerator
+from .replica import SeedGenerator
 from .timeout_iterator import TimeoutIterator
 from .work import Replicated, Work
 

@@ -48,10 +48,7 @@ _RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
 def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
-    """Return what a pipe does as instructions; None if it has none that hold for it.
-
-    A subclass that overrides what its parent's instructions stand for is run as it is written.
-    """
+    """Return what a pipe does as instructions; None where it, or a subclass, has its own way."""
     if not isinstance(pipe, DataPipe):
         return None
     for names in (vars(pipe), *map(vars, type(pipe).__mro__)):
@@ -164,7 +161,6 @@ class Planned(_Settings):
 
     @cached_property
     def _steps(self) -> tuple[Pipe, ...]:
-        """Return the pipe of each step."""
         if self.recipe is None:
             return self.cut.realizing
         return tuple(p for p in self.cut.realizing for _ in instructions_of(p) or ())
@@ -250,8 +246,7 @@ class Replicated(_Settings):
     def keeps_order(self) -> bool:
         """Whether what workers make can be put into the order of the items it was made of.
 
-        The items that a worker has taken tell, when it hands out one of its own. That says
-        nothing where a thread takes them ahead, or may.
+        What a worker has taken tells, unless a thread takes items ahead.
         """
         if self.point is None or self.hooks:
             return False

@@ -1,8 +1,6 @@
 """A batch as bytes: everything but the voxels, which stay in their slots.
 
-Any picklable structure travels; arrays and tensors in it are replaced by the place
-where they lie. Where there are no slots, or for arrays of objects, they are pickled.
-A worker without torch packs realized arrays; they arrive as tensors all the same.
+Without slots, or of objects, arrays are pickled. Realized arrays arrive as tensors.
 """
 
 from __future__ import annotations
@@ -88,9 +86,7 @@ def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
 def in_order(array: NDArray[Any]) -> tuple[NDArray[Any], Strides]:
     """Return ``array`` with its axes as they lie in memory, and its strides in bytes.
 
-    What ``channels_last`` or a transposition has put in another order stays in it on its way. The
-    strides are None for C order, and where elements have gaps or share memory: these arrive in
-    C order.
+    So ``channels_last`` or a transposition stays; None for C order, as gaps and overlaps arrive.
 
     Examples
     --------

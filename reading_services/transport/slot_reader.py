@@ -88,8 +88,7 @@ def _is_capturing() -> bool:
 def _forget_error() -> None:
     """Clear the runtime's last error, or the user's next kernel would be blamed for it.
 
-    torch's binding lacks this function, so the library that torch has loaded is asked; where the
-    runtime is not a library of its own, the error stays.
+    torch's binding lacks this, so the library that torch has loaded is asked, where it is one.
     """
     maps = Path("/proc/self/maps")
     with contextlib.suppress(OSError, AttributeError, StopIteration):
@@ -123,10 +122,9 @@ def _event_on(device: int) -> Any:
 
 
 def _covers_context(event: int) -> bool:
-    """Let an event stand for all streams of the current context; False if it cannot.
+    """Let an event stand for all streams of the current context: CUDA 12.5's driver knows how.
 
-    The driver knows how from CUDA 12.5 on. Without, only waiting for the device is safe:
-    an event covers one stream, and the user may copy on any.
+    Without, only waiting for the device is safe: the user may copy on any stream.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -215,11 +213,7 @@ class SlotReader:
         return free
 
     def take_given_up(self) -> list[int]:
-        """Return the slots that the worker must not use again, each once.
-
-        A child that was forked while a batch lay there looks into it still, for how long nobody
-        here knows. The memory goes when its process, and that of the worker, have let go of it.
-        """
+        """Return, once, slots never to be used again: a child forked then looks into them still."""
         numbers, self._given_up = self._given_up, []
         return numbers
 
@@ -284,11 +278,7 @@ class Arrival:
         self._copies = 0
 
     def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
-        """Return ``size`` bytes of a slot, which keep it from being used again.
-
-        Where the share of the worker is full they are a copy, and the slot is free with the
-        end of this arrival.
-        """
+        """Return ``size`` bytes of a slot, which keep it in use; a copy where the share is full."""
         if number not in self._opened:
             whole, stays = self._slots.open(number, self.bytes)
             # Only what is copied into it is ever touched, and only that takes memory.

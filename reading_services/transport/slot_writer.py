@@ -1,9 +1,7 @@
 """Shared memory that a worker writes batches into; ``slot_reader.py`` is the consumer's side.
 
-A slot is an anonymous memory file (``memfd_create``): it has no name, so nothing can be
-left behind in ``/dev/shm``, whoever is killed. The worker makes it and sends the
-descriptor once; both sides keep it mapped. A batch occupies a slot until the last
-tensor that looks into it is gone; then the consumer tells the worker, which uses it again.
+A slot is an anonymous memory file, so nothing can be left behind whoever is killed. A batch
+occupies it until the last tensor that looks into it is gone; then the consumer tells the worker.
 """
 
 from __future__ import annotations
@@ -142,17 +140,13 @@ class SlotWriter:
         return {slot.number for slot in self._slots.values() if slot.busy}
 
     def _look_into(self, slot: Slot) -> NDArray[np.uint8]:
-        """Return the bytes of a slot, which is not free while this array or a view lives.
-
-        A pipe may keep batches for as long as it likes, e.g. to shuffle them.
-        """
+        """Return the bytes of a slot, which is not free while this array or a view of it lives."""
         memory = slot.memory.bytes()
         slot.held += 1
         weakref.finalize(memory, self._dropped.append, slot.number).atexit = False
         return memory
 
     def _settle(self) -> None:
-        """Count what was dropped since the last time."""
         while self._dropped:
             slot = self._slots.get(self._dropped.pop())
             if slot is not None:

@@ -1,8 +1,6 @@
 """Jobs that wait in a worker, and what they will read: fetched while the job before is made.
 
-Jobs are unpickled where they are first looked at, once. A thread of its own looks at those that
-wait; a job whose turn comes before that is looked at then, so that the requests of all its
-patches are under way together.
+Each is unpickled once, by a thread that looks ahead or when its turn comes.
 """
 
 from __future__ import annotations

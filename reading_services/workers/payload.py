@@ -40,7 +40,6 @@ def is_guarded(thing: Any, script: Mapping[str, str]) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _guarded_names(path: str) -> frozenset[str]:
-    """Return what is defined under the guard and nowhere else."""
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read())
@@ -57,8 +56,6 @@ def _defined_in(tree: ast.Module) -> frozenset[str]:
 
 
 class _WithoutGuarded(ast.NodeTransformer):
-    """Takes out what stands under a guard."""
-
     def visit_If(self, node: ast.If) -> Any:
         """Leave what is run where the script is imported."""
         self.generic_visit(node)
@@ -144,8 +141,7 @@ def payload_of(
 ) -> bytes:
     """Return what worker number ``worker`` of ``workers`` runs, pickled.
 
-    Where workers have to import the ``script``, what it cannot give them is refused, as is what
-    cannot be pickled: with the pipe or backend that holds it, as the user wrote it.
+    What cannot be pickled, or imported from the ``script``, is refused with the pipe that holds it.
     """
     if isinstance(work, Planned):
         thing: Any = work.maker()

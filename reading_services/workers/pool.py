@@ -1,7 +1,6 @@
 """The worker processes of one service: start, give, wait, stop. Knows nothing of batches' order.
 
-A process that is forked off the consumer's holds the same channels. Whatever becomes of the loader
-there, the workers are its parent's: the child neither asks nor stops them.
+A forked child holds the same channels, and neither asks nor stops its parent's workers.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, Retir
 from ..transport.shared_memory import receive_descriptor
 from ..transport.slot_reader import SlotReader
 from ..work import Replicated, Work
-from .fork_server import preload
 from .payload import pickled
-from .script import WORKER_NAME, not_sent, script_of_this_process
+from .script import WORKER_NAME, not_sent, preload, script_of_this_process
 from .worker import SETTINGS, Settings, run_worker
 from .worker_process import Worker, without_interrupts
 
@@ -193,8 +191,7 @@ class WorkerPool:
     def replace(self, worker: Worker) -> Worker:
         """Start a worker in the place of a dead one, and return it; it has no jobs yet.
 
-        What the dead one held is freed: its channel and its slots, but for batches that
-        somebody still looks into; these count in the share of the new one.
+        Batches of the dead one that somebody looks into count in the share of the new one.
         """
         place = self.workers.index(worker)
         worker.is_gone = True
@@ -257,8 +254,7 @@ class WorkerPool:
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker answers or dies, and yield what arrived.
 
-        A worker with jobs that is gone yields a ``WorkerDied``, after the answers that it left.
-        One without is missed when there is a job for it.
+        One with jobs that is gone yields a ``WorkerDied`` last; others are missed at the next job.
         """
         self._refuse_child()
         by_handle: dict[Any, Worker] = {}
@@ -387,7 +383,6 @@ class WorkerPool:
 
 
 def _kill(worker: Worker, end: float) -> None:
-    """Kill a process that does not end by itself until then."""
     try:
         worker.process.join(timeout_or_none(end - time.monotonic()))
     finally:
@@ -396,7 +391,6 @@ def _kill(worker: Worker, end: float) -> None:
 
 
 def _free(worker: Worker, end: float) -> None:
-    """Free all that a worker holds."""
     try:
         worker.release()
     finally:
@@ -404,7 +398,6 @@ def _free(worker: Worker, end: float) -> None:
 
 
 def _reap(worker: Worker, seconds: float) -> None:
-    """Free what is left of a process that has ended."""
     worker.process.join(timeout_or_none(seconds))
     # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
     if worker.process.exitcode is not None:

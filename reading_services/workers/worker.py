@@ -323,11 +323,8 @@ def _failure(index: int, job: Any, error: BaseException, report: Report) -> Fail
 def make_semaphores_nameless() -> None:
     """Take away the names of all semaphores of this process, of those too that it will make.
 
-    A lock that is made in a spawned process, by numcodecs' blosc and by tqdm for instance, has a
-    name below ``/dev/shm``, by which children of that process would find it. Python takes the name
-    away when it shuts down; a worker leaves by ``os._exit`` or is killed, and would leave it there.
-    A worker has no children. The semaphores go on working, and nothing else that waits for the end
-    of the process is run.
+    A lock that is made in a spawned process, by blosc or tqdm for instance, has a name below
+    ``/dev/shm`` until Python shuts down, which a worker does not, for children, which it has not.
     """
     try:
         from multiprocessing import synchronize

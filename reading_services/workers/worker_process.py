@@ -187,8 +187,7 @@ def without_interrupts(method: str) -> contextlib.AbstractContextManager[None]:
 def interrupts_later() -> Iterator[None]:
     """Let Ctrl-C wait until this block ends; what is forked in it is born with Ctrl-C blocked.
 
-    Python's hooks about a fork print what a signal raises in them, and go on: the program would
-    run on, with a lock of ``logging`` that nobody gives back.
+    Python's hooks about a fork print what a signal raises in them, and go on.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -209,10 +208,7 @@ def interrupts_later() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in this thread, and so in what it starts, until the block ends.
-
-    A process that is forked has this thread alone, and one that is started keeps its mask.
-    """
+    """Block Ctrl-C in this thread, and so in what it starts, until the block ends."""
     if sys.platform == "win32":
         yield
         return
