@@ -1,4 +1,4 @@
-"""Contracts for plug-ins, as pytest classes: what a backend, store, decoder or op must do.
+"""Contracts for plug-ins, as pytest classes: what a backend, store, decoder, op or service must do.
 
 pytest comes with the ``test`` extra only.
 """
@@ -10,6 +10,7 @@ from ..first_use import at_first_use
 if TYPE_CHECKING:
     from .decoder_contract import DecoderCase, DecoderContract
     from .range_store_contract import RANGE_OBJECTS, RangeStoreContract
+    from .service_contract import ServiceContract
     from .spatial_op_contract import SpatialOpContract
     from .store_contract import BackendContract, StoreCase, StoreContract
     from .value_op_contract import ValueOpContract
@@ -20,6 +21,7 @@ __all__ = [
     "DecoderCase",
     "DecoderContract",
     "RangeStoreContract",
+    "ServiceContract",
     "SpatialOpContract",
     "StoreCase",
     "StoreContract",
@@ -31,6 +33,7 @@ __all__ = [
 _HOMES = {
     "decoder_contract": ("DecoderCase", "DecoderContract"),
     "range_store_contract": ("RANGE_OBJECTS", "RangeStoreContract"),
+    "service_contract": ("ServiceContract",),
     "spatial_op_contract": ("SpatialOpContract",),
     "store_contract": ("BackendContract", "StoreCase", "StoreContract"),
     "value_op_contract": ("ValueOpContract",),

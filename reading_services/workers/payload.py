@@ -191,7 +191,8 @@ def _packed(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None
             break
     why, do = why_not(own, script)
     msg = f"{what} cannot travel to a worker: workers cannot import {name}, which {why}"
-    raise NotPicklable(msg, do=do).at(at)
+    refused = NotPicklable(msg, do=do)
+    raise refused.at(at)
 
 
 def pickled(job: Any) -> bytes:
