@@ -23,7 +23,7 @@ from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import breaks
 from ..spatial.lazy.read_plan import ReadPlan
 from ..spatial.lazy.stack import read_volume_of
-from ..spatial.ops.parameters import size_on
+from ..spatial.ops.op import size_on
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .epoch import copy_for_epoch, items_from, may_look_ahead
@@ -76,15 +76,6 @@ def measure_access(
     """Return what the next patches of an epoch ask of the stores.
 
     Reads the headers of the first volumes, and no voxel.
-
-    Parameters
-    ----------
-    graph
-        The chain. What is iterated is a copy of it.
-    seed, epoch, batches
-        The run, and how many of its batches are left out: those that were delivered.
-    clock
-        Tells seconds; measuring ends when enough have passed.
     """
     split = cut(graph)
     if isinstance(split, NoCut):

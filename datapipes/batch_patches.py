@@ -8,14 +8,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
-from ..batching import Gather, InThreads, JoinReads, RealizePatches
+from ..batching import Collate, InThreads, JoinReads, RealizePatches
 from ..core import CallSite
 from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake, PatchSizeError, SampleError
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.patch_steps import in_batch
-from ..spatial.ops.parameters import whole_number
+from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
 from .datapipe import DataPipe, PerItem, length_of
 from .epoch import Seeded
@@ -61,13 +61,7 @@ def _with_policies(
 def with_policies(
     policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: CallSite
 ) -> Pipe:
-    """Return a chain whose volumes are opened with these policies; the chain itself stays.
-
-    Raises
-    ------
-    PolicyConflict
-        A pipe asked for something else, and ``override`` is False.
-    """
+    """Return a chain whose volumes are opened with these policies; the chain itself stays."""
     refuse_no_policies(policies, origin)
     keys = overriding_keys(policies, override, origin)
     if not policies:
@@ -163,7 +157,6 @@ class BatchPatches(DataPipe):
         return self.origin.call + (" ← straight into the batch" if self.straight else "")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield batches."""
         samples = iter(self.parent)
         while held := list(islice(samples, self.batch_size)):
             if len(held) == self.batch_size or not self.drop_last:
@@ -191,14 +184,13 @@ class BatchPatches(DataPipe):
                 )
 
     def __len__(self) -> int:
-        """Return the number of batches; TypeError if the parent has no length."""
         whole, rest = divmod(length_of(self, self.parent), self.batch_size)
         return whole + bool(rest and not self.drop_last)
 
-    def instructions(self) -> tuple[JoinReads | Gather | InThreads, ...]:
+    def instructions(self) -> tuple[JoinReads | Collate | InThreads, ...]:
         """Return what gathers one batch."""
-        gather = Gather(self.straight, self.origin, self.of_cases, self._likely, self._once)
-        steps = (JoinReads(self.origin), gather) if self.joins else (gather,)
+        collate = Collate(self.straight, self.origin, self.of_cases, self._likely, self._once)
+        steps = (JoinReads(self.origin), collate) if self.joins else (collate,)
         if self.threads is None:
             return steps
         return tuple(InThreads(self.threads, step) for step in steps)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from ..core import Grid
 from ..core.errors import BadRecord
 from ..core.validate import ParameterRange, is_integer, parse_range, value_at
-from .random_op import RandomValueOp
-from .value_op import Drawn, Facts
+from .value_op import Drawn, Facts, RandomValueOp
 
 # A polynomial of more has thousands of terms, and is no longer slow.
 MOST_ORDERS = 8

@@ -10,8 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from ..adapters.timeout import thread_seconds
-from ..batching import Job, Outcome, with_threads
+from ..batching import BatchResult, Job, using_threads
 from ..core.call_site import warn
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
@@ -189,7 +188,7 @@ class InProcessEpoch:
         self.last = -1
         begin(self)
         self._freed = False
-        self._seconds = thread_seconds(work.limits)
+        self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
         made = _batches(work, seed, epoch, place)
         self._batches: MadeAhead | TimeoutIterator | Generator[tuple[int, Any], None, None] = made
@@ -256,14 +255,14 @@ def _batches(
     with closing(_prefetched(planned, work.joinings)) as coming:
         for job, tickets in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-            threads = with_threads(work.hints.threads)
+            threads = using_threads(work.hints.threads)
             try:
                 with using_coalesce_policies(work.joinings), threads:
                     made = source.run(job, seed, epoch)
             finally:
                 for ticket in tickets:
                     ticket.close()
-            if isinstance(made, Outcome):
+            if isinstance(made, BatchResult):
                 made = replace(made, batch=as_tensors(made.batch))
             yield job.index, as_tensors(made)
 
@@ -332,7 +331,7 @@ def _prefetched(
 def _handed(job: Job) -> Any:
     if not job.failures:
         return job.items[0]
-    return Outcome(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
+    return BatchResult(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
 
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:

@@ -12,8 +12,8 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes import _hook_iterator
 
-from ..batching import NOWHERE, STANDING, Job
-from ..batching.recipe import the_batch
+from ..batching import CURRENT_STEP, NOWHERE, Job
+from ..batching.job import the_batch
 from ..core import CallSite, Stream
 from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
@@ -119,8 +119,8 @@ class Step(IterDataPipe[Any]):
         """Yield the items."""
         items = iter(self.parent)
         while True:
-            step, item = STANDING.step, STANDING.item
-            STANDING.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
+            step, item = CURRENT_STEP.step, CURRENT_STEP.item
+            CURRENT_STEP.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
             try:
                 made = next(items)
             except StopIteration:
@@ -132,7 +132,7 @@ class Step(IterDataPipe[Any]):
                 origin = origin_of(self.parent) if ended else None
                 raise add_location(error, origin, *self._at())  # noqa: B904  the very same error
             finally:
-                STANDING.at(step, item)
+                CURRENT_STEP.at(step, item)
             yield made
 
     def _at(self) -> tuple[str, str]:
@@ -192,7 +192,7 @@ class PipeRunner:
             raise add_location(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
             self.handoff.job, self.handoff.seeds = _NO_JOB, None
-            STANDING.at(NOWHERE)
+            CURRENT_STEP.at(NOWHERE)
         return the_batch(job, made, filters=self._filters)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from ..batching import Outcome
+from ..batching import BatchResult
 from ..core.errors import GraphError, RankMissing, RanksDiffer
 from ..datapipes.rank_barrier import (
     RankBarrier,
@@ -286,9 +286,9 @@ class CountedEpoch(_InStep):
         elsewhere = sum(words) - word
         if not elsewhere:
             return batch
-        if isinstance(batch, Outcome):
+        if isinstance(batch, BatchResult):
             return replace(batch, elsewhere=elsewhere)
-        return Outcome(batch, (), elsewhere=elsewhere)
+        return BatchResult(batch, (), elsewhere=elsewhere)
 
     def _own_batch(self) -> tuple[Any, int]:
         try:
@@ -296,5 +296,5 @@ class CountedEpoch(_InStep):
         except StopIteration:
             return None, _ENDED
         # What could not be planned was found by every rank: it is no news to the others.
-        failures = batch.failures if isinstance(batch, Outcome) else ()
+        failures = batch.failures if isinstance(batch, BatchResult) else ()
         return batch, _HAS + sum(failure.item >= 0 for failure in failures)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ..adapters import Limits
-from ..batching import NOWHERE, STANDING
+from ..batching import CURRENT_STEP, NOWHERE
 from ..core.errors import ItemTimeout
 from ..core.locks import timeout_or_none
 from ..datapipes.background_iterator import join_threads, note_progress
@@ -69,7 +69,7 @@ class TimeoutIterator:
         self._room = PrefetchBudget(ahead_bytes, unknown=_BEFORE_THE_FIRST)
         self._closed = self._late = False
         if seconds_at is not None:
-            STANDING.at(NOWHERE)  # a thread that was stuck may have left something there
+            CURRENT_STEP.at(NOWHERE)  # a thread that was stuck may have left something there
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers), daemon=True
         )
@@ -129,9 +129,9 @@ class TimeoutIterator:
         """Return what the thread is at: a step that it notes, or a pipe that is seen in it."""
         if self._poll is None:
             return _Place((), math.inf)
-        if self._seconds_at is not None and STANDING.step != NOWHERE:
-            step = STANDING.step
-            return _Place((step, STANDING.item), self._seconds_at(step))
+        if self._seconds_at is not None and CURRENT_STEP.step != NOWHERE:
+            step = CURRENT_STEP.step
+            return _Place((step, CURRENT_STEP.item), self._seconds_at(step))
         pipe, frames = frame_pipe(sys._current_frames().get(self._thread.ident or 0))
         if pipe is None:
             return _Place((), math.inf)

@@ -7,8 +7,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..adapters import Hints, Limits, hints_of, limits_of, policy_of
-from ..batching import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
+from ..adapters import Hints, Limits, note_of
+from ..batching import NOWHERE, ErrorPolicy, ErrorTolerant, Instruction, Job, Recipe
 from ..core import CallSite
 from ..core.lru_cache import cached_property
 from ..datapipes import DataPipe
@@ -114,12 +114,12 @@ class Planned(_Settings):
     errors: ErrorPolicy = _RAISES
     """What is done about items that cannot be made."""
 
-    def maker(self) -> Recipe | PipeRunner | Tolerant:
+    def maker(self) -> Recipe | PipeRunner | ErrorTolerant:
         """Return what makes batches of jobs, here or in a worker; ``as_tensors()`` is for after."""
         plain = self.recipe or PipeRunner(self.cut)
         if not self.errors.tolerates:
             return plain
-        return Tolerant(plain, self.errors, together=self.part.ranks > 1)
+        return ErrorTolerant(plain, self.errors, together=self.part.ranks > 1)
 
     @property
     def outlives_epochs(self) -> bool:
@@ -298,12 +298,12 @@ Work: TypeAlias = Planned | Replicated
 
 def work_of(graph: Pipe) -> Work:
     """Decide how a verified graph is run."""
-    limits = limits_of(graph)
+    limits = note_of(graph, Limits)
     split = cut(graph)
-    errors = policy_of(graph)
+    errors = note_of(graph, ErrorPolicy)
     if isinstance(split, NoCut):
         return replicated(graph, split.reason)
-    return Planned(split, limits, errors=errors, hints=hints_of(graph))
+    return Planned(split, limits, errors=errors, hints=note_of(graph, Hints))
 
 
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
@@ -315,10 +315,10 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
         graph,
         reason,
         shards,
-        limits_of(graph),
+        note_of(graph, Limits),
         shards_ranks=RANKS in divided or bool(hooks),
         hooks=hooks or NO_HOOKS,
-        hints=hints_of(graph),
+        hints=note_of(graph, Hints),
         point=point,
     )
 

@@ -1,6 +1,5 @@
 """Volume, the backend registry, one file per format."""
 
-from . import builtin
 from .axis_map import AxisMap
 from .backend import Backend
 from .catalog.catalog import catalogued, describe_volume, index_cases
@@ -72,5 +71,3 @@ __all__ = [
     "volume_statistics",
     "write_manifest",
 ]
-
-builtin.register_builtin_backends()

@@ -465,7 +465,9 @@ class StoredMask(Backend):
         shown = c[:, None, None, None] & i[:, None, None] & j[:, None] & k
         return Voxels(shown.view(np.uint8))
 
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+    def touched_bytes(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int:
         """Return 0: no stored voxel is touched."""
         return 0
 

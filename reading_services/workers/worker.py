@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process, util
 from typing import Any
 
-from ...batching import STANDING, Job, using, using_threads
+from ...batching import CURRENT_STEP, Job, batches_in, using_threads
 from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
@@ -236,7 +236,7 @@ def _note_where_it_is(channel: connection.Connection) -> None:
     fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, mmap.PAGESIZE)
-        STANDING.share(SharedMemory(fd, mmap.PAGESIZE).bytes())
+        CURRENT_STEP.share(SharedMemory(fd, mmap.PAGESIZE).bytes())
         channel.send(Notes(mmap.PAGESIZE))
         send_descriptor(channel, fd)
     finally:
@@ -256,7 +256,7 @@ def _opened(payload: bytes, script: dict[str, str]) -> Any:
 def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> bytes | None:
     """Return the packed batch of a job; None if the replica has no more."""
     try:
-        with using(slots) if slots is not None else contextlib.nullcontext():
+        with batches_in(slots):
             batch = source.run(job, message.seed, message.epoch)
     except StopIteration:
         return None

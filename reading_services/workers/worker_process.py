@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from ...batching import NOWHERE
-from ...batching.recipe import read
+from ...batching.job import step_noted_in
 from ...core.errors import WorkerDied
 from ...core.locks import timeout_or_none
 from ..transport.batch_pickle import unpack
@@ -126,7 +126,7 @@ class Worker:
         """Return what it is doing, for messages."""
         if not self.jobs:
             return WorkerStatus("nothing to do")
-        step, item = (NOWHERE, NOWHERE) if self._notes is None else read(self._notes)
+        step, item = (NOWHERE, NOWHERE) if self._notes is None else step_noted_in(self._notes)
         return self._at(step, item, self.jobs[0])
 
     def overdue(self, now: float) -> WorkerStatus | None:
@@ -134,7 +134,7 @@ class Worker:
         if not self.jobs or self._notes is None:
             self._standing = None
             return None
-        step, item = read(self._notes)
+        step, item = step_noted_in(self._notes)
         at = (id(self.jobs[0]), step, item)
         if self._standing is None or self._standing[0] != at:
             self._standing = at, now

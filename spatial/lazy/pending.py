@@ -19,8 +19,8 @@ from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import stream_identity
+from ..ops.grid_op import of_source
 from ..ops.op import Drawn, Step
-from ..ops.resample_to import of_source
 from ..plans.matrices import compose_plans, flat_axes
 from ..plans.plan import SpatialPlan
 from ..volume_like import made_like, patch_before

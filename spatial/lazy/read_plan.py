@@ -25,7 +25,7 @@ from ...intensity import Epilogue
 from ...volumes import Volume
 from ...volumes.chunks.chunked_array import ChunkLayout, Needed
 from ...volumes.volume import at_level, coarser_levels
-from ..ops.resample_to import of_source
+from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
 from ..plans.pull_back import extremes

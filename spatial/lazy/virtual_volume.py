@@ -26,7 +26,7 @@ from ...volumes import Volume
 from ...volumes.axis_map import AxisMap
 from ...volumes.header import Header, Triple, affine_entries, affine_matrix
 from ...volumes.source import Source
-from ..plans.boxes import without_noise
+from ..plans.mapping import without_noise
 from ..plans.plan import SpatialPlan
 from ..volume_like import VolumeLike, stored_of, stored_type
 from .content_digest import digest_of_made, refuse_drawn

@@ -16,7 +16,7 @@ from ...core.validate import as_keys, as_probability, entries_of, is_integer
 from ...intensity import ValueOp
 from ...intensity.choice import OnKeys, ValueChoice
 from ..plans.plan import SpatialPlan
-from .needs import NotAnswered
+from .foreground_crop import NotAnswered
 from .op import Drawn, SpatialOp, displaces
 
 Chain = tuple[tuple[int, SpatialOp], ...]

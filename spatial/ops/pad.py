@@ -12,8 +12,7 @@ from ...core.validate import LATER, as_choice, as_flag, entries_of, is_integer
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .crop import CROP_SIDES, CropSide, centred_start, side_text
-from .op import Drawn
-from .parameters import Size, one_or_three, size_of, size_on, size_text
+from .op import Drawn, Size, one_or_three, size_of, size_on, size_text
 
 Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Where = Literal["both", "end"]

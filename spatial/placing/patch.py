@@ -15,8 +15,7 @@ from ...core.call_site import warn
 from ...core.errors import PatchSizeError
 from ...core.validate import entries_of, is_integer
 from ..ops.crop import centred_start
-from ..ops.op import Drawn
-from ..ops.parameters import as_triple, size_of, size_on, size_text
+from ..ops.op import Drawn, as_triple, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
 

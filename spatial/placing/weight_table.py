@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache
-from ..plans import inverse
+from ..plans.mapping import try_to_output
 from ..plans.plan import SpatialPlan
 from .patch import source_box
 
@@ -472,7 +472,7 @@ def _fitting(
     places: Floats, low: Integers, high: Integers, plan: SpatialPlan
 ) -> tuple[Integers, NDArray[np.bool_]]:
     """Return the voxels of the grid that source places are nearest to, and which will do."""
-    found, reached = inverse.try_to_output(plan, places)
+    found, reached = try_to_output(plan, places)
     # Never on the edge between two: volumes of a sample compute this place differently.
     middles = np.rint(found + _TIE).astype(np.int64)
     fits: NDArray[np.bool_] = ((middles >= low) & (middles <= high)).all(axis=1) & reached

@@ -17,9 +17,9 @@ from numpy.typing import DTypeLike, NDArray
 from ...core import Grid, OrientedBox, Region
 from ...core.affine3x4 import IDENTITY, Affine3x4, as_affine3x4, compose, matrix4x4, translate
 from ...core.lru_cache import cached_property
-from ...intensity.blur import reach
-from . import inverse
-from .boxes import around, as_boxes, boxes_to_output, boxes_to_source, whole_voxels
+from ...intensity.filters import reach
+from . import mapping
+from .mapping import around, as_boxes, boxes_to_output, boxes_to_source, whole_voxels
 from .plan_json import NAMES, VERSION, arguments_of
 from .policy import INTENSITY, Policy
 from .pull_back import (
@@ -277,7 +277,7 @@ class SpatialPlan:
         """
         return source_box(self.matrix, self.shape, self.bounds, policy, self.moves)
 
-    def inverse(self, tolerance: float = inverse.TOLERANCE) -> SpatialPlan:
+    def inverse(self, tolerance: float = mapping.TOLERANCE) -> SpatialPlan:
         """Return the plan that brings an output of this one back onto the source grid.
 
         It is one resample. What this plan left out, crops and what lies outside its bounds, is
@@ -291,7 +291,7 @@ class SpatialPlan:
         """
         stages: list[Stage] = []
         if self.is_displaced:
-            stages.append(inverse.field_back(self, tolerance))
+            stages.append(mapping.field_back(self, tolerance))
         bounds: Region | None = None
         if self.bounds != self.source.region and self.is_copy:
             # A box of whole voxels, so that the way back is a copy as well, of any type.
@@ -311,7 +311,7 @@ class SpatialPlan:
 
     def points_to_source(self, points: Any) -> NDArray[np.float64]:
         """Return where points (N, 3) of the output come from, in source voxels, float64."""
-        return inverse.to_source(self, _points(points))
+        return mapping.to_source(self, _points(points))
 
     def points_to_output(self, points: Any) -> NDArray[np.float64]:
         """Return where points (N, 3) in source voxels go, in voxels of the output, float64.
@@ -321,7 +321,7 @@ class SpatialPlan:
         ValueError
             The matrix has no inverse, or a displacement folds.
         """
-        return inverse.to_output(self, _points(points))
+        return mapping.to_output(self, _points(points))
 
     def boxes_to_source(self, boxes: Any) -> NDArray[np.float64]:
         """Return boxes (N, 6) of the source that hold what boxes of the output come from.

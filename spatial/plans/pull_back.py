@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.affine3x4 import Affine3x4, affine3x4
-from ...intensity.blur import reach
+from ...intensity.filters import reach
 from .policy import Policy
 
 # How much a plan smooths before it takes fewer voxels than there are: from its matrix alone.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...core import IO_COUNTERS, Region
 from ...core.affine3x4 import affine3x4
 from ...intensity import Epilogue
-from ...intensity.blur import filter_axis, gaussian, reach
+from ...intensity.filters import filter_axis, gaussian, reach
 from ..plans.plan import SpatialPlan
 from ..plans.policy import INTENSITY, Padding, Policy
 from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_voxel_matrix

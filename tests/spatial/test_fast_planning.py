@@ -31,7 +31,7 @@ from voxpipe.spatial import (
     UniformPatch,
     Zoom,
 )
-from voxpipe.spatial.ops.parameters import draw_amount
+from voxpipe.spatial.ops.op import draw_amount
 from voxpipe.spatial.plans.matrices import Space, pull_back, rotation, scaling, shearing
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, region_to_read, whole_voxel_matrix
 
