@@ -49,7 +49,8 @@ class Ranks:
     """All ranks of the job."""
 
     def __init__(self, timeout: float) -> None:
-        check_started()
+        if not is_started():
+            raise RankMissing("this process is no rank of a torch.distributed job", do=_DO_START)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._timeout = timeout
         self._name = f"voxpipe/{next(_NUMBERS)}"
@@ -58,10 +59,9 @@ class Ranks:
 
     def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
         """Return what rank 0 claims, once every rank has claimed the same but for the seed."""
-        first: dict[str, Any] = {}
         told = self._exchange("epoch", json.dumps(dict(claim)))
         claims = {rank: json.loads(text) for rank, text in told.items()}
-        first = claims[0]
+        first: dict[str, Any] = claims[0]
         for rank, other in claims.items():
             differs = [key for key in first if key != "seed" and first[key] != other.get(key)]
             if differs:
@@ -129,12 +129,6 @@ class Ranks:
         circle, self._circle = self._circle, None
         if circle is not None:
             circle.close()
-
-
-def check_started() -> None:
-    """Raise unless this process is a rank of a job."""
-    if not (dist.is_available() and dist.is_initialized()):
-        raise RankMissing("this process is no rank of a torch.distributed job", do=_DO_START)
 
 
 def is_started() -> bool:

@@ -366,14 +366,7 @@ class Replica:
         info = WorkerInfo(self.share.workers, self.share.worker)
         if not self._is_initialized:
             self._is_initialized = True
-            share = self.share
-            apply_shares(
-                self.graph,
-                ranks=share.ranks,
-                rank=share.rank,
-                workers=share.workers,
-                worker=share.worker,
-            )
+            apply_shares(self.graph, **vars(self.share))
             self.graph = self.hooks.initialized(self.graph, info)
         set_epoch(self.graph, seed, epoch)
         seeds = SeedGenerator(Stream(seed, epoch, (), "worker seeds").integer())

@@ -29,6 +29,7 @@ from .workers.worker_process import Worker
 _FIRST_AHEAD, MOST_AHEAD = 2, 16
 # What torchdata's round_robin_demux lets wait.
 MOST_WAITING = 1000
+_DISPATCH = "sharding_round_robin_dispatch()"
 _END, _FAILURE = Deal(ends=True), Deal(fails=True)
 
 
@@ -97,13 +98,21 @@ class Dispatcher:
     def _advance(self, worker: int) -> None:
         try:
             item = next(self._items)
-            self._waiting[self._next].append(Deal(_pickled(item)))
+            try:
+                data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
+            except Exception as error:  # whatever a user's object raises from its __reduce__
+                msg = f"{shorten(item)} cannot travel to a worker: {error}"
+                do = (
+                    "Yield plain data before sharding_round_robin_dispatch(), or use num_workers=0."
+                )
+                raise NotPicklable(msg, do=do) from error
         except StopIteration:
             self._last = _END
             return
         except Exception as error:  # whatever the pipes raise: told when its turn comes
             self.error, self._last = error, _FAILURE
             return
+        self._waiting[self._next].append(Deal(data))
         self._next = (self._next + 1) % len(self._waiting)
         self._refuse_too_many(worker)
 
@@ -126,15 +135,6 @@ class Dispatcher:
             close()
         for waiting in self._waiting:
             waiting.clear()
-
-
-def _pickled(item: Any) -> bytes:
-    try:
-        return pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # whatever an object of the user's raises from its __reduce__
-        msg = f"{shorten(item)} cannot travel to a worker: {error}"
-        do = "Yield plain data before sharding_round_robin_dispatch(), or use num_workers=0."
-        raise NotPicklable(msg, do=do) from error
 
 
 class Share:
@@ -267,13 +267,11 @@ class ReplicatedEpoch(PooledEpoch):
         return next((share for share in candidates if share.answers), None)
 
     def _first(self) -> Share:
-        """Return the share whose item is the next."""
-        return min(self._turn, key=self._place_of) if self._by_place else self._turn[0]
-
-    def _place_of(self, share: Share) -> int:
-        """Return which item the next one of a share is made of, or is made of at least."""
-        assert self._dealer is not None
-        return share.places[0] if share.places else self._dealer.place(share.number)
+        """Return the share whose item is the next: made, at least, of the first item dealt out."""
+        dealer = self._dealer
+        if dealer is None or not self._by_place:
+            return self._turn[0]
+        return min(self._turn, key=lambda s: s.places[0] if s.places else dealer.place(s.number))
 
     def _receive(self) -> None:
         """Wait, and put down what arrives in the shares that it belongs to."""
@@ -295,13 +293,6 @@ class ReplicatedEpoch(PooledEpoch):
                 if self._by_place and self._dealer is not None:
                     # It told of every item that it had taken before it sent this.
                     share.places.append(self._dealer.place(share.number))
-
-    def _deal(self, share: Share) -> None:
-        """Send a worker what may lie there for it."""
-        if self._dealer is not None:
-            needed = not self._flow.in_order or share is self._first()
-            for deal in self._dealer.for_worker(share.number, needed=needed):
-                self._pool.send(share.worker, deal)
 
     def _replace(self, share: Share, death: WorkerDied) -> None:
         """Let another worker run the share from its beginning; what arrived before is dropped."""
@@ -325,7 +316,10 @@ class ReplicatedEpoch(PooledEpoch):
                 self._replace(share, share.worker.death(self._limits.stop))
             while share.waits_for() < self._limit and self._may_ask(share):
                 self._pool.give(share.worker, share.next(), *self._run)
-            self._deal(share)
+            if self._dealer is not None:
+                needed = not self._flow.in_order or share is self._first()
+                for deal in self._dealer.for_worker(share.number, needed=needed):
+                    self._pool.send(share.worker, deal)
 
     def _may_ask(self, share: Share) -> bool:
         """Whether there is room for an item; the one whose turn it is finds it in any case."""

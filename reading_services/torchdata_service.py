@@ -176,24 +176,17 @@ class TorchdataEpoch:
 
     def __next__(self) -> Any:
         try:
-            while True:
-                item = self._next()
+            while not self._closed:
+                item = next(self._items)
                 self.last += 1
                 if not self._place.holds(self.last):
                     return item
-        except BaseException:
-            self.close()
-            raise
-
-    def _next(self) -> Any:
-        if self._closed:
             raise StopIteration
-        try:
-            return next(self._items)
-        except StopIteration:
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                add_location(as_raised(error), error_location(error))
             raise
-        except Exception as error:
-            raise add_location(as_raised(error), error_location(error))  # noqa: B904  the very same error
 
     def close(self) -> None:
         """End the pass, and tell the service."""

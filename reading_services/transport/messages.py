@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ...core.counters import Key, PipeCounts
 from ...volumes.handles import Opened
@@ -26,8 +26,7 @@ class DoJob:
     """Those of them that are not to be used again: a child of the consumer looks into them."""
 
 
-@dataclass(frozen=True)
-class Deal:
+class Deal(NamedTuple):
     """To a worker: an item that is dealt out to it."""
 
     item: bytes = b""
@@ -38,8 +37,7 @@ class Deal:
     """There is none: what makes them has failed."""
 
 
-@dataclass(frozen=True)
-class Took:
+class Took(NamedTuple):
     """From a worker: it has begun with the next item that was dealt out to it."""
 
 
@@ -47,40 +45,35 @@ STOP = b""
 """To a worker: end now."""
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(NamedTuple):
     """From a worker: it is up."""
 
 
-@dataclass(frozen=True)
-class Notes:
+class Notes(NamedTuple):
     """From a worker: memory in which it notes what it is at; its descriptor follows."""
 
     size: int
 
 
-@dataclass(frozen=True)
-class NewSlot:
+class NewSlot(NamedTuple):
     """From a worker: a slot; its descriptor follows."""
 
     number: int
     size: int
 
 
-@dataclass(frozen=True)
-class RetireSlot:
+class RetireSlot(NamedTuple):
     """From a worker: a slot that it will not use again."""
 
     number: int
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What a worker did besides making the batch."""
 
-    ledger: dict[Key, PipeCounts] = field(default_factory=dict)
-    warnings: tuple[tuple[str, type[Warning]], ...] = ()
-    versions: tuple[Opened, ...] = ()
+    ledger: dict[Key, PipeCounts]
+    warnings: tuple[tuple[str, type[Warning]], ...]
+    versions: tuple[Opened, ...]
     """Which versions of volumes it has opened."""
 
 
@@ -93,8 +86,7 @@ class Done:
     report: Report
 
 
-@dataclass(frozen=True)
-class Exhausted:
+class Exhausted(NamedTuple):
     """From a worker: its replica of the graph has no more items."""
 
     report: Report

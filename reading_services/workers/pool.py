@@ -21,7 +21,7 @@ from ..memory_budget import SlotBudget
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
 from ..transport.shared_memory import receive_descriptor
 from ..transport.slot_reader import SlotReader
-from ..work import Replicated, Work
+from ..work import Replicated, Work, WorkerStatus
 from .payload import pickled
 from .script import WORKER_NAME, not_sent, preload, script_of_this_process
 from .worker import SETTINGS, Settings, run_worker
@@ -109,6 +109,7 @@ PRELOAD = [
 PRELOAD_TORCH = ["torch", "voxpipe.datapipes.iter"]
 # A worker that lives takes the word to stop at once.
 _STOP_SECONDS = 0.1
+_ELSE = "may take longer; else look at this pipe and these files."
 
 
 class WorkerPool:
@@ -312,38 +313,27 @@ class WorkerPool:
             yield worker.death(self.limits.stop)
 
     def _stuck(self, worker: Worker) -> NoReturn:
-        self.broken = True
         doing = worker.busy_with()
-        raise ItemTimeout(
-            f"worker {worker.number} (pid {worker.process.pid}) took no message for "
-            f"{worker.patience:g} s; it had {doing.what}",
-            do="Was it stopped by a debugger or a signal?",
-        ).at(doing.origin)
+        what = f"{worker} took no message for {worker.patience:g} s; it had {doing.what}"
+        self._refuse(what, "Was it stopped by a debugger or a signal?", doing)
 
     def _look_for_overdue(self) -> None:
         for worker in self.workers:
             doing = None if worker.is_gone else worker.overdue(time.monotonic())
             if doing is not None:
-                self.broken = True
-                raise ItemTimeout(
-                    f"worker {worker.number} (pid {worker.process.pid}) stayed for "
-                    f"{doing.seconds:g} s at {doing.what}",
-                    do="Give Timeout(idle=... or at=...) more if this may take longer; else look "
-                    "at this pipe and these files.",
-                ).at(doing.origin)
+                what = f"{worker} stayed for {doing.seconds:g} s at {doing.what}"
+                self._refuse(what, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
 
     def _timed_out(self, seconds: float) -> NoReturn:
+        busy = {worker: worker.busy_with() for worker in self.workers if worker.jobs}
+        where = "; ".join(f"{worker} is at {doing}" for worker, doing in busy.items())
+        what = f"no batch for {seconds:g} s: {where}"
+        self._refuse(what, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
+
+    def _refuse(self, what: str, do: str, *at: WorkerStatus) -> NoReturn:
         self.broken = True
-        busy = [(worker, worker.busy_with()) for worker in self.workers if worker.jobs]
-        told = "; ".join(
-            f"worker {w.number} (pid {w.process.pid}) is at {doing}" for w, doing in busy
-        )
-        late = ItemTimeout(
-            f"no batch for {seconds:g} s: {told}",
-            do="Raise Timeout(item=...) if a batch may take longer; else look at this pipe and "
-            "these files.",
-        )
-        for _, doing in busy:
+        late = ItemTimeout(what, do=do)
+        for doing in at:
             late.at(doing.origin)
         raise late
 

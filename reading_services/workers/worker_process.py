@@ -33,32 +33,33 @@ _CRASHES = frozenset(
 _GUARD = 'Put the code that iterates under if __name__ == "__main__": workers import the script.'
 
 
+_ENDINGS = {
+    None: "closed its channel",
+    UNGUARDED: "imported the script, which began the loop again",
+    ORPHANED: "found its channel closed and ended",
+    DEAF: "could take no message and ended",
+}
+_ADVICE = {
+    -getattr(signal, "SIGKILL", 0): (
+        "If nobody killed it, the system did, for lack of memory: try fewer workers or smaller "
+        "batches."
+    ),
+    -getattr(signal, "SIGBUS", 0): "A file that it had mapped became shorter, or its disk failed.",
+    UNGUARDED: _GUARD,
+}
+
+
 def ending(exitcode: int | None) -> str:
     """Return how a process ended, as the rest of a sentence."""
-    if exitcode is None:
-        return "closed its channel"
-    if exitcode < 0:
+    if exitcode is not None and exitcode < 0:
         return f"was killed by {signal.Signals(-exitcode).name}"
-    if exitcode == UNGUARDED:
-        return "imported the script, which began the loop again"
-    if exitcode == ORPHANED:
-        return "found its channel closed and ended"
-    if exitcode == DEAF:
-        return "could take no message and ended"
-    return f"ended with exit status {exitcode}"
+    return _ENDINGS.get(exitcode, f"ended with exit status {exitcode}")
 
 
 def advice(exitcode: int | None, was_up: bool) -> str:
     """Return what to do about it."""
-    if exitcode == -signal.SIGKILL:
-        return (
-            "If nobody killed it, the system did, for lack of memory: try fewer workers or "
-            "smaller batches."
-        )
-    if exitcode == -signal.SIGBUS:
-        return "A file that it had mapped became shorter, or its disk failed."
-    if exitcode == UNGUARDED:
-        return _GUARD
+    if exitcode is not None and exitcode in _ADVICE:
+        return _ADVICE[exitcode]
     if not was_up:
         return f"{_GUARD} Its own message is above."
     if exitcode == DEAF:
@@ -104,6 +105,9 @@ class Worker:
         self.patience = 0.0
         """Seconds that a message to it may wait."""
 
+    def __str__(self) -> str:
+        return f"worker {self.number} (pid {self.process.pid})"
+
     def limit_waits(self, seconds: float) -> None:
         """Let messages to it and from it wait so long."""
         self.patience = seconds
@@ -147,8 +151,7 @@ class Worker:
         self.process.join(timeout_or_none(seconds))
         doing = self.busy_with()
         died = WorkerDied(
-            f"worker {self.number} (pid {self.process.pid}) "
-            f"{ending(self.process.exitcode)} while it had {doing.what}",
+            f"{self} {ending(self.process.exitcode)} while it had {doing.what}",
             do=advice(self.process.exitcode, self.is_up),
         )
         died.at(doing.origin)
