@@ -45,12 +45,6 @@ class ForkSafeLock:
     """A reentrant lock that is free in a forked child, whoever held it in the parent.
 
     For what is whole after each step, or forgotten in a child: a thread may have been in its midst.
-
-    Examples
-    --------
-    >>> lock = ForkSafeLock()
-    >>> with lock, lock:
-    ...     pass
     """
 
     def __init__(self) -> None:
@@ -69,18 +63,7 @@ class ForkSafeLock:
 
 
 class DeferredLock:
-    """A lock, and acts that wait for it without keeping anybody waiting.
-
-    Examples
-    --------
-    >>> turns, done = DeferredLock(), []
-    >>> with turns:
-    ...     turns.defer(lambda: done.append("act"))
-    ...     done.append("inside")
-    >>> turns.defer(lambda: done.append("at once"))
-    >>> done
-    ['inside', 'act', 'at once']
-    """
+    """A lock, and acts that wait for it without keeping anybody waiting."""
 
     def __init__(self) -> None:
         self._lock: Any = threading.Lock()
@@ -116,18 +99,7 @@ class DeferredLock:
 
 
 class ReentrantDeferredLock(DeferredLock):
-    """A deferred lock that is held for long, by one thread several times, and is free in a child.
-
-    Examples
-    --------
-    >>> turn = ReentrantDeferredLock()
-    >>> with turn:
-    ...     turn.defer(lambda: print("this thread is inside: at once"))
-    this thread is inside: at once
-    >>> turn.acquire(0.0)
-    True
-    >>> turn.release()
-    """
+    """A deferred lock that one thread holds long, several times; it is free in a child."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,11 +154,5 @@ LONGEST_SECONDS = 7 * 24 * 3600.0
 
 
 def timeout_or_none(seconds: float) -> float | None:
-    """Return how long to wait at most, as the standard library wants it: None without a limit.
-
-    Examples
-    --------
-    >>> timeout_or_none(-0.5), timeout_or_none(60.0), timeout_or_none(float("inf"))
-    (0.0, 60.0, None)
-    """
+    """Return how long to wait at most, as the standard library wants it: None without a limit."""
     return None if seconds > LONGEST_SECONDS else max(0.0, seconds)

@@ -59,12 +59,10 @@ class LRUCache(Generic[V]):
     """
 
     def __init__(self, most: int = MAX_WEIGHT, weigh: Callable[[V], int] = lambda value: 1) -> None:
-        self.most = most
-        """How much all values may weigh together; one alone may weigh more."""
+        self.most = most  # how much all values may weigh together; one alone may weigh more
         self._weigh = weigh
         self._values: OrderedDict[Hashable, V] = OrderedDict()
-        self.weight = 0
-        """How much all values weigh together."""
+        self.weight = 0  # how much all values weigh together
         self.after_fork()
         renew_after_fork(self)
 
@@ -87,9 +85,11 @@ class LRUCache(Generic[V]):
         Where it raises, nothing is remembered, and one of those that waited calls its own. None
         is not remembered either.
         """
-        found = self.get(key)
-        if found is not None:
-            return found
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None:
+                self._values.move_to_end(key)
+                return found
         with self._alone(key):
             found = self.get(key)
             if found is None:

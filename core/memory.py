@@ -45,17 +45,7 @@ def _address_space() -> int:
 def refuse_beyond_memory(
     shape: Sequence[int], dtype: np.dtype[Any], of: object, most: int | None = None
 ) -> None:
-    """Raise before an array is made that no memory of this process can hold.
-
-    Examples
-    --------
-    >>> refuse_beyond_memory((4, 4), np.dtype("f4"), "the patch", most=64)
-    >>> try:
-    ...     refuse_beyond_memory((4, 5), np.dtype("f4"), "the patch", most=64)
-    ... except MemoryError as error:
-    ...     print(str(error).partition(": ")[2].splitlines()[0])
-    the patch of shape (4, 5) in float32
-    """
+    """Raise before an array is made that no memory of this process can hold."""
     size = math.prod(map(int, shape)) * dtype.itemsize
     limit = usable_memory() if most is None else most
     if limit and size > limit:
@@ -133,19 +123,11 @@ class MemorySampler:
         return {os.getpid(): resident_bytes()}
 
 
-MEMORY_SAMPLER = MemorySampler()
-"""That of this process."""
+MEMORY_SAMPLER = MemorySampler()  # that of this process
 
 
 def array_bytes(item: Any) -> int:
-    """Return the bytes of the arrays and tensors that an item holds; of descriptions none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> array_bytes({"image": np.zeros((2, 3), np.float32), "case": "a"})
-    24
-    """
+    """Return the bytes of the arrays and tensors that an item holds; of descriptions none."""
     if isinstance(item, Mapping):
         return sum(array_bytes(value) for value in item.values())
     if isinstance(item, (list, tuple)):

@@ -117,6 +117,11 @@ class Sample(dict[str, Any]):
         lazy = {k: v for k, v in self.items() if hasattr(type(v), "provenance")}
         described = {**self.patches, **lazy}
         draws: dict[str, Any] = {}
+        sources: dict[str, Any] = {}
+        for key, patch in described.items():
+            # What a lazy patch tells is plain data already, and part of it not made yet.
+            told = patch.provenance()
+            sources[key] = told if hasattr(type(told), "__missing__") else to_jsonable(told)
         for patch in (*self.patches.values(), *lazy.values()):
             draws.update(patch.draws)
         return {
@@ -124,7 +129,7 @@ class Sample(dict[str, Any]):
             "identity": list(self.identity),
             "seed": self.seed,
             "epoch": self.epoch,
-            "sources": {key: _as_data(patch.provenance()) for key, patch in described.items()},
+            "sources": sources,
             "draws": to_jsonable(draws),
         }
 
@@ -140,35 +145,16 @@ def _restore(data: dict[str, Any], attributes: dict[str, Any]) -> Sample:
     return Sample(data, **attributes)
 
 
-def _as_data(provenance: Mapping[str, Any]) -> Any:
-    """Return plain data; what a lazy patch tells is that already, and part of it not made yet."""
-    return provenance if hasattr(type(provenance), "__missing__") else to_jsonable(provenance)
-
-
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def case_of(item: Any) -> str:
-    """Return the name of the case of an item; empty if it has none.
-
-    Examples
-    --------
-    >>> case_of(Sample({}, case="a")), case_of(0)
-    ('a', '')
-    """
+    """Return the name of the case of an item; empty if it has none."""
     return str(getattr(item, "case", ""))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON says; ValueError too where its lists are deeper than Python follows.
-
-    Examples
-    --------
-    >>> parse_json("[" * 100_000)
-    Traceback (most recent call last):
-        ...
-    ValueError: it is nested too deeply
-    """
+    """Return what JSON says; ValueError too where its lists are deeper than Python follows."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -176,13 +162,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return ``value`` with NumPy arrays and scalars turned into what JSON knows.
-
-    Examples
-    --------
-    >>> to_jsonable({"a": np.float64(1.5), "b": (np.int64(2), np.eye(1))})
-    {'a': 1.5, 'b': [2, [[1.0]]]}
-    """
+    """Return ``value`` with NumPy arrays and scalars turned into what JSON knows."""
     if type(value) in _PLAIN:
         return value
     # Most of a provenance are numbers in lists: not worth a call each.

@@ -77,30 +77,14 @@ def closest(word: str, known: Collection[str], cutoff: float, most: int = 1) -> 
 
 
 def numbers_of(amount: Any) -> tuple[float, ...]:
-    """Return all numbers of an amount: a scalar, a range, or one of these per axis.
-
-    Examples
-    --------
-    >>> numbers_of((0.0, 1.0, (-2.0, 2.0)))
-    (0.0, 1.0, -2.0, 2.0)
-    """
+    """Return all numbers of an amount: a scalar, a range, or one of these per axis."""
     if not isinstance(amount, tuple):
         return (amount,)
     return sum(map(numbers_of, amount), ())
 
 
 def radians_hint(name: str, degrees: Any) -> tuple[str, ...]:
-    """Tell where the largest angle is above 0, at most pi / 2 and not whole; or is pi.
-
-    Examples
-    --------
-    >>> radians_hint("degrees", (-0.3, 0.3))[0].split(":")[0]
-    'angle-in-radians'
-    >>> radians_hint("degrees", (-1.0, 1.0)), radians_hint("degrees", (-2.5, 2.5))
-    ((), ())
-    >>> radians_hint("degrees", 0.0)
-    ()
-    """
+    """Tell where the largest angle is above 0, at most pi / 2 and not whole; or is pi."""
     most = max(map(abs, numbers_of(degrees)))
     small = 0 < most <= math.pi / 2 + _ROUNDED_PI and most != round(most)
     if not small and abs(most - math.pi) > _ROUNDED_PI:
@@ -112,15 +96,7 @@ def radians_hint(name: str, degrees: Any) -> tuple[str, ...]:
 
 
 def factor_hint(name: str, factors: Any) -> tuple[str, ...]:
-    """Tell where every factor is below 0.4.
-
-    Examples
-    --------
-    >>> factor_hint("zoom", (0.05, 0.1))[0].split(":")[0]
-    'factor-far-below-1'
-    >>> factor_hint("zoom", (0.2, 1.0)), factor_hint("zoom", 0.4)
-    ((), ())
-    """
+    """Tell where every factor is below 0.4."""
     most = max(numbers_of(factors))
     if most >= _MOSTLY_PADDING:
         return ()
@@ -132,15 +108,7 @@ def factor_hint(name: str, factors: Any) -> tuple[str, ...]:
 
 
 def percentile_hint(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
-    """Tell where the largest percentile is above 0 and at most 1.
-
-    Examples
-    --------
-    >>> percentile_hint("upper", [0.005, 0.995])[0].split(":")[0]
-    'percentile-as-part'
-    >>> percentile_hint("upper", [0.5, 99.5])
-    ()
-    """
+    """Tell where the largest percentile is above 0 and at most 1."""
     most = max(percentiles)
     if not 0 < most <= 1:
         return ()
@@ -151,15 +119,7 @@ def percentile_hint(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
 
 
 def colours_hint(name: str, shape: Iterable[int]) -> tuple[str, ...]:
-    """Tell where the first of three axes is 3 or 4 long, and both others more than 16.
-
-    Examples
-    --------
-    >>> colours_hint("image", (3, 256, 256))[0].split(":")[0]
-    'colours-as-slices'
-    >>> colours_hint("image", (5, 256, 256)), colours_hint("image", (3, 256, 256, 1))
-    ((), ())
-    """
+    """Tell where the first of three axes is 3 or 4 long, and both others more than 16."""
     first, *others = shape
     if len(others) != 2 or first not in _COLOURS or min(others) <= _LEAST_PLANE:
         return ()

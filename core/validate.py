@@ -13,8 +13,7 @@ import numpy as np
 from .call_site import shorten
 
 Range = tuple[float, float]
-ParameterRange = float | Range
-"""A scalar, or a range (low, high) to draw from uniformly."""
+ParameterRange = float | Range  # A scalar, or a range (low, high) to draw from uniformly
 
 
 def parse_range(
@@ -58,13 +57,7 @@ def as_number(
     least: float = -math.inf,
     optional: bool = False,
 ) -> float | None:
-    """Return one finite number as a float; None where that is allowed and given.
-
-    Examples
-    --------
-    >>> as_number("fill", 3), as_number("above", None, optional=True)
-    (3.0, None)
-    """
+    """Return one finite number as a float; None where that is allowed and given."""
     if value is None and optional:
         return None
     if not is_finite(value) or value < least:
@@ -88,13 +81,7 @@ def as_volume_key(name: str, value: Any) -> str | None:
 
 
 def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
-    """Return the keys of volumes that a user gave, one or several; ``asker`` takes them.
-
-    Examples
-    --------
-    >>> as_keys("flush(keys=)", "ct"), as_keys("flush(keys=)", ["ct", "t1"])
-    (('ct',), ('ct', 't1'))
-    """
+    """Return the keys of volumes that a user gave, one or several; ``asker`` takes them."""
     several = (keys,) if isinstance(keys, str) else keys
     words = tuple(several) if isinstance(several, Iterable) else (several,)
     if not all(isinstance(key, str) and key for key in words):
@@ -112,13 +99,7 @@ def value_at(entry: ParameterRange, u: float) -> float:
 
 
 def bounds_of(entry: ParameterRange) -> Range:
-    """Return the least and the most that an entry stands for.
-
-    Examples
-    --------
-    >>> bounds_of(3.0), bounds_of((1.0, 2.0))
-    ((3.0, 3.0), (1.0, 2.0))
-    """
+    """Return the least and the most that an entry stands for."""
     return entry if isinstance(entry, tuple) else (entry, entry)
 
 
@@ -166,13 +147,7 @@ def is_integer(value: Any) -> bool:
 
 
 def entries_of(value: Any) -> tuple[Any, ...]:
-    """Return the entries of a tuple, a list or a one-dimensional array; of anything else none.
-
-    Examples
-    --------
-    >>> entries_of([1, 2]), entries_of(1)
-    ((1, 2), ())
-    """
+    """Return the entries of a tuple, a list or a one-dimensional array; of anything else none."""
     if isinstance(value, np.ndarray):
         return tuple(value) if value.ndim == 1 else ()
     return tuple(value) if isinstance(value, (tuple, list)) else ()
@@ -184,13 +159,7 @@ its default, it does not count in the hash of a graph, so they still fit."""
 
 
 def count_text(count: int, noun: str, plural: str = "") -> str:
-    """Return a number of things in words.
-
-    Examples
-    --------
-    >>> count_text(1, "voxel"), count_text(2, "voxel"), count_text(1, "voxel is", "voxels are")
-    ('1 voxel', '2 voxels', '1 voxel is')
-    """
+    """Return a number of things in words."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 

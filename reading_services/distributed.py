@@ -61,10 +61,7 @@ class _OuterService:
             self.inner.persistent_workers = stay
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work`` may spend, the first choice first.
-
-        ``remote`` says that its volumes lie behind URLs.
-        """
+        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
         own = self.inner if hasattr(self.inner, "budgets") else InProcessReadingService()
         return tuple(own.budgets(work, remote=remote))
 
@@ -161,8 +158,7 @@ class DistributedReadingService(_OuterService):
         self.uneven = uneven
         self._ranks: Ranks | None = None
         self._agreed_data: str | None = None
-        self.inner: Any = InProcessReadingService()
-        """Runs this rank's part."""
+        self.inner: Any = InProcessReadingService()  # runs this rank's part
         self._waits = True
 
     def over(self, inner: ReadingService) -> DistributedReadingService:
@@ -227,15 +223,15 @@ class DistributedReadingService(_OuterService):
         if work.part.ranks == 1 or (isinstance(work, Planned) and not work.errors.tolerates):
             return run(place)
         assert self._ranks is not None
-        circle = self._ranks.meet()
+        barrier = self._ranks.meet()
         try:
             own = run(place if isinstance(work, Planned) else Place())
         except BaseException as error:
-            circle.part(error)
+            barrier.part(error)
             raise
         if isinstance(work, Planned):
-            return CountedEpoch(own, circle)
-        return LockstepEpoch(own, circle, self.uneven, place)
+            return CountedEpoch(own, barrier)
+        return LockstepEpoch(own, barrier, self.uneven, place)
 
     def _data_of(self, work: Work) -> str:
         if self._agreed_data is None:

@@ -30,7 +30,7 @@ from .reading_service import begin, end
 from .replica import InitFunction, Replica, ResetFunction, checked_hooks
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import EndOfItems, Feed
-from .work import Planned, Replicated, Work, replicated, work_of
+from .work import Planned, Replicated, Work, work_of
 from .workers.inbox import tickets_of
 
 
@@ -127,21 +127,14 @@ class InProcessReadingService:
         self.memory_bytes = count_or_none("memory_bytes", memory_bytes, least=1)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work`` may spend, the first choice first.
-
-        ``remote`` says that its volumes lie behind URLs.
-        """
+        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
         # One batch is made while the one before is in use.
         ahead = 2 + self.prefetch_cnt
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=1)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
-        if self.hooks:
-            reason = f"{self.hooks.names()} is handed the whole graph"
-            work: Work = replicated(graph, reason, self.hooks)
-        else:
-            work = work_of(graph)
+        work = work_of(graph, self.hooks)
         if work.hints.processes:
             warn(
                 f"Runtime(processes={work.hints.processes}) asks for workers, and everything runs "

@@ -67,16 +67,6 @@ class PrefetchBudget:
     """Counts batches that have arrived and wait, and guesses those on their way, up to a limit.
 
     Before the first has arrived, ``unknown`` may be on their way, whatever they take.
-
-    Examples
-    --------
-    >>> room = PrefetchBudget(100, unknown=2)
-    >>> room.arrived(0, 40)
-    >>> room.has_room(in_flight=0), room.has_room(in_flight=1)
-    (True, False)
-    >>> room.taken(0)
-    >>> room.has_room(in_flight=1)
-    True
     """
 
     def __init__(self, limit: int, unknown: int) -> None:
@@ -161,12 +151,10 @@ class SlotBudget:
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = default_slot_bytes() if limit is None else limit
-        self.workers = 1
-        """Among how many it was divided last."""
+        self.workers = 1  # among how many it was divided last
         self.shared = Alive()
         """Slots that somebody looks into, those of workers that have ended included."""
-        self.copies = Alive()
-        """Batches that were copied out of their slots."""
+        self.copies = Alive()  # batches that were copied out of their slots
         self._said: set[str] = set()
 
     def share(self, workers: int) -> int:

@@ -22,7 +22,7 @@ from .planned_epoch import USUAL_RESTARTS, Flow, PlannedEpoch
 from .reading_service import Epoch
 from .replica import InitFunction, ResetFunction, checked_hooks
 from .replicated_epoch import ReplicatedEpoch
-from .work import Planned, Replicated, Work, replicated, work_of
+from .work import Planned, Replicated, Work, work_of
 from .workers.payload import payload_of
 from .workers.pool import WorkerPool
 from .workers.script import script_of_this_process
@@ -184,10 +184,7 @@ class MultiProcessingReadingService:
             raise ValueError(msg)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work`` may spend, the first choice first.
-
-        ``remote`` says that its volumes lie behind URLs.
-        """
+        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
         count = self.num_workers if work is None else work.workers
         # Those in flight, and the one that the consumer has.
         ahead = max(1, count * self._jobs_per_worker(remote) + self.main_prefetch_cnt) + 1
@@ -211,11 +208,7 @@ class MultiProcessingReadingService:
         NotPicklable
             With the pipe, as the user wrote it, that holds what cannot be pickled.
         """
-        hooks = self.hooks
-        if hooks:
-            work: Work = replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
-        else:
-            work = work_of(graph)
+        work = work_of(graph, self.hooks)
         if isinstance(work, Replicated):
             work = replace(work, as_ready=self.order != "plan")
         # What the graph asks for goes before what the service was given, which is kept.

@@ -33,17 +33,7 @@ _ASKED = "_generate_input_args_string"
 
 
 def as_raised(error: E) -> E:
-    """Return ``error`` with what it held when it was raised.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> try:
-    ...     list(IterableWrapper([7]).map({}.__getitem__))
-    ... except KeyError as error:
-    ...     as_raised(error)
-    KeyError(7)
-    """
+    """Return ``error`` with what it held when it was raised."""
     held = getattr(error, "__dict__", {}).pop(_HELD, None)
     if not _is_written_over(error):
         return error
@@ -97,7 +87,6 @@ class Handoff(IterDataPipe[Any]):
         """The seed of the functions that see an item of the job; None where there are none."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         for number, item in enumerate(self.job.items):
             self.number = number
             if self.seeds is not None and number:  # the first is seeded by who runs the job
@@ -116,7 +105,6 @@ class Step(IterDataPipe[Any]):
         self.whole = whole
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         items = iter(self.parent)
         while True:
             step, item = CURRENT_STEP.step, CURRENT_STEP.item

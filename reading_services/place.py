@@ -24,12 +24,9 @@ class Run(NamedTuple):
     [3, 5, 7, 9]
     """
 
-    first: int
-    """The first of them."""
-    length: int = 1
-    """How many there are."""
-    step: int = 1
-    """Their distance."""
+    first: int  # the first of them
+    length: int = 1  # how many there are
+    step: int = 1  # their distance
 
     @property
     def end(self) -> int:
@@ -57,10 +54,8 @@ class Place:
     Place(next=3, ahead=())
     """
 
-    next: int = 0
-    """The first that was not."""
-    ahead: tuple[Run, ...] = ()
-    """Later ones that were, in order of their first."""
+    next: int = 0  # the first that was not
+    ahead: tuple[Run, ...] = ()  # later ones that were, in order of their first
 
     def after(self, index: int, step: int = 1) -> Place:
         """Return the place after one more batch."""
@@ -118,21 +113,10 @@ UNEVEN = (DROP, PAD, WRAP)
 
 @dataclass(frozen=True)
 class Part:
-    """One rank's part of each batch.
+    """One rank's part of each batch."""
 
-    Examples
-    --------
-    >>> second = Part(rank=1, ranks=2, uneven="pad")
-    >>> second.of((0, 1, 2, 3))
-    (2, 3)
-    >>> second.last([8], first=[0, 1, 2, 3], size=4)
-    (8, 8, 8, 8)
-    """
-
-    rank: int = 0
-    """Which rank."""
-    ranks: int = 1
-    """How many there are."""
+    rank: int = 0  # which rank
+    ranks: int = 1  # how many there are
     uneven: str = KEEP
     """The last batch of an epoch that does not fill it: ``"keep"`` it smaller (one process),
     ``"drop"`` it, ``"pad"`` it with its last item, ``"wrap"`` around to the epoch's first items."""
@@ -181,5 +165,4 @@ class Part:
         )
 
 
-WHOLE = Part()
-"""All of every batch: one process."""
+WHOLE = Part()  # all of every batch: one process

@@ -57,18 +57,13 @@ USUAL_RESTARTS = 3
 class Flow:
     """How many batches may be on their way in an epoch, and what ends it."""
 
-    per_worker: int
-    """Jobs that each worker may have."""
-    waiting: int
-    """Batches that may wait here besides."""
-    in_order: bool
-    """Whether batches come in the order of the plan."""
-    most_bytes: int
-    """Bytes of batches that may be made ahead."""
+    per_worker: int  # jobs that each worker may have
+    waiting: int  # batches that may wait here besides
+    in_order: bool  # whether batches come in the order of the plan
+    most_bytes: int  # bytes of batches that may be made ahead
     unknown: int
     """Batches that may be on their way before the first has arrived, whatever they take."""
-    restarts: int = USUAL_RESTARTS
-    """Workers that may be replaced."""
+    restarts: int = USUAL_RESTARTS  # workers that may be replaced
 
 
 def add_to_death(death: WorkerDied, text: str) -> None:

@@ -55,7 +55,7 @@ class Ranks:
         self._timeout = timeout
         self._name = f"voxpipe/{next(_NUMBERS)}"
         self._turn = 0
-        self._circle: RankBarrier | None = None
+        self._barrier: RankBarrier | None = None
 
     def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
         """Return what rank 0 claims, once every rank has claimed the same but for the seed."""
@@ -74,11 +74,11 @@ class Ranks:
         return first
 
     def meet(self) -> RankBarrier:
-        """Return the circle in which ranks tell each other of every item; made by all at once."""
-        if self._circle is None or not self._circle.is_open:
+        """Return the barrier in which ranks tell each other of every item; made by all at once."""
+        if self._barrier is None or not self._barrier.is_open:
             # All are here: they have just agreed.
-            self._circle = RankBarrier(self._timeout, do=_DO_LOOK)
-        return self._circle
+            self._barrier = RankBarrier(self._timeout, do=_DO_LOOK)
+        return self._barrier
 
     def _exchange(self, what: str, text: str) -> dict[int, str]:
         self._turn += 1
@@ -125,10 +125,10 @@ class Ranks:
             return str(job_store().compare_set(key, "", said).decode())
 
     def close(self) -> None:
-        """Leave the circle, if there is one."""
-        circle, self._circle = self._circle, None
-        if circle is not None:
-            circle.close()
+        """Leave the barrier, if there is one."""
+        barrier, self._barrier = self._barrier, None
+        if barrier is not None:
+            barrier.close()
 
 
 def is_started() -> bool:
@@ -161,10 +161,10 @@ _START = Place()
 class _InStep:
     """What one rank yields of an epoch that all end together."""
 
-    def __init__(self, own: Epoch, circle: RankBarrier) -> None:
+    def __init__(self, own: Epoch, barrier: RankBarrier) -> None:
         self.last = -1
         self._own = own
-        self._circle = circle
+        self._barrier = barrier
         self._closed = self._agreed = self._left = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -179,7 +179,7 @@ class _InStep:
             self.close()
             raise
         except BaseException as error:
-            self._circle.part(error)  # at once: the others would wait for their limit
+            self._barrier.part(error)  # at once: the others would wait for their limit
             self.close()
             raise
 
@@ -187,9 +187,9 @@ class _InStep:
         raise NotImplementedError
 
     def _told(self, word: int) -> list[int]:
-        words = self._circle.tell(word)
+        words = self._barrier.tell(word)
         if self._left:  # while the others were waited for
-            self._circle.part()
+            self._barrier.part()
             raise StopIteration
         return words
 
@@ -206,15 +206,17 @@ class _InStep:
         """End this rank's pass; the others are told if they are still at it."""
         self._closed = True
         if not self._agreed:
-            self._circle.part()
+            self._barrier.part()
         self._own.close()
 
 
 class LockstepEpoch(_InStep):
     """Yields the items of one rank as long as all ranks have one."""
 
-    def __init__(self, own: Epoch, circle: RankBarrier, uneven: str, place: Place = _START) -> None:
-        super().__init__(own, circle)
+    def __init__(
+        self, own: Epoch, barrier: RankBarrier, uneven: str, place: Place = _START
+    ) -> None:
+        super().__init__(own, barrier)
         self._place = place
         self._pads = uneven == PAD
         self._kept: Any = None
@@ -252,7 +254,7 @@ class LockstepEpoch(_InStep):
     def _repeated(self) -> Any:
         if not self._has_kept:
             raise GraphError(
-                f"rank {self._circle.rank} has no item at all to repeat",
+                f"rank {self._barrier.rank} has no item at all to repeat",
                 do='Give it a share: fewer ranks, or uneven="drop".',
             )
         self.last += 1

@@ -125,7 +125,6 @@ class DispatchedItems(DataPipe):
         self._begun = False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         assert self.feed is not None
         if self._begun:
             raise GraphError(
@@ -163,10 +162,8 @@ ResetFunction = Callable[[Any, WorkerInfo, SeedGenerator], Any]
 class Hooks:
     """What is called in each worker."""
 
-    init: InitFunction | None = None
-    """Once in the life of a worker, after its share was chosen."""
-    reset: ResetFunction | None = None
-    """Before every epoch."""
+    init: InitFunction | None = None  # once in the life of a worker, after its share was chosen
+    reset: ResetFunction | None = None  # before every epoch
 
     def __bool__(self) -> bool:
         return self.init is not None or self.reset is not None
@@ -189,8 +186,7 @@ class Hooks:
         return " and ".join(f"{name}={shorten(f)}" for name, f in told if f is not None)
 
 
-NO_HOOKS = Hooks()
-"""Where the user gave no function."""
+NO_HOOKS = Hooks()  # where the user gave no function
 
 
 def checked_hooks(init: Any, reset: Any) -> Hooks:

@@ -34,22 +34,11 @@ _END, _FAILURE = Deal(ends=True), Deal(fails=True)
 
 
 class Dispatcher:
-    """Deals items out.
-
-    Examples
-    --------
-    >>> dealer = Dispatcher(iter("abc"), workers=2, most_bytes=1000)
-    >>> [pickle.loads(deal.item) for deal in dealer.for_worker(1) if not deal.ends]
-    ['b']
-    >>> [pickle.loads(deal.item) for deal in dealer.for_worker(0) if not deal.ends]
-    ['a', 'c']
-    """
+    """Deals items out."""
 
     def __init__(self, items: Iterator[Any], workers: int, most_bytes: int) -> None:
-        self.error: Exception | None = None
-        """What the pipes that make the items raised."""
-        self.taken = [0] * workers
-        """Items that each worker has begun with."""
+        self.error: Exception | None = None  # what the pipes that make the items raised
+        self.taken = [0] * workers  # items that each worker has begun with
         self._items = items
         self._most = most_bytes
         self._last: Deal | None = None
@@ -143,8 +132,7 @@ class Share:
     def __init__(self, worker: Worker) -> None:
         self.number = worker.number
         self.worker = worker
-        self.delivered = 0
-        """Items of it that were handed over."""
+        self.delivered = 0  # items of it that were handed over
         self.answers: deque[tuple[Any, Any]] = deque()
         """Answers that wait for their turn, and the batches in them."""
         self.places: deque[int] = deque()

@@ -93,15 +93,13 @@ class TorchdataService:
         """Start one pass over what the service made of the graph."""
         assert isinstance(work, Replicated)
         if self._source is None:
-            self._source = self._initialized(clone(work.graph))
+            graph, service, state = clone(work.graph), self._service, self._state
+            if state is None:
+                self._source = service.initialize(graph)
+            else:
+                assert isinstance(service, CheckpointableReadingServiceInterface)
+                self._source = service.restore(graph, state)
         return TorchdataEpoch(self._service, self._source, work, (seed, epoch), place)
-
-    def _initialized(self, graph: Pipe) -> Any:
-        service, state = self._service, self._state
-        if state is None:
-            return service.initialize(graph)
-        assert isinstance(service, CheckpointableReadingServiceInterface)
-        return service.restore(graph, state)
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the service; None if it has none."""

@@ -68,12 +68,9 @@ def indented(text: str) -> str:
 class WorkerStatus:
     """What a worker is busy with, for messages."""
 
-    what: str
-    """The batch, its cases and their files."""
-    origin: CallSite | None = None
-    """The pipe that it runs, as the user wrote it."""
-    seconds: float = math.inf
-    """For how long it may be at that."""
+    what: str  # the batch, its cases and their files
+    origin: CallSite | None = None  # the pipe that it runs, as the user wrote it
+    seconds: float = math.inf  # for how long it may be at that
 
     def __str__(self) -> str:
         return self.what if self.origin is None else f"{self.what}, in {self.origin}"
@@ -87,22 +84,15 @@ _NO_HINTS = Hints()
 class _Settings:
     """How a graph is run, split or not."""
 
-    cache_bytes: int = 0
-    """Decoded chunks that each process may keep during an epoch, in bytes."""
+    cache_bytes: int = 0  # decoded chunks that each process may keep during an epoch, in bytes
     ahead_bytes: int | None = None
     """What each process may fetch for later patches and keep, in bytes; None: as usual."""
-    joinings: Table = field(default_factory=dict)
-    """Which ranges become one request, by key."""
-    remote: bool = False
-    """Whether volumes lie behind URLs."""
-    part: Part = WHOLE
-    """Which rank runs it, and what it makes of every batch."""
-    hints: Hints = _NO_HINTS
-    """What the graph asks for itself."""
-    workers: int = 0
-    """Worker processes of this rank; 0 for none."""
-    threads: int = 1
-    """Patches that each worker realizes at once."""
+    joinings: Table = field(default_factory=dict)  # which ranges become one request, by key
+    remote: bool = False  # whether volumes lie behind URLs
+    part: Part = WHOLE  # which rank runs it, and what it makes of every batch
+    hints: Hints = _NO_HINTS  # what the graph asks for itself
+    workers: int = 0  # worker processes of this rank; 0 for none
+    threads: int = 1  # patches that each worker realizes at once
 
 
 @dataclass(frozen=True)
@@ -111,8 +101,7 @@ class Planned(_Settings):
 
     cut: Cut
     limits: Limits
-    errors: ErrorPolicy = _RAISES
-    """What is done about items that cannot be made."""
+    errors: ErrorPolicy = _RAISES  # what is done about items that cannot be made
 
     def maker(self) -> Recipe | PipeRunner | ErrorTolerant:
         """Return what makes batches of jobs, here or in a worker; ``as_tensors()`` is for after."""
@@ -172,7 +161,8 @@ class Planned(_Settings):
         lines = ["planned in this process (no voxels)", indented(planner)]
         if self.cut.realizing:
             # Numbering restarts: the realizing part reads what the planner hands over.
-            realizing = "\n".join(f"· {text}" for text in _described(self.cut.realizing))
+            shown = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
+            realizing = "\n".join(f"· {describe(pipe)}" for pipe in shown)
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
             torch = ", without torch" if workers and self.recipe is not None else ""
             lines += [f"realized {where}{per}{torch}", indented(realizing)]
@@ -182,10 +172,6 @@ class Planned(_Settings):
                 f"{them} is started: every pipe here plans, so nothing is left for workers"
             )
         return "\n".join(lines)
-
-
-def _described(pipes: tuple[Pipe, ...]) -> list[str]:
-    return [describe(pipe) for pipe in pipes if not traits_of(pipe).watches]
 
 
 # What it costs that a graph is not split.
@@ -200,20 +186,16 @@ class Replicated(_Settings):
     """Each worker runs the whole graph on its share; torchdata's scheme."""
 
     graph: Pipe
-    reason: str
-    """Why the graph could not be split."""
+    reason: str  # why the graph could not be split
     shards: bool
     """Whether shares of workers differ: the graph has a sharding filter, or is prepared by them."""
     limits: Limits
-    shards_ranks: bool = False
-    """Whether those of ranks differ."""
+    shards_ranks: bool = False  # whether those of ranks differ
 
-    hooks: Hooks = NO_HOOKS
-    """Functions of the user's that prepare the graph of each worker."""
+    hooks: Hooks = NO_HOOKS  # functions of the user's that prepare the graph of each worker
     point: Pipe | None = None
     """Where its items are dealt out to workers; None where each worker makes its own."""
-    as_ready: bool = False
-    """Whether items come as they are ready, and not from each share in turn."""
+    as_ready: bool = False  # whether items come as they are ready, and not from each share in turn
     replicas: dict[Share, Replica] = field(default_factory=dict, repr=False, compare=False)
     """What of this process is kept from epoch to epoch, where the graph keeps items in memory."""
 
@@ -292,21 +274,21 @@ class Replicated(_Settings):
         return "\n".join(lines)
 
 
-Work: TypeAlias = Planned | Replicated
-"""How a verified graph is run."""
+Work: TypeAlias = Planned | Replicated  # how a verified graph is run
 
 
-def work_of(graph: Pipe) -> Work:
+def work_of(graph: Pipe, hooks: Hooks = NO_HOOKS) -> Work:
     """Decide how a verified graph is run."""
-    limits = note_of(graph, Limits)
+    if hooks:
+        return replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
     split = cut(graph)
-    errors = note_of(graph, ErrorPolicy)
     if isinstance(split, NoCut):
         return replicated(graph, split.reason)
-    return Planned(split, limits, errors=errors, hints=note_of(graph, Hints))
+    errors = note_of(graph, ErrorPolicy)
+    return Planned(split, note_of(graph, Limits), errors=errors, hints=note_of(graph, Hints))
 
 
-def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
+def replicated(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> Replicated:
     """Leave a verified graph whole, for ``reason``."""
     divided = levels(graph)
     point = dispatch_point(graph)
@@ -317,7 +299,7 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
         shards,
         note_of(graph, Limits),
         shards_ranks=RANKS in divided or bool(hooks),
-        hooks=hooks or NO_HOOKS,
+        hooks=hooks,
         hints=note_of(graph, Hints),
         point=point,
     )

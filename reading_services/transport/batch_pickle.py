@@ -19,8 +19,7 @@ from .slot_writer import SlotWriter
 if TYPE_CHECKING:  # the consumer's side, which a worker does without
     from .slot_reader import Arrival
 
-Strides: TypeAlias = "tuple[int, ...] | None"
-"""Strides in bytes; None for C order."""
+Strides: TypeAlias = "tuple[int, ...] | None"  # strides in bytes; None for C order
 
 # Below this an array is cheaper in the message than in a slot with its 2 MiB.
 _INLINE_BYTES = 16 * 1024
@@ -87,12 +86,6 @@ def in_order(array: NDArray[Any]) -> tuple[NDArray[Any], Strides]:
     """Return ``array`` with its axes as they lie in memory, and its strides in bytes.
 
     So ``channels_last`` or a transposition stays; None for C order, as gaps and overlaps arrive.
-
-    Examples
-    --------
-    >>> flat, strides = in_order(np.zeros((2, 3), np.uint8).T)
-    >>> flat.shape, strides
-    ((2, 3), (1, 3))
     """
     if array.flags.c_contiguous:
         # An axis of length 1 may have any stride; torch tells its memory formats by them.

@@ -14,14 +14,11 @@ from ...volumes.handles import Opened
 class DoJob:
     """To a worker: realize one batch."""
 
-    index: int
-    """Which batch, or which item of a replicated graph."""
-    job: bytes
-    """``Job``, or the index again, pickled by itself: it may hold things of the user's."""
+    index: int  # which batch, or which item of a replicated graph
+    job: bytes  # ``Job``, or the index again, pickled by itself: it may hold things of the user's
     seed: int
     epoch: int
-    freed: tuple[int, ...] = ()
-    """Slots that the consumer no longer looks into."""
+    freed: tuple[int, ...] = ()  # slots that the consumer no longer looks into
     given_up: tuple[int, ...] = ()
     """Those of them that are not to be used again: a child of the consumer looks into them."""
 
@@ -29,20 +26,16 @@ class DoJob:
 class Deal(NamedTuple):
     """To a worker: an item that is dealt out to it."""
 
-    item: bytes = b""
-    """The item, pickled."""
-    ends: bool = False
-    """There is none: that was all."""
-    fails: bool = False
-    """There is none: what makes them has failed."""
+    item: bytes = b""  # the item, pickled
+    ends: bool = False  # there is none: that was all
+    fails: bool = False  # there is none: what makes them has failed
 
 
 class Took(NamedTuple):
     """From a worker: it has begun with the next item that was dealt out to it."""
 
 
-STOP = b""
-"""To a worker: end now."""
+STOP = b""  # to a worker: end now
 
 
 class Ready(NamedTuple):
@@ -73,8 +66,7 @@ class Report(NamedTuple):
 
     ledger: dict[Key, PipeCounts]
     warnings: tuple[tuple[str, type[Warning]], ...]
-    versions: tuple[Opened, ...]
-    """Which versions of volumes it has opened."""
+    versions: tuple[Opened, ...]  # which versions of volumes it has opened
 
 
 @dataclass(frozen=True)
@@ -97,14 +89,10 @@ class Failed:
     """From a worker: an error in the pipes."""
 
     index: int
-    error: bytes
-    """The exception, pickled; empty if it cannot be."""
-    what: str
-    """Its class and message."""
-    text: str
-    """The worker's traceback."""
-    report: Report
-    """What it did and warned of until then."""
+    error: bytes  # the exception, pickled; empty if it cannot be
+    what: str  # its class and message
+    text: str  # the worker's traceback
+    report: Report  # what it did and warned of until then
 
 
 Feed: TypeAlias = Callable[[], Any]

@@ -273,8 +273,7 @@ class Arrival:
     def __init__(self, slots: SlotReader) -> None:
         self._slots = slots
         self._opened: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
-        self.bytes = 0
-        """Bytes of the slots in which the batch lies."""
+        self.bytes = 0  # bytes of the slots in which the batch lies
         self._copies = 0
 
     def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:

@@ -37,10 +37,8 @@ class Slot:
     number: int
     fd: int
     memory: SharedMemory
-    held: int = 0
-    """Arrays of this process that look into it, each with all of its views."""
-    sent: int = 0
-    """Batches that lie in it and that the consumer has not given back."""
+    held: int = 0  # arrays of this process that look into it, each with all of its views
+    sent: int = 0  # batches that lie in it and that the consumer has not given back
 
     @property
     def busy(self) -> bool:

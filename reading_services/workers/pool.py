@@ -85,14 +85,7 @@ class Affinity:
 
 
 def cases_of(job: Any) -> list[int]:
-    """Return the case of each item, by its place in the list of cases; none for other items.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Sample
-    >>> cases_of(Job(0, (Sample({}, identity=(4, 0)), Sample({}, identity=(4, 1)), "else")))
-    [4, 4]
-    """
+    """Return the case of each item, by its place in the list of cases; none for other items."""
     items = job.items if isinstance(job, Job) else ()
     identities = (getattr(item, "identity", ()) for item in items)
     return [identity[0] for identity in identities if identity]

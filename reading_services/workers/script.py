@@ -132,8 +132,7 @@ FREEZE = "voxpipe.reading_services.workers.preload"
 """Imported last: it freezes what was imported before."""
 # multiprocessing's own list: the script, which only workers that are sent pipes need.
 _DEFAULT = ["__main__"]
-FOLDERS = "pymp-"
-"""What the names of folders begin with in which multiprocessing has its sockets."""
+FOLDERS = "pymp-"  # what the names of folders begin with in which multiprocessing has its sockets
 # The list as it was set from here last, and the part of it that was the user's.
 _last: tuple[list[str], list[str]] = ([], [])
 # Where sockets of multiprocessing lie, by what its processes know of themselves.

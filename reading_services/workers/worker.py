@@ -62,24 +62,18 @@ _TOOK = pickle.dumps(Took())
 class Settings:
     """What a worker is told at its start, besides what it runs."""
 
-    torch: bool
-    """Whether what it runs needs torch."""
-    threads: int
-    """Patches that it realizes at once."""
+    torch: bool  # whether what it runs needs torch
+    threads: int  # patches that it realizes at once
     script: dict[str, str]
     """Where to find the user's script, if something of it arrives; empty if it was imported."""
     environment: dict[str, str]
     """Our variables as they are in the consumer's process; a fork server may have older ones."""
     slot_bytes: int | None
     """Shared memory that it may take for batches; None sends them through the pipe."""
-    cache_bytes: int = 0
-    """Decoded chunks that it keeps, in bytes."""
-    joinings: Table = field(default_factory=dict)
-    """Which ranges become one request, by key."""
-    ahead: int = 0
-    """Batches of each worker that may be in flight."""
-    workers: int = 1
-    """How many workers there are."""
+    cache_bytes: int = 0  # decoded chunks that it keeps, in bytes
+    joinings: Table = field(default_factory=dict)  # which ranges become one request, by key
+    ahead: int = 0  # batches of each worker that may be in flight
+    workers: int = 1  # how many workers there are
     ahead_bytes: int | None = None
     """What it may fetch for later patches and keep, in bytes; None: as usual."""
 
@@ -338,16 +332,13 @@ def make_semaphores_nameless() -> None:
             with contextlib.suppress(Exception):  # somebody else took it away
                 last()  # of no effect in a child that was forked from the maker
     with contextlib.suppress(ValueError):  # a system without forks
-        made.__init__ = _nameless(made.__init__, get_context("fork"))
+        make, forked = made.__init__, get_context("fork")
 
+        def make_nameless(self: Any, *arguments: Any, **options: Any) -> None:
+            """Say that children are forked: these need no name."""
+            make(self, *arguments, **{**options, "ctx": forked})
 
-def _nameless(make: Any, forked: Any) -> Any:
-    """Return the constructor of a semaphore, told that children are forked: these need no name."""
-
-    def make_nameless(self: Any, *arguments: Any, **options: Any) -> None:
-        make(self, *arguments, **{**options, "ctx": forked})
-
-    return make_nameless
+        made.__init__ = make_nameless
 
 
 # What a worker frees stays with its process, for the next patch.

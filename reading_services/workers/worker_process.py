@@ -98,12 +98,9 @@ class Worker:
         self._at = at
         self._notes: Any = None
         self._standing: tuple[tuple[int, int, int], float] | None = None
-        self.is_up = False
-        """Whether it has started."""
-        self.is_gone = False
-        """Whether it was found dead."""
-        self.patience = 0.0
-        """Seconds that a message to it may wait."""
+        self.is_up = False  # whether it has started
+        self.is_gone = False  # whether it was found dead
+        self.patience = 0.0  # seconds that a message to it may wait
 
     def __str__(self) -> str:
         return f"worker {self.number} (pid {self.process.pid})"
