@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..core.memory import usable_memory
-from ..datapipes.access_pattern import measure_access
+from ..datapipes.cost import measure_access
 from ..datapipes.iter import PatchSampler, ShufflePlans
 from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import Pipe, describe, parents_of, walk

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 from ..batching import Collate, InThreads, JoinReads, RealizePatches
 from ..core import CallSite
 from ..core.call_site import WarnOnce, warn
-from ..core.errors import LikelyMistake, PatchSizeError, SampleError
+from ..core.errors import LikelyMistake, SampleError
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
-from .datapipe import DataPipe, PerItem, length_of
+from .datapipe import DataPipe, PerItem, length_of, located
 from .epoch import Seeded
 from .forms import chained
 from .open_volume import OpenVolume, likely_labels
@@ -131,10 +131,8 @@ class BatchPatches(DataPipe):
     ) -> None:
         super().__init__()
         self.parent = with_policies(dict(policies or {}), override, parent, self.origin)
-        try:
+        with located(self):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
-        except PatchSizeError as error:
-            raise error.at(self.origin)  # noqa: B904
         self.drop_last = drop_last
         self.straight = False
         self.joins = False

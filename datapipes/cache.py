@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..core import CallSite, Sample
-from ..core.errors import GraphError, SampleError, add_location
+from ..core.errors import GraphError, SampleError
 from ..core.memory import usable_memory
 from ..core.redact import Redacted
 from ..core.validate import as_keys, validate_int
-from ..graph import Pipe, Traits, describe
+from ..graph import Pipe, describe
 from ..spatial import LazyPatch, PendingPlan
 from ..spatial.lazy.kept_copy import kept_in
 from ..spatial.lazy.lazy_patch import patches_of
@@ -132,11 +132,7 @@ class Cache(PerItem):
             msg = "cache() keeps lazy volumes, and the sample has none"
             raise SampleError(msg, do=do).at(self.origin, item.case)
         keys = lazy if self.keys is None else self.keys
-        try:
-            kept: Sample = item.with_data(**{k: lazy[k].with_each(self._kept) for k in keys})
-        except Exception as error:
-            raise add_location(error, self.origin, item.case)  # noqa: B904  the very same error
-        return kept
+        return item.with_data(**{k: lazy[k].with_each(self._kept) for k in keys})  # type: ignore[no-any-return]
 
     def _kept(self, patch: LazyPatch) -> LazyPatch:
         where = f"cache at {self.origin}"
@@ -278,8 +274,6 @@ class Recache(PerItem):
     recache(chunk=24)
     """
 
-    traits: ClassVar[Any] = Traits(per_item=True)
-
     def __init__(
         self,
         parent: Pipe,
@@ -303,13 +297,7 @@ class Recache(PerItem):
         if not isinstance(item, Sample):
             do = "Put it right after open_volume()."
             raise wrong_item(self, item, "a sample with volumes", do)
-        try:
-            return self._recached(item)
-        except Exception as error:
-            raise add_location(error, self.origin, item.case)  # noqa: B904  the very same error
-
-    def _recached(self, sample: Sample) -> Sample:
-        patches = patches_of(sample)
+        patches = patches_of(item)
         if not patches:
             msg = "there is no volume in the sample"
             raise SampleError(msg, do="Put recache() right after open_volume().")
@@ -326,14 +314,14 @@ class Recache(PerItem):
                 mine = {key: copies.get(id(v), v) for key, v in plan.references.items()}
                 moving = plan.moving and copies.get(id(plan.moving), plan.moving)
                 pending[id(plan)] = replace(
-                    plan, references=mine, moving=moving, identity=sample.identity
+                    plan, references=mine, moving=moving, identity=item.identity
                 )
 
         def moved(patch: LazyPatch) -> LazyPatch:
             read = patch.with_volume(copies[id(patch.volume)])
             return read.with_pending(pending[id(patch.pending)])
 
-        return sample.with_data(**{key: one.with_each(moved) for key, one in patches.items()})
+        return item.with_data(**{key: one.with_each(moved) for key, one in patches.items()})
 
     def _volume(self, key: str, volume: Any) -> Volume:
         if self.keys is not None and key not in self.keys:

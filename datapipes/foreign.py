@@ -130,15 +130,7 @@ LEVELS = (RANKS, WORKERS)
 
 
 def levels_of(pipe: Any) -> tuple[Any, ...]:
-    """Return the levels at which a pipe divides.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> source = IterableWrapper([1])
-    >>> levels_of(source), levels_of(source.sharding_filter()) == LEVELS
-    ((), True)
-    """
+    """Return the levels at which a pipe divides."""
     if not hasattr(type(pipe), "apply_sharding"):
         return ()
     group = getattr(pipe, "sharding_group_filter", None)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from ..core import CallSite
 from ..core.call_site import warn
-from ..core.errors import LikelyMistake, VoxpipeError
+from ..core.errors import LikelyMistake
 from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
 from ..intensity.filters import INVERSE, Anisotropy, LowResolution
-from .datapipe import PerItem
+from .datapipe import PerItem, located
 from .forms import chained
 
 # Arguments that are given by keyword alone, whatever else an op has.
@@ -68,10 +68,8 @@ class OpPipe(PerItem):
     def make_op(self, arguments: Mapping[str, Any]) -> Any:
         """Return the op of those arguments that are its own."""
         own = {name: given for name, given in arguments.items() if name not in self.keywords}
-        try:
+        with located(self):
             return type(self).op_class(**own)
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
 
 
 def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect.Signature:

@@ -14,7 +14,7 @@ import numpy as np
 from ..batching import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError, add_location, missing_key_hint
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError, missing_key_hint
 from ..core.redact import Redacted, origin_of
 from ..core.suggest import closest, colours_hint
 from ..core.validate import as_keys
@@ -26,7 +26,7 @@ from ..storage.local_io import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
-from .datapipe import length_of, wrong_item
+from .datapipe import length_of, located, wrong_item
 from .epoch import Seeded
 from .forms import chained
 from .op_pipe import refuse_unknown_arguments
@@ -42,14 +42,7 @@ _AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
 
 @lru_cache(maxsize=1024)  # asked for every sample
 def looks_like_label(key: str) -> bool:
-    """Return whether people who name a volume ``key`` usually mean classes.
-
-    Examples
-    --------
-    >>> keys = ("gt", "brainMask", "seg_2", "weight", "segmented_ct")
-    >>> [key for key in keys if looks_like_label(key)]
-    ['gt', 'brainMask', 'seg_2']
-    """
+    """Return whether people who name a volume ``key`` usually mean classes."""
     words = [word.lower() for word in _WORDS.findall(key)]
     return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
 
@@ -97,27 +90,12 @@ _STORAGE = "storage_options"
 def named_by_key(
     options: Mapping[str, Any], keys: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Return which keys the options name that are given by key.
-
-    Examples
-    --------
-    >>> named_by_key({"level": {"image": 1}, "series": 2})
-    {'level': ('image',)}
-    >>> named_by_key({"window": {"image": 40}, "codec": {"name": "x"}}, ["image", "label"])
-    {'window': ('image',)}
-    """
+    """Return which keys the options name that are given by key."""
     return {name: tuple(given) for name, given in options.items() if _is_by_key(name, given, keys)}
 
 
 def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options for one volume: those for all, and its own.
-
-    Examples
-    --------
-    >>> options = {"level": {"image": 1}, "series": 2}
-    >>> options_of("image", options), options_of("label", options)
-    ({'series': 2, 'level': 1}, {'series': 2})
-    """
+    """Return the options for one volume: those for all, and its own."""
     by_key = named_by_key(options, keys)
     shared = {name: given for name, given in options.items() if name not in by_key}
     own = {name: options[name][key] for name in by_key if key in options[name]}
@@ -125,13 +103,7 @@ def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ())
 
 
 def values_of(name: str, given: Any) -> tuple[Any, ...]:
-    """Return what an option of :data:`BY_KEY` is for any volume.
-
-    Examples
-    --------
-    >>> values_of("io", {"image": "pread", "label": "mmap"}), values_of("io", "auto")
-    (('pread', 'mmap'), ('auto',))
-    """
+    """Return what an option of :data:`BY_KEY` is for any volume."""
     return tuple(given.values()) if _is_by_key(name, given, ()) else (given,)
 
 
@@ -314,12 +286,10 @@ class OpenVolume(Seeded):
             )
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         self._refuse_unknown(sample, keys)
-        try:
+        with located(self, sample):
             volumes = {key: self._shown(key, sample).opened_anew(by) for key in keys}
             self._warn_of_colours(sample, volumes)
             volumes.update(_stored_masks(volumes, sample))
-        except Exception as error:
-            raise add_location(error, self.origin, sample.case)  # noqa: B904
         pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
             key: LazyPatch(

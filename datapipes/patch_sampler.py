@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ..core import CallSite, Sample
 from ..core.call_site import warn
-from ..core.errors import LikelyMistake, PatchSizeError, VoxpipeError, add_location
+from ..core.errors import LikelyMistake, PatchSizeError, add_location
 from ..core.sample import case_of
-from ..graph import Pipe, Traits
+from ..graph import Pipe
 from ..spatial import (
     FixedPatch,
     GridPatch,
@@ -147,9 +147,7 @@ class PatchSampler(DataPipe):
     True
     """
 
-    traits = Traits()
-    cuts_patches: ClassVar[bool] = True
-    """What comes after it is not whole volumes."""
+    cuts_patches: ClassVar[bool] = True  # what comes after it is not whole volumes
 
     @property
     def is_drawn(self) -> bool:
@@ -192,7 +190,7 @@ class PatchSampler(DataPipe):
         self.mask = mask
         self.weights = weights
         self._counted: int | None = None
-        try:
+        with located(self):
             self.given_size = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
             self.size = three("size", _limits(self.given_size), least=1)
@@ -205,19 +203,15 @@ class PatchSampler(DataPipe):
                     "a visit lie beside each other",
                     do="Leave one of them out.",
                 )
-            given = {"min_share": min_share, "class_weights": class_weights}
+            given = {
+                "min_share": min_share,
+                "class_weights": class_weights,
+                "oversample": oversample,
+            }
             self._placement = _placement(
-                self.given_size,
-                mask,
-                weights,
-                {**given, "oversample": oversample},
-                otherwise,
-                sampling,
-                self.origin,
+                self.given_size, mask, weights, given, otherwise, sampling, self.origin
             )
-            self.oversample = oversample
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
+        self.oversample = oversample
 
     def _overlap(self, overlap: Size) -> tuple[int, int, int]:
         """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
@@ -401,14 +395,10 @@ class _Placement:
     """Makes the op of each sample, where not every place of a patch is as likely."""
 
     op_class: type[MaskedPatch] | type[WeightedPatch]
-    argument: str
-    """``mask`` or ``weights``."""
-    given: str | Volume
-    """Key of the volume, or one for all cases."""
-    size: Sequence[int]
-    """Of the patches."""
-    settings: Mapping[str, Any]
-    """Of every op."""
+    argument: str  # ``mask`` or ``weights``
+    given: str | Volume  # key of the volume, or one for all cases
+    size: Sequence[int]  # of the patches
+    settings: Mapping[str, Any]  # of every op
 
     def op_of(self, sample: Sample) -> MaskedPatch | WeightedPatch:
         """Return what draws the patches of a sample."""

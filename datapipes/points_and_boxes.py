@@ -26,10 +26,8 @@ class MovePlaces(PerItem):
     A subclass says what its places are, how a plan moves them, and which of them stay.
     """
 
-    what: ClassVar[str]
-    """The places, as the user calls them."""
-    columns: ClassVar[int]
-    """Numbers of one place."""
+    what: ClassVar[str]  # the places, as the user calls them
+    columns: ClassVar[int]  # numbers of one place
 
     def __init__(
         self,

@@ -7,20 +7,20 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, groupby, islice
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..batching.join_reads import needed_chunks, planned_apart
 from ..core import Sample, Stream
 from ..core.call_site import caller, shorten
-from ..core.errors import GraphError, PatchSizeError, SampleError
+from ..core.errors import GraphError, SampleError
 from ..core.validate import is_integer, validate_int
-from ..graph import NoCut, Pipe, Traits, origin_of, walk
+from ..graph import NoCut, Pipe, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial import without_reading
 from ..spatial.ops.op import whole_number
-from .datapipe import DataPipe, length_of, wrong_item
+from .datapipe import SameLength, located, wrong_item
 from .epoch import copy_for_epoch
 from .forms import chained
 from .patch_sampler import PatchSampler
@@ -148,14 +148,12 @@ _LOOKED_AT = 64
 class Visit:
     """The patches of one volume that come one after another."""
 
-    count: int
-    """How many."""
-    patch: Callable[[int], Any]
-    """Returns one, by its number."""
+    count: int  # how many
+    patch: Callable[[int], Any]  # returns one, by its number
 
 
 @chained("shuffle_plans")
-class ShufflePlans(DataPipe):
+class ShufflePlans(SameLength):
     """Shuffle patches before anything is read: descriptions change places.
 
     The order is a function of (seed, epoch): the same under any number of workers and after a
@@ -195,11 +193,8 @@ class ShufflePlans(DataPipe):
     12
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, parent: Pipe, spec: Any = None) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.spec: ShuffleSpec = ShuffleSpec() if spec is None else spec
         self._enabled = True
         self._seed = 0
@@ -263,9 +258,6 @@ class ShufflePlans(DataPipe):
         for _, items in groupby(parent, _case):
             held = list(items)
             yield Visit(len(held), held.__getitem__)
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)
 
 
 def visit_bytes(visit: Visit) -> int:
@@ -474,7 +466,7 @@ class _Cache:
 
 
 @chained("interleave")
-class Interleave(DataPipe):
+class Interleave(SameLength):
     """Let the patches of several visits to volumes take turns, some of each at a time.
 
     Put it after ``lazy_patch(samples_per_volume=...)``, with ``each`` the size of a batch: every
@@ -505,16 +497,11 @@ class Interleave(DataPipe):
     ['a', 'a', 'b', 'b', 'a', 'a', 'b', 'b', 'c', 'c', 'c', 'c']
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, parent: Pipe, visits: int, each: int = 1) -> None:
-        super().__init__()
-        self.parent = parent
-        try:
+        super().__init__(parent)
+        with located(self):
             self.visits = whole_number("visits", visits, least=1)
             self.each = whole_number("each", each, least=1)
-        except PatchSizeError as error:
-            raise error.at(self.origin)  # noqa: B904
 
     def __iter__(self) -> Iterator[Sample]:
         # What comes one after another of the same case.
@@ -540,6 +527,3 @@ class Interleave(DataPipe):
         if not isinstance(sample, Sample):
             raise wrong_item(self, sample, "a sample", "Put interleave() after lazy_patch().")
         return _case(sample)
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
@@ -13,7 +13,7 @@ from ...core.call_site import warn
 from ...core.errors import add_location
 from ...core.locks import ForkSafeLock
 from ...core.validate import validate_int
-from ...graph import Pipe, Traits
+from ...graph import Pipe
 from ..datapipe import DataPipe, Running, length_of
 from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
@@ -22,28 +22,26 @@ UNBOUNDED = -1
 """As ``buffer_size``: no limit."""
 
 
-class Trunk(Running):
+class Trunk(Running, DataPipe):
     """Deals the items of the parent out to branches, and keeps what waits for the others."""
 
-    traits: ClassVar[Traits] = Traits()
+    chained = "unzip"
     running = (
-        "_lock",
-        "_items",
-        "_waiting",
-        "_bytes",
-        "_left",
-        "_begun",
-        "_ended",
-        "_overflow",
+        *("_lock", "_items", "_waiting", "_bytes", "_left", "_begun", "_ended", "_overflow"),
         "_generation",
     )
 
     def __init__(
-        self, parent: Pipe, count: int, buffer_size: int, buffer_bytes: int | None = None
+        self,
+        parent: Pipe,
+        count: int,
+        buffer_size: int,
+        buffer_bytes: int | None = None,
+        columns: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.parent = parent
-        self.count = count
+        self.count, self.columns = count, columns
         self.buffer_size = validate_int("buffer_size", buffer_size, least=UNBOUNDED)
         self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
         if self.buffer_bytes is None:
@@ -83,16 +81,18 @@ class Trunk(Running):
         raise TypeError(msg)
 
     def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
-        """Return which branch gets what of the ``number``-th item."""
-        raise NotImplementedError
-
-    def room_taken(self, waiting: list[int]) -> int:
-        """Return how much of ``buffer_size`` is taken, of how many items wait for each branch."""
-        raise NotImplementedError
+        """Return which branch gets what of the ``number``-th item: its column, or all in turn."""
+        if self.columns is None:
+            return [(number % self.count, item)]
+        return [(branch, item[column]) for branch, column in enumerate(self.columns)]
 
     def branch_length(self, branch: int) -> int:
         """Return how many items a branch has; TypeError if that is not known."""
-        raise NotImplementedError
+        length = length_of(self, self.parent)
+        if self.columns is not None:
+            return length
+        each, more = divmod(length, self.count)
+        return each + (branch < more)
 
     def is_interrupted(self) -> bool:
         """Whether the parent was begun, and some branch has not come to its end."""
@@ -151,7 +151,7 @@ class Trunk(Running):
 
     def _too_far(self, waiting: list[int]) -> BufferError | None:
         """Return an error if more waits than may; ``waiting`` items for each branch."""
-        if self.buffer_size != UNBOUNDED and self.room_taken(waiting) > self.buffer_size:
+        if self.buffer_size != UNBOUNDED and self._room_taken(waiting) > self.buffer_size:
             what = f"buffer size {self.buffer_size} is insufficient"
             more = "buffer_size="
         elif self.buffer_bytes is not None and self._bytes > self.buffer_bytes and max(waiting) > 1:
@@ -166,6 +166,10 @@ class Trunk(Running):
         add_location(error, self.origin)
         return error
 
+    def _room_taken(self, waiting: list[int]) -> int:
+        """Return how many items wait in all, or how far the slowest column lies behind."""
+        return sum(waiting) if self.columns is None else max(waiting)
+
     def _drop(self) -> None:
         self._items = None
         for queue in self._waiting:
@@ -177,7 +181,6 @@ class Trunk(Running):
 class Branch(DataPipe):
     """One branch of a :class:`Trunk`."""
 
-    traits: ClassVar[Traits] = Traits()
     # torch's iterator hook asks for this, for two methods below, and for the name of the trunk.
     _is_child_datapipe = True
     _valid_iterator_id: int | None
@@ -272,32 +275,8 @@ class UnZipper(DataPipe):
     ) -> list[Branch]:
         """Return the pipes."""
         columns = kept_columns(sequence_length, columns_to_skip)
-        trunk = _Columns(source_datapipe, columns, buffer_size, buffer_bytes)
+        trunk = Trunk(source_datapipe, len(columns), buffer_size, buffer_bytes, columns)
         return [Branch(trunk, number) for number in range(len(columns))]
-
-
-class _Columns(Trunk):
-    """Deals each item out column by column."""
-
-    chained = "unzip"
-
-    def __init__(
-        self, parent: Pipe, columns: list[int], buffer_size: int, buffer_bytes: int | None
-    ) -> None:
-        super().__init__(parent, len(columns), buffer_size, buffer_bytes)
-        self.columns = columns
-
-    def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
-        """Give every branch its column."""
-        return [(branch, item[column]) for branch, column in enumerate(self.columns)]
-
-    def room_taken(self, waiting: list[int]) -> int:
-        """Return how far the slowest branch lies behind."""
-        return max(waiting)
-
-    def branch_length(self, branch: int) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
 
 
 @offered("round_robin_demux")
@@ -349,22 +328,7 @@ class RoundRobinDemultiplexer(DataPipe):
 
 
 class _InTurn(Trunk):
-    """Deals each item out to the next branch."""
-
     chained = "round_robin_demux"
-
-    def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
-        """Give the item to one branch."""
-        return [(number % self.count, item)]
-
-    def room_taken(self, waiting: list[int]) -> int:
-        """Return how many items wait in all."""
-        return sum(waiting)
-
-    def branch_length(self, branch: int) -> int:
-        """Return the branch's share of the parent's length."""
-        each, more = divmod(length_of(self, self.parent), self.count)
-        return each + (branch < more)
 
 
 @offered("random_split")
@@ -447,15 +411,15 @@ class Division:
         self.seed = seed
         self.total_length = total_length
 
-    def _scaled(self, weights: list[float], length: int) -> list[float]:
-        total = sum(weights)
+    def _scaled(self, weights: Iterable[float], length: int) -> list[float]:
+        total = sum(weights := list(weights))
         return [float(weight) * length / total for weight in weights]
 
     def draws(self) -> Iterator[Any]:
         """Yield the name of the part for one item after the other."""
         rng = random.Random(self.seed)
         names = list(self.weights)
-        left = self._scaled(list(self.weights.values()), self.total_length)
+        left = self._scaled(self.weights.values(), self.total_length)
         for drawn in range(1, self.total_length + 1):
             name = rng.choices(names, left)[0]
             index = names.index(name)
@@ -469,7 +433,7 @@ class Division:
 
     def length(self, name: Any) -> int:
         """Return the length of a part; TypeError unless the weights are the lengths."""
-        scaled = self._scaled(list(self.weights.values()), self.total_length)
+        scaled = self._scaled(self.weights.values(), self.total_length)
         if not all(weight.is_integer() for weight in scaled):
             msg = "Lengths of the split cannot be known in advance. Please supply integer "
             msg += "`weights` that sum up to `total_length`, or use `.set_length(...)`."
@@ -480,7 +444,6 @@ class Division:
 class SplitterIterator(DataPipe):
     """One part of a division."""
 
-    traits: ClassVar[Traits] = Traits()
     chained = "random_split"
 
     def __init__(self, parent: Pipe, division: Division, target: Any) -> None:

@@ -12,7 +12,7 @@ from ...core import Stream
 from ...core.call_site import CallSite, warn
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
-from ..datapipe import DataPipe, length_of
+from ..datapipe import DataPipe, SameLength, length_of
 from ..epoch import Drawing
 from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
@@ -45,8 +45,6 @@ class MultiplexerLongest(DataPipe):
     >>> list(IterableWrapper([1, 2, 3]).mux_longest(IterableWrapper([10])))
     [1, 10, 2, 3]
     """
-
-    traits: ClassVar[Traits] = Traits()
 
     def __init__(self, *datapipes: Pipe) -> None:
         super().__init__()
@@ -89,8 +87,6 @@ class ZipperLongest(DataPipe):
     [(1, 10), (2, -1)]
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, *datapipes: Pipe, fill_value: Any = None) -> None:
         super().__init__()
         self.parents = iterable_pipes("zip_longest", datapipes)
@@ -120,7 +116,7 @@ _DROPPED = (
 )
 
 
-class _KeyZipper(DataPipe):
+class _KeyZipper(SameLength):
     """Yields items of the parent, each joined with another one that has its key."""
 
     traits: ClassVar[Traits] = Traits(runs_user_code=True)
@@ -132,8 +128,7 @@ class _KeyZipper(DataPipe):
         merge_fn: Callable[[Any, Any], Any] | None,
         keep_key: bool,
     ) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.key_fn = function("key_fn", key_fn)
         self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
         self.keep_key = keep_key
@@ -141,9 +136,6 @@ class _KeyZipper(DataPipe):
     def _joined(self, key: Hashable, item: Any, other: Any) -> Any:
         merged = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
         return (key, merged) if self.keep_key else merged
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)
 
 
 @offered("zip_with_iter")
@@ -371,7 +363,6 @@ class SampleMultiplexer(Drawing):
     ([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], True)
     """
 
-    traits: ClassVar[Traits] = Traits()
     chained = "SampleMultiplexer"
 
     def __init__(

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 
 from ...batching import Instruction
-from ...core.errors import NoDevice
 from ...graph import Pipe, Traits
 from ..background_iterator import Prefetcher
-from ..datapipe import DataPipe, length_of
+from ..datapipe import SameLength, located
 from ..forms import offered
 from ..tensors import BUFFER_BYTES, map_tensors, need_cuda, parse_device
 
@@ -67,10 +66,8 @@ class PinMemory(Prefetcher):
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         super().__init__(source_datapipe, _BUFFER_SIZE, buffer_bytes=buffer_bytes)
-        try:
+        with located(self):
             need_cuda("pin_memory")
-        except NoDevice as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
         self.device = torch.cuda.current_device() if device is None else device
         self.pin_memory_fn = pin_memory_fn
 
@@ -92,7 +89,7 @@ def _pinned(pin: Callable[..., Any], device: Any, item: Any) -> Any:
 
 
 @offered("to_device")
-class ToDevice(DataPipe):
+class ToDevice(SameLength):
     """Move every tensor of an item to a device; what else it holds stays.
 
     Parameters
@@ -128,15 +125,12 @@ class ToDevice(DataPipe):
     traits: ClassVar[Traits] = Traits(main_process=True)
 
     def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.non_blocking = non_blocking
-        try:
+        with located(self):
             self.device = parse_device("to_device", device)
             if self.device.type == "cuda":
                 need_cuda("to_device", self.device)
-        except NoDevice as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
 
     def is_replicable(self) -> bool:
         """Return False: it belongs into the process that has the device."""
@@ -148,6 +142,3 @@ class ToDevice(DataPipe):
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, non_blocking=self.non_blocking)
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)

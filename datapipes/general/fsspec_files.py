@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.utils.common import StreamWrapper, match_masks
 
-from ...core.errors import add_location
 from ...core.redact import Redacted
 from ...graph import Pipe, Traits, is_pipe
 from ...storage.fsspec_ranges import reached
 from ...storage.location import is_url, local_path, public_name, remote_errors
 from ...storage.remote import RangeFile, RemoteFile
+from ..datapipe import located
 from ..forms import offered
 from .http_reader import http_stream
 from .saver import RedactedFile, pieces_of, write_atomically
@@ -63,7 +63,6 @@ class FSSpecFileLister(StoragePipe):
     ['memory:///scans/a.nii', 'memory:///scans/b.nii']
     """
 
-    traits: ClassVar[Any] = Traits()
     plain_arguments = frozenset({"root", "masks"})
 
     def __init__(
@@ -177,10 +176,8 @@ class FSSpecFileOpener(StoragePipe):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         for url in self.parent:
-            try:
+            with located(self):
                 stream = self._opened(url)
-            except Exception as error:
-                raise add_location(error, self.origin)  # noqa: B904  the very same error
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream
 
@@ -272,9 +269,8 @@ class FSSpecSaver(StoragePipe):
             del item
             url = name if self.filepath_fn is None else self.filepath_fn(name)
             try:
-                self._write(url, data)
-            except Exception as error:
-                raise add_location(error, self.origin)  # noqa: B904  the very same error
+                with located(self):
+                    self._write(url, data)
             finally:
                 janitor(data)
             yield url

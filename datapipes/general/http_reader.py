@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -22,28 +22,22 @@ from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retry_sync
 from ..forms import offered
-from .not_offered import NO_DRIVE, USE_A_BUCKET
+from .not_offered import DRIVE
 from .streams import StoragePipe, length_or_type_error, redacted_options
 
 _SAME = frozenset({"headers", "params", "cookies", "allow_redirects", "max_redirects", "ssl"})
 _TRANSLATED = frozenset({"auth", "verify", "proxies", "proxy", "client_kwargs"})
 
 
-@dataclass(frozen=True)
-class HttpSettings:
-    """What goes to the session and to each request."""
+def http_settings(url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what goes to the session of aiohttp, and what to each request for ``url``.
 
-    session: Mapping[str, Any]
-    request: Mapping[str, Any]
-
-
-def http_settings(url: str, options: Mapping[str, Any]) -> HttpSettings:
-    """Return the options for aiohttp.
+    Values of unknown options are not shown.
 
     Examples
     --------
-    >>> http_settings("https://h/a", {"verify": False, "proxies": {"https": "http://p"}}).request
-    {'proxy': 'http://p', 'ssl': False}
+    >>> http_settings("https://h/a", {"verify": False, "proxies": {"https": "http://p"}})
+    ({}, {'proxy': 'http://p', 'ssl': False})
     """
     unknown = sorted(set(options) - _SAME - _TRANSLATED)
     if unknown:
@@ -55,7 +49,9 @@ def http_settings(url: str, options: Mapping[str, Any]) -> HttpSettings:
     if isinstance(auth, tuple):
         # A header, because aiohttp has given up its own class; it stays behind on the way to
         # another host, too.
-        request["headers"] = {"Authorization": _basic(*auth), **(request.get("headers") or {})}
+        user, password = auth
+        basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request["headers"] = {"Authorization": f"Basic {basic}", **(request.get("headers") or {})}
     elif auth is not None:
         request["auth"] = auth
     proxies = options.get("proxies") or {}
@@ -69,11 +65,7 @@ def http_settings(url: str, options: Mapping[str, Any]) -> HttpSettings:
         import ssl
 
         request["ssl"] = ssl.create_default_context(cafile=verify)
-    return HttpSettings(dict(options.get("client_kwargs") or {}), request)
-
-
-def _basic(user: str, password: str) -> str:
-    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+    return dict(options.get("client_kwargs") or {}), request
 
 
 # The body of an HTTP answer as a stream that survives broken connections.
@@ -91,14 +83,12 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = None) -> Any:
-    """Return the file at a URL as a buffered stream."""
-    if timeout is None:
-        stream = HttpStream(url, options, default_retry())
-    else:
+    """Return the file at a URL as a buffered stream; by default tried as long as any store is."""
+    retry, setting = default_retry(), DEADLINE_VARIABLE
+    if timeout is not None:
         # Whoever says how long to wait means the whole wait, and not that of one attempt.
-        own = replace(default_retry(), attempt=timeout, deadline=timeout)
-        stream = HttpStream(url, options, own, setting="timeout")
-    return io.BufferedReader(stream, _PIECE_BYTES)
+        retry, setting = replace(retry, attempt=timeout, deadline=timeout), "timeout"
+    return io.BufferedReader(HttpStream(url, options, retry, setting), _PIECE_BYTES)
 
 
 _OPEN: WeakSet[HttpStream] = WeakSet()
@@ -114,17 +104,11 @@ def _close_all() -> None:
 class HttpStream(io.RawIOBase):
     """Reads a URL; one request at a time, and one connection, closed with it."""
 
-    def __init__(
-        self,
-        url: str,
-        options: Mapping[str, Any],
-        retry: Retry,
-        setting: str = DEADLINE_VARIABLE,
-    ) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], retry: Retry, setting: str) -> None:
         self.name = public_name(url)
         self._url, self._options, self._retry = url, options, retry
         self._setting = setting
-        self._settings: HttpSettings = http_settings(url, options)
+        self._session_settings, self._request = http_settings(url, options)
         self._owner = os.getpid()
         self._at = 0
         self._size = -1
@@ -228,9 +212,9 @@ class HttpStream(io.RawIOBase):
 
         wait = self._retry.attempt
         limits = aiohttp.ClientTimeout(total=None, sock_connect=wait, sock_read=wait)
-        session = {"trust_env": True, "timeout": limits, **self._settings.session}
+        session = {"trust_env": True, "timeout": limits, **self._session_settings}
         self._session = aiohttp.ClientSession(auto_decompress=False, **session)
-        request = self._settings.request
+        request = self._request
         # Compressed on the way, it could not go on in the middle.
         headers = {"Accept-Encoding": "identity", **request.get("headers", {})}
         headers["Range"] = f"bytes={self._at}-"
@@ -401,5 +385,6 @@ class OnlineReader(HttpReader):
 
     def _opened(self, url: str) -> Any:
         if _DRIVE.match(url):
-            raise NotOffered(NO_DRIVE, do=USE_A_BUCKET)
+            why, do = DRIVE
+            raise NotOffered(why, do=do)
         return super()._opened(url)

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from ...core import Sample
 from ...core.call_site import warn
 from ...core.errors import GraphError
-from ...graph import Pipe, Traits, describe, walk
+from ...graph import Pipe, describe, walk
 from ...spatial import LazyPatch, PendingPlan
 from ...spatial.lazy.stack import StackedPatch
-from ..datapipe import Running, first_random_pipe, length_of
+from ..datapipe import DataPipe, Running, first_random_pipe, length_of
 from ..epoch import Seeded
 from ..forms import offered
 from ..tensors import bytes_of
@@ -34,7 +34,7 @@ def limit_of(size: float | None) -> float:
 
 
 @offered("in_memory_cache")
-class InMemoryCacheHolder(Running):
+class InMemoryCacheHolder(Running, DataPipe):
     """Keep the last items of the first pass in memory, and yield them from there in later ones.
 
     Parameters
@@ -69,7 +69,6 @@ class InMemoryCacheHolder(Running):
     ([0, 1, 2], [0, 1, 2])
     """
 
-    traits: ClassVar[Traits] = Traits()
     keeps_items: ClassVar[bool] = True
     """In a loader what comes before is told the first epoch in each of them."""
     outlives_epochs: ClassVar[bool] = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...core.errors import HashMismatch, SampleError, add_location
+from ...core.errors import HashMismatch, SampleError
 from ...graph import Pipe, Traits
 from ...storage.disk_cache import sync_folder
 from ...storage.location import remote_errors
@@ -32,10 +32,8 @@ _PIECE_BYTES = 1024**2
 class ExpectedHashes:
     """What files must be."""
 
-    by_name: Mapping[str, str]
-    """Hash in hexadecimal digits, by name or path."""
-    kind: str = "sha256"
-    """``"sha256"`` or ``"md5"``."""
+    by_name: Mapping[str, str]  # hash in hexadecimal digits, by name or path
+    kind: str = "sha256"  # ``"sha256"`` or ``"md5"``
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -71,13 +69,7 @@ class ExpectedHashes:
 
 
 def pieces_of(data: Any) -> Iterator[bytes]:
-    r"""Yield what is to be written: bytes, text (as UTF-8), a stream, or several of the former.
-
-    Examples
-    --------
-    >>> list(pieces_of("é")), list(pieces_of([b"a", "b"]))
-    ([b'\xc3\xa9'], [b'a', b'b'])
-    """
+    r"""Yield what is to be written: bytes, text (as UTF-8), a stream, or several of the former."""
     if isinstance(data, str):
         yield data.encode()
     elif isinstance(data, (bytes, bytearray, memoryview)):
@@ -128,13 +120,7 @@ def write_atomically(
 
 
 def checked_mode(mode: str) -> str:
-    """Return a mode of writing: ``"w"`` is added to ``"b"`` or ``"t"``.
-
-    Examples
-    --------
-    >>> checked_mode("b")
-    'wb'
-    """
+    """Return a mode of writing: ``"w"`` is added to ``"b"`` or ``"t"``."""
     full = mode if "w" in mode else f"w{mode}"
     if sorted(full) not in (["w"], ["b", "w"], ["t", "w"]):
         msg = f"mode is 'w', 'wt' or 'wb', got {mode!r}"
@@ -189,10 +175,7 @@ class Saver(PerItem):
         """Write one file and return its path."""
         name, data = pair_of(self, item)
         path = name if self.filepath_fn is None else self.filepath_fn(name)
-        try:
-            write_atomically(os.fspath(path), data)
-        except Exception as error:
-            raise add_location(error, self.origin)  # noqa: B904  the very same error
+        write_atomically(os.fspath(path), data)
         return path
 
 
@@ -314,9 +297,6 @@ class HashChecker(PerItem):
         digest = self.hashes.new_digest()
         for piece in pieces_of(data):
             digest.update(piece)
-        try:
-            self.hashes.check(name, digest)
-        except HashMismatch as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
+        self.hashes.check(name, digest)
         if is_stream and self.rewind:
             data.seek(0)

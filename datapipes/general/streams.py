@@ -199,8 +199,7 @@ class StoragePipe(DataPipe):
     torchdata gives them as plain keywords; ``storage_options=`` takes them, too.
     """
 
-    plain_arguments: ClassVar[frozenset[str]] = frozenset()
-    """Keywords that hold no credentials."""
+    plain_arguments: ClassVar[frozenset[str]] = frozenset()  # keywords that hold no credentials
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StoragePipe:
         """Remember where the pipe was written, without options and queries of URLs."""

@@ -22,7 +22,7 @@ from ...core.errors import add_location
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..background_iterator import join_threads, note_progress, warn_still_running
-from ..datapipe import DataPipe, length_of
+from ..datapipe import SameLength, length_of
 from ..forms import offered
 from ..tensors import BUFFER_BYTES, WAITING_BYTES, bytes_of
 from .functions import Columns
@@ -112,7 +112,7 @@ _EXTRA_THREADS, _MOST_THREADS = 4, 32
 
 
 @offered("threadpool_map")
-class ThreadPoolMapper(DataPipe):
+class ThreadPoolMapper(SameLength):
     """Apply a function to each item in a pool of threads; the order of the items is kept.
 
     Parameters
@@ -171,8 +171,7 @@ class ThreadPoolMapper(DataPipe):
         buffer_bytes: int = BUFFER_BYTES,
         **threadpool_kwargs: Any,
     ) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.fn = fn
         self.columns = Columns.checked(fn, input_col, output_col)
         self.scheduled_tasks = validate_int("scheduled_tasks", scheduled_tasks, least=1)
@@ -217,12 +216,9 @@ class ThreadPoolMapper(DataPipe):
         result = self.columns.placed(item, self.fn(*self.columns.arguments(item)))
         return result, bytes_of(result)
 
-    def __len__(self) -> int:
-        return length_of(self, self.parent)
-
 
 @offered("async_map_batches")
-class BatchAsyncMapper(DataPipe):
+class BatchAsyncMapper(SameLength):
     """Apply a coroutine function to the items of a group concurrently; their order is kept.
 
     Parameters
@@ -285,11 +281,10 @@ class BatchAsyncMapper(DataPipe):
         *,
         buffer_bytes: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(source_datapipe)
         if not inspect.iscoroutinefunction(async_fn):
             msg = f"Expected a corotine function with an async def syntax, but got {async_fn!r}"
             raise ValueError(msg)
-        self.parent = source_datapipe
         self.async_fn = async_fn
         self.batch_size = validate_int("batch_size", batch_size, least=1)
         self.columns = Columns.checked(async_fn, input_col, output_col)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ...core.errors import StreamError
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits
-from ..datapipe import DataPipe
+from ..datapipe import DataPipe, located
 from ..forms import offered
 from .streams import janitor, pair_of
 
@@ -23,13 +23,7 @@ _CODE = frozenset({"pyd", "pickle", "pkl", "pck", "dill", "joblib", "pth", "pt",
 
 
 def key_and_suffix(path: str) -> tuple[str, str]:
-    """Return what the members of a sample share, and what tells this one, from the first dot on.
-
-    Examples
-    --------
-    >>> key_and_suffix("a.tar/p0.v1/007.seg.npy"), key_and_suffix("a.tar/README")
-    (('a.tar/p0.v1/007', '.seg.npy'), ('a.tar/README', ''))
-    """
+    """Return what the members of a sample share, and what tells this one, from the first dot on."""
     plain = path.replace("\\", "/")
     folder, slash, name = plain.rpartition("/")
     found = _PATH.match(name)
@@ -152,9 +146,8 @@ class WebDataset(DataPipe):
             sample[suffix] = data
             return
         try:
-            sample[suffix] = value_of(path, data)
-        except StreamError as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
+            with located(self):
+                sample[suffix] = value_of(path, data)
         finally:
             janitor(data)
 
@@ -215,8 +208,6 @@ class ShardExpander(DataPipe):
     >>> list(IterableWrapper(["ct-{09..11}.tar", "extra.tar"]).shard_expand())
     ['ct-09.tar', 'ct-10.tar', 'ct-11.tar', 'extra.tar']
     """
-
-    traits: ClassVar[Any] = Traits()
 
     def __init__(self, parent: Pipe) -> None:
         super().__init__()
