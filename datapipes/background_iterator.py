@@ -50,17 +50,10 @@ _OF_THE_REST = 2 / 3
 
 
 class _Limit:
-    """For how long the first thread is waited for, and what else has to be told before."""
+    """For how long the first thread is waited for, and what is called, once, before that."""
 
     def __init__(self, seconds: float, tell: Callable[[], None] | None = None) -> None:
-        self.seconds = seconds
-        self._tell = tell
-
-    def tell(self) -> None:
-        """Tell it, once."""
-        tell, self._tell = self._tell, None
-        if tell is not None:
-            tell()
+        self.seconds, self.tell = seconds, tell
 
 
 _USUAL = _Limit(STOP_SECONDS)
@@ -96,7 +89,9 @@ def join_threads(*threads: threading.Thread, most: float = float("inf")) -> thre
     if not any(thread.is_alive() for thread in others):
         return None
     limit = _NOW.get()
-    limit.tell()
+    tell, limit.tell = limit.tell, None
+    if tell is not None:
+        tell()
     begun = monotonic()
     left = max(0.0, limit.seconds / _OF_THE_REST - getattr(_ACCOUNT, "waited", 0.0))
     end = begun + min(most, left * _OF_THE_REST)
@@ -164,13 +159,7 @@ class BackgroundIterator:
         raise RuntimeError(msg)
 
     def pause(self, timeout: float = PAUSE_SECONDS) -> None:
-        """Return when the thread takes no further item.
-
-        Raises
-        ------
-        PrefetchTimeoutError
-            The item at hand took longer than ``timeout`` seconds.
-        """
+        """Return when the thread takes no further item."""
         self._refuse_child()
         with self._changed:
             self._paused = True
@@ -288,13 +277,7 @@ class RunningAhead(Running, DataPipe):
             ahead.stop()
 
     def pause(self) -> None:
-        """Return when nothing more is made ahead; what was made can still be taken.
-
-        Raises
-        ------
-        PrefetchTimeoutError
-            The item at hand took too long.
-        """
+        """Return when nothing more is made ahead; what was made can still be taken."""
         if self._ahead is not None:
             self._ahead.pause()
 
@@ -314,8 +297,6 @@ class Prefetcher(RunningAhead, SameLength):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     buffer_size
         Items that are made ahead.
     buffer_bytes

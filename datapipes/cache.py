@@ -111,8 +111,7 @@ class Cache(PerItem):
                 do="Put cache() before it: patches are read from what is kept.",
             ).at(self.origin)
         if place is not None and memory_bytes is not None:
-            msg = "memory_bytes is for what is kept in memory, and a place was given"
-            raise TypeError(msg)
+            raise TypeError("memory_bytes is for what is kept in memory, and a place was given")
         self.place = None if place is None else absolute_place(place)
         self.memory_bytes = 0 if place is not None else _memory(memory_bytes)
         self.keys = None if keys is None else as_keys("cache(keys=)", keys)
@@ -164,8 +163,7 @@ class Cache(PerItem):
             They are kept in memory, where each process makes its own.
         """
         if self.place is None:
-            msg = "prepare() writes to a place, and this cache() keeps volumes in memory"
-            raise TypeError(msg)
+            raise TypeError("prepare() writes to a place, and this cache() keeps volumes in memory")
         made = [patch for item in self for patch in patches_of(item).values()]
         volumes = [leaf.volume for patch in made for leaf in patch.leaves]
         copies = [copy for one in volumes if (copy := getattr(one, "copy", None)) is not None]
@@ -288,8 +286,7 @@ class Recache(PerItem):
         self.directory = "" if directory is None else absolute_place(directory)
         if is_url(self.directory):
             what = f"recache() copies to a local disk, and {public_name(self.directory)} is none"
-            do = "Write .cache(URL) for copies in a bucket."
-            raise GraphError(what, do=do).at(self.origin)
+            raise GraphError(what, do="Write .cache(URL) for copies in a bucket.").at(self.origin)
         self.keys = None if keys is None else as_keys("recache(keys=)", keys)
 
     def apply(self, item: Any) -> Any:

@@ -179,14 +179,11 @@ class ListCases(_Source):
         near = closest(key.lower(), _ARGUMENTS, _LIKE_ARGUMENT)
         meant = f"; did you mean {near[0]}=?" if near else ""
         if not isinstance(pattern, (str, os.PathLike)):
-            msg = f"{key}= takes a pattern of files, got {type(pattern).__name__}{meant}"
-            raise TypeError(msg)
+            raise TypeError(f"{key}= takes a pattern of files, got {type(pattern).__name__}{meant}")
         if near == ["optional"] and all(one in self.patterns for one in named):
-            msg = f"{key}={pattern!r} names a key, and takes a pattern of files{meant}"
-            raise ValueError(msg)
+            raise ValueError(f"{key}={pattern!r} names a key, and takes a pattern of files{meant}")
         if key.endswith("?"):
-            msg = f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?"
-            raise ValueError(msg)
+            raise ValueError(f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?")
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """List the storage (once in the life of the pipe) and yield the cases by name."""
@@ -302,7 +299,14 @@ class ListCases(_Source):
                 earlier, other = by_case[case]
                 msg = f"case {case} has two volumes for {key}=: "
                 msg += f"{public_name(other)} and {public_name(place)}"
-                do = self._narrower() if earlier.is_of(found_of) else _STARS_NAME
+                do = "Make the pattern narrower."
+                if self.url is not None and not WILDCARD.search(self.url):
+                    do = (
+                        f"{public_name(self.url)} is one case here. If it holds many, leave the "
+                        "folder out and let a star stand for the case: "
+                        'image="data/images/*.nii.gz".'
+                    )
+                do = do if earlier.is_of(found_of) else _STARS_NAME
                 raise SampleError(msg, do=do)
             by_case[case] = found_of, place
         if matches and not by_case:
@@ -318,14 +322,6 @@ class ListCases(_Source):
         found = list_with(fs, "glob", path, full, self.storage_options)
         matches = sorted(str(match).rstrip("/") for match in found)
         return fs, path, [match for match in matches if not is_hidden(match, path)]
-
-    def _narrower(self) -> str:
-        if self.url is None or WILDCARD.search(self.url):
-            return "Make the pattern narrower."
-        return (
-            f"{public_name(self.url)} is one case here. If it holds many, leave the folder out "
-            'and let a star stand for the case: image="data/images/*.nii.gz".'
-        )
 
     def _advice(self) -> str:
         """Return what to do where nothing matches; looks whether folders of cases were meant."""

@@ -171,6 +171,5 @@ def _each_once(argument: str, names: Sequence[str]) -> tuple[str, ...]:
         raise ValueError(msg)
     found = tuple(as_keys(argument, names))
     if not found or len(set(found)) < len(found):
-        msg = f"{argument} takes one name or more, each once, got {names!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{argument} takes one name or more, each once, got {names!r}")
     return found

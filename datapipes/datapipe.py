@@ -38,12 +38,8 @@ from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from .forms import UnknownForm
 
-# How many items a pipe yields: asked of every pipe of a graph once.
-#
-# A pipe asks its parents, and each of two branches that meet asks what they have in common: with
-# plain ``len`` the time doubles with every diamond. Here what was answered is remembered until
-# the question is.
-
+# A pipe asks its parents for their lengths, and each of two branches that meet asks what they have
+# in common: with plain ``len`` the time doubles with every diamond. So answers are remembered.
 _UNKNOWN = (TypeError, NotImplementedError)
 _known_lengths: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
 _may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
@@ -114,12 +110,10 @@ def _memoized_length(pipe: Any, answered: dict[int, Any]) -> int:
 
 def _own_length(pipe: Any) -> int:
     """Ask a pipe, so that it asks its parents through here; one of torch's does not by itself."""
-    if not is_pipe(pipe) or not type(pipe).__module__.startswith("torch.utils.data."):
-        return len(pipe)
-    try:
-        return int(type(pipe).__len__(_settings(pipe)))
-    except AttributeError:  # it has none, or wants more of a parent
-        return len(pipe)
+    if is_pipe(pipe) and type(pipe).__module__.startswith("torch.utils.data."):
+        with contextlib.suppress(AttributeError):  # it has none, or wants more of a parent
+            return int(type(pipe).__len__(_settings(pipe)))
+    return len(pipe)
 
 
 def _settings(pipe: Pipe) -> Any:
@@ -131,10 +125,6 @@ def _settings(pipe: Pipe) -> Any:
     swap_parents(settings, {id(parent): _LengthProxy(parent) for parent in parents_of(pipe)})
     return settings
 
-
-# Cases that cannot be planned are left out where somebody keeps a list of them.
-#
-# Nobody does unless the user asked for it (``OnError``): then an error is an error.
 
 UNPLANNED = -1
 """In place of the position in a batch."""
@@ -153,7 +143,7 @@ _ERROR_LOG: ContextVar[ErrorLog | None] = ContextVar("_ERROR_LOG", default=None)
 
 @contextlib.contextmanager
 def log_errors(log: ErrorLog) -> Iterator[None]:
-    """Leave out what cannot be planned inside the ``with`` block, and note it."""
+    """Leave out what cannot be planned inside the ``with`` block, and note it (``OnError``)."""
     token = _ERROR_LOG.set(log)
     try:
         yield

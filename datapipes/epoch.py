@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -136,11 +136,6 @@ class Shuffling(Drawing):
         return (super().settings(), self._enabled)
 
 
-def shuffled_copy(rng: random.Random, items: Sequence[Any]) -> list[Any]:
-    """Return the items in a drawn order; the sequence itself stays as it is."""
-    return rng.sample(list(items), len(items))
-
-
 @dataclass(frozen=True)
 class SeededCounts:
     """How many pipes of a part of a graph are told by number of an epoch."""
@@ -198,7 +193,8 @@ def _numbered(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
 def _only_before_caches(graph: Pipe) -> set[int]:
     """Return the ids of the pipes that are read by nobody but caches of items."""
     every: Any = list(walk(graph))
-    if not any(_keeps_items(pipe) for pipe in every):
+    keeping = {id(pipe) for pipe in every if getattr(type(pipe), "keeps_items", False)}
+    if not keeping:
         return set()
     read: set[int] = set()
     waiting: list[Any] = [graph]
@@ -207,13 +203,9 @@ def _only_before_caches(graph: Pipe) -> set[int]:
         if id(pipe) in read:
             continue
         read.add(id(pipe))
-        if not _keeps_items(pipe):
+        if id(pipe) not in keeping:
             waiting += parents_of(pipe)
     return {id(pipe) for pipe in every} - read
-
-
-def _keeps_items(pipe: Any) -> bool:
-    return bool(getattr(type(pipe), "keeps_items", False))
 
 
 def count_seeded(graph: Pipe) -> SeededCounts:

@@ -105,8 +105,7 @@ def bound(
             by_name = [one for one in ("weights", "p") if one in by_name] or by_name
         asked = " and ".join(f"{one}=" for one in by_name[:2])
         hint = f"; write {asked} by keyword" if by_name and "too many" in str(error) else ""
-        msg = f"{name}(): {error}{hint}"
-        raise TypeError(msg) from None
+        raise TypeError(f"{name}(): {error}{hint}") from None
     del arguments["parent"]
     return arguments
 
@@ -128,8 +127,7 @@ def refuse_unknown_arguments(
     for one in given:
         hint = "" if one in known else _instead(one, known, _NEARLY)
         if one not in known and (hint or not only_misspelt):
-            msg = f"{name}() has no argument {one!r}{hint or _they_are(known)}"
-            raise TypeError(msg)
+            raise TypeError(f"{name}() has no argument {one!r}{hint or _they_are(known)}")
 
 
 def _they_are(known: Iterable[str]) -> str:

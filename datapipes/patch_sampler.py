@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -154,13 +155,11 @@ class PatchSampler(DataPipe):
         """Whether places are drawn; those of a grid are the same in every epoch."""
         return self.sampling != "grid"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> PatchSampler:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Refuse unknown arguments in the words of other libraries too."""
         known = [*inspect.signature(cls.__init__).parameters][3:]
         refuse_unknown_arguments(cls.chained, kwargs, ["size", *known])
-        pipe = super().__new__(cls, *args, **kwargs)
-        assert isinstance(pipe, cls)
-        return pipe
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(
         self,
@@ -193,7 +192,9 @@ class PatchSampler(DataPipe):
         with located(self):
             self.given_size = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
-            self.size = three("size", _limits(self.given_size), least=1)
+            each = self.given_size if isinstance(self.given_size, tuple) else (self.given_size,) * 3
+            whole = tuple(_LONGEST if n is None else n for n in each)
+            self.size = three("size", whole, least=1)
             self.overlap = self._overlap(overlap)
             self._check()
             self.region = self._region(region, align)
@@ -222,8 +223,7 @@ class PatchSampler(DataPipe):
 
     def _check(self) -> None:
         if self.sampling not in SAMPLINGS:
-            msg = f"sampling is one of {SAMPLINGS}, got {self.sampling!r}"
-            raise PatchSizeError(msg)
+            raise PatchSizeError(f"sampling is one of {SAMPLINGS}, got {self.sampling!r}")
         whole_number("samples_per_volume", self.samples_per_volume, least=1)
         if self.sampling == "grid" and self.samples_per_volume != 1:
             raise PatchSizeError(
@@ -385,11 +385,6 @@ class PatchSampler(DataPipe):
         return (shown, {**named, **names}) if names else self._arguments
 
 
-def _limits(size: Any) -> tuple[int, ...]:
-    each = size if isinstance(size, tuple) else (size,) * 3
-    return tuple(_LONGEST if n is None else n for n in each)
-
-
 @dataclass(frozen=True, eq=False)
 class _Placement:
     """Makes the op of each sample, where not every place of a patch is as likely."""
@@ -441,58 +436,43 @@ def _placement(
 
     ``given`` has the arguments that belong to a mask.
     """
+    named = [name for name, value in given.items() if _is_given(name, value)]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:
-        _refuse_beside_weights({"mask": mask, **given}, sampling)
-        op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
-    elif mask is not None:
-        drawing = {name: given[name] for name in ("class_weights", "oversample")}
-        named = _named(drawing, otherwise)
-        if named and sampling != "uniform":
-            msg = f"{named} belongs to sampling='uniform': a grid draws nothing"
-            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
-        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
-    else:
-        if named := _named(given, otherwise):
-            msg = f"{named} belongs to mask="
-            raise PatchSizeError(msg, do='Give mask= too: the key of a label, e.g. "label".')
-        return None
-    if not isinstance(volume, (str, Volume)):
-        msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
-        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
-    settings |= {"otherwise": otherwise, "origin": origin}
-    # One op of nothing: what the arguments alone show is refused where they were written.
-    patch = op_class(size, _Nothing(), **settings)
-    if isinstance(patch, MaskedPatch):
-        _check_background(patch, origin)
-    return _Placement(op_class, argument, volume, size, settings)
-
-
-class _Nothing:
-    token = ""
-
-
-def _refuse_beside_weights(given: Mapping[str, Any], sampling: str) -> None:
-    """Raise where ``weights=`` stands beside what belongs to a mask, or to a grid."""
-    for name, value in given.items():
-        if _is_given(name, value):
+        for name in (*(() if mask is None else ("mask",)), *named):
             raise PatchSizeError(
                 f"{name} says what is inside, where every voxel counts alike; weights= says how "
                 "often each is drawn. Give one of them.",
                 do="To draw inside a mask only, write 0 into the weights of all else.",
             )
-    if sampling != "uniform":
-        raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
-
-
-def _named(given: Mapping[str, Any], otherwise: str) -> str:
-    """Return the first argument that was given; nothing if none was."""
-    named = [name for name, value in given.items() if _is_given(name, value)]
-    return (named or [""])[0] or ("otherwise" if otherwise != "error" else "")
+        if sampling != "uniform":
+            raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
+        op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
+    else:
+        named += ["otherwise"] if otherwise != "error" else []
+        drawing = [name for name in named if name != "min_share"]
+        if mask is None:
+            if named:
+                do = 'Give mask= too: the key of a label, e.g. "label".'
+                raise PatchSizeError(f"{named[0]} belongs to mask=", do=do)
+            return None
+        if drawing and sampling != "uniform":
+            msg = f"{drawing[0]} belongs to sampling='uniform': a grid draws nothing"
+            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
+        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
+    if not isinstance(volume, (str, Volume)):
+        msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
+        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
+    settings |= {"otherwise": otherwise, "origin": origin}
+    # One op of nothing: what the arguments alone show is refused where they were written.
+    patch = op_class(size, SimpleNamespace(token=""), **settings)
+    if isinstance(patch, MaskedPatch):
+        _check_background(patch, origin)
+    return _Placement(op_class, argument, volume, size, settings)
 
 
 def _is_given(name: str, value: Any) -> bool:
-    """Whether an argument is not as it is by default; a volume is not asked for its truth."""
+    """Whether an argument is not as it is by default."""
     if value is None or name == "oversample":
         return value is not None
     return not (isinstance(value, (int, float, Mapping)) and not value)

@@ -241,12 +241,30 @@ class ShufflePlans(SameLength):
         counts = [visit.count for visit in visits]
         cases = [getattr(visit.patch(0), "case", "") for visit in visits]
         numbers = self.spec.order(counts, cases, draw)
-        try:
-            yield from _by_number(visits, _each_once(numbers, sum(counts)))
-        except _NoOrder as error:
-            name = type(self.spec).__name__
-            do = "Return every number below sum(counts) once."
-            raise SampleError(f"{name}.order() {error}", do=do).at(self.origin) from None
+        yield from _by_number(visits, self._each_once(numbers, sum(counts)))
+
+    def _each_once(self, numbers: Any, count: int) -> Iterator[int]:
+        """Yield whole numbers below ``count``; none may be missing or come twice."""
+        seen = np.zeros(count, np.bool_)
+        if not isinstance(numbers, Iterable):
+            raise self._no_order(f"returned {shorten(numbers)}, which is no series of numbers")
+        for number in numbers:
+            if not is_integer(number) or not 0 <= number < count:
+                raise self._no_order(f"gave {shorten(number)} for {count} patches")
+            if seen[number]:
+                raise self._no_order(f"gave {number} twice")
+            seen[number] = True
+            yield int(number)
+        if not seen.all():
+            missing = np.flatnonzero(~seen)
+            what = f"left out {len(missing)} of {count} patches, the first of them {missing[0]}"
+            raise self._no_order(what)
+
+    def _no_order(self, what: str) -> SampleError:
+        text = f"{type(self.spec).__name__}.order() {what}"
+        error = SampleError(text, do="Return every number below sum(counts) once.")
+        error.at(self.origin)
+        return error
 
     def _visits(self) -> Iterator[Visit]:
         """Yield what comes one after another of the same case."""
@@ -292,31 +310,6 @@ def _by_number(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
     for number in numbers:
         owner = bisect_right(ends, number)
         yield visits[owner].patch(number - ends[owner] + visits[owner].count)
-
-
-class _NoOrder(Exception):
-    """Numbers are not those of all patches."""
-
-
-def _each_once(numbers: Any, count: int) -> Iterator[int]:
-    """Yield whole numbers below ``count``; none may be missing or come twice."""
-    seen = np.zeros(count, np.bool_)
-    if not isinstance(numbers, Iterable):
-        msg = f"returned {shorten(numbers)}, which is no series of numbers"
-        raise _NoOrder(msg)
-    for number in numbers:
-        if not is_integer(number) or not 0 <= number < count:
-            msg = f"gave {shorten(number)} for {count} patches"
-            raise _NoOrder(msg)
-        if seen[number]:
-            msg = f"gave {number} twice"
-            raise _NoOrder(msg)
-        seen[number] = True
-        yield int(number)
-    if not seen.all():
-        missing = np.flatnonzero(~seen)
-        msg = f"left out {len(missing)} of {count} patches, the first of them {missing[0]}"
-        raise _NoOrder(msg)
 
 
 def _windowed(parent: Any, size: int, draw: np.random.Generator) -> Iterator[Any]:
@@ -415,8 +408,8 @@ def shuffle_report(
     counts, samples = [], 0
     with without_reading():
         items = islice(planner, validate_int("batches", batches, least=1) * split.group)
-        for batch in _batches(items, split.group):
-            counts.append(len({_volume(item) for item in batch}))
+        while batch := list(islice(items, split.group)):
+            counts.append(len({_case(item) or id(item) for item in batch}))
             samples += len(batch)
             for item in batch:
                 for each in needed_chunks(item):
@@ -430,15 +423,6 @@ def shuffle_report(
         bytes_per_sample=cache.brought / max(1, samples),
         cache_bytes=cache.most,
     )
-
-
-def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    while batch := list(islice(items, size)):
-        yield batch
-
-
-def _volume(item: Any) -> Any:
-    return item.identity[:1] if isinstance(item, Sample) else id(item)
 
 
 class _Cache:
@@ -481,11 +465,6 @@ class Interleave(SameLength):
         Visits that are under way at once: the number of workers, or a multiple of it.
     each
         Patches of one visit before it is the next one's turn.
-
-    Raises
-    ------
-    PatchSizeError
-        At construction, for numbers below 1.
 
     Examples
     --------

@@ -480,8 +480,6 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
 
     Raises
     ------
-    TypeError
-        ``grid`` is neither.
     SampleError
         A sample has no volume of that key, or a spatial pipe came before.
 
@@ -504,8 +502,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         self.keys = None if keys is None else as_keys("resample_to(keys=)", keys)
         if self.like is None:
             if keys is not None:
-                msg = "keys= belongs to resample_to(key); a grid is for all volumes"
-                raise TypeError(msg)
+                raise TypeError("keys= belongs to resample_to(key); a grid is for all volumes")
             super().__init__(parent, **arguments)
             return
         PerItem.__init__(self, parent)
@@ -526,37 +523,26 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
             ).at(self.origin, item.case)
         self.sampling.refuse_unknown(lazy, item.case)
         brought = set(lazy if self.keys is None else self.keys) - {like}
-        start = {
-            key: patch.with_each(_beginning if key in brought else _beginning_here)
-            for key, patch in lazy.items()
-        }
+        start: dict[str, LazyPatch] = {}
+
+        def begun(patch: LazyPatch) -> LazyPatch:
+            # With a volume, which stands where it was brought already, or may be brought there.
+            begins = patch.commutes and not patch.members
+            stands = key in brought or patch.pending.moving is None
+            return patch if begins and stands else patch.flushed()
+
+        for key, patch in lazy.items():
+            start[key] = patch.with_each(begun)
         firsts = {key: patch.leaves[0] for key, patch in start.items()}
         references = {key: firsts[key].volume for key in lazy if key not in brought}
         shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
 
         def moved(patch: LazyPatch) -> LazyPatch:
-            return patch.with_pending(shared.of_moving(patch.volume))
+            return patch.with_pending(shared.of_moving(patch.volume) if key in brought else shared)
 
-        def stays(patch: LazyPatch) -> LazyPatch:
-            return patch.with_pending(shared)
-
-        return item.with_data(
-            **{
-                key: self.sampling.apply(key, patch).with_each(moved if key in brought else stays)
-                for key, patch in start.items()
-            }
-        )
-
-
-def _beginning(patch: LazyPatch) -> LazyPatch:
-    """Return a patch that begins with a volume, which may be brought elsewhere."""
-    begins = patch.commutes and not patch.members
-    return patch if begins else patch.flushed()
-
-
-def _beginning_here(patch: LazyPatch) -> LazyPatch:
-    """Return a patch that begins with a volume on the grid to which it was brought already."""
-    return _beginning(patch) if patch.pending.moving is None else patch.flushed()
+        for key, patch in start.items():
+            start[key] = self.sampling.apply(key, patch).with_each(moved)
+        return item.with_data(**start)
 
 
 if not TYPE_CHECKING:  # the forms: ``iter`` takes them all

@@ -61,11 +61,11 @@ _NOTES = frozenset(
 _MOST_NOTE_BYTES = 1024**2
 
 
-class CompleteTar(tarfile.TarInfo):
+class _CompleteTar(tarfile.TarInfo):
     """A header of a member; one that is cut off or garbled is an error, not the end."""
 
     @classmethod
-    def fromtarfile(cls, tarfile_: Any) -> CompleteTar:
+    def fromtarfile(cls, tarfile_: Any) -> _CompleteTar:
         """Return the header at hand. tarfile itself takes a damaged one for the end."""
         try:
             return super().fromtarfile(tarfile_)
@@ -87,7 +87,7 @@ def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
         can_go_back = hasattr(stream, "seekable") and stream.seekable()
         how: Any = mode if can_go_back else mode.replace(":", "|")
         # What is open is the stream; the archive itself holds nothing.
-        tar = tarfile.open(fileobj=stream, mode=how, tarinfo=CompleteTar)  # noqa: SIM115
+        tar = tarfile.open(fileobj=stream, mode=how, tarinfo=_CompleteTar)  # noqa: SIM115
         # For those who call extractall() on it: nothing lands outside, no device is made.
         if hasattr(tarfile, "data_filter"):
             tar.extraction_filter = tarfile.data_filter
@@ -152,8 +152,6 @@ class TarArchiveLoader(_ArchiveLoader):
     StreamError
         The archive is damaged, cut off in the middle of a header included, a member leads out
         of it (``../x``, ``/x``), or holds more than it may.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
 
     Examples
     --------
@@ -246,18 +244,14 @@ class ZipArchiveLoader(_ArchiveLoader):
     ----------
     parent
         Yields ``(path, binary stream)``.
-    length
-        What ``len()`` says, if it is known; else that is a TypeError.
-    most_bytes
-        What one member may hold, decoded; by default 16 GiB if it is compressed.
+    length, most_bytes
+        As of :class:`TarArchiveLoader`.
 
     Raises
     ------
     StreamError
         The archive is damaged or encrypted, a member leads out of it (``../x``, ``/x``), or
         holds more than it may.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
 
     Examples
     --------
@@ -343,12 +337,8 @@ class Decompressor(PerItem):
 
     Raises
     ------
-    ValueError
-        At construction: there is no such type.
     StreamError
         The suffix says nothing, the bytes are damaged, or more than there may be.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
 
     Examples
     --------
@@ -411,7 +401,7 @@ class Extractor(Decompressor):
     """The older name of :class:`Decompressor`."""
 
 
-class CompressedLoader(PerItem):
+class _CompressedLoader(PerItem):
     """Yield ``(path without its suffix, stream)`` for each ``(path, compressed stream)``.
 
     Bytes are decoded as they are read.
@@ -427,7 +417,6 @@ class CompressedLoader(PerItem):
         self.most_bytes = validate_most_bytes(most_bytes)
 
     def apply(self, item: Any) -> tuple[str, Any]:
-        """Return the decoded stream; it closes the compressed one."""
         name, stream = named_stream(self, item)
         path = name.removesuffix(self.suffix)
         made = bounded(self.decoder(stream), self.most_bytes, path, stream)
@@ -439,10 +428,11 @@ class CompressedLoader(PerItem):
 
 
 @offered("load_from_xz")
-class XzFileLoader(CompressedLoader):
+class XzFileLoader(_CompressedLoader):
     """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
 
-    Parameters and errors are those of :class:`CompressedLoader`.
+    ``length`` is what ``len()`` says if the parent does not know, ``most_bytes`` what one file may
+    hold, decoded; 16 GiB. Bytes that are damaged or cut off, or more, are a ``StreamError``.
 
     Examples
     --------
@@ -459,10 +449,11 @@ class XzFileLoader(CompressedLoader):
 
 
 @offered("load_from_bz2")
-class Bz2FileLoader(CompressedLoader):
+class Bz2FileLoader(_CompressedLoader):
     """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``.
 
-    Parameters and errors are those of :class:`CompressedLoader`.
+    ``length`` is what ``len()`` says if the parent does not know, ``most_bytes`` what one file may
+    hold, decoded; 16 GiB. Bytes that are damaged or cut off, or more, are a ``StreamError``.
 
     Examples
     --------

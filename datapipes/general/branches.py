@@ -22,7 +22,7 @@ UNBOUNDED = -1
 """As ``buffer_size``: no limit."""
 
 
-class Trunk(Running, DataPipe):
+class _Trunk(Running, DataPipe):
     """Deals the items of the parent out to branches, and keeps what waits for the others."""
 
     chained = "unzip"
@@ -51,14 +51,12 @@ class Trunk(Running, DataPipe):
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin a pass: nothing is read and nothing waits."""
         # A branch that waits for an item keeps the others waiting: there is one parent.
         self._lock = ForkSafeLock()
         self._generation = 0
         self._restart()
 
     def describe(self) -> str:
-        """Return what is divided, into how many."""
         return f"{self.chained}({self.count} pipes)"
 
     def _restart(self) -> None:
@@ -77,11 +75,9 @@ class Trunk(Running, DataPipe):
             self._restart()
 
     def __iter__(self) -> Iterator[Any]:
-        msg = f"what {self.chained}() divides is read through the pipes that it returned"
-        raise TypeError(msg)
+        raise TypeError(f"what {self.chained}() divides is read through the pipes that it returned")
 
     def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
-        """Return which branch gets what of the ``number``-th item: its column, or all in turn."""
         if self.columns is None:
             return [(number % self.count, item)]
         return [(branch, item[column]) for branch, column in enumerate(self.columns)]
@@ -95,7 +91,6 @@ class Trunk(Running, DataPipe):
         return each + (branch < more)
 
     def is_interrupted(self) -> bool:
-        """Whether the parent was begun, and some branch has not come to its end."""
         return self._begun and not (self._ended and all(self._left))
 
     def items_of(self, branch: int) -> Iterator[Any]:
@@ -179,13 +174,13 @@ class Trunk(Running, DataPipe):
 
 
 class Branch(DataPipe):
-    """One branch of a :class:`Trunk`."""
+    """One branch of a :class:`_Trunk`."""
 
     # torch's iterator hook asks for this, for two methods below, and for the name of the trunk.
     _is_child_datapipe = True
     _valid_iterator_id: int | None
 
-    def __init__(self, trunk: Trunk, number: int) -> None:
+    def __init__(self, trunk: _Trunk, number: int) -> None:
         super().__init__()
         self.main_datapipe: Any = trunk
         self.number = number
@@ -226,8 +221,7 @@ def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) ->
     length = validate_int("sequence_length", sequence_length, least=1)
     kept = [column for column in range(length) if column not in skipped]
     if not kept:
-        msg = f"unzip() skips all {length} columns; leave one out of columns_to_skip="
-        raise RuntimeError(msg)
+        raise RuntimeError(f"unzip() skips all {length} columns; leave one out of columns_to_skip=")
     return kept
 
 
@@ -251,8 +245,6 @@ class UnZipper(DataPipe):
 
     Raises
     ------
-    RuntimeError
-        If all columns are skipped.
     BufferError
         While iterating: one pipe is read too far beyond another.
 
@@ -275,7 +267,7 @@ class UnZipper(DataPipe):
     ) -> list[Branch]:
         """Return the pipes."""
         columns = kept_columns(sequence_length, columns_to_skip)
-        trunk = Trunk(source_datapipe, len(columns), buffer_size, buffer_bytes, columns)
+        trunk = _Trunk(source_datapipe, len(columns), buffer_size, buffer_bytes, columns)
         return [Branch(trunk, number) for number in range(len(columns))]
 
 
@@ -285,20 +277,15 @@ class RoundRobinDemultiplexer(DataPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     num_instances
         Number of pipes. One is the parent itself, with a warning.
     buffer_size
         How many items may wait in all; -1 for any number.
     buffer_bytes
-        Bytes that they may take, with the data of arrays and tensors; one item of each pipe may
-        take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
+        Bytes that they may take, as of :class:`UnZipper`.
 
     Raises
     ------
-    ValueError
-        If there is to be no pipe.
     BufferError
         While iterating: too many items wait for pipes that are not read.
 
@@ -327,7 +314,7 @@ class RoundRobinDemultiplexer(DataPipe):
         return [Branch(trunk, number) for number in range(num_instances)]
 
 
-class _InTurn(Trunk):
+class _InTurn(_Trunk):
     chained = "round_robin_demux"
 
 
@@ -394,16 +381,15 @@ class RandomSplitter(DataPipe):
             msg = f"random_split() takes weights of at least 0 and one above it, got {weights}"
             raise ValueError(msg)
         if target is not None and target not in weights:
-            msg = f"`target={target}` does not match any key in `weights`."
-            raise KeyError(msg)
-        division = Division(
+            raise KeyError(f"`target={target}` does not match any key in `weights`.")
+        division = _Division(
             dict(weights), seed, validate_int("total_length", total_length, least=0)
         )
         parts = {name: SplitterIterator(source_datapipe, division, name) for name in weights}
         return list(parts.values()) if target is None else parts[target]
 
 
-class Division:
+class _Division:
     """Which part gets which item: drawn one after the other, the weights without replacement."""
 
     def __init__(self, weights: dict[Any, float], seed: int, total_length: int) -> None:
@@ -416,7 +402,6 @@ class Division:
         return [float(weight) * length / total for weight in weights]
 
     def draws(self) -> Iterator[Any]:
-        """Yield the name of the part for one item after the other."""
         rng = random.Random(self.seed)
         names = list(self.weights)
         left = self._scaled(self.weights.values(), self.total_length)
@@ -446,7 +431,7 @@ class SplitterIterator(DataPipe):
 
     chained = "random_split"
 
-    def __init__(self, parent: Pipe, division: Division, target: Any) -> None:
+    def __init__(self, parent: Pipe, division: _Division, target: Any) -> None:
         super().__init__()
         self.parent = parent
         self.division = division

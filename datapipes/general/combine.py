@@ -25,8 +25,7 @@ def iterable_pipes(name: str, pipes: tuple[Any, ...]) -> tuple[Pipe, ...]:
     """Return the pipes, if they are iterable pipes."""
     for pipe in pipes:
         if not isinstance(pipe, IterDataPipe):
-            msg = f"{name}() takes IterDataPipes, got {type(pipe).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"{name}() takes IterDataPipes, got {type(pipe).__name__}")
     return pipes
 
 
@@ -74,11 +73,6 @@ class ZipperLongest(DataPipe):
         The parents.
     fill_value
         What stands for the items of a pipe that has ended.
-
-    Raises
-    ------
-    TypeError
-        If one of them is no iterable pipe.
 
     Examples
     --------
@@ -165,8 +159,6 @@ class IterKeyZipper(_KeyZipper):
 
     Raises
     ------
-    TypeError
-        If ``ref_datapipe`` is no iterable pipe.
     BufferError
         While iterating: no item has the key, or the one that had it was dropped.
     ValueError
@@ -215,7 +207,11 @@ class IterKeyZipper(_KeyZipper):
                 while key not in kept:
                     other = next(reference, _ENDED)
                     if other is _ENDED:
-                        raise self._unmatched(item)
+                        raise BufferError(
+                            "No matching key can be found from reference DataPipe for the data "
+                            f"{item!r}. It has none, or it came earlier and was dropped: give a "
+                            "larger buffer_size= or buffer_bytes=."
+                        )
                     full = kept.add(self.ref_key_fn(other), other)
                     if full and not warned:
                         warned = True
@@ -223,13 +219,6 @@ class IterKeyZipper(_KeyZipper):
                 yield self._joined(key, item, kept.take(key))
         finally:
             kept.close()
-
-    def _unmatched(self, item: Any) -> BufferError:
-        return BufferError(
-            f"No matching key can be found from reference DataPipe for the data {item!r}. "
-            "It has none, or it came earlier and was dropped: give a larger buffer_size= or "
-            "buffer_bytes=."
-        )
 
 
 class _Kept:
@@ -246,8 +235,7 @@ class _Kept:
     def add(self, key: Hashable, item: Any) -> str:
         """Keep an item; return which limit it went beyond, if others were dropped for it."""
         if key in self._items:
-            msg = f"Duplicate key is found in reference DataPipe: {key!r}"
-            raise ValueError(msg)
+            raise ValueError(f"Duplicate key is found in reference DataPipe: {key!r}")
         size = 0 if self._most_bytes is None else bytes_of(item)
         full = self._full(size)
         told = full
@@ -286,8 +274,6 @@ class MapKeyZipper(_KeyZipper):
 
     Parameters
     ----------
-    source_iterdatapipe
-        The parent.
     map_datapipe
         Where the other item is looked up.
     key_fn
@@ -299,8 +285,6 @@ class MapKeyZipper(_KeyZipper):
 
     Raises
     ------
-    TypeError
-        If ``map_datapipe`` is no map-style pipe.
     KeyError
         While iterating: it has nothing under a key.
 
@@ -344,15 +328,10 @@ class SampleMultiplexer(Drawing):
     Parameters
     ----------
     pipes_to_weights_dict
-        Weight by pipe. When a pipe is exhausted the others go on, by their relative weights.
+        Weight above 0 by pipe. When one is exhausted the others go on, by their relative weights.
     seed
         Enters what is drawn. Outside a loader every pass is the same with it; in a loader each
         epoch differs in any case, and depends on the loader's seed too.
-
-    Raises
-    ------
-    ValueError
-        If there is no pipe, or a weight is not above 0.
 
     Examples
     --------
@@ -375,8 +354,7 @@ class SampleMultiplexer(Drawing):
         self.weights = tuple(pipes_to_weights_dict.values())
         for weight in self.weights:
             if not weight > 0:
-                msg = f"Expecting a positive and non-zero weight, got {weight}"
-                raise ValueError(msg)
+                raise ValueError(f"Expecting a positive and non-zero weight, got {weight}")
         self.seed = seed
         # The pipes were arguments: kept as such, they would travel along with every copy.
         self._arguments = ((self.weights,), {"seed": seed})

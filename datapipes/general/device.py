@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -35,8 +34,6 @@ class PinMemory(Prefetcher):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     device
         For what ``pin_memory_fn`` wants it; the current CUDA device by default.
     pin_memory_fn
@@ -73,7 +70,7 @@ class PinMemory(Prefetcher):
 
     def change(self) -> Callable[[Any], Any]:
         """Return the function that pins."""
-        return partial(_pinned, self.pin_memory_fn, self.device)
+        return lambda item: self.pin_memory_fn(item, self.device)
 
     def is_replicable(self) -> bool:
         """Return False: it belongs into the process that has the device."""
@@ -84,18 +81,12 @@ class PinMemory(Prefetcher):
         return None
 
 
-def _pinned(pin: Callable[..., Any], device: Any, item: Any) -> Any:
-    return pin(item, device)
-
-
 @offered("to_device")
 class ToDevice(SameLength):
     """Move every tensor of an item to a device; what else it holds stays.
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     device
         As torch takes it: ``"cuda"``, ``"cuda:1"``, ``torch.device("cpu")``.
     non_blocking
@@ -110,8 +101,6 @@ class ToDevice(SameLength):
     NoDevice
         At construction: it names no device, or a CUDA device that is not there. This is a
         ``RuntimeError``.
-    TypeError
-        At construction: it is nothing that could name one.
 
     Examples
     --------
@@ -138,7 +127,4 @@ class ToDevice(SameLength):
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.parent:
-            yield map_tensors(item, self._moved)
-
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.device, non_blocking=self.non_blocking)
+            yield map_tensors(item, lambda one: one.to(self.device, non_blocking=self.non_blocking))

@@ -48,7 +48,7 @@ _MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Owner:
+class _Owner:
     """Who makes a file."""
 
     pid: int  # number of the process
@@ -64,19 +64,19 @@ class Owner:
         return f"process {self.pid} on {self.place.partition(' ')[0]}"
 
 
-def this_owner() -> Owner:
+def this_owner() -> _Owner:
     """Return who asks."""
     pid = os.getpid()
-    return Owner(pid, _started(pid), _place(), threading.get_ident())
+    return _Owner(pid, _started(pid), _place(), threading.get_ident())
 
 
-class FileLock:
+class _FileLock:
     """A promise that is held; leaving the context gives it up."""
 
     def __init__(self, path: str, file: int) -> None:
         self._path, self._file = path, file
 
-    def __enter__(self) -> FileLock:
+    def __enter__(self) -> _FileLock:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -86,7 +86,7 @@ class FileLock:
         os.close(self._file)
 
 
-def claim(path: str) -> FileLock | None:
+def claim(path: str) -> _FileLock | None:
     """Return the promise to make the file at ``path``; None if another process holds it."""
     import fcntl
 
@@ -110,7 +110,7 @@ def claim(path: str) -> FileLock | None:
             # Its owner gave it up in between.
             os.close(file)
             continue
-        held = FileLock(promise, file)
+        held = _FileLock(promise, file)
         try:
             os.ftruncate(file, 0)
             os.write(file, json.dumps(asdict(this_owner())).encode())
@@ -121,10 +121,10 @@ def claim(path: str) -> FileLock | None:
         return held
 
 
-def owner_of(path: str) -> Owner | None:
+def owner_of(path: str) -> _Owner | None:
     """Return who makes the file at ``path``; None if nobody does, or has not said so yet."""
     with suppress(OSError, ValueError, TypeError), open(f"{path}{PROMISE}", "rb") as file:
-        return Owner(**parse_json(file.read(_MOST_BYTES)))
+        return _Owner(**parse_json(file.read(_MOST_BYTES)))
     return None
 
 
@@ -223,8 +223,6 @@ class OnDiskCacheHolder(DataPipe):
 
     Raises
     ------
-    ValueError
-        At construction: another kind of hash.
     UnendedCache
         When read: there is no ``end_caching()``.
 
@@ -270,8 +268,7 @@ class OnDiskCacheHolder(DataPipe):
         path = item if self.filepath_fn is None else self.filepath_fn(item)
         if not isinstance(path, (str, os.PathLike)):
             msg = f"the path of a file expected, got {type(path).__name__}"
-            do = "filepath_fn makes one path of an item."
-            raise SampleError(msg, do=do).at(self.origin)
+            raise SampleError(msg, do="filepath_fn makes one path of an item.").at(self.origin)
         return str(os.fspath(path))
 
     def files_of(self, path: str) -> list[str] | None:
@@ -337,8 +334,6 @@ class EndOnDiskCacheHolder(DataPipe):
     ------
     UnendedCache
         At construction: there is no ``on_disk_cache()`` upstream, or it was ended already.
-    GraphError
-        At construction: ``filepath_fn`` and ``same_filepath_fn`` are both given.
     CacheBusy
         Another process took longer than ``timeout``; the message names it.
     HashMismatch

@@ -49,16 +49,12 @@ class FullSync(RunningAhead, SameLength):
 
     Raises
     ------
-    RuntimeError
-        While iterating: ``torch.distributed`` is not initialised.
     PrefetchTimeoutError
         While iterating, on every rank: one took too long for an item; the message names it.
     RankFailed
         While iterating: another rank failed; the message names it and its error.
     RankMissing
         While iterating: another rank left its loop, is gone, or does not answer.
-    ValueError
-        If the timeout is not above 0.
     """
 
     traits: ClassVar[Traits] = Traits(main_process=True)
@@ -68,8 +64,7 @@ class FullSync(RunningAhead, SameLength):
     def __init__(self, datapipe: Pipe, timeout: float = TIMEOUT) -> None:
         super().__init__(datapipe)
         if not timeout > 0:
-            msg = f"timeout is a number of seconds above 0, got {timeout}"
-            raise ValueError(msg)
+            raise ValueError(f"timeout is a number of seconds above 0, got {timeout}")
         if not dist.is_available():
             raise RuntimeError("Torch Distributed is required to be available")
         self.timeout = timeout
@@ -145,15 +140,8 @@ class ShardingRoundRobinDispatcher(SameLength):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     sharding_group_filter
         ``SHARDING_PRIORITIES.MULTIPROCESSING``, and nothing else so far.
-
-    Raises
-    ------
-    NotImplementedError
-        For any other group.
 
     Examples
     --------

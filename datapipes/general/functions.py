@@ -6,7 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import Any, ClassVar
 
 from torch.utils.data import DataChunk
@@ -16,7 +16,7 @@ from ...core import Sample
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, PerItem, SameLength, length_of
-from ..epoch import Shuffling, shuffled_copy
+from ..epoch import Shuffling
 from ..forms import offered
 
 Column = Hashable | list[Hashable] | tuple[Hashable, ...] | None
@@ -148,8 +148,6 @@ class FlatMapper(DataPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     fn
         Returns any number of items; without it the items of the parent are unpacked.
     input_col
@@ -181,8 +179,7 @@ class FlatMapper(DataPipe):
             yield from self.fn(*self.columns.arguments(item))
 
     def __len__(self) -> int:
-        msg = f"{type(self).__name__}'s length relies on the output of its function."
-        raise TypeError(msg)
+        raise TypeError(f"{type(self).__name__}'s length relies on the output of its function.")
 
 
 _ENDED = object()
@@ -261,8 +258,6 @@ class BatchMapper(SameLength):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     fn
         Gets a list of items and returns any number of items.
     batch_size
@@ -292,25 +287,14 @@ class BatchMapper(SameLength):
         self.input_col = input_col
 
     def __iter__(self) -> Iterator[Any]:
-        group: list[Any] = []
-        for item in self.parent:
-            group.append(self._part(item))
-            if len(group) == self.batch_size:
-                yield from self.fn(group)
-                group = []
-        if group:
-            yield from self.fn(group)
-
-    def _part(self, item: Any) -> Any:
-        if self.input_col is None:
-            return item
-        if isinstance(self.input_col, (list, tuple)):
-            return [item[column] for column in self.input_col]
-        return item[self.input_col]
+        columns = Columns(self.input_col)
+        several = isinstance(self.input_col, (list, tuple))
+        items = iter(self.parent)
+        while group := [columns.arguments(item) for item in islice(items, self.batch_size)]:
+            yield from self.fn([list(each) if several else each[0] for each in group])
 
     def __len__(self) -> int:
-        msg = "BatchMapper's length relies on the output of its function."
-        raise TypeError(msg)
+        raise TypeError("BatchMapper's length relies on the output of its function.")
 
 
 @offered("bucketbatch")
@@ -319,8 +303,6 @@ class BucketBatcher(DataPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     batch_size
         Items in a batch.
     drop_last
@@ -357,7 +339,10 @@ class BucketBatcher(DataPipe):
         bucket = batch_size * validate_int("batch_num", batch_num, least=1)
         pool = bucket * validate_int("bucket_num", bucket_num, least=1)
         if bucket_num > 1 or sort_key is None:
-            datapipe = _shuffled(datapipe, pool, whole_pools=use_in_batch_shuffle)
+            if use_in_batch_shuffle:
+                datapipe = datapipe.batch(pool).in_batch_shuffle().unbatch()
+            else:
+                datapipe = datapipe.shuffle(buffer_size=pool)
         if sort_key is not None:
             datapipe = datapipe.batch(bucket).map(sort_key).unbatch()
         datapipe = datapipe.batch(batch_size, drop_last=drop_last)
@@ -366,14 +351,8 @@ class BucketBatcher(DataPipe):
         # Batches of one bucket are sorted: those of a pool change places. With one bucket in a
         # pool they stay in order, as users of torchdata expect.
         if use_in_batch_shuffle:
-            return _shuffled(datapipe, bucket_num, whole_pools=True)
+            return datapipe.batch(bucket_num).in_batch_shuffle().unbatch()
         return datapipe.shuffle(buffer_size=bucket)
-
-
-def _shuffled(datapipe: Any, size: int, *, whole_pools: bool) -> Any:
-    if whole_pools:
-        return datapipe.batch(size).in_batch_shuffle().unbatch()
-    return datapipe.shuffle(buffer_size=size)
 
 
 @offered("max_token_bucketize")
@@ -382,8 +361,6 @@ class MaxTokenBucketizer(DataPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     max_token_count
         What the lengths of a batch may add up to.
     len_fn
@@ -396,11 +373,6 @@ class MaxTokenBucketizer(DataPipe):
         small, if batches of one length are not to follow each other.
     include_padding
         Whether every item counts as long as the longest of its batch.
-
-    Raises
-    ------
-    ValueError
-        If the limits contradict each other.
 
     Examples
     --------
@@ -462,13 +434,9 @@ class MaxTokenBucketizer(DataPipe):
                 continue
             heapq.heappush(heap, (length, next(number), item))
             if len(heap) == self.buffer_size:
-                yield _without_number(heapq.heappop(heap))
+                yield heapq.heappop(heap)[::2]
         while heap:
-            yield _without_number(heapq.heappop(heap))
-
-
-def _without_number(entry: tuple[int, int, Any]) -> tuple[int, Any]:
-    return entry[0], entry[2]
+            yield heapq.heappop(heap)[::2]
 
 
 @offered("in_batch_shuffle")
@@ -493,7 +461,9 @@ class InBatchShuffler(Shuffling):
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.parent:
-            yield DataChunk(shuffled_copy(self._rng, batch)) if self._enabled else batch
+            # The batch itself stays as it is.
+            new = self._rng.sample(list(batch), len(batch)) if self._enabled else []
+            yield DataChunk(new) if self._enabled else batch
 
     def __len__(self) -> int:
         return length_of(self, self.parent)

@@ -28,8 +28,7 @@ def limit_of(size: float | None) -> float:
     if size is None:
         return float("inf")
     if not size > 0:
-        msg = f"size is a number of megabytes above 0, got {size}"
-        raise ValueError(msg)
+        raise ValueError(f"size is a number of megabytes above 0, got {size}")
     return size * MEGABYTE
 
 
@@ -58,8 +57,6 @@ class InMemoryCacheHolder(Running, DataPipe):
     ------
     GraphError
         If something was drawn for the samples that come in, as that differs in every epoch.
-    ValueError
-        If the size is not above 0.
 
     Examples
     --------

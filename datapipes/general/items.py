@@ -97,8 +97,6 @@ class Cycler(SameLength):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     count
         How often; None for ever, 0 for nothing at all.
 
@@ -151,8 +149,6 @@ class Repeater(SameLength):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     times
         How often, at least twice.
 
@@ -212,8 +208,6 @@ class Dropper(_ColumnPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     indices
         One index or key, or a list of them. Negative indices count from the end.
 
@@ -248,8 +242,6 @@ class Slicer(_ColumnPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     index
         Where the slice begins, or a list of the indices or keys to keep. They come in the order
         of the item.
@@ -308,8 +300,6 @@ class Enumerator(SameLength):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     starting_index
         Index of the first item.
 
@@ -339,11 +329,6 @@ class IndexAdder(SameLength):
         with one key more; of a sample another sample.
     index_name
         The key.
-
-    Raises
-    ------
-    NotImplementedError
-        While iterating: an item is no mapping.
 
     Examples
     --------
@@ -378,11 +363,6 @@ class MapToIterConverter(DataPipe):
     indices
         Which items, in which order; 0, 1, ... by default.
 
-    Raises
-    ------
-    TypeError
-        If it is no map-style pipe.
-
     Examples
     --------
     >>> from voxpipe.datapipes.map import SequenceWrapper
@@ -412,8 +392,6 @@ class Flattener(_ColumnPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     indices
         Index or key of what is unpacked, or a list of them; all by default.
 

@@ -45,10 +45,6 @@ class IterToMapConverter(Running, MapPipe):
 
     Raises
     ------
-    TypeError
-        If ``datapipe`` is no iterable pipe; at the first access: an item is no pair.
-    ValueError
-        At the first access: it has more or less than two parts.
     IndexError
         At an access: there is nothing under this key.
 
@@ -105,8 +101,7 @@ class IterToMapConverter(Running, MapPipe):
         try:
             return loaded[index]
         except KeyError:
-            msg = f"Index {index!r} is invalid for IterToMapConverter"
-            raise IndexError(msg) from None
+            raise IndexError(f"Index {index!r} is invalid for IterToMapConverter") from None
 
     def __len__(self) -> int:
         if self._map is not None:
@@ -125,8 +120,6 @@ class InMemoryCacheHolder(Running, MapPipe):
 
     Parameters
     ----------
-    source_dp
-        The parent.
     size
         Megabytes that items may take, with the data of their arrays and tensors; None for any
         number. The oldest make room, and are made anew when they are asked for.
@@ -135,11 +128,6 @@ class InMemoryCacheHolder(Running, MapPipe):
     -----
     The very same object is returned each time: do not change it in place. What was kept does
     not travel to a worker.
-
-    Raises
-    ------
-    ValueError
-        If the size is not above 0.
 
     Examples
     --------
@@ -197,13 +185,6 @@ class UnZipper(MapPipe):
         Number of columns.
     columns_to_skip
         Columns for which there is to be no pipe.
-
-    Raises
-    ------
-    ValueError
-        If there is to be no column.
-    RuntimeError
-        If all columns are skipped.
 
     Examples
     --------

@@ -123,8 +123,7 @@ def checked_mode(mode: str) -> str:
     """Return a mode of writing: ``"w"`` is added to ``"b"`` or ``"t"``."""
     full = mode if "w" in mode else f"w{mode}"
     if sorted(full) not in (["w"], ["b", "w"], ["t", "w"]):
-        msg = f"mode is 'w', 'wt' or 'wb', got {mode!r}"
-        raise ValueError(msg)
+        raise ValueError(f"mode is 'w', 'wt' or 'wb', got {mode!r}")
     return full
 
 
@@ -147,8 +146,6 @@ class Saver(PerItem):
 
     Raises
     ------
-    ValueError
-        At construction: another mode.
     SampleError
         The parent yields something else than pairs, or what cannot be written.
 
@@ -250,8 +247,6 @@ class HashChecker(PerItem):
 
     Raises
     ------
-    ValueError
-        At construction: another kind of hash.
     HashMismatch
         The hash is another one, or ``hash_dict`` has none for this name.
     SampleError
@@ -282,21 +277,18 @@ class HashChecker(PerItem):
         """Return the item if it is the expected one."""
         name, data = pair_of(self, item)
         try:
-            self._check(name, data)
+            rewinds = hasattr(data, "read") and self.rewind
+            if rewinds and not data.seekable():
+                msg = f"{name} arrives as a stream that cannot go back"
+                do = "Write it to disk first (on_disk_cache takes hash_dict), or give rewind=False."
+                raise SampleError(msg, do=do)
+            digest = self.hashes.new_digest()
+            for piece in pieces_of(data):
+                digest.update(piece)
+            self.hashes.check(name, digest)
+            if rewinds:
+                data.seek(0)
         except BaseException:
             janitor(data)
             raise
         return name, data
-
-    def _check(self, name: Any, data: Any) -> None:
-        is_stream = hasattr(data, "read")
-        if is_stream and self.rewind and not data.seekable():
-            msg = f"{name} arrives as a stream that cannot go back"
-            do = "Write it to disk first (on_disk_cache takes hash_dict), or give rewind=False."
-            raise SampleError(msg, do=do).at(self.origin)
-        digest = self.hashes.new_digest()
-        for piece in pieces_of(data):
-            digest.update(piece)
-        self.hashes.check(name, digest)
-        if is_stream and self.rewind:
-            data.seek(0)

@@ -17,7 +17,7 @@ from .streams import janitor, named_stream, pair_of
 _ENDED = object()
 
 
-class TextPipe(DataPipe):
+class _TextPipe(DataPipe):
     """A pipe that yields several things of each file, and closes the file."""
 
     # What it yields holds no open file.
@@ -35,8 +35,7 @@ class TextPipe(DataPipe):
     ) -> None:
         super().__init__()
         if skip_lines < 0:
-            msg = f"'skip_lines' is required to be a positive integer, got {skip_lines}"
-            raise ValueError(msg)
+            raise ValueError(f"'skip_lines' is required to be a positive integer, got {skip_lines}")
         self.parent = parent
         self.skip_lines = skip_lines
         self.decode = decode
@@ -48,7 +47,6 @@ class TextPipe(DataPipe):
     """Where lines end, as of ``open``: "" keeps the ends that a quoted field may hold, for csv."""
 
     def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
-        """Return what a file gives, of its lines."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
@@ -91,7 +89,7 @@ def lines_of(stream: Any, decode: bool, encoding: str, errors: str, newline: str
 
 
 @offered("parse_csv")
-class CSVParser(TextPipe):
+class CSVParser(_TextPipe):
     r"""Yield each row of each CSV file as a list of texts; files are closed.
 
     Parameters
@@ -113,8 +111,6 @@ class CSVParser(TextPipe):
     ------
     StreamError
         A file cannot be decoded, or is no CSV.
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -149,7 +145,7 @@ class CSVParser(TextPipe):
 
 
 @offered("parse_csv_as_dict")
-class CSVDictParser(TextPipe):
+class CSVDictParser(_TextPipe):
     r"""Yield each row of each CSV file as a dict by the names in its first row; files are closed.
 
     Parameters
@@ -158,13 +154,6 @@ class CSVDictParser(TextPipe):
         As of :class:`CSVParser`; the lines that are left out come before the names.
     **fmtparams
         Of ``csv.DictReader``: ``fieldnames``, ``delimiter``, ...
-
-    Raises
-    ------
-    StreamError
-        A file cannot be decoded, or is no CSV.
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -197,8 +186,6 @@ class JsonParser(PerItem):
     ------
     json.JSONDecodeError
         A file is no JSON; a note says which.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
 
     Examples
     --------
@@ -229,7 +216,7 @@ class JsonParser(PerItem):
 
 
 @offered("readlines")
-class LineReader(TextPipe):
+class LineReader(_TextPipe):
     r"""Yield ``(path, line)`` for each line of each ``(path, stream)``; files are closed.
 
     Parameters
@@ -251,8 +238,6 @@ class LineReader(TextPipe):
     ------
     StreamError
         A file cannot be decoded (``errors="strict"``).
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -301,11 +286,6 @@ class ParagraphAggregator(DataPipe):
         Yields ``(path, line)``.
     joiner
         Makes a paragraph of a list of lines; by default ends of lines come in between.
-
-    Raises
-    ------
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------

@@ -117,8 +117,6 @@ class ThreadPoolMapper(SameLength):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     fn
         Should release Python's lock, as reading, NumPy and torch do, for threads to pay.
     input_col
@@ -144,11 +142,6 @@ class ThreadPoolMapper(SameLength):
     ends, fails or is abandoned, calls that have not begun are cancelled and the others awaited, for
     2 s at most (in a loader with ``Timeout(stop=...)`` so long; all such pipes of a chain together
     half as long again); then a warning names the thread.
-
-    Raises
-    ------
-    ValueError
-        If a number is below 1, or the columns make no sense.
 
     Examples
     --------
@@ -188,11 +181,8 @@ class ThreadPoolMapper(SameLength):
         largest = 0
         try:
             while True:
-                while len(scheduled) < self._at_once(largest):
-                    try:
-                        item = next(items)
-                    except StopIteration:
-                        break
+                room = max(0, self._at_once(largest) - len(scheduled))
+                for item in islice(items, room):
                     scheduled.append(pool.submit(self._applied, item))
                 if not scheduled:
                     return
@@ -223,8 +213,6 @@ class BatchAsyncMapper(SameLength):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     async_fn
         An ``async def`` function.
     batch_size
@@ -253,8 +241,6 @@ class BatchAsyncMapper(SameLength):
 
     Raises
     ------
-    ValueError
-        If ``async_fn`` is no coroutine function, or a number or the columns make no sense.
     BufferError
         While iterating: a list takes more than ``buffer_bytes``.
 
@@ -321,7 +307,14 @@ class BatchAsyncMapper(SameLength):
                 if self.flat:
                     yield from done
                 else:
-                    self._refuse_too_large(sum(sizes), len(done))
+                    if sum(sizes) > self.buffer_bytes and len(done) > 1:
+                        error = BufferError(
+                            f"async_map_batches() gathered {len(done)} results of {sum(sizes)} "
+                            f"bytes for one list, and buffer_bytes is {self.buffer_bytes}. Give a "
+                            "smaller batch_size=, a larger buffer_bytes=, or flatten=True, which "
+                            "makes fewer at once."
+                        )
+                        raise add_location(error, self.origin)
                     yield done
         finally:
             loop.call_soon_threadsafe(cancel)  # of no effect if nothing is under way
@@ -335,15 +328,6 @@ class BatchAsyncMapper(SameLength):
             return max(1, min(self.batch_size, self.buffer_bytes // largest))
         # Nothing is known of the results yet: as many as are under way at once, and no more.
         return min(self.batch_size, self.max_concurrency)
-
-    def _refuse_too_large(self, size: int, count: int) -> None:
-        if size > self.buffer_bytes and count > 1:
-            error = BufferError(
-                f"async_map_batches() gathered {count} results of {size} bytes for one list, and "
-                f"buffer_bytes is {self.buffer_bytes}. Give a smaller batch_size=, a larger "
-                "buffer_bytes=, or flatten=True, which makes fewer at once."
-            )
-            raise add_location(error, self.origin)
 
     async def _all_of(self, group: list[Any]) -> list[Any]:
         turn = asyncio.Semaphore(self.max_concurrency)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ...core.errors import StreamError
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits
@@ -47,27 +49,16 @@ def value_of(path: str, data: Any) -> Any:
         )
     content = data.read() if hasattr(data, "read") else data
     try:
-        if kind in _TEXT:
-            return _text(content)
-        if kind in _NUMBER:
-            return int(_text(content))
+        if kind in _TEXT or kind in _NUMBER:
+            text = content if isinstance(content, str) else bytes(content).decode("utf-8")
+            return text if kind in _TEXT else int(text)
         if kind in _JSON:
             return parse_json(content)
         if kind == "npy":
-            return _array(content)
+            return np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError, MemoryError) as error:
         raise StreamError(f"{path} is not what its suffix says: {error}.") from error
     return content
-
-
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else bytes(content).decode("utf-8")
-
-
-def _array(content: bytes) -> Any:
-    import numpy as np
-
-    return np.load(io.BytesIO(content), allow_pickle=False)
 
 
 @offered("webdataset")
@@ -92,8 +83,6 @@ class WebDataset(DataPipe):
     StreamError
         A sample has two members with one suffix; with ``decode``, a member is a pickle
         (``.pyd``, ``.pickle``, ``.pth``, ...) or not what its suffix says.
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -174,11 +163,9 @@ def shards(pattern: str) -> Iterator[str]:
         msg = f"shard_expand: low bound must not start with 0 if it is shorter, got {found[0]}"
         raise ValueError(msg)
     if len(low) > len(high):
-        msg = f"shard_expand: low bound must be shorter than high bound, got {found[0]}"
-        raise ValueError(msg)
+        raise ValueError(f"shard_expand: low bound must be shorter than high bound, got {found[0]}")
     if int(low) > int(high):
-        msg = f"shard_expand: bad range in shard spec {pattern}"
-        raise ValueError(msg)
+        raise ValueError(f"shard_expand: bad range in shard spec {pattern}")
     # As many digits as both bounds have, if the lower one shows its zeros.
     digits = len(low) if len(low) == len(high) and low.startswith("0") else 1
     for number in range(int(low), int(high) + 1):
@@ -196,11 +183,6 @@ class ShardExpander(DataPipe):
     ----------
     parent
         Yields patterns; a name without braces stands for itself.
-
-    Raises
-    ------
-    ValueError
-        At an item whose bounds do not make sense.
 
     Examples
     --------
