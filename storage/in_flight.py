@@ -132,7 +132,12 @@ class CallThreads:
     """Threads that make calls for the event loop; started as they are needed, and kept."""
 
     def __init__(self, most: int = MOST_THREADS) -> None:
-        self._most, self._owner = most, os.getpid()
+        self._most = most
+        self.forget_parent()
+
+    def forget_parent(self) -> None:
+        """Begin anew, as in a forked child, which has none of them."""
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._done: deque[_Done] = deque()
@@ -209,3 +214,5 @@ def _answer(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 THREADS = CallThreads()
 """Those of this process."""
 atexit.register(THREADS.finish)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=THREADS.forget_parent)

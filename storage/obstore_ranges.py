@@ -35,8 +35,7 @@ from .remote_answers import (
     has_expired,
     is_of_page,
 )
-from .remote_objects import Entry, ObjectFacts
-from .remote_ranges import RemoteRanges
+from .remote_ranges import Entry, ObjectFacts, RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Retry
 
 T = TypeVar("T")
@@ -259,30 +258,20 @@ class ObstoreRanges(RemoteRanges):
         bucket, _, prefix = rest.partition("/")
         self._prefix = "" if self._kind == "http" else prefix.strip("/")
         self._bucket = url if self._kind == "http" else bucket
-        self._url, self._options, self._only = url, options, only
+        self._only = only
         self._settings, self._session = settings, _session(settings.session)
         self._other: RemoteRanges | None = None
         # Not merely for what obstore cannot do.
         self._always_fsspec = False
         self._client: _Client | None = None
+        # Of buckets each page has its own limit, and there may be a thousand; others are fsspec's.
+        self.limits_listing = self._kind == "http"
         self._refuse_after_fork()
 
     @property
     def versions_as_fsspec(self) -> bool:
         """Whether versions are told in the words of fsspec's client: S3 has one ETag for all."""
         return self._kind == "s3"
-
-    @property
-    def limits_listing(self) -> bool:
-        """Not of buckets: each page has its own limit, and there may be a thousand of them."""
-        return self._kind == "http"  # by fsspec
-
-    def after_fork(self) -> None:
-        """Go on with fsspec, if the parent has used any store of this kind, or refuse."""
-        self._refuse_after_fork()
-        self._always_fsspec |= not is_usable()
-        if self._other is not None:
-            self._other.after_fork()
 
     def _refuse_after_fork(self) -> None:
         if self._only and not is_usable():
@@ -292,17 +281,20 @@ class ObstoreRanges(RemoteRanges):
                 do='Start workers with "forkserver" or "spawn", or set VOXPIPE_REMOTE=fsspec.',
             )
 
-    def _enter_process(self) -> None:
-        super()._enter_process()
+    def enter_process(self, *, forked: bool) -> None:
+        """Go on with fsspec in a child of a process that has used any such store, or refuse."""
+        if forked:
+            self._refuse_after_fork()
+            self._always_fsspec |= not is_usable()
+            if self._other is not None:
+                self._other.enter_process(forked=True)
         if not self._always_fsspec:
             _mark_used()
 
     def _by_fsspec(self) -> RemoteRanges:
         """Return the other way to the same objects."""
         if self._other is None:
-            other = open_fsspec(self._url, self._options, self._retry)
-            assert isinstance(other, RemoteRanges)
-            self._other = other
+            self._other = open_fsspec(self._url, self._options, self._retry)
         return self._other
 
     async def ask(self, asked: Asked) -> Answer:
@@ -317,24 +309,11 @@ class ObstoreRanges(RemoteRanges):
         here = None if path is None else partial(self._facts, path)
         return await self._either(here, lambda other: other.ask_facts(key))
 
-    async def ask_entry(self, key: str) -> Entry:
-        """Ask for one object, in the words of a listing."""
-        path = self._plain_path(key)
-        here = None if path is None else lambda: self._facts(path).entry(key)
-        return await self._either(here, lambda other: other.ask_entry(key))
-
-    async def ask_keys(self, prefix: str) -> list[str]:
-        """List everything below."""
-        if self._kind == "http":
-            return await self._by_fsspec().ask_keys(prefix)
-        here = partial(self._listed_below, prefix.rstrip("/"), None)
-        found = await self._either(here, lambda other: _keys_of(other, prefix))
-        return [entry.key for entry in found]
-
-    async def ask_entries(self, most: int | None) -> list[Entry]:
-        """List everything, or at least one more than ``most``."""
-        here = None if self._kind == "http" else partial(self._listed_below, "", most)
-        return await self._either(here, lambda other: other.ask_entries(most))
+    async def ask_entries(self, prefix: str, most: int | None) -> list[Entry]:
+        """List everything below, or at least one more than ``most``."""
+        here = partial(self._listed_below, prefix.rstrip("/"), most)
+        there = None if self._kind == "http" else here
+        return await self._either(there, lambda other: other.ask_entries(prefix, most))
 
     async def _either(
         self, here: Callable[[], T] | None, there: Callable[[RemoteRanges], Awaitable[T]]
@@ -460,10 +439,6 @@ class ObstoreRanges(RemoteRanges):
         """Return the path of an object, or of a web server itself; None if obstore refuses it."""
         path = f"{self._prefix}/{key}" if self._prefix and key else self._prefix or key
         return None if (path or self._kind != "http") and _ODD_KEY.search(path) else path
-
-
-async def _keys_of(store: RemoteRanges, prefix: str) -> list[Entry]:
-    return [Entry(key, 0, "") for key in await store.ask_keys(prefix)]
 
 
 def _options(asked: Asked, *, always: bool) -> Any:

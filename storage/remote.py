@@ -11,22 +11,20 @@ from typing import Any, BinaryIO
 
 from ..core.errors import MissingDependency, TruncatedVolume, VolumeChanged, VolumeNotFound
 from .content import content_key
-from .fsspec_ranges import SerialFsspecRanges, open_fsspec
+from .fsspec_ranges import open_fsspec
 from .in_flight import RequestPriority
 from .location import public_name, remote_errors
 from .obstore_ranges import ObstoreRanges, is_usable, settings_of
 from .ranges import ReadRange, Span
-from .read_ahead import AHEAD, Index, Ticket, works_ahead
+from .read_ahead import AHEAD, Index, Ticket
 from .remote_ranges import RemoteRanges
 from .retry import Retry
 
 CLIENT_VARIABLE = "VOXPIPE_REMOTE"
 """``fsspec`` or ``obstore``: which client to use instead of the one that is chosen."""
 
-RemoteStore = RemoteRanges | SerialFsspecRanges
 
-
-def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteStore:
+def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteRanges:
     """Return the objects below a URL."""
     wish = os.environ.get(CLIENT_VARIABLE, "")
     if wish not in ("", "fsspec", "obstore"):
@@ -49,7 +47,7 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
     return open_fsspec(url, options, retry)
 
 
-def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteStore:
+def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteRanges:
     """Return the objects below a URL, by a client that names versions as in every other process.
 
     A process reads through obstore, and one that was forked from it through fsspec; versions of
@@ -78,21 +76,20 @@ class RemoteFile:
         # The file is the root of its store; its key is empty.
         self._store = open_remote(url, options)
         self._facts = self._store.facts("")
-        if isinstance(self._store, RemoteRanges):
-            self._store.expect("", self._facts)
+        self._store.expect("", self._facts)
         self._token = f"{self.cache_key} spans"
         # Whether anything of this version was handed out.
         self._is_read = False
 
     @property
-    def store(self) -> RemoteStore:
+    def store(self) -> RemoteRanges:
         """What reads it, under an empty key: only this version of it, where the store can."""
         return self._store
 
     @property
     def is_current(self) -> bool:
         """Whether no read has found another version. Asking would be one request per read."""
-        return not (isinstance(self._store, RemoteRanges) and self._store.rewritten)
+        return not self._store.rewritten
 
     @property
     def size(self) -> int:
@@ -140,7 +137,7 @@ class RemoteFile:
         try:
             return self._store.get_ranges(wanted)
         except VolumeChanged:
-            if self._is_read or not isinstance(self._store, RemoteRanges):
+            if self._is_read:
                 raise
             facts = self._store.facts("")
             if facts == self._facts or facts != self._store.facts(""):
@@ -152,7 +149,7 @@ class RemoteFile:
     def prefetch(self, spans: Sequence[Span]) -> Ticket | None:
         """Begin to fetch spans that are going to be read; close the ticket once they were."""
         store = self._store
-        if not spans or not works_ahead(store):
+        if not spans:
             return None
 
         async def fetch_chunks(

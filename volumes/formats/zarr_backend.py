@@ -31,11 +31,10 @@ from ...storage.content import content_key, folder_key, listing_key
 from ...storage.local_io import file_system_at
 from ...storage.location import remote_errors
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
+from ...storage.read_ahead import DOCUMENTS
 from ...storage.remote import RemoteFile, open_remote
-from ...storage.remote_objects import RemoteObjects
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING, read_anew
-from ...storage.small_object_cache import DOCUMENTS
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Channels, no_options
 from ..header import Header, Triple
@@ -191,7 +190,7 @@ class ListedZarr(ZarrBackend):
     def _list(self) -> str:
         raise NotImplementedError
 
-    def _note_document(self, store: LocalRanges | RemoteObjects) -> None:
+    def _note_document(self, store: LocalRanges | RemoteRanges) -> None:
         """Note what says that the array is there: what is missing then is fill."""
         path = self._array.path.strip("/")
         keys = [f"{path}/{name}".lstrip("/") for name in METADATA_FILES]
@@ -199,7 +198,7 @@ class ListedZarr(ZarrBackend):
         key, data = found or (keys[0], b"")
         self._document, self._absences = (key, hashlib.sha256(data).digest()), store.absences
 
-    def _refuse_removed(self, store: LocalRanges | RemoteObjects) -> None:
+    def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
         """Raise ``VolumeChanged`` where chunks are missing because the array was removed.
 
         Its document is read again, once for all that is missing by then.
@@ -336,8 +335,6 @@ class RemoteZarr(ListedZarr):
         """
         if self._failed or self._mixed >= moment:
             return False
-        if not isinstance(self._store, RemoteRanges):
-            return True
         return self._store.newest <= moment * 1e-9 + self._store.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
@@ -347,8 +344,7 @@ class RemoteZarr(ListedZarr):
     def _forget_stored(self) -> None:
         """Let the next volume read the metadata anew, too."""
         super()._forget_stored()
-        if isinstance(self._store, RemoteRanges):
-            self._store.forget_versions()
+        self._store.forget_versions()
         self._stale = True
         DOCUMENTS.forget_all(self._token)
 
@@ -384,8 +380,6 @@ class RemoteZarr(ListedZarr):
 
     def _brought_newer(self) -> bool:
         """Whether objects were written since this was opened, or since this was asked last."""
-        if not isinstance(self._store, RemoteRanges):
-            return False
         newest, replaced = self._store.newest, self._store.replaced
         known = max(self._newest, self._begun + self._store.ahead + _CLOCKS_APART)
         if newest <= known and replaced <= self._replaced:
@@ -454,7 +448,7 @@ def level_in(options: Mapping[str, Any], name: str) -> Any:
     return options.get("level", 0)
 
 
-def _still_there(store: LocalRanges | RemoteObjects, key: str) -> bytes | None:
+def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
     """Return an object that was there before; None if it is gone, which is asked for again."""
     for _ in range(MOST_MISSING):
         try:
