@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import VolumeError, VolumeNotFound
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, Blocks, Hint
-from ...storage.local_io import file_system_at
+from ...storage.file_reader import HINTS, Blocks, Hint, file_system_at
 from ...storage.ranges import (
     LOCAL_GAP,
     LOCAL_RUN,
