@@ -109,11 +109,7 @@ def remote_error(error: Exception, doing: str, place: str, told: str) -> Voxpipe
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL and the path in it.
-
-    fsspec keeps one file system per process and arguments, and makes a fresh one
-    after a fork, so this is cheap and safe to call again.
-    """
+    """Return the file system of a URL, of which fsspec keeps one, and the path in it."""
     import fsspec
 
     _refuse_split(url)
@@ -181,10 +177,7 @@ class _Stay(HTTPRedirectHandler):
 
 
 def redirect_of(address: str) -> str:
-    """Return the host to which a web address leads who asks for it; empty for none.
-
-    Asked without credentials, once, and no longer than a few seconds.
-    """
+    """Return the host to which a web address redirects who has no credentials; empty for none."""
     if not address.startswith(("http://", "https://")):
         return ""
     try:

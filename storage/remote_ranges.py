@@ -187,10 +187,7 @@ class RemoteRanges(ABC):
 
     @contextmanager
     def documents(self, token: str) -> Iterator[None]:
-        """Keep what is read inside the ``with`` block of whole objects, and read it only once.
-
-        That is what opening a volume reads; ``token`` names it. What cannot be opened is not kept.
-        """
+        """Keep whole objects that are read in the ``with`` block, unless it fails."""
         self._documents = token
         try:
             yield
@@ -206,10 +203,7 @@ class RemoteRanges(ABC):
         return bool(self._documents)
 
     def get(self, key: str, limit: int = MOST_DOCUMENT_BYTES) -> bytes | None:
-        """Return a whole small object, such as metadata; None where there is none.
-
-        ``BadHeader`` where it has more than ``limit`` bytes, before its body is taken.
-        """
+        """Return a whole small object, None if there is none; ``BadHeader`` beyond ``limit``."""
         return self.get_ranges([ReadRange(key)], limit=limit)[0]
 
     def get_ranges(
@@ -253,10 +247,7 @@ class RemoteRanges(ABC):
         whole: int = 0,
         limit: int = 0,
     ) -> list[bytes | None]:
-        """Return the bytes of each range, as :meth:`get_ranges`; for coroutines of :meth:`begin`.
-
-        ``ahead`` is what they belong to where nobody waits for them yet: who waits goes first.
-        """
+        """Return the same in a coroutine; ``ahead`` tells requests that nobody waits for yet."""
         if len(ranges) == 1:
             return [await self._one(ranges[0], ahead, whole, limit)]
         tasks = [asyncio.ensure_future(self._one(each, ahead, whole, limit)) for each in ranges]
@@ -288,10 +279,7 @@ class RemoteRanges(ABC):
         return found
 
     async def _facts_async(self, key: str) -> ObjectFacts | None:
-        """Return what the store says of an object twice, where it tells no version of it.
-
-        That may be somebody else's page. A store that tells versions is asked once.
-        """
+        """Return what the store says of an object: twice the same where it tells no version."""
 
         async def agreed() -> ObjectFacts:
             facts = await self.ask_facts(key)
@@ -507,10 +495,7 @@ class RemoteRanges(ABC):
         return bool(self._address) and is_refusal
 
     async def _redirect(self, key: str) -> str:
-        """Return the host to which S3 sends who asks for an object; empty for none.
-
-        Clients follow it, and do not say so: what comes then is not of the store.
-        """
+        """Return the host to which S3 redirects who asks for an object; empty for none."""
         address = self._address and f"{self._address}/{quote(key)}".rstrip("/")
         return await asyncio.to_thread(redirect_of, address)
 

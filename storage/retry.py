@@ -100,10 +100,8 @@ class Retry:
                 raise ValueError(msg)
 
     def pause(self, pauses: int, draw: float) -> float:
-        """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd.
-
-        At least half of the longest, because a store that asks for less gets none otherwise.
-        """
+        """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd."""
+        # At least half of the longest, because a store that asks for less gets none otherwise.
         longest = min(self.most, self.first * 2.0 ** min(pauses - 1, 60))
         return longest * (1 + draw) / 2
 
@@ -166,10 +164,7 @@ class Attempts:
         return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)
 
     def failed(self, error: BaseException) -> float:
-        """Return the pause before the next attempt; raise ``StoreUnavailable`` where there is none.
-
-        An error is raised itself where trying again would not help.
-        """
+        """Return the pause before the next attempt; or raise the error, or ``StoreUnavailable``."""
         try:
             failure = failure_of(error)
             if failure not in (Failure.TRANSIENT, Failure.WRONG):
@@ -250,10 +245,7 @@ class Health:
         return max(HEDGE_LEAST, self._slow)
 
     def wrote(self, modified: float, now: float) -> None:
-        """Learn of its clock from an object that it says to have written at some moment.
-
-        That was before now, so what seems to be still to come tells how far it is ahead, at least.
-        """
+        """Learn how far its clock is ahead of ours, at least, from a time of writing."""
         ahead = modified - now
         if self.ahead < ahead <= MOST_AHEAD:
             self.ahead = ahead
@@ -437,10 +429,7 @@ async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
 
 
 def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Return what ``read`` makes of remote bytes; once more, and again, where they make no sense.
-
-    A bad proxy or a cut connection gives such bytes, and the next one does not.
-    """
+    """Return what ``read`` makes of remote bytes; again, if they may be damaged on their way."""
     for _ in range(LOOKS - 1):
         try:
             return read()

@@ -29,7 +29,7 @@ from ...core.errors import (
 )
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
-from ...storage.local_io import file_system_at
+from ...storage.file_reader import file_system_at
 from ...storage.location import remote_errors
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.read_ahead import DOCUMENTS
