@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, Region
+from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import (
     BadHeader,
     CacheTooSmall,
@@ -46,7 +46,7 @@ from ...storage.location import remote_errors
 from ...storage.remote import RemoteFile
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Channels, no_options
-from ..chunks.chunked_array import ChunkedArray, ChunkLayout, Index
+from ..chunks.chunked_array import ChunkedArray, Index
 from ..header import IDENTITY, Header
 from ..session import opening_session
 from ..voxels import Voxels, refuse_unreadable
@@ -200,7 +200,7 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
             source=self.blocks,
             cache=opening_session().chunks,
             token=content_key(path, stamp),
-            cuts=ChunkLayout(shape, chunk, block),
+            cuts=ChunkGrid(shape, chunk, block),
         )
         header = Header(
             layout.shape, IDENTITY, dtype, layout.spatial_part(block), "range", stamp=stamp
@@ -265,6 +265,8 @@ class Blocks:
     def place(self, index: Index) -> str:
         """Return the file."""
         return self.name
+
+    is_far = False
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> None:
         """Nothing is waited for in a mapped file."""
