@@ -15,7 +15,7 @@ from ..reading_services.reading_service import Budgeting
 from ..reading_services.work import Work
 from ..storage.disk_cache import cache_budget
 from ..storage.ranges import CoalescePolicy
-from ..storage.remote_objects import MOST_BYTES
+from ..storage.remote_ranges import MOST_BYTES
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
 from ..volumes.scheme import Budget, ReadScheme, Refused

@@ -22,7 +22,7 @@ from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ..spatial.lazy.stack import sampled_as_before
 from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
-from ..storage.local_io import check_io
+from ..storage.file_reader import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
