@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ...core.counters import Key, PipeCounts
-from ...volumes.handles import Opened
+from ...volumes.session import Opened
 
 
 @dataclass(frozen=True)
