@@ -15,10 +15,10 @@ from .location import Secrets, file_system, public_name, remote_errors
 from .remote_answers import (
     MOST_WHOLE,
     Answer,
-    RangeRequest,
     Failure,
     Head,
     NoRanges,
+    RangeRequest,
     TooLong,
     WrongAnswer,
     failure_of,

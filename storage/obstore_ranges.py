@@ -25,10 +25,10 @@ from .fsspec_ranges import CONNECTING, open_fsspec
 from .in_flight import MOST_REQUESTS, THREADS
 from .remote_answers import (
     Answer,
-    RangeRequest,
     Failure,
     Head,
     NoRanges,
+    RangeRequest,
     WrongAnswer,
     failure_of,
     has_expired,

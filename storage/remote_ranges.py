@@ -28,16 +28,16 @@ from .ranges import MOST_DOCUMENT_BYTES, ReadRange, check_document
 from .read_ahead import DOCUMENTS
 from .remote_answers import (
     Answer,
-    RangeRequest,
     Failure,
     Gone,
     Head,
     OtherVersion,
+    RangeRequest,
     TooLong,
     WrongAnswer,
+    cause_of,
     failure_of,
     has_expired,
-    cause_of,
 )
 from .retry import MOST_MISSING, MOST_WRONG, Attempts, Health, Retry, default_retry, retry_async
 

@@ -27,7 +27,7 @@ from voxpipe.storage.fsspec_ranges import FsspecRanges
 from voxpipe.storage.obstore_ranges import ObstoreRanges
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import RemoteFile, open_remote
-from voxpipe.storage.remote_answers import Answer, RangeRequest, Head, NoRanges, WrongAnswer
+from voxpipe.storage.remote_answers import Answer, Head, NoRanges, RangeRequest, WrongAnswer
 from voxpipe.storage.retry import MOST_MISSING, MOST_WRONG, Retry
 from voxpipe.volumes import Volume, read_manifest
 
