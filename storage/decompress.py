@@ -86,7 +86,7 @@ def _file_pieces(compressed: BinaryIO, encoding: str) -> Iterator[bytes]:
     """Yield what gzip (isal's, about twice as fast, where it is there) or bzip2 decode."""
     module: Any = bz2
     # A stream of other bytes is an OSError without a number; those of disks have one.
-    corrupt: tuple[type[Exception], ...] = (OSError, ValueError)
+    corrupt: Any = (OSError, ValueError)
     if encoding == "gzip":
         module, corrupt = gzip, (zlib.error, gzip.BadGzipFile)
         with suppress(ImportError):
