@@ -28,7 +28,6 @@ from ..core.memory import refuse_beyond_memory
 from ..core.sample import case_of
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, Source, stored_labels
-from ..spatial.lazy.halo import changed_by_last
 from ..spatial.lazy.read_plan import stored_shown_to
 from ..spatial.volume_like import patch_before, stored_of
 from ..storage.ranges import reads_of
@@ -417,7 +416,7 @@ class ApplyValue:
             do = "It changes lazy patches and what realize() made of them."
             raise SampleError(msg, do=do).at(self.origin)
         after = made_from.with_value(step)
-        return Realized(changed_by_last(after, thing.array)), after
+        return Realized(after.changed_by_last(thing.array)), after
 
     def _mask(self, sample: Sample, key: str | None) -> Any:
         """Return the stored volume that the op wants statistics inside of, if it wants one."""

@@ -134,18 +134,8 @@ def kept_in(
 ) -> LazyPatch:
     """Return a patch that begins with what this one gives, read from a copy that is kept.
 
-    Parameters
-    ----------
-    patch
-        Of a whole volume; nothing may have been drawn for it.
-    place
-        Folder or URL of the copies.
-    because
-        After what, for ``explain``.
-    chunk, codec
-        As for ``convert``.
-    storage_options
-        For fsspec.
+    It is of a whole volume, and nothing may have been drawn for it. ``place`` is a folder or URL,
+    ``because`` says after what, for ``explain``; the others are as for ``convert``.
     """
     made: Any = patch.flushed(because=because, tiled=True).volume
     source = KeptSource(made, absolute_place(place), chunk, codec, dict(storage_options or {}))

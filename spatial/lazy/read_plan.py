@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
+from ...core.errors import UnknownFormat
 from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
@@ -30,9 +31,8 @@ from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
 from ..plans.pull_back import extremes
 from ..plans.stages import Clip
+from ..resampling.interpolate import Source
 from ..resampling.resample import resample
-from ..resampling.source import Source
-from ..volume_like import has_chunks, refuse_complex
 from .virtual_volume import VirtualVolume
 
 # Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is not what anybody could see.
@@ -47,10 +47,8 @@ CUBE = 32
 class ChunkBytes(NamedTuple):
     """One chunk that a patch needs."""
 
-    chunk: tuple[Any, ...]
-    """Which one: the volume, the level, and the index."""
-    bytes: int
-    """What it takes decoded."""
+    chunk: tuple[Any, ...]  # the volume, the level, and the index
+    bytes: int  # decoded
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +74,7 @@ class ReadPlan:
     def of(cls, volume: Any, plan: SpatialPlan, policy: Policy) -> ReadPlan:
         """Return what is read for ``plan``: of the volume, or of a level that is enough.
 
-        The volume itself where the policy does not ask for levels, there are none, or a hard crop
-        has faces that a level could not keep. Of a virtual volume, those voxels that a coarser
-        grid keeps, where they are enough.
+        Of a virtual volume, those voxels that a coarser grid keeps, where they are enough.
         """
         level = 0
         if isinstance(volume, VirtualVolume):
@@ -87,7 +83,8 @@ class ReadPlan:
         elif policy.antialias == LEVEL and isinstance(volume, Volume):
             volume, plan, level = _coarsest_level(volume, plan)
         region = plan.source_region(policy)
-        box = None if region.is_empty or not has_chunks(volume) else plan.source_box(policy)
+        in_chunks = not region.is_empty and getattr(volume, "chunks", None) is not None
+        box = plan.source_box(policy) if in_chunks else None
         return cls(volume, plan, policy, region, box, level)
 
     @cached_property
@@ -136,11 +133,6 @@ class ReadPlan:
         made = region.size * volume.shape[0] * volume.dtype.itemsize
         return (replace(first, made_bytes=first.made_bytes + made), *others)
 
-    def prefetch(self) -> Any:
-        """Begin to bring in what is read; return what keeps it, None if nothing is gained."""
-        culling = () if self.box is None else (self.box,)
-        return None if self.region.is_empty else self.volume.prefetch(self.region, *culling)
-
     def resample_into(self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None) -> Source:
         """Read the region and write the patch to ``out``; return what was read.
 
@@ -148,22 +140,24 @@ class ReadPlan:
         """
         stored, plan, region = self.volume, self.plan, self.region
         refuse_fill(policy, out.dtype, stored.name)
-        start = (region.start[0], region.start[1], region.start[2])
+        i, j, k = region.start
         if region.is_empty:
             nothing = np.empty((stored.shape[0], 0, 0, 0), np.uint8)
-            source = Source(nothing, start, plan.bounds)
+            source = Source(nothing, (i, j, k), plan.bounds)
+        elif stored.dtype.kind == "c":  # ``Volume.numpy()`` returns them
+            raise UnknownFormat(
+                f"{stored.name} holds complex numbers, of which no patch can be resampled.",
+                do="Store magnitude and phase, or the two parts, as channels of real numbers.",
+            )
         else:
-            refuse_complex(stored)
             voxels = stored.read(region, *(() if self.box is None else (self.box,)))
-            source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
-            show = _SHOW.get()
-            if (
-                show is not None
-                and not isinstance(stored, VirtualVolume)
-                and stored.kind != "label"
-            ):
+            source = Source(voxels.array, (i, j, k), plan.bounds, voxels.slope, voxels.intercept)
+            show = None if isinstance(stored, VirtualVolume) else _SHOW.get()
+            if show is not None and stored.kind != "label":
                 show(source)
-        resample(source, plan.matrix, policy, out, plan.kernel_stages, epilogue=epilogue)
+        resample(
+            source, plan.matrix, policy, out, plan.kernel_stages, epilogue=epilogue, needed=region
+        )
         if isinstance(stored, Volume):
             stored.refuse_change()  # not before: a mapped file is read while it is resampled
         return source
@@ -196,8 +190,6 @@ def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialP
     return volume, plan, 0
 
 
-# A virtual volume of coarser voxels: only those that stay are made of what came before.
-#
 # ``low_resolution`` and ``anisotropy`` keep some voxels of the present grid and draw lines between
 # them. What a later spatial op samples along these lines is what it would sample between the kept
 # voxels themselves, where every one of those is a whole number of voxels from the next. So of the
