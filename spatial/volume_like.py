@@ -15,10 +15,9 @@ from .plans.policy import Policy
 
 
 class VolumeLike(Protocol):
-    """What a patch asks of its volume.
+    """What a patch asks of its volume."""
 
-    It may have, too: ``looks_ahead`` with ``prefetch()``, ``chunks``, ``disk_dtype``.
-    """
+    # It may have, too: ``looks_ahead`` with ``prefetch()``, ``chunks``, ``disk_dtype``.
 
     @property
     def name(self) -> str:
@@ -130,10 +129,9 @@ class PatchLike(Protocol):
 
 
 class StackedVolumes:
-    """A volume of the channels of several whose voxels come from others that stand for these.
+    """A volume of the channels of several whose voxels come from others that stand for these."""
 
-    Some are in memory already, perhaps; everything else is asked of the real one.
-    """
+    # Some are in memory already, perhaps; everything else is asked of the real one.
 
     def __init__(self, whole: Any, parts: Sequence[Any]) -> None:
         self._whole = whole

@@ -38,11 +38,9 @@ _DIGESTS: LRUCache[str] = LRUCache()
 
 
 def digest_of_made(made: Any, *, opened: bool = False) -> str:
-    """Return a digest of what a virtual volume holds: what it is made of, how, and what was drawn.
-
-    If ``opened``, content is what was opened in this process, which asks for nothing twice; by
-    default what is there now. Reads headers.
-    """
+    """Return a digest of what a virtual volume holds: made of what, how, and what was drawn."""
+    # If ``opened``, content is what was opened in this process, which asks for nothing twice; by
+    # default what is there now. Reads headers.
     return _key_of(made.patch, (made.soft, made.tiled), opened)
 
 
@@ -71,10 +69,8 @@ def _key_of(patch: PatchLike, made: tuple[bool, ...], opened: bool) -> str:
 
 
 def _differs_by_key(step: Any, drawn: Any) -> bool:
-    """Whether volumes under two keys get other numbers of one step: its own, or recorded ones.
-
-    All else makes the same of a file under whatever key, and is kept once.
-    """
+    """Whether volumes under two keys get other numbers of one step: its own, or recorded ones."""
+    # All else makes the same of a file under whatever key, and is kept once.
     return step.is_drawn or '"key"' in json.dumps(drawn)
 
 
@@ -138,16 +134,9 @@ def _text_of_step(step: Any) -> str:
 
 
 def _text_of(value: Any) -> str:
-    """Return an op as text, the same in every process.
-
-    Functions and classes of the user's count by their code and by what that names, objects by
-    what they are pickled as; what has neither fields nor a name is a GraphError.
-
-    Examples
-    --------
-    >>> _text_of((1.5, {"a": len}))
-    "(1.5, {'a': builtins.len})"
-    """
+    """Return an op as text, the same in every process."""
+    # Functions and classes of the user's count by their code and by what that names, objects by
+    # what they are pickled as; what has neither fields nor a name is a GraphError.
     return _Texts().of(value)
 
 

@@ -77,12 +77,11 @@ class LazyPatch(NoArithmetic):
     """Patches that are made one by one, each into channels of its own; of a ``StackedPatch``."""
 
     def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> LazyPatch:
-        """Return the patch of another pending plan, and sampled otherwise if ``policy`` is given.
-
-        What a planner does most; ``dataclasses.replace`` takes four times as long.
-        """
+        """Return the patch of another pending plan, sampled otherwise if ``policy`` is given."""
+        # What a planner does most; ``dataclasses.replace`` takes four times as long.
         patch = object.__new__(type(self))
-        patch.__dict__.update(self.__getstate__(), pending=pending)
+        state = {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        patch.__dict__.update(state, pending=pending)
         if policy is not None:
             patch.__dict__["policy"] = policy
         return patch
@@ -114,10 +113,8 @@ class LazyPatch(NoArithmetic):
         return tuple(leaf for one in self.members for leaf in one.leaves) or (self,)
 
     def with_each(self, change: Callable[[LazyPatch], LazyPatch]) -> LazyPatch:
-        """Return what ``change`` makes of the patch; of a stack, of each of its members.
-
-        As long as nothing is done to all channels together: then of the whole patch.
-        """
+        """Return what ``change`` makes of the patch; of a stack, of each of its members."""
+        # As long as nothing is done to all channels together: then of the whole patch.
         return change(self)
 
     @property
@@ -127,11 +124,9 @@ class LazyPatch(NoArithmetic):
 
     @property
     def looks_at_all(self) -> bool:
-        """Whether a voxel may differ with what else is asked for: an op looks at all it is given.
-
-        It may be one of a member, or come before a flush. What is made tile by tile is the same
-        whatever is asked for.
-        """
+        """Whether a voxel may differ with what else is asked: an op looks at all it is given."""
+        # It may be one of a member, or come before a flush. What is made tile by tile is the same
+        # whatever is asked for.
         if any(step.op.looks_at_all for step in self.values):
             return True
         if self.members:
@@ -140,11 +135,10 @@ class LazyPatch(NoArithmetic):
         return any(one.patch.looks_at_all for one in made if not one.tiled)
 
     def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
-        """Return a patch that begins with what this one gives: later ops interpolate anew.
-
-        Nothing is read: of what this patch gives, the new one will ask for what it needs; if
-        ``soft``, also of what lies around it, where soft crops cut. ``because`` is for ``explain``.
-        """
+        """Return a patch that begins with what this one gives: later ops interpolate anew."""
+        # Nothing is read: of what this patch gives, the new one will ask for what it needs; if
+        # ``soft``, also of what lies around it, where soft crops cut. ``because`` is for
+        # ``explain``.
         empty = replace(self.pending, steps=(), moving=None)
         begun = replace(self, pending=empty, values=(), filled_after=-1)
         return begun.made_of(self, soft, because, **how)
@@ -264,13 +258,14 @@ class LazyPatch(NoArithmetic):
     def reads(
         self, plan: SpatialPlan | None = None, *, through: bool = False
     ) -> tuple[ReadPlan, ...]:
-        """Return what the patch, or a soft crop of it on ``plan``, reads of files.
-
-        Whoever asks what will be read asks here: those who count, negotiate, join and explain. One
-        for each file: several where the channels of several are stacked. Where a virtual volume is
-        kept in a copy, that is what is read; with ``through`` what the copy was made of.
-        """
+        """Return what the patch, or a soft crop of it on ``plan``, reads of files."""
+        # Whoever asks what will be read asks here: those who count, negotiate, join and explain.
+        # One for each file: several where the channels of several are stacked. Where a virtual
+        # volume is kept in a copy, that is what is read; with ``through`` what the copy was made
+        # of.
         reads = self._read(self.pending.plan if plan is None else plan).reads
+        if not any(isinstance(read.volume, VirtualVolume) for read in reads):
+            return reads
         return tuple(stored for read in reads for stored in read.stored(through=through))
 
     def _read(self, plan: SpatialPlan) -> _Reading:
@@ -366,11 +361,9 @@ class LazyPatch(NoArithmetic):
             out[...] = convert(_inside(result, halo, plan.shape), out.dtype)
 
     def prefetch(self, plan: SpatialPlan | None = None) -> Any:
-        """Begin to bring in the voxels that ``realize`` is going to read.
-
-        Returns what is to be closed once they are no longer needed; None where there is
-        nothing to wait for, as with arrays in memory, or pages that are there.
-        """
+        """Begin to bring in the voxels that ``realize`` is going to read."""
+        # Returns what is to be closed once they are no longer needed; None where there is nothing
+        # to wait for, as with arrays in memory, or pages that are there.
         # A plan is not worked out for nothing: that reads headers, and may warn.
         if not getattr(self.volume, "looks_ahead", False):
             return None
@@ -456,10 +449,8 @@ class LazyPatch(NoArithmetic):
     # file, or by an op, stays NaN.
 
     def _steps_before_fill(self, acting: Sequence[tuple[ValueStep, Any]], plan: SpatialPlan) -> int:
-        """Return how many of the steps that act come before the fill; 0 where none is left outside.
-
-        Ops that take any type, on channels and labels, have no NaN: a fill goes through these.
-        """
+        """Return how many steps that act come before the fill; 0 where none is left outside."""
+        # Ops that take any type, on channels and labels, have no NaN: a fill goes through these.
         if self.filled_after <= 0 or not _leaves_some(self.policy, plan):
             return 0
         before = {id(step) for step in self.values[: self.filled_after]}
@@ -467,11 +458,9 @@ class LazyPatch(NoArithmetic):
         return 0 if all(step.op.keeps_dtype for step in first) else len(first)
 
     def _filled_before(self, plan: SpatialPlan) -> tuple[Policy, NDArray[np.float32] | None]:
-        """Return the policy with the fill as it is after a flush; that of each channel if it has.
-
-        Of volumes that were stacked and then flushed each brings what its own value ops made of it:
-        (C, 1, 1, 1).
-        """
+        """Return the policy with the fill after a flush, and that of each channel if it has one."""
+        # Of volumes that were stacked and then flushed each brings what its own value ops made of
+        # it: (C, 1, 1, 1).
         if not _leaves_some(self.policy, plan):
             return self.policy, None
         fills = self._fills()
@@ -481,11 +470,9 @@ class LazyPatch(NoArithmetic):
         return policy, np.asarray(fills, np.float32).reshape(-1, 1, 1, 1)
 
     def _fills(self) -> NDArray[np.float64]:
-        """Return the fill of each channel, or one of all of them.
-
-        Of one from before a flush or realize(), it is what value ops made of it there: those that
-        treat each value by itself, as statistics follow them; others are passed over.
-        """
+        """Return the fill of each channel, or one of all of them."""
+        # Of one from before a flush or realize(), it is what value ops made of it there: those that
+        # treat each value by itself, as statistics follow them; others are passed over.
         before = patch_before(self.volume)
         if self.filled_after >= 0 or before is None:
             return np.array([self.policy.fill])
@@ -507,11 +494,9 @@ class LazyPatch(NoArithmetic):
         return fills
 
     def changed_by_last(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return what the last value op makes of voxels that the patch gave without it.
-
-        There is no volume around voxels that are there already: what an op looks at beyond their
-        faces is their outermost ones again.
-        """
+        """Return what the last value op makes of voxels that the patch gave without it."""
+        # There is no volume around voxels that are there already: what an op looks at beyond their
+        # faces is their outermost ones again.
         if not self.values:  # of a stack, whose members have it each
             ends = np.cumsum([0, *(member.channels for member in self.members)]).tolist()
             apart = zip(self.members, pairwise(ends), strict=True)
@@ -569,11 +554,9 @@ def patches_of(item: object) -> dict[str, LazyPatch]:
 
 
 def _axes_of(plan: SpatialPlan, slices: Sequence[int] = ()) -> tuple[int, ...]:
-    """Return the axes of the output along which the volume has more than one voxel.
-
-    ``slices`` are those of the source that count as having more: a flush left one slice of them,
-    and changes no draw.
-    """
+    """Return the axes of the output along which the volume has more than one voxel."""
+    # ``slices`` are those of the source that count as having more: a flush left one slice of them,
+    # and changes no draw.
     moves = np.abs(plan.matrix[:3, :3]) > _FLAT
     flat = [n == 1 and axis not in slices for axis, n in enumerate(plan.source.shape)]
     return tuple(axis for axis in range(3) if moves[np.logical_not(flat), axis].any())

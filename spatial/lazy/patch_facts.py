@@ -39,16 +39,12 @@ class PatchFacts:
     """The facts of one patch for one step."""
 
     volume: Any
-    plan: SpatialPlan
-    """Where the array's voxels come from, halo included."""
-    stream: Stream
-    """The step's random numbers."""
+    plan: SpatialPlan  # where the array's voxels come from, halo included
+    stream: Stream  # the step's random numbers
     source_of_statistics: Callable[[Any], RecordedStatistics] | None = None
     """Computes the statistics of a volume; by default ``volumes.volume_statistics``."""
-    before: Sequence[Acting] = ()
-    """The steps before this one that act, with their facts."""
-    mask: Any = None
-    """The volume inside which statistics are taken."""
+    before: Sequence[Acting] = ()  # the steps before this one that act, with their facts
+    mask: Any = None  # the volume inside which statistics are taken
     volume_key: str = ""
     stacked: Sequence[PatchFacts] = ()
     """Of patches whose channels were stacked before ``before``, each with its own steps."""

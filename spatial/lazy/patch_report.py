@@ -13,7 +13,7 @@ from ...core import Grid, Region
 from ...core.errors import SampleError
 from ..ops.op import is_hard
 from ..plans.plan import SpatialPlan
-from ..volume_like import PatchLike, patch_before, stored_of, stored_type
+from ..volume_like import PatchLike, patch_before, stored_type
 from .virtual_volume import VirtualVolume
 
 
@@ -33,11 +33,10 @@ def _refused(patch: Any, sign: str) -> SampleError:
 
 
 class NoArithmetic:
-    """Makes every operator and NumPy function of elements a SampleError, which is a TypeError.
+    """Makes every operator and NumPy function of elements a SampleError, which is a TypeError."""
 
-    Left to NumPy, ``1 + patch`` would read the voxels in the planner; ``patch + 1`` would be an
-    error that says nothing of what to do.
-    """
+    # Left to NumPy, ``1 + patch`` would read the voxels in the planner; ``patch + 1`` would be an
+    # error that says nothing of what to do.
 
     __slots__ = ()
 
@@ -61,13 +60,12 @@ class NoArithmetic:
 
 
 class Provenance(dict[str, Any]):
-    """Where the voxels of a patch come from: plain data, and two entries that are made when asked.
+    """Where the voxels of a patch come from: plain data, and two entries made when asked."""
 
-    ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first look at
-    them, or at all of it: ``json.dumps``, ``==`` and ``dict()`` see a dictionary like any other.
-    So they are before anything is changed: what is set stays.
-    A batch on its way from a worker carries some 300 bytes for the two, and no text.
-    """
+    # ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first look at
+    # them, or at all of it: ``json.dumps``, ``==`` and ``dict()`` see a dictionary like any other.
+    # So they are before anything is changed: what is set stays. A batch on its way from a worker
+    # carries some 300 bytes for the two, and no text.
 
     __slots__ = ("_plan",)
 
@@ -116,10 +114,8 @@ for _name in (
 
 
 def _packed(plan: SpatialPlan) -> tuple[Any, ...]:
-    """Return what a plan is besides its matrix in few bytes: pickling it takes ten times as long.
-
-    One object for all volumes of a sample: it is pickled once.
-    """
+    """Return what a plan is besides its matrix in few bytes: pickling takes ten times as long."""
+    # One object for all volumes of a sample: it is pickled once.
     packed: tuple[Any, ...] | None = plan.__dict__.get("_packed")
     if packed is None:
         bounds = (*plan.bounds.start, *plan.bounds.stop)
@@ -139,7 +135,9 @@ def _unpacked(matrix: Any, packed: bytes, stages: Any, keeps_dtype: bool) -> Spa
 def provenance_of(patch: PatchLike) -> Provenance:
     """Return where the voxels of a patch come from."""
     plan = patch.whole_plan
-    if before := getattr(stored_of(patch.volume), "realized_from", None):
+    made = isinstance(patch.volume, VirtualVolume)
+    stored = patch.volume.stored if made else patch.volume
+    if before := getattr(stored, "realized_from", None):
         entries = dict(dict.items(provenance_of(before)))  # without what is written out
         entries["matrix"] = plan.matrix.tolist()
         if "channels" in entries:
@@ -206,10 +204,8 @@ def explained(patch: PatchLike) -> str:
 
 
 def interpolations(patch: PatchLike) -> tuple[int, int]:
-    """Return how often the voxels of a patch are interpolated, and how often only copied.
-
-    What is kept was made once, for all patches; :func:`kept` tells of it.
-    """
+    """Return how often the voxels of a patch are interpolated, and how often only copied."""
+    # What is kept was made once, for all patches; :func:`kept` tells of it.
     if len(patch.parts) > 1 or patch.members:
         interpolated, copied = map(sum, zip(*map(interpolations, patch.parts), strict=True))
         return interpolated, copied
@@ -272,10 +268,8 @@ def _cut(made: PatchLike) -> str:
 
 
 def left_to_numpy(patch: PatchLike) -> tuple[tuple[str, ...], ...]:
-    """Return the steps with displacements and hard crops, for each plan that NumPy does.
-
-    Through any number of made volumes, the first one first; nothing where the kernel does all.
-    """
+    """Return the steps with displacements and hard crops, for each plan that NumPy does."""
+    # Through any number of made volumes, the first one first; nothing where the kernel does all.
     if patch.members:
         return tuple(steps for member in patch.members for steps in left_to_numpy(member))
     below: tuple[tuple[str, ...], ...] = ()

@@ -21,12 +21,10 @@ T = TypeVar("T")
 
 
 def replayed(patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]) -> dict[str, LazyPatch]:
-    """Return the patches with the recorded parameters in the place of their own draws.
-
-    ``draws`` are by name of stream, as in a batch's ``meta``. Steps that are not in it draw for
-    themselves. Of random numbers that belong to voxels (noise), a record holds the key. They are
-    those of the recorded sample where the patch lies as that did.
-    """
+    """Return the patches with the recorded parameters in the place of their own draws."""
+    # ``draws`` are by name of stream, as in a batch's ``meta``. Steps that are not in it draw for
+    # themselves. Of random numbers that belong to voxels (noise), a record holds the key. They are
+    # those of the recorded sample where the patch lies as that did.
 
     def recorded(step: S) -> S:
         if step.stream_name not in draws:
@@ -38,11 +36,9 @@ def replayed(patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]) -> dict
 
 
 def in_batch(samples: Sequence[Any]) -> list[Any]:
-    """Return the samples of a batch, whose patches know where in it they are.
-
-    ``lazy_patch(oversample=)`` is a share of each batch. Nothing else changes, and what knows its
-    place already keeps it.
-    """
+    """Return the samples of a batch, whose patches know where in it they are."""
+    # ``lazy_patch(oversample=)`` is a share of each batch. Nothing else changes, and what knows its
+    # place already keeps it.
     found = []
     for position, sample in enumerate(samples):
         step_at = partial(_at_position, position, len(samples))
@@ -61,11 +57,10 @@ def _at_position(position: int, size: int, step: Step) -> Step:
 
 
 class _OtherSteps:
-    """Puts other steps into the patches of one sample, before flushes and in members too.
+    """Puts other steps into the patches of one sample, before flushes and in members too."""
 
-    Patches that share a plan share the new one, which is worked out once; what stays as it is
-    stays the same object.
-    """
+    # Patches that share a plan share the new one, which is worked out once; what stays as it is
+    # stays the same object.
 
     def __init__(
         self, step: Callable[[Step], Step], value: Callable[[ValueStep], ValueStep]

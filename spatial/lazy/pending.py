@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ..ops.grid_op import of_source
 from ..ops.op import Drawn, Step
 from ..plans.matrices import compose_plans, flat_axes
 from ..plans.plan import SpatialPlan
-from ..volume_like import patch_before
+from ..volume_like import VolumeLike, patch_before
 from .virtual_volume import VirtualVolume
 
 # A generator is made once and restarted for every stream: making one takes longer than all that
@@ -32,47 +32,17 @@ from .virtual_volume import VirtualVolume
 _SPARE: list[np.random.Generator] = []
 
 
-class HasGrid(Protocol):
-    """What a pending plan asks of a volume."""
-
-    @property
-    def name(self) -> str:
-        """Path or URL, without credentials."""
-
-    @property
-    def grid(self) -> Grid:
-        """Shape and affine; may read the header."""
-
-
 @dataclass(frozen=True, eq=False)
 class PendingPlan:
-    """What will be done to all volumes of one sample.
+    """What will be done to all volumes of one sample."""
 
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> import numpy as np
-    >>> from voxpipe.spatial import UniformPatch
-    >>> ct = SimpleNamespace(name="ct.nii", grid=Grid((32, 32, 16), np.eye(4)))
-    >>> pending = PendingPlan({"image": ct}, seed=7, identity=(0, 3))
-    >>> pending = pending.then(Step(UniformPatch((8, 8, 8)), "lazy_patch"))
-    >>> pending.plan.shape
-    (8, 8, 8)
-    >>> pending.draws["lazy_patch"]["size"]
-    [8, 8, 8]
-    """
-
-    references: Mapping[str, HasGrid]
+    references: Mapping[str, VolumeLike]
     """The volumes by key; the first one's grid is the source of the plan."""
-    seed: int = 0
-    """Seed of the run."""
-    epoch: int = 0
-    """Which pass over the data, from 0."""
-    identity: tuple[int, ...] = ()
-    """Which item: (case index, patch ordinal, ...)."""
-    steps: tuple[Step, ...] = ()
-    """The ops, in the order of the chain."""
-    moving: HasGrid | None = None
+    seed: int = 0  # seed of the run
+    epoch: int = 0  # which pass over the data, from 0
+    identity: tuple[int, ...] = ()  # which item: (case index, patch ordinal, ...)
+    steps: tuple[Step, ...] = ()  # the ops, in the order of the chain
+    moving: VolumeLike | None = None
     """A volume on another grid, whose plan this is: that of the references, but that voxels come
     from this one, at the same places in the world."""
 
@@ -103,11 +73,9 @@ class PendingPlan:
         )
         return plan
 
-    def of_moving(self, volume: HasGrid) -> PendingPlan:
-        """Return the plan of a volume on a grid of its own, which gives the same output grid.
-
-        The ops see the grids of the references, and draw what they draw for these.
-        """
+    def of_moving(self, volume: VolumeLike) -> PendingPlan:
+        """Return the plan of a volume on a grid of its own, which gives the same output grid."""
+        # The ops see the grids of the references, and draw what they draw for these.
         return replace(self, moving=volume)
 
     @property
@@ -116,19 +84,15 @@ class PendingPlan:
         return self.moving is None and all(step.op.lattice for step in self.steps)
 
     def child(self, ordinal: int) -> PendingPlan:
-        """Return the plan of the ``ordinal``-th item made from this one.
-
-        Steps that are there already keep their draws: all patches of a volume that was rotated
-        as a whole see the same rotation.
-        """
+        """Return the plan of the ``ordinal``-th item made from this one."""
+        # Steps that are there already keep their draws: all patches of a volume that was rotated as
+        # a whole see the same rotation.
         return self.following((*self.identity, ordinal), self.steps)
 
     @property
     def shared_grid(self) -> Grid:
-        """The one grid on which all volumes lie, or GridMismatch; reads headers.
-
-        The grid of the first, from which the others lie less than ``GRID_TOLERANCE`` voxels away.
-        """
+        """The one grid on which all volumes lie, or GridMismatch; reads headers."""
+        # The grid of the first, from which the others lie less than ``GRID_TOLERANCE`` voxels away.
         grids = {}
         for key, volume in self.references.items():
             try:
@@ -203,11 +167,9 @@ class PendingPlan:
 
     @property
     def from_stored(self) -> SpatialPlan:
-        """The plan of the references from their stored voxels, through what flushes left between.
-
-        What one volume decides for all of them is decided on this: volumes of a sample may have
-        been flushed at different places, and all must get the same.
-        """
+        """The plan of the references from their stored voxels, through all flushes between."""
+        # What one volume decides for all of them is decided on this: volumes of a sample may have
+        # been flushed at different places, and all must get the same.
         return self.whole(self.shared_plan)
 
     def whole(self, plan: SpatialPlan) -> SpatialPlan:
@@ -227,10 +189,8 @@ class PendingPlan:
 
 
 def joined(before: tuple[Step, ...], steps: Sequence[Step], depth: int) -> tuple[Step, ...]:
-    """Return ``before`` followed by ``steps``, which draw from ``depth`` entries of an identity.
-
-    Two that draw from one stream would draw the same numbers: a GraphError.
-    """
+    """Return ``before`` followed by ``steps``, which draw from ``depth`` entries of an identity."""
+    # Two that draw from one stream would draw the same numbers: a GraphError.
     taken = {step.stream_name for step in before}
     for step in steps:
         if step.stream_name in taken:
@@ -265,7 +225,7 @@ def _mismatch(
     return GridMismatch(f"{first!r} and {key!r} {how}: {' and '.join(names)}", do=do)
 
 
-def singular(volume: HasGrid) -> BadHeader:
+def singular(volume: VolumeLike) -> BadHeader:
     """Return the error of a volume whose affine has no inverse."""
     return BadHeader(
         f"the affine of {volume.name} cannot be inverted: {volume.grid.affine[:3].tolist()}",

@@ -55,27 +55,21 @@ class ChunkBytes(NamedTuple):
 class ReadPlan:
     """What a patch reads of one volume, and how its voxels come from there."""
 
-    volume: Any
-    """What is read: a stored volume, a level of it, a kept copy, or a virtual volume."""
+    volume: Any  # what is read: a stored volume, a level of it, a kept copy, or a virtual volume
     plan: SpatialPlan
     """From index of the patch, halo of value ops included, to index of this volume."""
-    policy: Policy
-    """How it is sampled."""
-    region: Region
-    """The voxels that are read; empty where all is fill."""
+    policy: Policy  # how it is sampled
+    region: Region  # the voxels that are read; empty where all is fill
     box: OrientedBox | None = None
     """Where in the region the patch has taps, if that may spare chunks."""
-    level: int = 0
-    """How many levels coarser than the volume of the patch; 0 for that itself."""
+    level: int = 0  # how many levels coarser than the volume of the patch; 0 for that itself
     made_bytes: int = 0
     """Bytes of the voxels that virtual volumes make on the way, beside those of the patch."""
 
     @classmethod
     def of(cls, volume: Any, plan: SpatialPlan, policy: Policy) -> ReadPlan:
-        """Return what is read for ``plan``: of the volume, or of a level that is enough.
-
-        Of a virtual volume, those voxels that a coarser grid keeps, where they are enough.
-        """
+        """Return what is read for ``plan``: of the volume, or of a level that is enough."""
+        # Of a virtual volume, those voxels that a coarser grid keeps, where they are enough.
         level = 0
         if isinstance(volume, VirtualVolume):
             if not volume.tiled:
@@ -114,11 +108,9 @@ class ReadPlan:
             yield ChunkBytes((*name, self.level, *index), needed.chunk_bytes)
 
     def stored(self, *, through: bool = False) -> tuple[ReadPlan, ...]:
-        """Return what is read of files: this, or what a virtual volume is made of.
-
-        Where a virtual volume is kept in a copy, that is what is read; with ``through`` what the
-        copy was made of.
-        """
+        """Return what is read of files: this, or what a virtual volume is made of."""
+        # Where a virtual volume is kept in a copy, that is what is read; with ``through`` what the
+        # copy was made of.
         volume, region = self.volume, self.region
         if not isinstance(volume, VirtualVolume):
             return (self,)
@@ -134,10 +126,8 @@ class ReadPlan:
         return (replace(first, made_bytes=first.made_bytes + made), *others)
 
     def resample_into(self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None) -> Source:
-        """Read the region and write the patch to ``out``; return what was read.
-
-        ``policy`` is the own one, perhaps with another fill.
-        """
+        """Read the region and write the patch to ``out``; return what was read."""
+        # ``policy`` is the own one, perhaps with another fill.
         stored, plan, region = self.volume, self.plan, self.region
         refuse_fill(policy, out.dtype, stored.name)
         i, j, k = region.start
@@ -223,11 +213,9 @@ class CoarseVolume(VirtualVolume):
 def coarse_read(
     made: VirtualVolume, plan: SpatialPlan, policy: Policy
 ) -> tuple[CoarseVolume, SpatialPlan] | None:
-    """Return what stays of a virtual volume, and the plan from there; None if not enough does.
-
-    It is where the op that coarsens is the last one to act, by whole factors, after ops that
-    treat each value by itself; and where the plan interpolates linearly inside the volume.
-    """
+    """Return what stays of a virtual volume, and the plan from there; None if not enough does."""
+    # It is where the op that coarsens is the last one to act, by whole factors, after ops that
+    # treat each value by itself; and where the plan interpolates linearly inside the volume.
     if policy.mode != "linear" or policy.antialias or plan.is_copy or not _inside(plan):
         return None
     patch: Any = made.patch
@@ -265,11 +253,9 @@ def _inside(plan: SpatialPlan) -> bool:
 def _coarse_grid(
     factors: tuple[int, int, int], corner: tuple[int, int, int], shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.float64], tuple[int, int, int]]:
-    """Return the matrix from index of the voxels that stay to index of all, and their number.
-
-    ``corner`` is the lattice index of the first of all voxels; those that stay have multiples of
-    the factors, from the last one that is not after it.
-    """
+    """Return the matrix from index of the voxels that stay to index of all, and their number."""
+    # ``corner`` is the lattice index of the first of all voxels; those that stay have multiples of
+    # the factors, from the last one that is not after it.
     matrix = np.diag([*map(float, factors), 1.0])
     counts = []
     for axis, (factor, first, count) in enumerate(zip(factors, corner, shape, strict=True)):

@@ -35,11 +35,9 @@ from .virtual_volume import RealizedVolume, VirtualVolume, read_volume
 
 
 def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
-    """Return one patch of the channels of all, in this order; nothing is read.
-
-    Their output grids have to agree, which is found out when they are made. ``because`` is what
-    ``explain`` says of it where a later spatial op samples it anew.
-    """
+    """Return one patch of the channels of all, in this order; nothing is read."""
+    # Their output grids have to agree, which is found out when they are made. ``because`` is what
+    # ``explain`` says of it where a later spatial op samples it anew.
     first = patches[0]
     stored: list[Any] = [stored_of(patch.volume) for patch in patches]
     if all(_is_like(patch, first) for patch in patches):
@@ -50,10 +48,8 @@ def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
 
 
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
-    """Return a sample just opened, in which what was realized is sampled as it was before.
-
-    Its ``patches`` are those before; for the keys of ``policies`` something else was asked.
-    """
+    """Return a sample just opened, in which what was realized is sampled as it was before."""
+    # Its ``patches`` are those before; for the keys of ``policies`` something else was asked.
     again, left = {}, dict(sample.patches)
     for key, patch in sample.items():
         if not isinstance(getattr(patch, "volume", None), RealizedVolume):
@@ -112,10 +108,8 @@ def _apart(stored: Sequence[Any]) -> Volume:
 
 
 def read_volume_of(patch: LazyPatch) -> Any:
-    """Return what is read for a patch: a volume, the copy that is kept, or those of all members.
-
-    Whether it can be asked how it is stored is for the caller to see; it is no ``Volume`` else.
-    """
+    """Return what is read for a patch: a volume, the copy that is kept, or those of all members."""
+    # Whether it can be asked how it is stored is for the caller to see; it is no ``Volume`` else.
     read = [read_volume(leaf.volume) for leaf in patch.leaves]
     other = next((volume for volume in read if not isinstance(volume, Volume)), None)
     if len(read) == 1 or other is not None:
@@ -124,10 +118,8 @@ def read_volume_of(patch: LazyPatch) -> Any:
 
 
 def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
-    """Return a patch of each channel, which reads that channel alone where it can.
-
-    ``step_of`` returns the step that selects a channel, for a patch whose values were changed.
-    """
+    """Return a patch of each channel, which reads that channel alone where it can."""
+    # ``step_of`` returns the step that selects a channel, for a patch whose values were changed.
     count = patch.shape[0]
     if count == 1:
         return [patch]
@@ -176,11 +168,10 @@ def channel_step(channel: int, **place: Any) -> ValueStep:
 
 @dataclass(frozen=True, eq=False)
 class StackedPatch(LazyPatch):
-    """Patches, its ``members``, that are made one by one, each into channels of its own.
+    """Patches, its ``members``, that are made one by one, each into channels of its own."""
 
-    Its value steps come after theirs, on all channels. A spatial op is done to each member; once
-    there are value steps for all channels, it begins with the voxels that these give.
-    """
+    # Its value steps come after theirs, on all channels. A spatial op is done to each member; once
+    # there are value steps for all channels, it begins with the voxels that these give.
 
     because: str = ""
     """Where it was asked for, in words."""
@@ -191,10 +182,8 @@ class StackedPatch(LazyPatch):
         return not self.values
 
     def with_each(self, change: Callable[[LazyPatch], LazyPatch]) -> LazyPatch:
-        """Return the patch of what ``change`` makes of each member.
-
-        Once value steps treat all channels together, what it makes of them together.
-        """
+        """Return the patch of what ``change`` makes of each member."""
+        # Once value steps treat all channels together, what it makes of them together.
         if self.values:
             return change(self)
         return self.with_members([member.with_each(change) for member in self.members])
@@ -206,10 +195,8 @@ class StackedPatch(LazyPatch):
         return self.with_members([member.with_value(step) for member in self.members])
 
     def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
-        """Return a patch of one volume of all channels, which begins with what this one gives.
-
-        Sampled alike from then on: ``with_each`` begins anew with each member.
-        """
+        """Return a patch of one volume of all channels, which begins with what this one gives."""
+        # Sampled alike from then on: ``with_each`` begins anew with each member.
         empty = replace(self.pending, steps=(), moving=None)
         plain = LazyPatch(
             self.volume, empty, self.policy, (), self.statistics, -1, is_fixed=self.is_fixed

@@ -46,10 +46,8 @@ _PROCESSES = [1]
 
 
 def divide_tiles(processes: int) -> None:
-    """Take this process for one of several that share what their chains may keep in memory.
-
-    Their tiles stay as long as they do: chains run elsewhere, and send what is to be made.
-    """
+    """Take this process for one of several that share what their chains may keep in memory."""
+    # Their tiles stay as long as they do: chains run elsewhere, and send what is to be made.
     _PROCESSES[0] = max(1, processes)
     _USERS.add(divide_tiles)
 
@@ -73,10 +71,8 @@ def use_tiles_alone(user: Any) -> None:
 
 
 def forget_tiles(user: Any) -> None:
-    """Let go of the tiles that this process keeps, and of how much they may take.
-
-    Not as long as somebody else uses them: chains of several loaders share what is kept.
-    """
+    """Let go of the tiles that this process keeps, and of how much they may take."""
+    # Not as long as somebody else uses them: chains of several loaders share what is kept.
     _USERS.discard(user)
     _forget_unused()
 
@@ -99,16 +95,14 @@ class Made(NamedTuple):
 class VirtualVolume:
     """What ``patch`` gives, region by region."""
 
-    patch: PatchLike
-    """The ``LazyPatch`` by which the voxels are made."""
+    patch: PatchLike  # the ``LazyPatch`` by which the voxels are made
     soft: bool = False
     """Whether there is more of them than the patch: all that its volume has around it."""
     because: str = ""
     """After what, in words, where no op of the patch tells: a flush, and where it was written."""
     tiled: bool = False
     """Whether it is made tile by tile: then each voxel has the same bits whatever else is read."""
-    copy: Any = None
-    """The volume in which what was made once is kept; None where there is none."""
+    copy: Any = None  # the volume in which what was made once is kept; None where there is none
     memory_bytes: int = 0
     """What tiles may take that are kept in memory, of all processes of a loader; 0 keeps none."""
 
@@ -126,10 +120,8 @@ class VirtualVolume:
 
     @cached_property
     def tile(self) -> Triple:
-        """Voxels along each axis of what is made at once; fewer where these read much.
-
-        All, where an op looks at all: its mean is that of the volume, not of a tile.
-        """
+        """Voxels along each axis of what is made at once; fewer where these read much."""
+        # All, where an op looks at all: its mean is that of the volume, not of a tile.
         i, j, k = self.box.shape
         if self.patch.looks_at_all:
             return i, j, k
@@ -314,13 +306,11 @@ def read_volume(volume: Any) -> Any:
 
 
 class RealizedVolume(Volume):
-    """What ``realize()`` made of a patch, opened again: voxels in memory, on the patch's grid.
+    """What ``realize()`` made of a patch, opened again: voxels in memory, on the patch's grid."""
 
-    Functions may have changed them meanwhile, so statistics are those of these voxels.
-    """
+    # Functions may have changed them meanwhile, so statistics are those of these voxels.
 
-    realized_from: PatchLike
-    """The ``LazyPatch`` that they were made of."""
+    realized_from: PatchLike  # the ``LazyPatch`` that they were made of
 
     @property
     def name(self) -> str:
@@ -360,11 +350,9 @@ def opened_again(voxels: Any, patch: Any, kind: str, options: Mapping[str, Any])
 
 
 def realized_patch(sample: Sample, key: str) -> Any:
-    """Return the patch on whose grid the array of a key lies; None if ``realize()`` made none.
-
-    A new key has the grid of the first one of its size. Of a key whose array has another size now
-    the place is not known any more: a SampleError.
-    """
+    """Return the patch on whose grid the array of a key lies; None if ``realize()`` made none."""
+    # A new key has the grid of the first one of its size. Of a key whose array has another size now
+    # the place is not known any more: a SampleError.
     made: dict[str, Any] = {k: p for k, p in sample.patches.items() if hasattr(p, "with_pending")}
     shape = tuple(sample[key].shape)
     spatial = shape[-3:] if len(shape) > 2 else (*shape, 1)

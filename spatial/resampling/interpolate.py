@@ -12,7 +12,7 @@ with zero, equals clamping times the product over the axes of how far inside the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,14 +31,11 @@ class Source:
 
     array: NDArray[Any]
     """(C, i, j, k), any integer or float type, strides and byte order; read-only is fine."""
-    start: tuple[int, int, int]
-    """Volume index of ``array[:, 0, 0, 0]``."""
+    start: tuple[int, int, int]  # volume index of ``array[:, 0, 0, 0]``
     bounds: Region
     """The voxels that count as volume, in volume indices; padding begins at its faces."""
-    slope: float = 1.0
-    """A value is ``stored * slope + intercept``."""
+    slope: float = 1.0  # a value is ``stored * slope + intercept``
     intercept: float = 0.0
-    """See ``slope``."""
 
     def __post_init__(self) -> None:
         if self.array.ndim != 4:
@@ -48,11 +45,6 @@ class Source:
         if self.array.dtype.kind == "b":
             object.__setattr__(self, "array", self.array.view(np.uint8))
 
-    @property
-    def region(self) -> Region:
-        """The voxels at hand, in volume indices."""
-        return Region.of_shape(self.array.shape[1:]).shift(self.start)
-
     def narrow(self, region: Region) -> Source:
         """Return the part inside ``region``, as a view; all of that must be at hand."""
         # Plain numbers: regions would take a third of the time of a small copy.
@@ -61,7 +53,8 @@ class Source:
         inside = (slice(0, 0),) * 3
         if not region.is_empty:
             if a < i or b < j or c < k or x > i + size_i or y > j + size_j or z > k + size_k:
-                raise ValueError(f"resampling needs {region}, but only {self.region} was read")
+                have = Region.of_shape(self.array.shape[1:]).shift(self.start)
+                raise ValueError(f"resampling needs {region}, but only {have} was read")
             inside = (slice(a - i, x - i), slice(b - j, y - j), slice(c - k, z - k))
         array = self.array[(slice(None), *inside)]
         return Source(array, (a, b, c), self.bounds, self.slope, self.intercept)
@@ -99,13 +92,7 @@ def convert_one(value: float, dtype: np.dtype[Any]) -> Any:
 
 
 def bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """Return floats as the bits of bfloat16, rounded half to even; NaN stays NaN.
-
-    Examples
-    --------
-    >>> [hex(bits) for bits in bfloat16_bits(np.array([1.0, -2.0], np.float32)).tolist()]
-    ['0x3f80', '0xc000']
-    """
+    """Return floats as the bits of bfloat16, rounded half to even; NaN stays NaN."""
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
@@ -132,19 +119,10 @@ def _round(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 class Flat(NamedTuple):
-    """The channels of a (C, i, j, k) array, each as a one-dimensional view of its memory.
+    """The channels of a (C, i, j, k) array, each as a one-dimensional view of its memory."""
 
-    The view may span many more elements than the array has, when it is a box in a large map: they
-    are addressed, never touched. A copy is made only where elements are not aligned.
-
-    Examples
-    --------
-    >>> box = np.arange(100).reshape(1, 4, 5, 5)[:, 1:3, :, ::-1]
-    >>> flat = Flat.of(box)
-    >>> i, j, k = flat.strides
-    >>> int(flat.channels[0][flat.origin + 1 * i + 2 * j + 0 * k]) == int(box[0, 1, 2, 0])
-    True
-    """
+    # The view may span many more elements than the array has, when it is a box in a large map: they
+    # are addressed, never touched. A copy is made only where elements are not aligned.
 
     channels: list[NDArray[Any]]  # per channel, the elements from its lowest to its highest address
     strides: list[int]  # elements between neighbours on an axis; negative where it runs backwards
@@ -207,71 +185,51 @@ def interpolate(
     """Write ``out`` by sampling ``source``, which holds exactly the voxels needed."""
     if out.size == 0:
         return
-    shape = out.shape[1:]
+    shape, displacement, zeros = out.shape[1:], stages.displacement, policy.padding == "zeros"
     fill = convert_one(policy.fill, out.dtype)
-    boxes: list[tuple[Matrix, Sequence[int], Sequence[int]]] = [
-        (clip.matrix[:3], (0, 0, 0), clip.shape) for clip in stages.clips
+    if source.array.size:
+        flat = Flat.of(source.array)
+        axes = _axes(source, matrix, policy, shape, flat.strides, displacement)
+        sample = {"nearest": _nearest, "linear": _linear, "cubic": _cubic}[policy.mode]
+    limits = [
+        limit
+        for clip in stages.clips
+        for limit in _limits(clip.matrix[:3], Region.of_shape(clip.shape), shape)
     ]
-    if policy.padding == "constant" and stages.displacement is None:
-        boxes.append((matrix, source.bounds.start, source.bounds.stop))
-    limits = [limit for box in boxes for limit in _limits(*box, shape)]
-    write = _writer(source, matrix, policy, shape, fill, stages)
+    constant = policy.padding == "constant"
+    if constant and displacement is None:
+        limits += _limits(matrix, source.bounds, shape)
     for block, index in _blocks(shape):
         target = out[(slice(None), *block)]
-        write(index, target)
-        for limit in limits:
-            np.copyto(target, fill, where=_beyond(limit, index))
-
-
-def _writer(
-    source: Source,
-    matrix: Matrix,
-    policy: Policy,
-    shape: Sequence[int],
-    fill: Any,
-    stages: KernelStages,
-) -> Callable[[Index, NDArray[Any]], None]:
-    """Return what writes one block: sampled voxels, or where none is needed, what is outside."""
-    zeros = policy.padding == "zeros"
-    displacement = stages.displacement
-    if source.array.size == 0:
-        return _nothing(matrix, stages, 0 if zeros else fill, fill)
-    flat = Flat.of(source.array)
-    axes = _axes(source, matrix, policy, shape, flat.strides, displacement)
-    sample = {"nearest": _nearest, "linear": _linear, "cubic": _cubic}[policy.mode]
-
-    def write(index: Index, target: NDArray[Any]) -> None:
-        places = [coordinate(axis.row, *index) for axis in axes]
+        places = [coordinate(row, *index) for row in matrix]
         if displacement is not None:
             places = list(places + displacement.at(index))
-        places, clipped = pull_back_points(places, stages.earlier)
-        filled = policy.padding == "constant" and displacement is not None
-        outside = _outside(axes, places) if filled else None  # before: sampling clamps in place
-        if clipped is not None:
-            outside = clipped if outside is None else outside | clipped
-        sample(source, flat, axes, places, zeros, target)
+        places, outside = pull_back_points(places, stages.earlier)
+        if constant and displacement is not None:  # before: sampling clamps in place
+            for found, (first, stop) in zip(places, source.bounds, strict=True):
+                beyond = (found < first - REACH) | (found > stop - 1 + REACH)
+                outside = beyond if outside is None else outside | beyond
+        if source.array.size:
+            sample(source, flat, axes, places, zeros, target)
+        else:
+            target.fill(0 if zeros else fill)
         if outside is not None:
             target[:, outside] = fill
+        for row, lowest, highest in limits:
+            found = coordinate(row, *index)
+            np.copyto(target, fill, where=(found < lowest) | (found > highest))
 
-    return write
 
-
-def _nothing(
-    matrix: Matrix, stages: KernelStages, value: Any, fill: Any
-) -> Callable[[Index, NDArray[Any]], None]:
-    """Return what writes a block for which no voxel is at hand: ``value``, and fill by clips."""
-
-    def write(index: Index, target: NDArray[Any]) -> None:
-        target.fill(value)
-        if stages.earlier and value != fill:
-            places = [coordinate(row, *index) for row in matrix]
-            if stages.displacement is not None:
-                places = list(places + stages.displacement.at(index))
-            _, clipped = pull_back_points(places, stages.earlier)
-            if clipped is not None:
-                target[:, clipped] = fill
-
-    return write
+def _limits(
+    matrix: Matrix, box: Region, shape: Sequence[int]
+) -> list[tuple[NDArray[np.float64], float, float]]:
+    """Return (row, lowest, highest) of each axis on which some output voxel leaves a box."""
+    lows, highs = extremes(matrix, shape)
+    return [
+        (row, a - REACH, b - 1 + REACH)
+        for row, low, high, (a, b) in zip(matrix, lows, highs, box, strict=True)
+        if low < a - REACH or high > b - 1 + REACH
+    ]
 
 
 def _axes(
@@ -302,38 +260,9 @@ def _axes(
     ]
 
 
-Limit = tuple[NDArray[np.float64], float, float]
-
-
-def _limits(
-    matrix: Matrix, start: Sequence[int], stop: Sequence[int], shape: Sequence[int]
-) -> Iterator[Limit]:
-    """Yield (row, lowest, highest) of each axis on which some output voxel leaves a box."""
-    lows, highs = extremes(matrix, shape)
-    for row, low, high, a, b in zip(matrix, lows, highs, start, stop, strict=True):
-        if low < a - REACH or high > b - 1 + REACH:
-            yield row, a - REACH, b - 1 + REACH
-
-
-def _beyond(limit: Limit, index: Index) -> NDArray[np.bool_]:
-    row, lowest, highest = limit
-    found = coordinate(row, *index)
-    return np.asarray((found < lowest) | (found > highest))
-
-
-def _outside(axes: Sequence[Axis], places: Sequence[Floats]) -> NDArray[np.bool_]:
-    """Return which displaced places lie beyond the volume, for padding with a constant."""
-    outside = np.zeros(places[0].shape, dtype=np.bool_)
-    for axis, found in zip(axes, places, strict=True):
-        outside |= (found < axis.first - REACH) | (found > axis.last + REACH)
-    return outside
-
-
 def _blocks(shape: Sequence[int]) -> Iterator[tuple[tuple[slice, ...], Index]]:
-    """Cut an output of (I, J, K) voxels into blocks of about ``BLOCK``, in C order.
-
-    Each comes with its output indices, as three arrays that broadcast against each other.
-    """
+    """Cut an output of (I, J, K) voxels into blocks of about ``BLOCK``, in C order."""
+    # Each comes with its output indices, as three arrays that broadcast against each other.
     k = min(shape[2], BLOCK)
     j = min(shape[1], max(1, BLOCK // k))
     i = min(shape[0], max(1, BLOCK // (j * k)))
@@ -418,11 +347,9 @@ def _blended(
     steps: Sequence[tuple[int, Floats]],
     real: np.dtype[Any],
 ) -> Floats:
-    """Return what :func:`_blend` does; a tap of weight 0 says nothing, be it infinite or NaN.
-
-    Zero times infinity would make NaN of a voxel that is met exactly, beside an infinite one. What
-    comes out as NaN is looked at again, as there is nothing to lose.
-    """
+    """Return what :func:`_blend` does; a tap of weight 0 says nothing, be it infinite or NaN."""
+    # Zero times infinity would make NaN of a voxel that is met exactly, beside an infinite one.
+    # What comes out as NaN is looked at again, as there is nothing to lose.
     if memory.dtype.kind != "f":
         return _blend(memory, where, steps, real)
     with np.errstate(invalid="ignore"):
@@ -438,11 +365,9 @@ def _blend(
     *,
     apart: bool = False,
 ) -> Floats:
-    """Interpolate along the axes of ``steps``, (stride, weight of the upper tap) each.
-
-    ``where`` is the tap with the lowest address, which on a backward axis is the upper one. With
-    ``apart`` what would be NaN is the one tap that counts, if only one does.
-    """
+    """Interpolate along the axes of ``steps``, (stride, weight of the upper tap) each."""
+    # ``where`` is the tap with the lowest address, which on a backward axis is the upper one. With
+    # ``apart`` what would be NaN is the one tap that counts, if only one does.
     if not steps:
         return np.take(memory, where, mode="clip").astype(real)
     (stride, weight), rest = steps[0], steps[1:]

@@ -49,27 +49,14 @@ _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
 
 
 def available() -> bool:
-    """Whether resampling uses the native kernel.
-
-    False where ``VOXPIPE_NATIVE=0`` or where the library was not built, which is said once, in a
-    warning.
-
-    Examples
-    --------
-    >>> isinstance(available(), bool)
-    True
-    """
+    """Whether resampling uses the native kernel."""
+    # False where ``VOXPIPE_NATIVE=0`` or where the library was not built, which is said once, in a
+    # warning.
     return requested_path() is not None and _library() is not None
 
 
 def path() -> str | None:
-    """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None.
-
-    Examples
-    --------
-    >>> path() in (None, "portable", "avx2", "avx512")
-    True
-    """
+    """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None."""
     library, requested = _library(), requested_path()
     if library is None or requested is None:
         return None
@@ -88,11 +75,9 @@ def run(
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,
 ) -> bool:
-    """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone.
-
-    ``source`` holds exactly the voxels needed; ``mode`` is that of the policy, or ``"copy"`` where
-    ``matrix`` is whole.
-    """
+    """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
+    # ``source`` holds exactly the voxels needed; ``mode`` is that of the policy, or ``"copy"``
+    # where ``matrix`` is whole.
     requested = requested_path()
     stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result

@@ -107,10 +107,8 @@ _MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
 
 
 def smooth(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> Source:
-    """Return the voxels of ``region``, which will be sampled, smoothed, as values.
-
-    ``source`` is exactly that ``with_halo``; ``sigma`` the standard deviation along each axis.
-    """
+    """Return the voxels of ``region``, which will be sampled, smoothed, as values."""
+    # ``source`` is exactly that ``with_halo``; ``sigma`` the standard deviation along each axis.
     stored = source.array.dtype
     is_wide = stored.itemsize > 4 or (stored.kind in "iu" and stored.itemsize == 4)
     values: NDArray[Any] = source.array.astype(np.float64 if is_wide else np.float32)
@@ -242,10 +240,8 @@ def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def outside_of(
     source: Source, plan: SpatialPlan, policy: Policy, resampled: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return which voxels of a patch are fill, (I, J, K): NaN, as ``resampled`` with that fill has.
-
-    ``source`` is what was resampled, by ``plan`` from there, before ops that may make NaN.
-    """
+    """Return which voxels of a patch are fill, (I, J, K): those NaN in ``resampled``."""
+    # ``source`` is what was resampled, by ``plan`` from there, before ops that may make NaN.
     marked: NDArray[np.bool_] = np.isnan(resampled[0])
     if source.array.dtype.kind != "f" or not marked.any() or np.isfinite(source.array).all():
         return marked
