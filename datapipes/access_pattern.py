@@ -76,15 +76,6 @@ def measure_access(
     """Return what the next patches of an epoch ask of the stores.
 
     Reads the headers of the first volumes, and no voxel.
-
-    Parameters
-    ----------
-    graph
-        The chain. What is iterated is a copy of it.
-    seed, epoch, batches
-        The run, and how many of its batches are left out: those that were delivered.
-    clock
-        Tells seconds; measuring ends when enough have passed.
     """
     split = cut(graph)
     if isinstance(split, NoCut):

@@ -78,15 +78,7 @@ _ACCOUNT = _Account()
 def stop_limit(
     seconds: float = STOP_SECONDS, tell: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Let the first thread stopped inside take so long, and all together half as long again.
-
-    Parameters
-    ----------
-    seconds
-        For which the first is waited for, at most.
-    tell
-        Called once, before the first is waited for.
-    """
+    """Let the first thread stopped inside take so long, and all together half as long again."""
     token = _NOW.set(_Limit(seconds, tell))
     try:
         yield
@@ -104,13 +96,6 @@ def join_threads(*threads: threading.Thread, most: float = float("inf")) -> thre
 
     Not for the thread that calls: garbage is collected in any thread, so what is dropped may be
     its own.
-
-    Parameters
-    ----------
-    threads
-        That were told.
-    most
-        Seconds that this may take, whatever there is left.
     """
     others = [thread for thread in threads if thread is not threading.current_thread()]
     if not any(thread.is_alive() for thread in others):
@@ -143,21 +128,7 @@ class Exhausted(Exception):
 
 
 class BackgroundIterator:
-    """Items of a pipe, made ahead by a thread.
-
-    Parameters
-    ----------
-    source
-        What the thread iterates.
-    most
-        Items that are made ahead, at most.
-    most_bytes
-        Bytes that they take, at most, unless a single one takes more.
-    change
-        Applied to each item by the thread.
-    name
-        Of the thread.
-    """
+    """Items of a pipe, made ahead by a thread."""
 
     def __init__(
         self,
@@ -180,18 +151,7 @@ class BackgroundIterator:
         self._thread.start()
 
     def take(self, timeout: float = float("inf")) -> Any:
-        """Return the next item.
-
-        Raises
-        ------
-        Ended
-            There is none.
-        PrefetchTimeoutError
-            None came within ``timeout`` seconds.
-        RuntimeError
-            It is paused and nothing is left; or this is a forked child of the process whose
-            thread it was.
-        """
+        """Return the next item."""
         self._refuse_child()
         note_progress()
         with self._changed:
@@ -406,7 +366,6 @@ class Prefetcher(RunningAhead):
         return None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parent's items."""
         ahead = BackgroundIterator(
             self.parent,
             most=self.buffer_size,
@@ -429,7 +388,6 @@ class Prefetcher(RunningAhead):
                 self._ahead = None
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)
 
     def instructions(self) -> tuple[Instruction, ...] | None:

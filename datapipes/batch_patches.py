@@ -61,13 +61,7 @@ def _with_policies(
 def with_policies(
     policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: CallSite
 ) -> Pipe:
-    """Return a chain whose volumes are opened with these policies; the chain itself stays.
-
-    Raises
-    ------
-    PolicyConflict
-        A pipe asked for something else, and ``override`` is False.
-    """
+    """Return a chain whose volumes are opened with these policies; the chain itself stays."""
     refuse_no_policies(policies, origin)
     keys = overriding_keys(policies, override, origin)
     if not policies:
@@ -163,7 +157,6 @@ class BatchPatches(DataPipe):
         return self.origin.call + (" ← straight into the batch" if self.straight else "")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield batches."""
         samples = iter(self.parent)
         while held := list(islice(samples, self.batch_size)):
             if len(held) == self.batch_size or not self.drop_last:
@@ -191,7 +184,6 @@ class BatchPatches(DataPipe):
                 )
 
     def __len__(self) -> int:
-        """Return the number of batches; TypeError if the parent has no length."""
         whole, rest = divmod(length_of(self, self.parent), self.batch_size)
         return whole + bool(rest and not self.drop_last)
 

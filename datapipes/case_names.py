@@ -121,15 +121,7 @@ class Match(NamedTuple):
 
 
 def name_by_folder(path: str, pattern: str) -> Callable[[str], Match | None]:
-    """Return a function that names a case by the part of its folder that differs between cases.
-
-    Parameters
-    ----------
-    path
-        The whole pattern.
-    pattern
-        The end of it that is below the folder of a case.
-    """
+    """Return a function that names a case by the part of its folder that differs between cases."""
     depth = pattern.count("/") + 1
     fixed = public_name(WILDCARD.split(path, maxsplit=1)[0].rsplit("/", 1)[0])
 

@@ -66,7 +66,6 @@ class FromCases(Seeded):
             raise SampleError("from_cases got a list without any case", do=do).at(self.origin)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the cases in the order in which they were given."""
         seed, epoch = self._next_run()
         # Another sequence may make its cases when asked: each is asked for once.
         names = names_of(self.cases) if isinstance(self.cases, (list, tuple)) else None
@@ -80,7 +79,6 @@ class FromCases(Seeded):
             yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
 
     def __len__(self) -> int:
-        """Return the number of cases."""
         return len(self.cases)
 
     def describe(self) -> str:
@@ -221,15 +219,7 @@ class ListCases(Seeded):
             yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
 
     def listing(self) -> list[dict[str, str]]:
-        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``.
-
-        Raises
-        ------
-        VolumeNotFound
-            If nothing matches, or a case lacks a volume that is not optional.
-        VolumeReadError
-            The storage cannot be listed.
-        """
+        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``."""
         if self._cases is None:
             cases = self.found()
             for case in cases:
@@ -239,15 +229,7 @@ class ListCases(Seeded):
         return self._cases
 
     def found(self) -> list[dict[str, str]]:
-        """Return the cases as :meth:`listing` does, also those that lack a volume.
-
-        Raises
-        ------
-        VolumeNotFound
-            If nothing matches.
-        VolumeReadError
-            The storage cannot be listed.
-        """
+        """Return the cases as :meth:`listing` does, also those that lack a volume."""
         try:
             matches = {key: self._matches(key, p) for key, p in self.patterns.items()}
             _refuse_other_cases(matches)
@@ -456,14 +438,12 @@ class FromManifest(Seeded):
         return catalogued(entry, self.manifest.name, self.storage_options, follow)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the cases in the order of the manifest."""
         seed, epoch = self._next_run()
         for index, (case, volumes) in enumerate(self._cases):
             identity = self._identity(index)
             yield Sample(dict(volumes), case=case, identity=identity, seed=seed, epoch=epoch)
 
     def __len__(self) -> int:
-        """Return the number of cases."""
         return len(self._cases)
 
     def describe(self) -> str:

@@ -15,7 +15,7 @@ from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, Some
 from .datapipe import stream_name
 from .op_pipe import OpPipe, tell_mistakes
 from .sampling import Sampling
-from .spatial import AddedSteps, SpatialPipe, add_steps, sampling_of
+from .spatial import PipeSteps, SpatialPipe, add_steps, sampling_of
 from .tensors import apply_transforms
 
 
@@ -46,9 +46,8 @@ class ChoicePipe(OpPipe):
             do = "Leave it out, or give it to a spatial pipe."
             raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
         how: dict[str, Any] = {"shared": bool(name)}
-        self.adding = None
-        if spatial is not None:
-            self.adding = AddedSteps([Step(spatial, stream, self.origin, **how)])
+        ops = [] if spatial is None else [spatial]
+        self.steps = PipeSteps(Step(op, stream, self.origin, **how) for op in ops)
         self.change = None
         if values is not None:
             named = None if keys is None else as_keys(f"{type(self).chained}(keys=)", keys)
@@ -60,12 +59,12 @@ class ChoicePipe(OpPipe):
 
     def instructions(self) -> tuple[ApplyValue, ...] | None:
         """Return what applies a choice among value ops; None where spatial ones are among them."""
-        return None if self.adding is not None or self.change is None else (self.change,)
+        return None if self.steps or self.change is None else (self.change,)
 
     def apply(self, item: Any) -> Any:
         """Return the sample with what was chosen added to its patches."""
-        if self.adding is not None:
-            item = add_steps(self, item, self.adding, self.sampling)
+        if self.steps:
+            item = add_steps(self, self.steps, item, None, self.sampling)
         return item if self.change is None else apply_transforms((self.change,), item)
 
 

@@ -33,7 +33,7 @@ from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
-from ..graph.verify import branch_mark, stream_names
+from ..graph.walk import branch_mark, stream_names
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from .forms import UnknownForm
@@ -70,11 +70,6 @@ class _LengthProxy(IterDataPipe[Any]):
 
 def length(pipe: Any) -> int:
     """Return ``len(pipe)``, in time that is linear in the pipes of its graph.
-
-    Raises
-    ------
-    TypeError
-        It is not known.
 
     Examples
     --------
@@ -187,6 +182,15 @@ def note_error(pipe: DataPipe, item: Any, error: Exception) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def located(pipe: Any, item: Any = None) -> Iterator[None]:
+    """Say of what fails inside the ``with`` block in which pipe it was, and of which case."""
+    try:
+        yield
+    except Exception as error:
+        raise add_location(error, pipe.origin, case_of(item))  # noqa: B904  the very same error
+
+
 if TYPE_CHECKING:
     # torch looks chained forms up when they are called; type checkers and editors read this.
     from .chained_forms import ChainedForms as _Pipe
@@ -215,6 +219,8 @@ class DataPipe(_Pipe):
 
     imports: tuple[str, ...] = ()
     """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
+
+    _is_child_datapipe = False  # torch asks for this at every item
 
     explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
     """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
@@ -289,8 +295,7 @@ class DataPipe(_Pipe):
         """Whether what it does to a sample is drawn, so that it is another in each epoch."""
         if not self.stream_names:
             return False
-        adding: Any = getattr(self, "adding", None)
-        spatial = () if adding is None else adding.steps
+        spatial = getattr(self, "steps", ())
         step = getattr(getattr(self, "change", None) or self, "step", None)
         values = () if step is None else (step,)
         if not spatial and not values:
@@ -383,7 +388,6 @@ class PerItem(DataPipe):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield ``apply(item)`` for each item of the parent."""
         for item in self.parent:
             try:
                 made = self.apply(item)
@@ -394,7 +398,6 @@ class PerItem(DataPipe):
             yield made
 
     def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
 
 
@@ -423,20 +426,8 @@ class Running(DataPipe):
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:
     """Return the name of the stream of a pipe that reads from ``parent``.
 
-    Parameters
-    ----------
-    parent
-        What it reads from.
-    name
-        What the user calls it, whose branch does not matter then; empty for a name by its kind.
-    kind
-        The chained name. In a branch it has its mark, ``rotate@1`` in the second one of a fork.
-
-    Returns
-    -------
-    str
-        With a number if a pipe upstream already draws under it: ``rotate``, then ``rotate#2`` for
-        the second rotation of one chain.
+    That which the user gave, or its kind: ``rotate@1`` in the second branch of a fork, ``rotate#2``
+    where one upstream already draws under it.
     """
     name = name or ""
     if not isinstance(name, str):
@@ -497,13 +488,7 @@ def wrong_item(pipe: DataPipe, item: Any, wanted: str, do: str) -> SampleError:
 
 
 def lazy_patches(pipe: DataPipe, item: Any, keys: Iterable[str] = ()) -> dict[str, LazyPatch]:
-    """Return the lazy patches of a sample by key.
-
-    Raises
-    ------
-    SampleError
-        It is no sample, or has no lazy patch under one of ``keys``.
-    """
+    """Return the lazy patches of a sample by key."""
     if not isinstance(item, Sample):
         raise wrong_item(pipe, item, "a sample", f"Put {pipe.chained}() after open_volume().")
     lazy: dict[str, LazyPatch] = patches_of(item)

@@ -251,7 +251,7 @@ class _Rest(DataPipe):
 
 
 def items_from(planner: Pipe, start: int) -> Iterator[Any]:
-    """Yield the items of a pass from the one numbered ``start`` on.
+    """Return the items of a pass from the one numbered ``start`` on.
 
     Pipes at the end that make one item of one, and remember nothing, are not run for those before.
     What shuffles, opens or cuts is: only it knows which items those are.
@@ -271,7 +271,7 @@ def items_from(planner: Pipe, start: int) -> Iterator[Any]:
     sink: Pipe = _Rest(pipe, start) if tail else pipe
     for reader in reversed(tail):
         sink = with_parents(reader, [sink])
-    yield from sink if tail else islice(pipe, start, None)
+    return iter(sink) if tail else islice(pipe, start, None)
 
 
 def _is_passed_by(pipe: Pipe) -> bool:
@@ -299,11 +299,6 @@ def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
     """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read.
 
     The headers of all volumes are, many at a time: of a manifest no file is opened.
-
-    Raises
-    ------
-    TypeError
-        It is not known before it is done.
     """
     if not may_open() or not may_look_ahead(parent):
         raise TypeError("no len(): planning ahead would use up the source, or run your functions")

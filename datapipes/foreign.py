@@ -114,13 +114,7 @@ remember_lines()
 
 
 def refuse(patches: Sequence[Any], *, collate_fn_map: Any = None) -> NoReturn:
-    """Refuse to stack patches without voxels.
-
-    Raises
-    ------
-    SampleError
-        Always.
-    """
+    """Refuse to stack patches without voxels."""
     raise SampleError(
         f"collate() needs voxels, and those of {patches[0]!r} are not read yet",
         do="Put .batch_patches(n) in the place of .batch(n).collate(): it reads them, straight "

@@ -50,7 +50,6 @@ class OpPipe(PerItem):
     def __init_subclass__(
         cls, *, form: str = "", op: Any = None, keywords_only: bool = False, **options: Any
     ) -> None:
-        """Take the arguments and the docstring of the op; be chained by ``form``."""
         super().__init_subclass__(**options)
         if op is None:
             return
@@ -63,13 +62,7 @@ class OpPipe(PerItem):
             chained(form)(cls)
 
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that were given, by name, without the parent.
-
-        Raises
-        ------
-        TypeError
-            An argument is unknown, missing or given twice; a misspelt one is guessed.
-        """
+        """Return the arguments that were given, by name, without the parent."""
         return bound(self.chained, self.__signature__, args, kwargs)
 
     def make_op(self, arguments: Mapping[str, Any]) -> Any:
@@ -98,13 +91,7 @@ def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect
 def bound(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments by name, without the parent; what was left out is left out.
-
-    Raises
-    ------
-    TypeError
-        An argument is unknown, missing or given twice; a misspelt one is guessed.
-    """
+    """Return the arguments by name, without the parent; what was left out is left out."""
     known = [parameter for parameter in signature.parameters if parameter != "parent"]
     for given in kwargs:
         if given not in known:
@@ -139,19 +126,7 @@ def _instead(given: str, known: Collection[str], cutoff: float = _MISSPELT) -> s
 def refuse_unknown_arguments(
     name: str, given: Iterable[str], known: Collection[str], *, only_misspelt: bool = False
 ) -> None:
-    """Raise TypeError where an argument is none of a pipe's, and say which one is meant.
-
-    Parameters
-    ----------
-    name
-        The chained form.
-    given
-        The names that were given.
-    known
-        The names that there are.
-    only_misspelt
-        Whether names that resemble none of ``known`` are let through, for somebody else.
-    """
+    """Raise TypeError where an argument is none of a pipe's, and say which one is meant."""
     for one in given:
         hint = "" if one in known else _instead(one, known, _NEARLY)
         if one not in known and (hint or not only_misspelt):

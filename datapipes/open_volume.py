@@ -99,14 +99,6 @@ def named_by_key(
 ) -> dict[str, tuple[str, ...]]:
     """Return which keys the options name that are given by key.
 
-    Parameters
-    ----------
-    options
-        By name; those of :data:`BY_KEY`, ``storage_options``, and any that a backend or a reader
-        of the user's own takes. Of the latter, a mapping is by key where it names a key.
-    keys
-        The volumes of a sample; none as long as no sample was seen.
-
     Examples
     --------
     >>> named_by_key({"level": {"image": 1}, "series": 2})
@@ -277,7 +269,6 @@ class OpenVolume(Seeded):
         self.reader_kwargs = reader_kwargs
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield each sample with its volumes lazy."""
         run = None
         # By which processes know what they read together; nothing that is drawn depends on it.
         by = uuid.uuid4().hex
@@ -289,7 +280,6 @@ class OpenVolume(Seeded):
             yield self._opened(self._sample(item, position, *run), by)
 
     def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
 
     def _sample(self, item: Any, position: int, seed: int, epoch: int) -> Sample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -32,11 +33,11 @@ from ..spatial import (
 from ..spatial.ops.op import Size, size_of, size_on, three, whole_number
 from ..spatial.placing.sampling_mask import OTHER, Classes
 from ..volumes import Volume
-from .datapipe import DataPipe, length_of, note_error, stream_name, with_progress
+from .datapipe import DataPipe, length_of, located, note_error, stream_name, with_progress
 from .epoch import count_planned
 from .forms import chained
 from .op_pipe import refuse_unknown_arguments
-from .spatial import AddedSteps, add_steps, named_volume, pending_of
+from .spatial import PipeSteps, add_steps, named_volume, pending_of
 
 # Longer than any axis of any volume.
 _LONGEST = 2**31
@@ -257,23 +258,23 @@ class PatchSampler(DataPipe):
         return UniformRegion(whole, self.size, steps)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the patches of one volume after another."""
         if self.sampling != "grid":
             for patch in self.visits():
                 yield from map(patch, range(self.samples_per_volume))
             return
         for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
             for n in range(len(patches)) if stays is None else np.flatnonzero(stays).tolist():
-                yield add_steps(self, sample, self._adding(patches[n]), ordinal=n)
+                yield add_steps(self, self._steps(patches[n])[0], sample, n)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
         """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
 
         So patches can be taken in any order while none is kept. A grid has no such numbers.
         """
-        anywhere = UniformPatch(self.given_size, self.origin), self.region
-        steps = self._steps(*anywhere) if self._placement is None else None
-        return self._of_samples(lambda sample: self._visit(sample, steps))
+        every = None
+        if self._placement is None:
+            every = self._steps(UniformPatch(self.given_size, self.origin), self.region)
+        return self._of_samples(lambda one: self._visit(one, *(every or self._steps_of(one))))
 
     def _of_samples(self, make: Callable[[Any], T]) -> Iterator[T]:
         """Yield what ``make`` returns for each sample, but for those that may be left out."""
@@ -287,35 +288,36 @@ class PatchSampler(DataPipe):
             yield made
 
     def _visit(
-        self, sample: Any, steps: tuple[AddedSteps, AddedSteps | None] | None
+        self, sample: Any, patch: PipeSteps, region: PipeSteps | None
     ) -> Callable[[int], Sample]:
         """Return what makes the patches of one volume, by their ordinals."""
-        patch, region = steps or self._steps(*self._ops(sample))
         # The region draws from the case, before there is an ordinal: one for all patches.
-        visit = sample if region is None else add_steps(self, sample, region)
-        return lambda ordinal: add_steps(self, visit, patch, ordinal=ordinal)
+        visit = sample if region is None else add_steps(self, region, sample)
+        return partial(add_steps, self, patch, visit)
 
     def _steps(
-        self, patch: SpatialOp, region: SpatialOp | None
-    ) -> tuple[AddedSteps, AddedSteps | None]:
-        return self._adding(patch), None if region is None else self._adding(region, 1)
+        self, patch: SpatialOp, region: SpatialOp | None = None
+    ) -> tuple[PipeSteps, PipeSteps | None]:
+        first, *second = (
+            PipeSteps([Step(op, name, self.origin, shared=self._shared)])
+            for op, name in zip((patch, region), self.stream_names, strict=False)
+            if op is not None
+        )
+        return first, second[0] if second else None
 
-    def _adding(self, op: SpatialOp, stream: int = 0) -> AddedSteps:
-        return AddedSteps([Step(op, self.stream_names[stream], self.origin, shared=self._shared)])
-
-    def _ops(self, sample: Any) -> tuple[MaskedPatch | WeightedPatch, MaskedRegion | None]:
-        """Return the ops for one sample: each has a mask or weights of its own."""
-        pending_of(self, sample)  # refuses what is no sample with volumes
-        assert self._placement is not None
-        try:
-            patch = self._placement.op_of(sample)
-        except VoxpipeError as error:
-            raise error.at(self.origin, sample.case)  # noqa: B904
+    def _steps_of(self, sample: Any) -> tuple[PipeSteps, PipeSteps | None]:
+        """Return the steps of one sample, whose mask or weights are its own."""
+        patch = self._op_of(sample)
         if self.region is None:
-            return patch, None
+            return self._steps(patch)
         if isinstance(patch, WeightedPatch):
             patch = replace(patch, regional=True)
-        return patch, MaskedRegion(self.region, patch)
+        return self._steps(patch, MaskedRegion(self.region, patch))
+
+    def _op_of(self, sample: Any) -> MaskedPatch | WeightedPatch:
+        pending_of(self, sample)  # refuses what is no sample with volumes
+        assert self._placement is not None
+        return self._placement.op_of(sample)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Read the masks or weights of all cases now; return how many cases there are.
@@ -329,11 +331,11 @@ class PatchSampler(DataPipe):
             return 0
         samples = list(self.parent)
         for sample in with_progress(samples, "masks", "case", progress):
-            if self.sampling == "grid":
-                self._grid(sample)
-            else:
-                patch, _ = self._ops(sample)
-                patch.ready(pending_of(self, sample).from_stored)
+            with located(self, sample):
+                if self.sampling == "grid":
+                    self._grid(sample)
+                else:
+                    self._op_of(sample).ready(pending_of(self, sample).from_stored)
         return len(samples)
 
     def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:
@@ -345,12 +347,9 @@ class PatchSampler(DataPipe):
         patches = grid.patches(pending.plan.shape)
         if self._placement is None:
             return patches, np.ones(len(patches), np.bool_)
-        patch, _ = self._ops(sample)
+        patch = self._op_of(sample)
         assert isinstance(patch, MaskedPatch)  # weights go with no grid
-        try:
-            return patches, patch.touched(pending.from_stored, grid)
-        except VoxpipeError as error:
-            raise error.at(self.origin, sample.case)  # noqa: B904
+        return patches, patch.touched(pending.from_stored, grid)
 
     def __len__(self) -> int:
         """Return the number of patches; for a grid this reads the headers of all volumes, once.
@@ -372,7 +371,8 @@ class PatchSampler(DataPipe):
 
     def _count(self, sample: Sample) -> int:
         """Return how many patches a grid has in a volume; reads no voxel."""
-        _, stays = self._grid(sample)
+        with located(self, sample):
+            _, stays = self._grid(sample)
         if stays is None:
             raise TypeError(
                 "no len(): which patches touch the mask is known once it was read; run an epoch, "
@@ -411,13 +411,7 @@ class _Placement:
     """Of every op."""
 
     def op_of(self, sample: Sample) -> MaskedPatch | WeightedPatch:
-        """Return what draws the patches of a sample.
-
-        Raises
-        ------
-        SampleError
-            It has no such volume, or a value op comes before the weights.
-        """
+        """Return what draws the patches of a sample."""
         if isinstance(self.given, Volume):
             return self.op_class(self.size, self.given, self.given.name, **self.settings)
         key = self.given
@@ -456,11 +450,6 @@ def _placement(
     """Return what makes the ops of a pipe with these arguments; None where none says where.
 
     ``given`` has the arguments that belong to a mask.
-
-    Raises
-    ------
-    PatchSizeError
-        They make no sense, or do not go together.
     """
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:

@@ -96,7 +96,7 @@ def _known_steps(pipe: Pipe) -> Iterator[Step | ValueStep]:
     """Yield the steps upstream that can be told from the pipes alone."""
     for one in walk(pipe):
         if isinstance(one, ChoicePipe):
-            yield from () if one.adding is None else one.adding.steps
+            yield from one.steps
             yield from () if one.change is None else (one.change.step,)
         elif isinstance(one, ValuePipe):
             yield one.step

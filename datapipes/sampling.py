@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core import CallSite
+from ..core import CallSite, Sample
 from ..core.call_site import shorten
 from ..core.errors import PolicyConflict, SampleError, missing_key_hint
 from ..core.suggest import closest
@@ -67,13 +67,7 @@ class Sampling:
         return dataclasses.replace(self, origin=origin)
 
     def refuse_unknown(self, keys: Collection[str], case: str) -> None:
-        """Raise if a key is not among those of the volumes of a sample.
-
-        Raises
-        ------
-        SampleError
-            Naming the volumes that there are, and the likeliest.
-        """
+        """Raise if a key is not among those of the volumes of a sample."""
         for key, field, _ in self.changes:
             if key == EVERY_INTENSITY or key in keys:
                 continue
@@ -97,6 +91,13 @@ class Sampling:
             return patch.policy.padding
         asked: str = self._of(key, patch).get("padding", patch.policy.padding)
         return asked
+
+    def of_sample(self, sample: Sample) -> Sample:
+        """Return a sample whose lazy patches are sampled as they are after this pipe."""
+        lazy = {key: patch for key, patch in sample.items() if isinstance(patch, LazyPatch)}
+        self.refuse_unknown(lazy, sample.case)
+        changed = {key: self.apply(key, patch) for key, patch in lazy.items()}
+        return sample.with_data(**changed)
 
     def apply(self, key: str, patch: LazyPatch) -> LazyPatch:
         """Return ``patch`` as it is sampled after this pipe."""
@@ -145,11 +146,6 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
 
     A plan is resampled once, so it has one policy; taking the last would silently
     change what the first asked for. A flush begins a new plan.
-
-    Raises
-    ------
-    PolicyConflict
-        Naming both places.
     """
     if not sampling.changes:
         return

@@ -265,7 +265,6 @@ class ShufflePlans(DataPipe):
             yield Visit(len(held), held.__getitem__)
 
     def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
 
 
@@ -518,7 +517,6 @@ class Interleave(DataPipe):
             raise error.at(self.origin)  # noqa: B904
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield every sample of the parent, in turns."""
         # What comes one after another of the same case.
         coming = (deque(items) for _, items in groupby(self.parent, self._case_of))
         lanes = list(islice(coming, self.visits))
@@ -544,5 +542,4 @@ class Interleave(DataPipe):
         return _case(sample)
 
     def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)

@@ -182,26 +182,7 @@ class DecodedCache:
     """Longest wait for another process that decodes the same volume, in seconds."""
 
     def open(self, key: str, size: int, write: Callable[[BinaryIO], None], name: str) -> BinaryIO:
-        """Return an entry, open for reading; write it first if it is not there.
-
-        Parameters
-        ----------
-        key
-            Letters and digits that stand for the content.
-        size
-            Bytes of the decoded volume.
-        write
-            Writes exactly ``size`` bytes. May be called by one process only, at a time.
-        name
-            What errors call the volume.
-
-        Raises
-        ------
-        CacheTooSmall
-            The entry is larger than the budget, or than the room on the disk.
-        CacheBusy
-            Other processes kept what is needed for longer than the timeout.
-        """
+        """Return an entry, open for reading; write it first if it is not there."""
         if size > self.budget:
             raise CacheTooSmall(
                 f"{name} decodes to {size} bytes, and the cache at {self.directory} may hold "

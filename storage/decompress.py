@@ -34,31 +34,7 @@ def decompress(
     *,
     trailing: bool = False,
 ) -> None:
-    """Decompress a stream into ``raw``: exactly the bytes that the header speaks of.
-
-    Parameters
-    ----------
-    compressed
-        Read from where it stands.
-    raw
-        Written to.
-    encoding
-        ``"gzip"``, ``"zlib"`` or ``"bzip2"``.
-    size
-        Bytes that the stream must decode to.
-    name
-        What errors call the volume.
-    trailing
-        Whether more may follow, which is dropped. It is read to its end, where check sums are,
-        unless it is long.
-
-    Raises
-    ------
-    TruncatedVolume
-        The stream ends early.
-    CorruptVolume
-        It goes on too long, or its check sums are wrong.
-    """
+    """Decompress a stream into ``raw``: exactly the bytes that the header speaks of."""
     written = 0
     pieces = {"gzip": _gzip_pieces, "zlib": _zlib_pieces, "bzip2": _bzip2_pieces}[encoding]
     try:
@@ -173,13 +149,7 @@ _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
 def most_between(chunk_bytes: int) -> int:
-    """Return the bytes that a step may make which is not the last of a chunk.
-
-    Examples
-    --------
-    >>> most_between(10**6)
-    9048576
-    """
+    """Return the bytes that a step may make which is not the last of a chunk."""
     return _GROWTH * chunk_bytes + _FLOOR
 
 

@@ -53,13 +53,7 @@ _until_removal = _BETWEEN_REMOVALS
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return ``$VOXPIPE_CACHE``, else ``voxpipe`` in the user's cache directory (XDG).
-
-    Examples
-    --------
-    >>> str(cache_directory({"XDG_CACHE_HOME": "/scratch/me"}))
-    '/scratch/me/voxpipe'
-    """
+    """Return ``$VOXPIPE_CACHE``, else ``voxpipe`` in the user's cache directory (XDG)."""
     if environment.get(DIRECTORY_VARIABLE):
         place = environment[DIRECTORY_VARIABLE]
         if is_url(place):
@@ -114,13 +108,7 @@ def is_trusted(status: os.stat_result) -> bool:
 
 
 def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the bytes that decoded volumes may take: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB.
-
-    Examples
-    --------
-    >>> cache_budget({"VOXPIPE_CACHE_BYTES": "1000000"})
-    1000000
-    """
+    """Return the bytes that decoded volumes may take: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB."""
     text = environment.get(BUDGET_VARIABLE)
     if not text:
         return DEFAULT_BUDGET
@@ -215,25 +203,11 @@ def get_or_make(
     unchanged: Callable[[], bool] = lambda: True,
     patience: float = LONGEST_PASS,
 ) -> T:
-    """Return what an entry holds; where there is nothing sound, make it, and write it there.
+    """Return what an entry holds; where there is nothing sound, or no ``file``, make it.
 
     Of several processes that ask, one makes it and the others wait for its file. Where the lock
-    cannot be had (a read-only disk, a system without ``flock``), each makes its own.
-
-    Parameters
-    ----------
-    file
-        Named after the content that it is made of; None where nothing is kept.
-    decode
-        As of :func:`load_entry`.
-    make
-        Works it out: takes long.
-    encode
-        Returns the bytes that ``decode`` understands.
-    unchanged
-        Whether the content is still what the file is named after, asked when it is made.
-    patience
-        Longest wait for another process, in seconds.
+    cannot be had (a read-only disk, a system without ``flock``) or within ``patience`` seconds,
+    each makes its own. It is written only if the content is ``unchanged`` that names the file.
     """
     if file is None:
         return make()
@@ -295,13 +269,7 @@ def _locked(path: Path, deadline: float) -> BinaryIO | None:
 
 
 def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
-    """Open an entry for reading: a regular file that nobody else can write, and no link.
-
-    Raises
-    ------
-    OSError
-        It is something else, of somebody else, or not there.
-    """
+    """Open an entry for reading: a regular file that nobody else can write, and no link."""
     fd = os.open(path, os.O_RDONLY | NO_LINK | _AT_ONCE)
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and is_trusted(status):
@@ -350,23 +318,7 @@ def warn_unused(
     limit: int | None,
     variable: str = DIRECTORY_VARIABLE,
 ) -> None:
-    """Warn, once for a folder, that reading goes on without it.
-
-    Parameters
-    ----------
-    folder
-        The cache.
-    size
-        Bytes of what could not be written; 0 where nobody knows.
-    what
-        What that is.
-    error
-        What the system said.
-    limit
-        Bytes that the cache may take; None without a limit.
-    variable
-        Of the environment, by which another folder is chosen.
-    """
+    """Warn, once for a folder, that reading goes on without it."""
     free = ""
     with suppress(OSError, AttributeError):
         status = os.statvfs(folder)
@@ -437,15 +389,7 @@ def sync_files(entry: Path) -> None:
 
 
 def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
-    """Whether an entry is whole, as it was sealed, and of nobody else.
-
-    Parameters
-    ----------
-    entry, sums
-        As of :func:`seal`.
-    size
-        Bytes that it must have.
-    """
+    """Whether an entry is whole, as it was sealed, and of nobody else."""
     noted = read_entry(sums)
     if noted is None:
         return False

@@ -68,30 +68,7 @@ class Block:
 
 
 class Blocks:
-    """How a box is read.
-
-    Parameters
-    ----------
-    lengths
-        Of the array, slowest axis first.
-    box
-        First and last index along each axis, half-open.
-    itemsize
-        Bytes of one number.
-    gap
-        Bytes between two rows that are worth reading for nothing.
-    most
-        Longest block with something between its rows, in bytes.
-
-    Examples
-    --------
-    >>> [(b.start, b.size) for b in Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=100)]
-    [(2, 32)]
-    >>> [(b.start, b.size) for b in Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=15)]
-    [(2, 12), (22, 12)]
-    >>> [(b.start, b.size) for b in Blocks([4, 10], [(1, 3), (2, 4)], 1, gap=7, most=100)]
-    [(12, 2), (22, 2)]
-    """
+    """How a box is read."""
 
     def __init__(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, *, gap: int, most: int
@@ -120,13 +97,7 @@ class Blocks:
         return axis, 1, span
 
     def places(self, count: int) -> list[int]:
-        """Return bytes of rows that lie all over the box, counted as ``Block.start`` is.
-
-        Examples
-        --------
-        >>> Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=100).places(2)
-        [13, 33]
-        """
+        """Return bytes of rows that lie all over the box, counted as ``Block.start`` is."""
         found = []
         for n in range(count):
             along, at = (n + 0.5) / count, self._start
@@ -165,28 +136,7 @@ def rows_of_box(
     offset: int = 0,
     most: int | None = None,
 ) -> list[Span]:
-    """Return the runs of bytes that hold a box of an array, in the order of the file.
-
-    Parameters
-    ----------
-    lengths
-        Of the array, slowest axis first.
-    box
-        First and last index along each axis, half-open.
-    itemsize
-        Bytes of one number.
-    offset
-        Where the array begins in the file, in bytes.
-    most
-        Rows are joined to runs of at most so many bytes, where nothing lies between them.
-
-    Examples
-    --------
-    >>> rows_of_box([4, 5], [(1, 3), (2, 4)], 1), rows_of_box([4, 5], [(1, 3), (0, 5)], 2)
-    ([(7, 9), (12, 14)], [(10, 30)])
-    >>> rows_of_box([4, 5], [(1, 3), (0, 5)], 2, offset=100, most=19)
-    [(110, 120), (120, 130)]
-    """
+    """Return the runs of bytes that hold a box of an array, in the order of the file."""
     row, run = _row_of(lengths, box, itemsize, most)
     starts: NDArray[np.int64] = np.zeros(1, np.int64)
     for length, (first, last) in zip(lengths[:row], box[:row], strict=True):
@@ -220,18 +170,7 @@ _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class FileReader:
-    """The bytes of one open file.
-
-    Parameters
-    ----------
-    file
-        Open for reading; may be closed afterwards.
-    choice
-        ``"pread"`` or ``"direct"``. Where the file system refuses the latter, the former is used,
-        and :attr:`choice` says so.
-    name
-        What errors call the volume.
-    """
+    """The bytes of one open file."""
 
     def __init__(self, file: BinaryIO, choice: IoChoice, name: str) -> None:
         self.choice, self.name = choice, name
@@ -258,26 +197,7 @@ class FileReader:
     def read(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
     ) -> NDArray[np.uint8]:
-        """Return the bytes of a box of an array, C order, those of a row along the last axis.
-
-        Parameters
-        ----------
-        lengths
-            Of the array, slowest axis first.
-        box
-            First and last index along each axis, half-open.
-        itemsize
-            Bytes of one number.
-        offset
-            Where the array begins in the file, in bytes.
-
-        Raises
-        ------
-        TruncatedVolume
-            The file has become shorter since it was opened.
-        VolumeError
-            The disk or the network failed.
-        """
+        """Return the bytes of a box of an array, C order, those of a row along the last axis."""
         gap, most = coalesce_policy(self.usual)
         blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
         out = np.empty(blocks.shape, np.uint8)
@@ -365,13 +285,7 @@ class FileReader:
 
 
 def aligned(size: int) -> NDArray[np.uint8]:
-    """Return memory whose address is a multiple of ``ALIGNMENT``.
-
-    Examples
-    --------
-    >>> aligned(10).ctypes.data % ALIGNMENT, aligned(10).size
-    (0, 10)
-    """
+    """Return memory whose address is a multiple of ``ALIGNMENT``."""
     room = np.empty(size + ALIGNMENT, np.uint8)
     first = -room.ctypes.data % ALIGNMENT
     return room[first : first + size]
@@ -408,13 +322,7 @@ class Hint:
 
 
 class Hints:
-    """What one process has told the system, within a bound. Safe to use from several threads.
-
-    Parameters
-    ----------
-    most_bytes
-        Of all boxes that were told of and not read yet.
-    """
+    """What one process has told the system, within a bound. Safe to use from several threads."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
@@ -433,17 +341,7 @@ class Hints:
             return self._passed == 0
 
     def tell(self, fd: int, offset: int, blocks: Blocks) -> Hint | None:
-        """Tell that a box is going to be read; None where it is there, or there is no room.
-
-        Parameters
-        ----------
-        fd
-            Of the file, open for reading; it may be closed afterwards.
-        offset
-            Where the array begins in it, in bytes.
-        blocks
-            What is read of the array.
-        """
+        """Tell that a box is going to be read; None where it is there, or there is no room."""
         if not hasattr(os, "posix_fadvise"):
             return None
         warm = is_cached(fd, [offset + place for place in blocks.places(_SAMPLES)])

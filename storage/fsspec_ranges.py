@@ -53,13 +53,6 @@ def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
     What the user says stays. For s3: no retries below ours, no silence beyond a third of our
     deadline, as many connections as requests under way, and no HEAD before a GET of a whole object.
-
-    Examples
-    --------
-    >>> with_defaults("s3://b/a", {"max_concurrency": 4})["max_concurrency"]
-    4
-    >>> with_defaults("https://h/a", {})
-    {}
     """
     if url.partition("://")[0] not in _S3:
         return dict(options)
@@ -100,19 +93,7 @@ def _leave_retries_to_us(system: Any) -> None:
 def list_with(
     system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
 ) -> Any:
-    """Return what ``glob`` or ``find`` of a file system lists; all attempts have one deadline.
-
-    Parameters
-    ----------
-    system, path
-        Of :func:`reached`.
-    method
-        Its name.
-    url, options
-        As the user wrote them: for errors, which hold no secret.
-    how
-        What else the method is given.
-    """
+    """Return what ``glob`` or ``find`` of a file system lists; all attempts have one deadline."""
     attempts = Attempts(
         default_retry(),
         f"listing {public_name(url)}",
@@ -293,17 +274,6 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
 
     Failures that pass are tried again as elsewhere, but an attempt without an answer cannot be
     cut off: how long it may take is up to the file system.
-
-    Parameters
-    ----------
-    url, options
-        As the user wrote them.
-    system, root
-        What reaches them, and the path in it.
-    retry
-        When a failed request is sent again; by default that of the process.
-    sleep
-        Waits between attempts.
     """
 
     def __init__(

@@ -38,11 +38,6 @@ class InFlight:
     """Lets requests begin, in order, while there is room. Belongs to one event loop.
 
     A read that waits is not kept from its bytes by those that are fetched for later.
-
-    Parameters
-    ----------
-    most_requests, most_bytes
-        Of all requests together; one that is larger than that goes alone.
     """
 
     def __init__(self, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
@@ -53,16 +48,7 @@ class InFlight:
         self._ahead: deque[_Turn] = deque()
 
     async def enter(self, size: int, *, ahead: RequestPriority | None = None) -> None:
-        """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows.
-
-        Parameters
-        ----------
-        size
-            Bytes that the answer has at most.
-        ahead
-            What the request belongs to where nobody waits for the answer yet: those that somebody
-            waits for go first.
-        """
+        """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows."""
         later = ahead is not None and not ahead.urgent
         if not self._waiting and not (later and self._ahead) and self._fits(size):
             self.requests += 1
@@ -143,13 +129,7 @@ class _Done(NamedTuple):
 
 
 class CallThreads:
-    """Threads that make calls for the event loop; started as they are needed, and kept.
-
-    Parameters
-    ----------
-    most
-        How many there are at most; more calls wait.
-    """
+    """Threads that make calls for the event loop; started as they are needed, and kept."""
 
     def __init__(self, most: int = MOST_THREADS) -> None:
         self._most, self._owner = most, os.getpid()

@@ -29,13 +29,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class FileSystem:
-    """Where a file lies.
-
-    Examples
-    --------
-    >>> [FileSystem(kind).network for kind in ("ext4", "nfs4", "fuse.sshfs", "fuseblk", "")]
-    [False, True, True, False, False]
-    """
+    """Where a file lies."""
 
     kind: str = ""
     """As the kernel calls it, e.g. ``"ext4"``; empty where nobody tells."""
@@ -84,19 +78,6 @@ def kind_of(path: str, mounts: str) -> str:
 
     The last mount of the longest mount point counts: it covers those before it. The device
     number would not do: overlays and btrfs give files another one than their mount.
-
-    Parameters
-    ----------
-    path
-        Absolute, without links.
-    mounts
-        Lines of proc(5): ``36 35 98:0 /root /mount/point options ... - kind source options``.
-
-    Examples
-    --------
-    >>> mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / /my\\040data rw - nfs4 host:/ rw"
-    >>> kind_of("/data/a.nii", mounts), kind_of("/my data/a.nii", mounts)
-    ('ext4', 'nfs4')
     """
     longest, kind = -1, ""
     for line in mounts.splitlines():
@@ -142,24 +123,6 @@ def choose_io(wanted: str, place: FileSystem, size: int, memory: int) -> IoChoic
     A map of a network file system turns each page that is touched into a request (nibabel #1371:
     37 to 91 s where reads take 3.6 s), so those are read in long runs. The page cache is left out
     only where it can hardly ever help.
-
-    Parameters
-    ----------
-    wanted
-        What the user said, one of ``IO_MODES``.
-    place
-        The file system of the file.
-    size
-        Bytes of the file.
-    memory
-        Bytes of memory that this process may use; 0 where unknown.
-
-    Examples
-    --------
-    >>> print(choose_io("auto", FileSystem("ext4"), 10**9, 10**10))
-    mmap: ext4 is on a disk of this machine
-    >>> print(choose_io("auto", FileSystem("nfs4"), 10**9, 10**10))
-    pread: nfs4 is reached through a network, or another process
     """
     if wanted != "auto":
         return IoChoice(wanted, f"io={wanted!r} was asked for", place.network)  # type: ignore[arg-type]

@@ -37,13 +37,7 @@ _LOCAL = re.compile(r"^(file|local)://")
 
 
 def is_url(location: str) -> bool:
-    """Whether ``location`` names something to be reached through fsspec.
-
-    Examples
-    --------
-    >>> is_url("s3://bucket/a.nii"), is_url("/data/a.nii"), is_url("file:///data/a.nii")
-    (True, False, False)
-    """
+    """Whether ``location`` names something to be reached through fsspec."""
     return bool(_URL.match(location)) and not _LOCAL.match(location)
 
 
@@ -53,13 +47,7 @@ def local_path(location: str) -> str:
 
 
 def absolute_place(location: str | os.PathLike[str]) -> str:
-    """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere.
-
-    Examples
-    --------
-    >>> absolute_place("file:///data/kept/"), absolute_place("s3://bucket/kept")
-    ('/data/kept', 's3://bucket/kept')
-    """
+    """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere."""
     place = os.fspath(location)
     return place if is_url(place) else os.path.abspath(local_path(place))
 
@@ -70,16 +58,7 @@ def remote_errors(
 ) -> Iterator[None]:
     """Turn what a remote file system raises into errors that name ``name`` and no secret.
 
-    Parameters
-    ----------
-    name
-        What errors call the place: its URL, or a text of ours.
-    options
-        Those of fsspec: their values are cut out of what the file system says.
-    doing
-        What is tried.
-    url
-        As the user wrote it, where ``name`` is not that: its credentials are cut out as well.
+    Values of ``options``, and credentials in the ``url`` as the user wrote it, are cut out.
     """
     from .location import Secrets
     from .remote_answers import Failure, failure_of
@@ -166,15 +145,7 @@ def _refuse_split(url: str) -> None:
 
 
 def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> str:
-    """Return the web address of an object or folder of S3; empty for other stores.
-
-    Examples
-    --------
-    >>> s3_address("s3://scans/a b.nii", {"endpoint_url": "http://minio:9000"}, {})
-    'http://minio:9000/scans/a%20b.nii'
-    >>> s3_address("s3://scans", {}, {}), s3_address("https://host/a.nii", {}, {})
-    ('https://s3.amazonaws.com/scans', '')
-    """
+    """Return the web address of an object or folder of S3; empty for other stores."""
     scheme, _, rest = url.partition("://")
     if scheme not in ("s3", "s3a"):
         return ""
@@ -233,26 +204,7 @@ _APPENDIX = "\n\nDebug source:"
 
 
 class Secrets:
-    """Cuts the values of storage options, and what URLs hold, out of texts. Shows none itself.
-
-    Parameters
-    ----------
-    options
-        Those of fsspec.
-    *urls
-        As the user wrote them: whatever a store makes of them, their passwords and queries are
-        known by their place in them.
-
-    Examples
-    --------
-    >>> secrets = Secrets({"key": "AKIA1", "client_kwargs": {"password": "pass1"}})
-    >>> secrets.cut("AKIA1 of https://me:you@host/a?sig=1 has not pass1")
-    '*** of https://host/a has not ***'
-    >>> secrets
-    Secrets(2)
-    >>> Secrets({}, "https://h/a b.nii?sig=x(1)y").cut("no /a%20b.nii?sig=x%281%29y")
-    'no /a%20b.nii?sig=***'
-    """
+    """Cuts the values of storage options, and what URLs hold, out of texts. Shows none itself."""
 
     def __init__(self, options: Mapping[str, Any], *urls: str) -> None:
         self._found = {text for text in _texts(options) if len(text) >= _SHORTEST}

@@ -30,15 +30,7 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
-    """Wait before the next look.
-
-    Parameters
-    ----------
-    deadline
-        On the monotonic clock.
-    busy
-        Makes the error that is raised once that has passed.
-    """
+    """Wait before the next look."""
     if time.monotonic() >= deadline:
         raise busy()
     time.sleep(POLL_SECONDS)
@@ -49,11 +41,6 @@ def open_lock(path: Path) -> BinaryIO:
 
     A link in its place is replaced, and not followed. In a folder that may not be written to, a
     lock that is there can be taken all the same.
-
-    Raises
-    ------
-    OSError
-        There is none, and none can be made.
     """
     for _ in range(_LOOKS):
         try:
@@ -130,16 +117,8 @@ class RemoteLease:
     no conditional requests does not lose a lease that is held. What was made there is read again,
     which finds all but two writers that begin within the same moment.
 
-    Parameters
-    ----------
-    system, path
-        An fsspec file system, and the object that stands for the right.
-    name
-        What errors call the place.
-    seconds
-        How long a lease lasts that is not renewed.
-    options
-        Those of the file system, whose values errors do not show.
+    ``path`` names the object, ``name`` the place in errors; ``seconds`` is how long a lease lasts
+    that is not renewed.
     """
 
     def __init__(
@@ -158,13 +137,7 @@ class RemoteLease:
 
     @contextmanager
     def held(self, timeout: float) -> Iterator[None]:
-        """Take the lease, waiting for another writer if need be, and renew it meanwhile.
-
-        Raises
-        ------
-        CacheBusy
-            Another writer kept it for longer than ``timeout`` seconds.
-        """
+        """Take the lease, waiting for another writer if need be, and renew it meanwhile."""
         with remote_errors(self._name, self._options):
             self._take(time.monotonic() + timeout)
         ended = threading.Event()

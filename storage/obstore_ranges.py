@@ -123,20 +123,7 @@ class Settings(NamedTuple):
 def settings_of(
     url: str, options: Mapping[str, Any], environment: Mapping[str, str]
 ) -> Settings | str:
-    """Return obstore's settings for a URL and fsspec's options, or why there are none.
-
-    Examples
-    --------
-    >>> given = {"key": "k", "secret": "s", "endpoint_url": "https://h"}
-    >>> settings_of("s3://b/a", given, {}).config
-    {'access_key_id': 'k', 'secret_access_key': 's', 'endpoint': 'https://h', 'region': 'us-east-1'}
-    >>> settings_of("s3://b/a", {"profile": "lab"}, {}).session
-    {'profile': 'lab'}
-    >>> settings_of("s3://b/a", {"anon": True, "config_kwargs": {}}, {})
-    'it has no option config_kwargs'
-    >>> settings_of("sftp://h/a", {}, {})
-    'it is not used for sftp://'
-    """
+    """Return obstore's settings for a URL and fsspec's options, or why there are none."""
     scheme, _, rest = url.partition("://")
     provider = _SCHEMES.get(scheme)
     if provider is None or "::" in url:

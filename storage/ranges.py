@@ -26,45 +26,14 @@ Span = tuple[int, int]
 def gap_worth(latency: float, bandwidth: float, under_way: int) -> int:
     """Return the bytes between two spans that cost as much as one more request.
 
-    A request costs its latency, shared with those that are under way beside it; bytes for
-    nothing cost what the connection takes to send them.
-
-    Parameters
-    ----------
-    latency
-        Seconds until the first byte of an answer.
-    bandwidth
-        Bytes per second of one connection.
-    under_way
-        Requests that are under way at once.
-
-    Examples
-    --------
-    >>> gap_worth(30e-3, 60e6, 1), gap_worth(30e-3, 60e6, 48)
-    (1800000, 37500)
+    A request costs its latency in seconds, shared with those that are under way beside it; bytes
+    for nothing cost what a connection of ``bandwidth`` bytes per second takes to send them.
     """
     return round(latency * bandwidth / under_way)
 
 
 def coalesce(spans: Sequence[Span], gap: int, most: int) -> list[Span]:
-    """Join spans that lie at most ``gap`` bytes apart, up to ``most`` bytes in one.
-
-    Parameters
-    ----------
-    spans
-        Sorted by their beginning. They may overlap.
-    gap
-        Bytes between two spans that are worth reading for nothing.
-    most
-        Longest joined span. A single span may be longer.
-
-    Examples
-    --------
-    >>> coalesce([(0, 10), (12, 20), (90, 99)], gap=5, most=100)
-    [(0, 20), (90, 99)]
-    >>> coalesce([(0, 10), (10, 20)], gap=5, most=15)
-    [(0, 10), (10, 20)]
-    """
+    """Join sorted spans that lie at most ``gap`` bytes apart, to at most ``most`` bytes in one."""
     joined: list[Span] = []
     for start, stop in spans:
         if joined:
@@ -136,12 +105,7 @@ class RangeStore(Protocol):
 class LocalRanges:
     """Files below a folder, read with ``pread``: no handle is kept, no offset shared.
 
-    Parameters
-    ----------
-    root
-        The folder, which may be a link itself.
-    contained
-        Whether a key or a link that leads out of the folder is refused: ``LeadsOutside``.
+    Where it is ``contained``, a key or link that leads out of the folder is ``LeadsOutside``.
     """
 
     # Between two ranges of a file the kernel reads ahead this much anyway.
@@ -272,14 +236,7 @@ FOLLOW = ("beside", "anywhere")
 
 
 class Folder:
-    """A folder that what is stored in it must not lead out of.
-
-    Examples
-    --------
-    >>> scans = Folder("/scans")
-    >>> scans.holds("/scans/a/b.raw"), scans.holds("/scans/../etc/passwd")
-    (True, False)
-    """
+    """A folder that what is stored in it must not lead out of."""
 
     def __init__(self, path: str) -> None:
         self._path = path or "."
@@ -318,17 +275,6 @@ def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
 
     Every file of a volume is opened here: a pipe in its place would wait for a writer for ever, and
     a device may give bytes without an end.
-
-    Raises
-    ------
-    BadHeader
-        It is a folder, a pipe, a socket or a device.
-    FileNotFoundError, NotADirectoryError
-        There is none.
-    AccessDenied
-        It may not be read.
-    VolumeReadError
-        The system cannot open it, for instance links that lead in a circle.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     # Without it, opening a pipe waits. Reading a regular file does not change.
@@ -385,24 +331,9 @@ def _read(fd: int, wanted: ReadRange, most: int, name: str) -> bytes:
 
 
 class CoalescedRanges:
-    """Ranges joined into requests: neighbours in one.
+    """Ranges joined into requests, neighbours at most ``gap`` bytes apart in one of ``most`` bytes.
 
-    Parameters
-    ----------
-    ranges
-        In any order; those with a negative start or an open end are asked for alone.
-    gap
-        Bytes between two ranges of one object that are worth reading for nothing.
-    most
-        Longest joined range, in bytes.
-
-    Examples
-    --------
-    >>> plan = CoalescedRanges([ReadRange("a", 0, 4), ReadRange("a", 6, 8)], gap=2, most=100)
-    >>> plan.requests
-    [ReadRange(object='a', start=0, stop=8)]
-    >>> [bytes(piece) for piece in plan.split([b"01234567"])]
-    [b'0123', b'67']
+    Those with a negative start or an open end are asked for alone.
     """
 
     def __init__(self, ranges: Sequence[ReadRange], gap: int, most: int) -> None:
@@ -496,16 +427,7 @@ def reads_of(key: str) -> Iterator[None]:
 
 
 def coalesce_policy(usual: CoalescePolicy) -> CoalescePolicy:
-    """Return what holds for a read that begins now, by default ``usual``.
-
-    Examples
-    --------
-    >>> with using_coalesce_policies({"image": CoalescePolicy(0, 100)}):
-    ...     with reads_of("image"):
-    ...         image = coalesce_policy(CoalescePolicy(64, 1000))
-    ...     image, coalesce_policy(CoalescePolicy(64, 1000))
-    (CoalescePolicy(gap=0, longest=100), CoalescePolicy(gap=64, longest=1000))
-    """
+    """Return what holds for a read that begins now, by default ``usual``."""
     table, key = _TABLE.get(), _KEY.get()
     if table is None or key is None:
         return usual

@@ -51,13 +51,6 @@ class SharedRequests:
     """Answers by array and range, while somebody uses them and then as long as there is room.
 
     :meth:`begin` belongs to the event loop of the requests; the rest is called from any thread.
-
-    Parameters
-    ----------
-    lock
-        That of whoever counts the memory: an ``RLock``.
-    room
-        Returns the bytes that all answers together may take now; called with the lock held.
     """
 
     def __init__(self, lock: AbstractContextManager[Any], room: Callable[[], int]) -> None:
@@ -71,21 +64,7 @@ class SharedRequests:
     def begin(
         self, key: Key, size: int, ask: Ask, later: RequestPriority, *, stays: bool = True
     ) -> asyncio.Future[Answer] | None:
-        """Return what to wait for, asking only if nobody has; None where there is no room for it.
-
-        Parameters
-        ----------
-        key
-            Names the answer.
-        size
-            Bytes that it has at most.
-        ask
-            Sends the request.
-        later
-            Who uses it, until :meth:`release`.
-        stays
-            Whether to keep it for others once nobody uses it.
-        """
+        """Return what to wait for, asking only if nobody has; None where there is no room."""
         with self._lock:
             if later.ended:
                 raise asyncio.CancelledError
@@ -285,12 +264,8 @@ class Tickets:
 class ReadAhead:
     """Bytes on their way or here, within a bound. Safe to use from several threads.
 
-    Parameters
-    ----------
-    most_bytes
-        Of all chunks together, each counted as if it were not compressed until it is here, and
-        then with all of the answer that it came in. A small part of it is for small answers that
-        stay; shards that stay take what nothing else needs.
+    Each chunk counts as if it were not compressed until it is here, and then with all of the answer
+    that it came in. A small part is for small answers that stay; shards that stay take the rest.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -330,23 +305,7 @@ class ReadAhead:
         fetch_chunks: FetchChunks,
         let_go: Callable[[], None] = lambda: None,
     ) -> Ticket:
-        """Begin to fetch what is not on its way yet, now or once there is room for it.
-
-        Parameters
-        ----------
-        token
-            Names the array.
-        chunks
-            Which of its chunks.
-        size
-            Returns the bytes that one takes at most.
-        store
-            Runs the requests.
-        fetch_chunks
-            Fetches chunks.
-        let_go
-            Called when the ticket is closed; more than once does no harm.
-        """
+        """Begin to fetch what is not on its way yet, now or once there is room for it."""
         with self._lock:
             known = [self._chunks.get((token, index)) for index in chunks]
             wanted = [index for index, held in zip(chunks, known, strict=True) if held is None]
@@ -376,11 +335,6 @@ class ReadAhead:
 
         What was to be fetched and has not begun is left to the read, and so is what did not come
         whole; what waits for requests that nobody waits for goes before them.
-
-        Raises
-        ------
-        Exception
-            What went wrong while they were fetched.
         """
         begun = self._on_their_way(token, chunks)
         found: dict[Index, memoryview | None] = {}
@@ -515,28 +469,13 @@ def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int] = (
     """Return the memory that pieces keep: all of an answer, if only a part of it is needed.
 
     Answers whose ``id`` is in ``elsewhere`` are counted there.
-
-    Examples
-    --------
-    >>> answer = memoryview(bytes(100))
-    >>> memory_of([answer[:10], answer[50:60], None, memoryview(b"abc")])
-    103
     """
     answers = {id(piece.obj): piece.obj for piece in pieces if piece is not None}
     return sum(memoryview(held).nbytes for key, held in answers.items() if key not in elsewhere)
 
 
 def without_gaps(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:
-    """Return pieces that keep at most twice their bytes: copies out of answers that are mostly gap.
-
-    Examples
-    --------
-    >>> answer = memoryview(bytes(100))
-    >>> memory_of(without_gaps([answer[:10], answer[50:60]]))
-    20
-    >>> memory_of(without_gaps([answer[:10], answer[20:90]]))
-    100
-    """
+    """Return pieces that keep at most twice their bytes: copies out of what is mostly gap."""
     used: Counter[int] = Counter()
     for piece in pieces:
         if piece is not None:

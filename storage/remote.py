@@ -27,24 +27,7 @@ RemoteStore = RemoteRanges | SerialFsspecRanges
 
 
 def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteStore:
-    """Return the objects below a URL.
-
-    Parameters
-    ----------
-    url
-        Of a folder, or of one object: its key is empty then.
-    options
-        Those of fsspec.
-    retry
-        When a failed request is sent again; by default that of the process.
-
-    Raises
-    ------
-    MissingDependency
-        A package for this kind of URL is not installed.
-    ForkUnsafe
-        obstore is asked for, in a child of a process that used it.
-    """
+    """Return the objects below a URL."""
     wish = os.environ.get(CLIENT_VARIABLE, "")
     if wish not in ("", "fsspec", "obstore"):
         msg = f"{CLIENT_VARIABLE} is fsspec or obstore, got {wish!r}"
@@ -136,13 +119,7 @@ class RemoteFile:
         return bytes(self.ranges([(0, min(length, self.size))])[0])
 
     def ranges(self, spans: Sequence[Span]) -> list[Piece]:
-        """Return the bytes of each span; requests run side by side where the store can.
-
-        Raises
-        ------
-        VolumeNotFound
-            The file is not there any more.
-        """
+        """Return the bytes of each span; requests run side by side where the store can."""
         here = AHEAD.taken(self._token, spans)
         absent = [span for span in spans if span not in here]
         self._is_read |= bool(here)

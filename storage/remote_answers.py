@@ -25,15 +25,7 @@ class WrongAnswer(OSError):
 
 
 class OtherVersion(WrongAnswer):
-    """An answer of another version than the one that was asked for.
-
-    Parameters
-    ----------
-    message
-        What is other.
-    version
-        ETag, size and time of that version; None where nobody tells.
-    """
+    """An answer of another version than the one that was asked for."""
 
     def __init__(self, message: str, version: tuple[str, int | None, float] | None = None) -> None:
         super().__init__(message)
@@ -73,22 +65,7 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, content_range: str, length: int, etag: str, modified: float = 0.0) -> Head:
-        """Return what headers of HTTP say; ``WrongAnswer`` where they make no sense.
-
-        Parameters
-        ----------
-        content_range
-            Header of a partial answer; empty for a whole one.
-        length, etag, modified
-            The other headers.
-
-        Examples
-        --------
-        >>> Head.parse("bytes 4-6/9", 3, "v")
-        Head(start=4, stop=7, total=9, etag='v', modified=0.0)
-        >>> Head.parse("", 9, "")
-        Head(start=0, stop=9, total=9, etag='', modified=0.0)
-        """
+        """Return what headers of HTTP say; ``WrongAnswer`` where they make no sense."""
         if not content_range:
             return cls(0, length, length, etag, modified)
         found = _CONTENT_RANGE.fullmatch(content_range.strip())
@@ -108,16 +85,7 @@ class Answer(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Bytes of one object, and what is known of it.
-
-    Examples
-    --------
-    >>> Asked("a", 4, 7).check(Head(4, 7, 9))
-    >>> Asked("a", -2, None).check(Head(4, 6, 9))
-    Traceback (most recent call last):
-        ...
-    voxpipe.storage.remote_answers.WrongAnswer: it sent bytes 4 to 6 of 9, not 7 to 9
-    """
+    """Bytes of one object, and what is known of it."""
 
     key: str
     """Below the root of the store."""
@@ -154,13 +122,7 @@ class Asked(NamedTuple):
 
     @property
     def range_header(self) -> str:
-        """The ``Range`` header of HTTP; empty for everything.
-
-        Examples
-        --------
-        >>> Asked("a", 3, 5).range_header, Asked("a", -5).range_header, Asked("a").range_header
-        ('bytes=3-4', 'bytes=-5', '')
-        """
+        """The ``Range`` header of HTTP; empty for everything."""
         if self.is_whole:
             return ""
         if self.start < 0:
@@ -300,15 +262,7 @@ _SLOW_REQUEST = "RequestTimeout"
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what an error of a remote store means.
-
-    Examples
-    --------
-    >>> failure_of(ConnectionResetError()), failure_of(FileNotFoundError())
-    (<Failure.TRANSIENT: 'trying again may help'>, <Failure.ABSENT: 'there is no such object'>)
-    >>> failure_of(ValueError("no such option"))
-    <Failure.FINAL: 'trying again would not help'>
-    """
+    """Return what an error of a remote store means."""
     if isinstance(error, NoRanges):
         return Failure.NO_RANGES
     if isinstance(error, WrongAnswer):
@@ -341,15 +295,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def is_of_page(error: BaseException) -> bool:
-    """Whether an error answer of an object store is somebody else's: stores do not send pages.
-
-    Examples
-    --------
-    >>> is_of_page(PermissionError("403 Forbidden: <Error><Code>AccessDenied</Code></Error>"))
-    False
-    >>> is_of_page(PermissionError("403 Forbidden: <!DOCTYPE html><html>Please log in"))
-    True
-    """
+    """Whether an error answer of an object store is somebody else's: stores do not send pages."""
     if failure_of(error) is Failure.TRANSIENT:  # of what stands before a store that is busy
         return False
     if _PAGE.search(_text(error)):
@@ -361,13 +307,7 @@ def is_of_page(error: BaseException) -> bool:
 
 
 def wants_pause(error: BaseException) -> bool:
-    """Whether the next attempt has to wait: fewer requests are asked for, or nobody listens.
-
-    Examples
-    --------
-    >>> wants_pause(OSError(errno.EBUSY, "SlowDown")), wants_pause(ConnectionResetError())
-    (True, False)
-    """
+    """Whether the next attempt has to wait: fewer requests are asked for, or nobody listens."""
     if _status(error) in _BUSY or isinstance(error, ConnectionRefusedError):
         return True
     if getattr(error, "errno", None) in (errno.EBUSY, errno.ECONNREFUSED):
@@ -396,13 +336,7 @@ def told_of(error: BaseException) -> BaseException:
 
 
 def has_expired(error: BaseException) -> bool:
-    """Whether credentials were refused that were good before; there may be newer ones.
-
-    Examples
-    --------
-    >>> has_expired(PermissionError("AccessDenied")), has_expired(OSError("... ExpiredToken ..."))
-    (False, True)
-    """
+    """Whether credentials were refused that were good before; there may be newer ones."""
     return bool(_EXPIRED.search(_text(error)))
 
 
@@ -421,13 +355,7 @@ def is_of_no_bucket(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether an object was not made because there is one, or another is just being made.
-
-    Examples
-    --------
-    >>> is_conflict(FileExistsError()), is_conflict(PermissionError())
-    (True, False)
-    """
+    """Whether an object was not made because there is one, or another is just being made."""
     return isinstance(error, FileExistsError) or _status(error) in _CONFLICT
 
 

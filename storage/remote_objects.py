@@ -72,17 +72,7 @@ def health_of(url: str, options: Mapping[str, Any]) -> Health:
 
 
 class RemoteObjects(ABC):
-    """Objects below a URL.
-
-    Parameters
-    ----------
-    url
-        Of the root.
-    options
-        Storage options, as the user wrote them.
-    retry
-        When a failed request is sent again; by default that of the process.
-    """
+    """Objects below a URL."""
 
     gap = GAP_BYTES
     most = MOST_BYTES
@@ -149,18 +139,7 @@ class RemoteObjects(ABC):
     def get_ranges(
         self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
     ) -> list[bytes | None]:
-        """Return the bytes of each range; None for an object that is not there.
-
-        Parameters
-        ----------
-        ranges
-            In any order.
-        whole
-            What a whole object has at most, about; 0 if that is not known.
-        limit
-            Of more bytes no whole object is taken: ``BadHeader``. While documents are read it is
-            :data:`.MOST_DOCUMENT_BYTES` for those of unknown size, unless said otherwise.
-        """
+        """Return the bytes of each range; None for an object that is not there."""
 
     @abstractmethod
     def facts(self, key: str) -> ObjectFacts:

@@ -62,17 +62,7 @@ _SETTLED = 60.0
 
 
 class RemoteRanges(RemoteObjects):
-    """Objects below a URL. Safe to use from several threads, and in a forked child.
-
-    Parameters
-    ----------
-    url
-        Of the root.
-    options
-        Storage options, as the user wrote them.
-    retry
-        When a failed request is sent again; by default that of the process.
-    """
+    """Objects below a URL. Safe to use from several threads, and in a forked child."""
 
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
         super().__init__(url, options, retry)
@@ -165,19 +155,7 @@ class RemoteRanges(RemoteObjects):
         whole: int = 0,
         limit: int = 0,
     ) -> list[bytes | None]:
-        """Return the bytes of each range; for coroutines given to :meth:`begin`.
-
-        Parameters
-        ----------
-        ranges
-            All are asked for at once, within the bounds.
-        ahead
-            What they belong to where nobody waits for them yet; whoever waits goes first.
-        whole
-            Bytes that a range without an end has at most; 0 if that is not known.
-        limit
-            Bytes of which no whole object has more: ``BadHeader``; 0 for no limit.
-        """
+        """Return the bytes of each range; for coroutines given to :meth:`begin`."""
         if len(ranges) == 1:
             return [await self._one(ranges[0], ahead, whole, limit)]
         tasks = [asyncio.ensure_future(self._one(each, ahead, whole, limit)) for each in ranges]

@@ -88,14 +88,7 @@ OUTAGE_PAUSE = 1.0
 
 @dataclass(frozen=True)
 class Retry:
-    """When a failed request is sent again.
-
-    Examples
-    --------
-    >>> policy = Retry(first=1.0, most=5.0)
-    >>> [policy.pause(n, draw=1.0) for n in (1, 2, 3, 4)]
-    [1.0, 2.0, 4.0, 5.0]
-    """
+    """When a failed request is sent again."""
 
     deadline: float = _DEADLINE
     """Seconds after the first attempt at which a request that keeps failing is given up."""
@@ -121,13 +114,7 @@ class Retry:
         return longest * (1 + draw) / 2
 
     def limit(self, size: int) -> float:
-        """Return how long one attempt at so many bytes may take, in seconds.
-
-        Examples
-        --------
-        >>> [Retry(deadline=30.0).limit(size) for size in (0, 150_000, 12_000_000, 10**9)]
-        [10.0, 10.0, 15.0, 20.0]
-        """
+        """Return how long one attempt at so many bytes may take, in seconds."""
         share = max(self.deadline / TRIES, LEAST_ATTEMPT)
         return min(self.attempt, max(share, size / _SLOWEST))
 
@@ -138,25 +125,7 @@ def default_retry() -> Retry:
 
 
 class Attempts:
-    """The attempts at one request so far; says how long to wait, or raises.
-
-    Parameters
-    ----------
-    policy
-        When to try again.
-    what
-        What is asked for, for the message; no credentials.
-    describe
-        Returns the text of an error without secrets.
-    clock, draw
-        Return the time in seconds, and a random number in 0..1.
-    setting
-        What to set for another deadline, for the message.
-    health
-        That of the store.
-    size
-        Bytes that an answer has at most, where that is known.
-    """
+    """The attempts at one request so far; says how long to wait, or raises."""
 
     def __init__(
         self,
@@ -199,15 +168,7 @@ class Attempts:
         return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)
 
     def failed(self, error: BaseException) -> float:
-        """Return the pause before the next attempt.
-
-        Raises
-        ------
-        StoreUnavailable
-            The next attempt would begin behind the deadline.
-        Exception
-            The error itself, where trying again would not help.
-        """
+        """Return the pause before the next attempt."""
         try:
             return self._pause(error)
         finally:
@@ -275,23 +236,7 @@ class Attempts:
 
 
 class Health:
-    """How one store answers: how long it takes, and whether it kept failing until a deadline.
-
-    Parameters
-    ----------
-    clock
-        Returns the time in seconds.
-
-    Examples
-    --------
-    >>> health = Health(lambda: 100.0)
-    >>> health.hedge_after
-    0.5
-    >>> for seconds in (0.05, 0.05, 0.08):
-    ...     health.answered(seconds)
-    >>> round(health.hedge_after, 2)
-    0.12
-    """
+    """How one store answers: how long it takes, and whether it kept failing until a deadline."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -322,14 +267,6 @@ class Health:
         """Learn of its clock from an object that it says to have written at some moment.
 
         That was before now, so what seems to be still to come tells how far it is ahead, at least.
-
-        Examples
-        --------
-        >>> health = Health()
-        >>> for modified in (90.0, 108.0, 104.0, 400.0):
-        ...     health.wrote(modified, now=100.0)
-        >>> health.ahead
-        8.0
         """
         ahead = modified - now
         if self.ahead < ahead <= MOST_AHEAD:
@@ -395,22 +332,7 @@ async def retry_async(
     limited: bool = True,
     hedges: bool = False,
 ) -> T:
-    """Return what ``call`` returns, trying again as ``attempts`` says.
-
-    Parameters
-    ----------
-    call
-        Begins one attempt.
-    attempts
-        Decides after each failure.
-    sleep
-        Waits.
-    limited
-        Whether one attempt has a limit; where its requests have limits of their own, only those
-        after the first one, which end at the deadline.
-    hedges
-        Whether each attempt is :func:`hedge_request`, within its limit.
-    """
+    """Return what ``call`` returns, trying again as ``attempts`` says."""
     while True:
         try:
             async with asyncio.timeout(attempts.rest if hedges or not limited else attempts.limit):
@@ -566,13 +488,6 @@ def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) 
     """Return what ``read`` makes of remote bytes; once more, and again, where they make no sense.
 
     A bad proxy or a cut connection gives such bytes, and the next one does not.
-
-    Parameters
-    ----------
-    read
-        Reads and decodes.
-    forget
-        Drops what is kept of the bytes that were read.
     """
     for _ in range(LOOKS - 1):
         try:

@@ -26,21 +26,6 @@ class SmallObjectCache:
     """Stored bytes by array and chunk, within a bound; the oldest that nobody asked for goes first.
 
     Safe to use from several threads.
-
-    Parameters
-    ----------
-    most_bytes
-        Of all together, entries included.
-    most_each
-        Of one that is kept.
-
-    Examples
-    --------
-    >>> kept = SmallObjectCache(10_000)
-    >>> kept.keep("a", {(0,): memoryview(b"xyz"), (1,): None, (2,): memoryview(bytes(20_000))})
-    >>> here = kept.found("a", [(0,), (1,), (2,)])
-    >>> {index: piece and bytes(piece) for index, piece in here.items()}
-    {(0,): b'xyz', (1,): None}
     """
 
     def __init__(self, most_bytes: int, most_each: int = SMALL_BYTES) -> None:

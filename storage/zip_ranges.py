@@ -27,23 +27,7 @@ _CHECKED_AT_ONCE = 4 * 1024**2
 
 
 class ZipRanges:
-    """A zip archive. It keeps no handle of its own: every read goes through the outer store.
-
-    Parameters
-    ----------
-    outer, key
-        Where the archive is.
-    name
-        What errors call it.
-    checks_parts
-        Whether the check sum of a stored member is looked at before a part of it is read, which
-        reads all of it, once. Members that are read whole, or inflated, are always checked.
-
-    Raises
-    ------
-    VolumeNotFound, BadHeader
-        There is no archive, or it has no sound directory.
-    """
+    """A zip archive. It keeps no handle of its own: every read goes through the outer store."""
 
     def __init__(
         self, outer: RangeStore, key: str, name: str, *, checks_parts: bool = False

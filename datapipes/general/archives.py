@@ -36,13 +36,7 @@ _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 def member_path(archive: str, name: str) -> str:
-    """Return the path of a member, below that of its archive.
-
-    Raises
-    ------
-    StreamError
-        The name is absolute or leads out of the archive: written to disk under this name, it
-        would land anywhere.
+    """Return the path of a member below that of its archive; one that leads out is an error.
 
     Examples
     --------
@@ -174,7 +168,6 @@ class TarArchiveLoader(DataPipe):
         self.most_bytes = None if most_bytes is None else validate_most_bytes(most_bytes)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the members, archive by archive, in the order in which they are stored."""
         for item in self.parent:
             name, stream = named_stream(self, item)
             del item
@@ -205,7 +198,6 @@ class TarArchiveLoader(DataPipe):
                 yield path, bounded(file, most, path, stream, size=info.size)
 
     def __len__(self) -> int:
-        """Return ``length``; TypeError if it was not given."""
         return length_or_type_error(self, None, self.length)
 
 
@@ -283,7 +275,6 @@ class ZipArchiveLoader(DataPipe):
         self.most_bytes = None if most_bytes is None else validate_most_bytes(most_bytes)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the members, archive by archive, in the order of its table of contents."""
         for item in self.parent:
             name, stream = named_stream(self, item)
             del item
@@ -310,7 +301,6 @@ class ZipArchiveLoader(DataPipe):
                 stream.autoclose()
 
     def __len__(self) -> int:
-        """Return ``length``; TypeError if it was not given."""
         return length_or_type_error(self, None, self.length)
 
 
@@ -434,22 +424,6 @@ class CompressedLoader(PerItem):
     """Yield ``(path without its suffix, stream)`` for each ``(path, compressed stream)``.
 
     Bytes are decoded as they are read.
-
-    Parameters
-    ----------
-    parent
-        Yields ``(path, binary stream)``.
-    length
-        What ``len()`` says, if the parent does not know.
-    most_bytes
-        What one file may hold, decoded; 16 GiB.
-
-    Raises
-    ------
-    StreamError
-        While reading: the bytes are damaged or cut off, or more than there may be.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
     """
 
     traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
@@ -472,7 +446,6 @@ class CompressedLoader(PerItem):
         return path, made
 
     def __len__(self) -> int:
-        """Return ``length`` if it was given, else that of the parent."""
         return length_or_type_error(self, self.parent, self.length)
 
 

@@ -23,20 +23,7 @@ UNBOUNDED = -1
 
 
 class Trunk(Running):
-    """Deals the items of the parent out to branches, and keeps what waits for the others.
-
-    Parameters
-    ----------
-    parent
-        The pipe that is read once for all branches.
-    count
-        How many branches there are.
-    buffer_size
-        How many items may wait; -1 for any number.
-    buffer_bytes
-        How many bytes they may take; None for 1 GiB, or for any number if ``buffer_size`` is -1.
-        One item of each branch may wait, whatever its size.
-    """
+    """Deals the items of the parent out to branches, and keeps what waits for the others."""
 
     traits: ClassVar[Traits] = Traits()
     running = (
@@ -92,7 +79,6 @@ class Trunk(Running):
             self._restart()
 
     def __iter__(self) -> Iterator[Any]:
-        """Raise TypeError: items are had from the branches."""
         msg = f"what {self.chained}() divides is read through the pipes that it returned"
         raise TypeError(msg)
 
@@ -189,15 +175,7 @@ class Trunk(Running):
 
 
 class Branch(DataPipe):
-    """One branch of a :class:`Trunk`.
-
-    Parameters
-    ----------
-    trunk
-        What all branches share.
-    number
-        Which branch, from 0.
-    """
+    """One branch of a :class:`Trunk`."""
 
     traits: ClassVar[Traits] = Traits()
     # torch's iterator hook asks for this, for two methods below, and for the name of the trunk.
@@ -214,11 +192,9 @@ class Branch(DataPipe):
         return f"{self.main_datapipe.chained}(…)[{self.number}]"
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items of this branch."""
         return self.main_datapipe.items_of(self.number)  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        """Return the number of items of this branch; TypeError if that is not known."""
         return int(self.main_datapipe.branch_length(self.number))
 
     def _set_main_datapipe_valid_iterator_id(self) -> int:
@@ -242,13 +218,7 @@ class Branch(DataPipe):
 
 
 def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) -> list[int]:
-    """Return the columns that are not skipped.
-
-    Raises
-    ------
-    RuntimeError
-        If none is left.
-    """
+    """Return the columns that are not skipped."""
     skipped = {*(columns_to_skip or ())}
     length = validate_int("sequence_length", sequence_length, least=1)
     kept = [column for column in range(length) if column not in skipped]
@@ -470,17 +440,7 @@ class RandomSplitter(DataPipe):
 
 
 class Division:
-    """Which part gets which item: drawn one after the other, the weights without replacement.
-
-    Parameters
-    ----------
-    weights
-        Weight by name of the part.
-    seed
-        Of the draws.
-    total_length
-        How many items there are.
-    """
+    """Which part gets which item: drawn one after the other, the weights without replacement."""
 
     def __init__(self, weights: dict[Any, float], seed: int, total_length: int) -> None:
         self.weights = weights
@@ -518,17 +478,7 @@ class Division:
 
 
 class SplitterIterator(DataPipe):
-    """One part of a division.
-
-    Parameters
-    ----------
-    parent
-        What is divided.
-    division
-        Shared by all parts.
-    target
-        Name of this part.
-    """
+    """One part of a division."""
 
     traits: ClassVar[Traits] = Traits()
     chained = "random_split"
@@ -554,7 +504,6 @@ class SplitterIterator(DataPipe):
         return (list(of.weights.items()), of.seed, of.total_length, self.target)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items of this part."""
         draws = self.division.draws()
         for item in self.parent:
             name = next(draws, draws)
@@ -565,5 +514,4 @@ class SplitterIterator(DataPipe):
                 yield item
 
     def __len__(self) -> int:
-        """Return the length of this part; TypeError unless the weights are lengths."""
         return self.division.length(self.target)

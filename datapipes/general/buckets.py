@@ -147,7 +147,6 @@ class MaxTokenBucketizer(DataPipe):
         self.include_padding = include_padding
 
     def __iter__(self) -> Iterator[DataChunk[Any]]:
-        """Yield the batches."""
         batch: list[Any] = []
         total = 0
         for length, item in self._shortest_first():
@@ -204,10 +203,8 @@ class InBatchShuffler(Shuffling):
         self.parent = datapipe
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches."""
         for batch in self.parent:
             yield DataChunk(shuffled_copy(self._rng, batch)) if self._enabled else batch
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)

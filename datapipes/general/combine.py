@@ -22,13 +22,7 @@ _ENDED = object()
 
 
 def iterable_pipes(name: str, pipes: tuple[Any, ...]) -> tuple[Pipe, ...]:
-    """Return the pipes, if they are iterable pipes.
-
-    Raises
-    ------
-    TypeError
-        Naming the class of the first that is none.
-    """
+    """Return the pipes, if they are iterable pipes."""
     for pipe in pipes:
         if not isinstance(pipe, IterDataPipe):
             msg = f"{name}() takes IterDataPipes, got {type(pipe).__name__}"
@@ -59,7 +53,6 @@ class MultiplexerLongest(DataPipe):
         self.parents = iterable_pipes("mux_longest", datapipes)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items in turn."""
         running = [iter(pipe) for pipe in self.parents]
         while running:
             for items in list(running):
@@ -70,7 +63,6 @@ class MultiplexerLongest(DataPipe):
                     yield item
 
     def __len__(self) -> int:
-        """Return the number of all items."""
         return sum(length_of(self, pipe) for pipe in self.parents)
 
 
@@ -105,7 +97,6 @@ class ZipperLongest(DataPipe):
         self.fill_value = fill_value
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the tuples."""
         running: list[Iterator[Any] | None] = [iter(pipe) for pipe in self.parents]
         while True:
             together = []
@@ -119,7 +110,6 @@ class ZipperLongest(DataPipe):
             yield tuple(together)
 
     def __len__(self) -> int:
-        """Return the length of the longest."""
         return max((length_of(self, pipe) for pipe in self.parents), default=0)
 
 
@@ -153,7 +143,6 @@ class _KeyZipper(DataPipe):
         return (key, merged) if self.keep_key else merged
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)
 
 
@@ -225,7 +214,6 @@ class IterKeyZipper(_KeyZipper):
         self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size is None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the joined items."""
         kept = _Kept(self.buffer_size, self.buffer_bytes)
         reference = iter(self.reference)
         warned = False
@@ -253,15 +241,7 @@ class IterKeyZipper(_KeyZipper):
 
 
 class _Kept:
-    """Items by key, the oldest first, as many as may be kept.
-
-    Parameters
-    ----------
-    most
-        How many; None for any number.
-    most_bytes
-        How many bytes they may take, but for the last one; None for any number.
-    """
+    """Items by key, the oldest first, as many as may be kept."""
 
     def __init__(self, most: int | None, most_bytes: int | None) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -272,13 +252,7 @@ class _Kept:
         return key in self._items
 
     def add(self, key: Hashable, item: Any) -> str:
-        """Keep an item; return which limit it went beyond, if others were dropped for it.
-
-        Raises
-        ------
-        ValueError
-            Another one that is kept has this key.
-        """
+        """Keep an item; return which limit it went beyond, if others were dropped for it."""
         if key in self._items:
             msg = f"Duplicate key is found in reference DataPipe: {key!r}"
             raise ValueError(msg)
@@ -362,7 +336,6 @@ class MapKeyZipper(_KeyZipper):
         self.mapping = map_datapipe
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the joined items."""
         for item in self.parent:
             key: Any = self.key_fn(item)
             try:
@@ -433,7 +406,6 @@ class SampleMultiplexer(Drawing):
         return Stream(seed % 2**64, 0, (), f"SampleMultiplexer {self.seed}").integer()
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the mixture."""
         running = [iter(pipe) for pipe in self.parents]
         weights = list(self.weights)
         while running:
@@ -445,5 +417,4 @@ class SampleMultiplexer(Drawing):
                 yield item
 
     def __len__(self) -> int:
-        """Return the number of all items."""
         return sum(length_of(self, pipe) for pipe in self.parents)

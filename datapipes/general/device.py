@@ -143,7 +143,6 @@ class ToDevice(DataPipe):
         return False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items on the device."""
         for item in self.parent:
             yield map_tensors(item, self._moved)
 
@@ -151,5 +150,4 @@ class ToDevice(DataPipe):
         return tensor.to(self.device, non_blocking=self.non_blocking)
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)

@@ -317,13 +317,7 @@ class OnDiskCacheHolder(DataPipe):
         return Traits(runs_user_code=bool(self.filepath_fn or self.entries.check))
 
     def path_of(self, item: Any) -> str:
-        """Return the path of an item.
-
-        Raises
-        ------
-        SampleError
-            It is none.
-        """
+        """Return the path of an item."""
         path = item if self.filepath_fn is None else self.filepath_fn(item)
         if not isinstance(path, (str, os.PathLike)):
             msg = f"the path of a file expected, got {type(path).__name__}"
@@ -336,7 +330,6 @@ class OnDiskCacheHolder(DataPipe):
         self._item = item
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the one item whose files are to be made."""
         item, self._item = self._item, _END
         if not self.ended or item is _END:
             do = "End the part that is to be kept on disk, and read what comes after its end."
@@ -424,7 +417,6 @@ class EndOnDiskCacheHolder(DataPipe):
         self.filepath_fn = holder.filepath_fn if same_filepath_fn else filepath_fn
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the paths."""
         holder = next(
             pipe
             for pipe in walk(self.parent)

@@ -80,7 +80,6 @@ class FSSpecFileLister(StoragePipe):
         self.storage_options: Redacted = redacted_options(options)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield what each folder holds."""
         for root in self.parent:
             yield from self._below(root)
 
@@ -177,7 +176,6 @@ class FSSpecFileOpener(StoragePipe):
         self.storage_options: Redacted = redacted_options(options)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the streams; each is closed with its last reference."""
         for url in self.parent:
             try:
                 stream = self._opened(url)
@@ -206,7 +204,6 @@ class FSSpecFileOpener(StoragePipe):
         return RedactedFile(file, url, options) if is_url(url) else file
 
     def __len__(self) -> int:
-        """Return the length of the parent."""
         return length_or_type_error(self, self.parent)
 
 
@@ -270,7 +267,6 @@ class FSSpecSaver(StoragePipe):
         return Traits(per_item=True, plain=True, runs_user_code=self.filepath_fn is not None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Write each item and yield where."""
         for item in self.parent:
             name, data = pair_of(self, item)
             del item
@@ -304,5 +300,4 @@ class FSSpecSaver(StoragePipe):
             file.write(content)
 
     def __len__(self) -> int:
-        """Return the length of the parent."""
         return length_or_type_error(self, self.parent)

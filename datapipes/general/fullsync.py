@@ -86,7 +86,6 @@ class FullSync(RunningAhead):
         return False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items that all ranks have."""
         if not dist.is_initialized():
             msg = "Torch Distributed is required to be initialized to use `FullSync`: call "
             raise RuntimeError(msg + "torch.distributed.init_process_group() first")
@@ -184,9 +183,7 @@ class ShardingRoundRobinDispatcher(DataPipe):
         self.sharding_group_filter = sharding_group_filter
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parent's items."""
         yield from self.parent
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)

@@ -26,11 +26,6 @@ APPEND = -1
 def function(name: str, value: Any) -> Any:
     """Return ``value`` if it can be called.
 
-    Raises
-    ------
-    TypeError
-        Naming the argument.
-
     Examples
     --------
     >>> function("fn", 3)
@@ -55,16 +50,7 @@ class Columns:
 
     @classmethod
     def checked(cls, fn: Callable[..., Any], input_col: Any, output_col: Any) -> Columns:
-        """Return the columns, if the function takes as many arguments.
-
-        Raises
-        ------
-        TypeError
-            If it is no function.
-        ValueError
-            If there is an output but no input, if there are several outputs, or if the function
-            wants another number of arguments.
-        """
+        """Return the columns, if the function takes as many arguments."""
         function("fn", fn)
         if input_col is None and output_col is not None:
             raise ValueError("`output_col` must be None when `input_col` is None.")
@@ -198,12 +184,10 @@ class FlatMapper(DataPipe):
         self.columns = Columns.checked(self.fn, input_col, None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what the function returns."""
         for item in self.parent:
             yield from self.fn(*self.columns.arguments(item))
 
     def __len__(self) -> int:
-        """Raise TypeError: the function decides how many items there are."""
         msg = f"{type(self).__name__}'s length relies on the output of its function."
         raise TypeError(msg)
 
@@ -251,7 +235,6 @@ class ShuffledFlatMapper(FlatMapper, Shuffling):
         self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         under_way: list[Iterator[Any]] = []
         for item in self.parent:
             made = self.fn(*self.columns.arguments(item))
@@ -327,7 +310,6 @@ class BatchMapper(DataPipe):
         self.input_col = input_col
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what the function returns."""
         group: list[Any] = []
         for item in self.parent:
             group.append(self._part(item))
@@ -345,6 +327,5 @@ class BatchMapper(DataPipe):
         return item[self.input_col]
 
     def __len__(self) -> int:
-        """Raise TypeError: the function decides how many items there are."""
         msg = "BatchMapper's length relies on the output of its function."
         raise TypeError(msg)

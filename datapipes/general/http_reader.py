@@ -40,20 +40,6 @@ class HttpSettings:
 def http_settings(url: str, options: Mapping[str, Any]) -> HttpSettings:
     """Return the options for aiohttp.
 
-    Parameters
-    ----------
-    url
-        Where they are for: a proxy is chosen by its protocol.
-    options
-        ``headers``, ``params``, ``cookies``, ``allow_redirects``, ``auth`` (a pair),
-        ``verify`` (False, or the path of certificates), ``proxies`` (by protocol), and fsspec's
-        ``client_kwargs``.
-
-    Raises
-    ------
-    TypeError
-        An option is not known; its value is not shown.
-
     Examples
     --------
     >>> http_settings("https://h/a", {"verify": False, "proxies": {"https": "http://p"}}).request
@@ -105,30 +91,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = None) -> Any:
-    """Return the file at a URL as a buffered stream.
-
-    Parameters
-    ----------
-    url
-        Of http or https.
-    options
-        As of :func:`~.http_settings.http_settings`.
-    timeout
-        Seconds after which a server that does not answer, or keeps failing, is given up: at the
-        beginning, and each time that more is read. By default 20 for one attempt, and 30 for
-        all; see ``$VOXPIPE_REMOTE_DEADLINE``.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is nothing there.
-    AccessDenied
-        The server refuses.
-    StoreUnavailable
-        The server kept failing.
-    VolumeReadError
-        Any other answer, without credentials.
-    """
+    """Return the file at a URL as a buffered stream."""
     if timeout is None:
         stream = HttpStream(url, options, default_retry())
     else:
@@ -386,7 +349,6 @@ class HttpReader(StoragePipe):
         return Traits(per_item=not self.skip_on_error, voxels=True)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the streams; each is closed with its last reference."""
         for url in self.parent:
             try:
                 stream = self._opened(url)

@@ -24,13 +24,7 @@ MEGABYTE = 1024 * 1024
 
 
 def limit_of(size: float | None) -> float:
-    """Return a limit given in megabytes in bytes; infinity for None.
-
-    Raises
-    ------
-    ValueError
-        If it is not above 0.
-    """
+    """Return a limit given in megabytes in bytes; infinity for None."""
     if size is None:
         return float("inf")
     if not size > 0:
@@ -105,7 +99,6 @@ class InMemoryCacheHolder(Running):
         self._kept, self._before = None, 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items, those that were kept last."""
         if self._kept is None:
             yield from self._first_pass()
             return

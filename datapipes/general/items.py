@@ -54,7 +54,6 @@ class Header(DataPipe):
         self.limit = None if limit is None else validate_int("limit", limit, least=0)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the first items."""
         yield from islice(self.parent, self.limit)
 
     def __len__(self) -> int:
@@ -107,11 +106,9 @@ class LengthSetter(DataPipe):
         self.length = validate_int("length", length, least=0)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parent's items."""
         yield from self.parent
 
     def __len__(self) -> int:
-        """Return the length that was said."""
         return self.length
 
 
@@ -157,7 +154,6 @@ class Cycler(DataPipe):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items of every turn."""
         seed, self._seed = self._seed, None
         for turn in count_from() if self.count is None else range(self.count):
             if turn and seed is not None:
@@ -214,13 +210,11 @@ class Repeater(DataPipe):
         self.times = validate_int("times", times, least=2)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield every item as often as was asked for."""
         for item in self.parent:
             for time in range(self.times):
                 yield item.child(time) if time and isinstance(item, Sample) else item
 
     def __len__(self) -> int:
-        """Return the parent's length times ``times``."""
         return self.times * length_of(self, self.parent)
 
 
@@ -368,11 +362,9 @@ class Enumerator(DataPipe):
         self.starting_index = starting_index
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yield the pairs."""
         yield from enumerate(self.parent, self.starting_index)
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)
 
 
@@ -408,7 +400,6 @@ class IndexAdder(DataPipe):
         self.index_name = index_name
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the items with their index."""
         for index, item in enumerate(self.parent):
             if isinstance(item, Sample):
                 yield item.with_data(**{self.index_name: index})
@@ -419,7 +410,6 @@ class IndexAdder(DataPipe):
                 raise NotImplementedError(msg + type(item).__name__)
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)
 
 
@@ -457,12 +447,10 @@ class MapToIterConverter(DataPipe):
         self.indices = indices
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         for index in range(len(self)) if self.indices is None else self.indices:
             yield self.parent[index]
 
     def __len__(self) -> int:
-        """Return the number of items."""
         return length_of(self, self.parent) if self.indices is None else len(self.indices)
 
 

@@ -151,7 +151,6 @@ class IterToMapConverter(MapPipe):
         return loaded
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the value under a key."""
         loaded = self._load_map() if self._map is None else self._map
         try:
             return loaded[index]
@@ -160,7 +159,6 @@ class IterToMapConverter(MapPipe):
             raise IndexError(msg) from None
 
     def __len__(self) -> int:
-        """Return the number of keys; loads them, with a warning, if the pipe has no length."""
         if self._map is not None:
             return len(self._map)
         try:
@@ -219,7 +217,6 @@ class InMemoryCacheHolder(MapPipe):
         self._lock = ForkSafeLock()
 
     def __getitem__(self, index: Any) -> Any:
-        """Return an item, kept or new."""
         with self._lock:
             if index in self._kept:
                 return self._kept[index][0]
@@ -235,7 +232,6 @@ class InMemoryCacheHolder(MapPipe):
             return self._kept.get(index, (item, size))[0]
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)
 
 
@@ -279,15 +275,7 @@ class UnZipper(MapPipe):
 
 
 class Column(MapPipe):
-    """One column of a map-style pipe.
-
-    Parameters
-    ----------
-    parent
-        The pipe whose items are sequences.
-    column
-        Which one.
-    """
+    """One column of a map-style pipe."""
 
     chained = "unzip"
 
@@ -301,9 +289,7 @@ class Column(MapPipe):
         return f"unzip(…)[{self.column}]"
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the column of one item."""
         return self.parent[index][self.column]
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)

@@ -73,11 +73,6 @@ class ExpectedHashes:
 def pieces_of(data: Any) -> Iterator[bytes]:
     r"""Yield what is to be written: bytes, text (as UTF-8), a stream, or several of the former.
 
-    Raises
-    ------
-    SampleError
-        It is something else.
-
     Examples
     --------
     >>> list(pieces_of("é")), list(pieces_of([b"a", "b"]))
@@ -104,24 +99,8 @@ def write_atomically(
     """Write ``data`` to ``path``; its folder is made.
 
     It is on the disk before it gets its name: a machine that loses its power leaves all of it or
-    nothing.
-
-    Parameters
-    ----------
-    path
-        Where. What is there is replaced.
-    data
-        As of :func:`pieces_of`; a stream is closed.
-    hashes
-        What the file must be.
-    key
-        Tells the partial file from those of others. Who holds a key is the only one who writes
-        under it, so what a killed writer left is written over.
-
-    Raises
-    ------
-    HashMismatch
-        The file is not what it must be; nothing was written.
+    nothing. Who holds a ``key`` is the only one who writes under it, so what a killed writer left
+    is written over. A stream is closed.
     """
     folder = os.path.dirname(path)
     if folder:
@@ -218,17 +197,7 @@ class Saver(PerItem):
 
 
 class RedactedFile:
-    """Does what the file does; what fails in it arrives as an error without secrets.
-
-    Parameters
-    ----------
-    file
-        Opened, for bytes or text.
-    url
-        Where.
-    options
-        What it was opened with: their values are cut out of messages.
-    """
+    """Does what the file does; what fails in it arrives as an error without secrets."""
 
     def __init__(self, file: Any, url: str, options: Mapping[str, Any]) -> None:
         self._file = file

@@ -36,13 +36,7 @@ def janitor(thing: Any) -> None:
 
 
 def pair_of(pipe: DataPipe, item: Any) -> tuple[Any, Any]:
-    """Return the two parts of an item.
-
-    Raises
-    ------
-    SampleError
-        It is no pair.
-    """
+    """Return the two parts of an item."""
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         what = f"a tuple of {len(item)}" if isinstance(item, tuple) else type(item).__name__
         msg = f"a pair of a name and data expected, got {what}"
@@ -52,13 +46,7 @@ def pair_of(pipe: DataPipe, item: Any) -> tuple[Any, Any]:
 
 
 def named_stream(pipe: DataPipe, item: Any) -> tuple[str, Any]:
-    """Return name and stream of an item, the stream wrapped.
-
-    Raises
-    ------
-    SampleError
-        It is no pair of a name and an open file.
-    """
+    """Return name and stream of an item, the stream wrapped."""
     name, stream = pair_of(pipe, item)
     if not isinstance(name, str):
         msg = f"the first of a pair is a name, got {type(name).__name__}"
@@ -71,13 +59,7 @@ def named_stream(pipe: DataPipe, item: Any) -> tuple[str, Any]:
 
 
 def length_or_type_error(pipe: DataPipe, parent: Pipe | None, length: int = -1) -> int:
-    """Return ``length``, or that of ``parent`` where it is negative.
-
-    Raises
-    ------
-    TypeError
-        Neither is known.
-    """
+    """Return ``length``, or that of ``parent`` where it is negative."""
     if length >= 0:
         return length
     try:
@@ -125,17 +107,6 @@ def naming_damage(name: str) -> Iterator[None]:
 class BoundedStream(io.BufferedIOBase):
     """Reads another stream, which buffers itself, up to a number of bytes.
 
-    Parameters
-    ----------
-    file
-        What is read; closed with this one.
-    most
-        Bytes that it may give.
-    name
-        What errors call it.
-    size
-        Bytes that it gives at most, if it is known.
-
     Examples
     --------
     >>> BoundedStream(io.BytesIO(b"abc"), 3, "a.gz").read()
@@ -166,13 +137,7 @@ class BoundedStream(io.BufferedIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return up to ``size`` bytes, or the rest.
-
-        Raises
-        ------
-        StreamError
-            The bytes are damaged, or there are more than there may be.
-        """
+        """Return up to ``size`` bytes, or the rest."""
         if size is not None and size >= 0:
             return self._taken(self._file.read, size)
         if self._is_small:
@@ -238,7 +203,7 @@ class StoragePipe(DataPipe):
     """Keywords that hold no credentials."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StoragePipe:
-        """Remember where the pipe was written, without its options and without queries of URLs."""
+        """Remember where the pipe was written, without options and queries of URLs."""
         shown = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
         if len(shown) < len(kwargs):
             shown["storage_options"] = Redacted(kwargs)
@@ -256,19 +221,7 @@ def redacted_options(given: Mapping[str, Any]) -> Redacted:
 
 
 def with_retries(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:
-    """Return what ``call`` returns; what fails for a moment is tried again, until the deadline.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is nothing at the URL.
-    AccessDenied
-        The store refuses.
-    StoreUnavailable
-        It kept failing.
-    VolumeReadError
-        Any other failure; no message holds a secret.
-    """
+    """Return what ``call`` returns; what fails for a moment is tried again, until the deadline."""
     name = public_name(url)
     with remote_errors(url, options, doing):
         attempts = Attempts(default_retry(), f"{doing} {name}", Secrets(options, url).describe)

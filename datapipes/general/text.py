@@ -16,23 +16,7 @@ from .streams import janitor, named_stream, pair_of
 
 
 class TextPipe(DataPipe):
-    """A pipe that yields several things of each file, and closes the file.
-
-    Parameters
-    ----------
-    parent
-        Yields ``(path, stream)``; the stream may be of bytes or of text.
-    skip_lines
-        Lines left out at the beginning of each file.
-    decode
-        Whether bytes become text; text stays text.
-    encoding, errors
-        How, as of ``bytes.decode``.
-    return_path
-        Whether each item is a pair with the path of its file.
-    **fmtparams
-        Of what takes the lines apart, for a pipe that yields rows.
-    """
+    """A pipe that yields several things of each file, and closes the file."""
 
     # What it yields holds no open file.
     traits: ClassVar[Any] = Traits(plain=True)
@@ -67,7 +51,6 @@ class TextPipe(DataPipe):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what each file gives; a file is closed at its end, or when nobody goes on."""
         for item in self.parent:
             path, stream = pair_of(self, item)
             del item
@@ -382,7 +365,6 @@ class ParagraphAggregator(DataPipe):
         self.joiner = joiner
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the paragraphs."""
         held: list[Any] = []
         of = None
         for item in self.parent:

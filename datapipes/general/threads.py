@@ -29,15 +29,7 @@ from .functions import Columns
 
 
 class Threads:
-    """Runs calls in threads, in the order in which they are given.
-
-    Parameters
-    ----------
-    most
-        Threads that are started, as there are calls for them.
-    thread_name_prefix, initializer, initargs
-        As of ``ThreadPoolExecutor``.
-    """
+    """Runs calls in threads, in the order in which they are given."""
 
     def __init__(
         self,
@@ -191,7 +183,6 @@ class ThreadPoolMapper(DataPipe):
         self.threadpool_kwargs = threadpool_kwargs
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the results."""
         pool = Threads(self._threads(), **self.threadpool_kwargs)
         scheduled: deque[Future[Any]] = deque()
         items = iter(self.parent)
@@ -227,7 +218,6 @@ class ThreadPoolMapper(DataPipe):
         return result, bytes_of(result)
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)
 
 
@@ -313,7 +303,6 @@ class BatchAsyncMapper(DataPipe):
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the results, or lists of them."""
         loop = asyncio.new_event_loop()
         thread = Threads(1, thread_name_prefix="async_map_batches")
         under_way: list[asyncio.Task[list[Any]]] = []

@@ -39,18 +39,6 @@ def key_and_suffix(path: str) -> tuple[str, str]:
 def value_of(path: str, data: Any) -> Any:
     """Return what a member holds: text, a number, JSON, an array; else its bytes.
 
-    Parameters
-    ----------
-    path
-        Its last suffix says what it is.
-    data
-        An open stream, or bytes.
-
-    Raises
-    ------
-    StreamError
-        It is a pickle, which is not opened, or is not what its suffix says.
-
     Examples
     --------
     >>> value_of("7.cls", b"3"), value_of("7.json", io.BytesIO(b"[1]")), value_of("7.jpg", b"...")
@@ -131,7 +119,6 @@ class WebDataset(DataPipe):
         self.decode = decode
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the samples."""
         sample: dict[str, Any] = {}
         try:
             for item in self.parent:
@@ -177,11 +164,6 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 def shards(pattern: str) -> Iterator[str]:
     """Yield the names that a pattern stands for, the last braces fastest.
-
-    Raises
-    ------
-    ValueError
-        The bounds do not make sense.
 
     Examples
     --------
@@ -241,6 +223,5 @@ class ShardExpander(DataPipe):
         self.parent = parent
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
         for pattern in self.parent:
             yield from shards(pattern)

@@ -128,7 +128,7 @@ def cases_of(job: Any) -> list[int]:
 # What every worker imports anyway.
 PRELOAD = [
     "voxpipe.reading_services.workers.worker",
-    "voxpipe.volumes.formats.nifti",
+    "voxpipe.volumes.builtin",
     "voxpipe.spatial.resampling.native",
     "nibabel",
 ]

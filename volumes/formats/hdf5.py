@@ -7,25 +7,23 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core import IO_COUNTERS, Region
 from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from ...storage.content import content_key
-from ...storage.location import remote_errors
-from ...storage.ranges import Folder, LocalRanges, RangeStore
-from ..backend import Backend, Channels, no_options
+from ...storage.ranges import Folder
+from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray
 from ..header import IDENTITY, Header, affine_entries
 from ..session import opening_session
 from ..voxels import Voxels, plain, refuse_unreadable
-from .chunked_backend import ChunkedBackend, Layout, OneRemoteFile, RemoteChunks, plain_layout
+from .chunked_backend import ChunkedBackend, Layout, plain_layout
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
 from .hdf5_links import (
     Reach,
@@ -37,18 +35,21 @@ from .hdf5_links import (
     refuse_external,
     refuse_links,
 )
-from .local_file import LocalFile, file_stamp, open_local, stamp_of_all
 from .raw import RawHeader, open_raw
-from .stored_file import LocalStoredFile, RemoteStoredFile
+from .stored_file import (
+    FilesBackend,
+    Format,
+    LocalStoredFile,
+    RemoteStoredFile,
+    StoredFile,
+    joined_key,
+)
 from .zarr_metadata import MOST_CHUNK_BYTES
 
-OPTIONS = ("dataset",)
 # HDF5 would keep decoded chunks. What is kept is decided by voxpipe.
 _KEPT_BYTES = 0
 # ilastik and others: micrometres along the last three axes, in stored order.
 _SPACING = "element_size_um"
-# HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for file
-# objects (3.16) then crashes. So they are closed before.
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -58,220 +59,130 @@ def _close_all() -> None:
         file.close()
 
 
-def open_hdf5(
-    path: str, name: str, options: Mapping[str, Any], io: str = "auto", follow: str = "beside"
-) -> Backend:
-    """Return the backend of one dataset of a local file.
+def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
+    """Return the backend of one dataset, which may be left out where there is no other.
 
-    Raises
-    ------
-    UnknownFormat
-        The file holds several datasets and none was chosen, or no numbers.
-    BadHeader
-        It makes no sense, or has no such dataset.
+    ``UnknownFormat`` if there are several or it holds no numbers, ``BadHeader`` if it makes no
+    sense or there is none of this name.
     """
-    no_options(options, name, OPTIONS)
-    stamp = file_stamp(path)
-    with open_local(path):
-        pass  # says in our words that there is no such file, or that it is a folder
-    h5py = import_h5py(name)
-    with hdf5_errors(name):
-        file = h5py.File(path, "r", rdcc_nbytes=_KEPT_BYTES)
+    h5py, errors = import_h5py(file.name), partial(hdf5_errors, file.name)
+    run, where, find = run_local, getattr(file, "path", None), _found
+    if isinstance(file, RemoteStoredFile):
+        where, find = Hdf5File(file), _found_behind_url
+        run = where.run
+    with file.open():
+        pass  # says in our words that it cannot be read
+    opened = run(lambda: h5py.File(where, "r", rdcc_nbytes=_KEPT_BYTES), errors)
+    # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for file
+    # objects (3.16) then crashes. So they are closed before.
+    _OPEN.add(opened)
     try:
-        with hdf5_errors(name):
-            held = None if follow == "anywhere" else Folder(os.path.dirname(os.path.abspath(path)))
-            reach = Reach(name, held)
-            refuse_links(h5py, file, options.get("dataset"), reach)
-            dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
-            dataset = beside_its_file(h5py, dataset)
-            refuse_external(dataset, reach)
-            refuse_circle(h5py, dataset, (), name, reach)
-            header, layout = dataset_header(dataset, name)
-            if dataset.file != file:  # behind an external link
-                reach.note(path)
-                path = os.path.abspath(dataset.file.filename)
-                reach.check(path, dataset.file.filename)
-                stamp = file_stamp(path)
-            others = reach.others(path)
-            header = replace(header, stamp=(*stamp, *stamp_of_all(path, others)[len(stamp) :]))
-            offset = plain_offset(dataset)
-            if offset is not None:
-                files = [LocalStoredFile(each, name, io) for each in (*others, path)]
-                fields = RawHeader.of_array(layout, header.disk_dtype, offset, header.affine)
-        if offset is not None:
-            file.close()
-            return open_raw(fields, files, name)
-        IO_COUNTERS.count(headers=1)
-        if dataset.chunks is None:
-            return LocalDataset(path, others, dataset, header, layout, name)
-        return LocalHdf5(path, others, dataset, header, layout, name)
-    except BaseException:
-        file.close()
-        raise
-
-
-def open_remote_hdf5(
-    url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
-) -> Backend:
-    """Return the backend of one dataset behind a URL.
-
-    Raises
-    ------
-    UnknownFormat, BadHeader
-        As for a local file; or its numbers are in other files.
-    """
-    no_options(options, name, OPTIONS)
-    h5py = import_h5py(name)
-    with remote_errors(name, storage_options, url=url):
-        remote = RemoteStoredFile(url, storage_options, name)
-        ranges, errors = Hdf5File(remote), partial(hdf5_errors, name)
-        file = ranges.run(lambda: h5py.File(ranges, "r", rdcc_nbytes=_KEPT_BYTES), errors)
-        _OPEN.add(file)
-
-        def found() -> tuple[Any, Header, Layout, int | None]:
-            chosen = options.get("dataset")
-            refuse_links(h5py, file, chosen, _NoReach(name))
-            dataset = chosen_dataset(h5py, file, chosen, name)
-            # HDF5 would look for them on the local disk.
-            if dataset.is_virtual or dataset.external or dataset.file != file:
-                raise _in_other_files(name)
-            return (dataset, *dataset_header(dataset, name), plain_offset(dataset))
-
-        try:
-            dataset, header, layout, offset = ranges.run(found, errors)
-            if offset is not None:
-                file.close()
-                fields = RawHeader.of_array(layout, header.disk_dtype, offset, header.affine)
-                return open_raw(fields, [remote], name)
+        found = run(lambda: find(h5py, opened, dataset, file), errors)
+        if found.offset is None:
             IO_COUNTERS.count(headers=1)
-            kind = RemoteDataset if dataset.chunks is None else RemoteHdf5
-            return kind(remote, ranges, file, dataset, header, layout)
-        except BaseException:
-            file.close()
-            raise
+            kind = DatasetBackend if found.header.chunks is None else Hdf5Backend
+            return kind(found, opened, run, file.name)
+    except BaseException:
+        opened.close()
+        raise
+    opened.close()
+    header = found.header
+    fields = RawHeader.of_array(found.layout, header.disk_dtype, found.offset, header.affine)
+    return open_raw(fields, found.files, file.name)
 
 
-def chunked_array(
-    dataset: Any, store: RangeStore, key: str, run: Run, token: str, name: str
-) -> ChunkedArray:
-    """Return the array of a dataset in chunks, whose file a store calls ``key``."""
-    index = ChunkIndex(dataset, key, run, name)
-    size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-    return ChunkedArray(
-        tuple(dataset.shape),
-        tuple(dataset.chunks),
-        np.dtype(dataset.dtype),
-        dataset.fillvalue,
-        source=Hdf5Chunks(store, index, ChunkFilters(dataset, index, name), token, size),
-        cache=opening_session().chunks,
-        token=token,
-    )
+class _Found(NamedTuple):
+    """The dataset that was asked for."""
+
+    dataset: Any
+    header: Header
+    layout: Layout
+    files: Sequence[StoredFile]
+    """All that was followed to get there; its own is the last."""
+    offset: int | None
+    """Where its numbers lie there in one piece, if they do."""
 
 
-class LocalHdf5(LocalFile, ChunkedBackend):
-    """A dataset in chunks of a local file, which h5py holds open in this process."""
-
-    def __init__(
-        self,
-        path: str,
-        others: tuple[str, ...],
-        dataset: Any,
-        header: Header,
-        layout: Layout,
-        name: str,
-    ) -> None:
-        self.path, self.others = path, others
-        token = content_key(path, (*header.stamp, dataset.name))
-        store, key = LocalRanges(os.path.dirname(path)), os.path.basename(path)
-        array = chunked_array(dataset, store, key, run_local, token, name)
-        super().__init__(array, layout, header, name)
-
-
-class RemoteHdf5(RemoteChunks):
-    """A dataset in chunks of a file behind a URL: only those needed are read."""
-
-    def __init__(
-        self,
-        remote: RemoteStoredFile,
-        ranges: Hdf5File,
-        file: Any,
-        dataset: Any,
-        header: Header,
-        layout: Layout,
-    ) -> None:
-        self._file, self._h5 = remote, file
-        token = content_key(remote.cache_key, (dataset.name,))
-        array = chunked_array(dataset, remote.store, "", ranges.run, token, remote.name)
-        super().__init__(array, layout, replace(header, access="range"), remote.name)
+def _found(h5py: Any, opened: Any, chosen: Any, file: Any) -> _Found:
+    """Look at all that leads to a dataset of a local file before HDF5 does."""
+    name, path, trusted = file.name, file.path, file.follow == "anywhere"
+    reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
+    refuse_links(h5py, opened, chosen, reach)
+    dataset = beside_its_file(h5py, chosen_dataset(h5py, opened, chosen, name))
+    refuse_external(dataset, reach)
+    refuse_circle(h5py, dataset, (), name, reach)
+    header, layout = dataset_header(dataset, name)
+    own = file
+    if dataset.file != opened:  # behind an external link
+        reach.note(path)
+        path = os.path.abspath(dataset.file.filename)
+        reach.check(path, dataset.file.filename)
+        own = LocalStoredFile(path, name, file.io)
+    others = [LocalStoredFile(each, name, optional=True) for each in reach.others(path)]
+    return _Found(dataset, header, layout, [*others, own], plain_offset(dataset))
 
 
-class DatasetBackend(Backend):
+def _found_behind_url(h5py: Any, opened: Any, chosen: Any, file: StoredFile) -> _Found:
+    """Return a dataset that lies in the file itself: HDF5 would look for others on this disk."""
+    refuse_links(h5py, opened, chosen, _NoReach(file.name))
+    dataset = chosen_dataset(h5py, opened, chosen, file.name)
+    if dataset.is_virtual or dataset.external or dataset.file != opened:
+        raise _in_other_files(file.name)
+    header, layout = dataset_header(dataset, file.name)
+    return _Found(dataset, header, layout, [file], plain_offset(dataset))
+
+
+class Hdf5Backend(ChunkedBackend):
+    """A dataset in chunks, of which only those needed are read; h5py holds its file open."""
+
+    def __init__(self, found: _Found, opened: Any, run: Run, name: str) -> None:
+        self._h5, dataset, file = opened, found.dataset, found.files[-1]
+        token = content_key(joined_key([each.cache_key for each in found.files]), (dataset.name,))
+        index = ChunkIndex(dataset, file.key, run, name)
+        size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
+        array = ChunkedArray(
+            tuple(dataset.shape),
+            tuple(dataset.chunks),
+            np.dtype(dataset.dtype),
+            dataset.fillvalue,
+            source=Hdf5Chunks(file.store, index, ChunkFilters(dataset, index, name), token, size),
+            cache=opening_session().chunks,
+            token=token,
+        )
+        super().__init__(array, found.layout, found.files, found.header, name)
+
+
+class DatasetBackend(FilesBackend):
     """A dataset that HDF5 reads: neither in chunks nor in one piece, but virtual, external, small.
 
     One thread reads at a time.
     """
 
-    def __init__(self, dataset: Any, run: Run, header: Header, layout: Layout, name: str) -> None:
-        self._dataset, self._run, self._layout = dataset, run, layout
+    def __init__(self, found: _Found, opened: Any, run: Run, name: str) -> None:
+        self._h5, self._dataset, self._layout = opened, found.dataset, found.layout
+        self._run = run
         self._lock = threading.Lock()
-        super().__init__(replace(header, access="range"), name)
+        super().__init__(found.files, found.header, name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the region through h5py."""
-        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
+        index, (first, last) = self._layout.index(region, channels)
         with self._lock:
-            found = self._run(lambda: self._dataset[index], partial(self._errors, index))
+            found = self._run(lambda: self._dataset[index.slices], partial(self._errors, index))
         return Voxels(plain(self._layout.fold(found)[first:last]))
 
     @contextmanager
-    def _errors(self, index: tuple[slice, ...]) -> Iterator[None]:
+    def _errors(self, index: Region) -> Iterator[None]:
         try:
             yield
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:  # OSError, RuntimeError: whatever lies behind it said
-            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
+            where = ", ".join(f"{start}:{stop}" for start, stop in index)
             raise CorruptVolume(
                 f"[{where}] of {self.name} cannot be read: {type(error).__name__}: {error}.",
                 do="Copy or write the file again, with all files that it refers to.",
             ) from error
-
-
-class LocalDataset(LocalFile, DatasetBackend):
-    """One of a local file."""
-
-    def __init__(
-        self,
-        path: str,
-        others: tuple[str, ...],
-        dataset: Any,
-        header: Header,
-        layout: Layout,
-        name: str,
-    ) -> None:
-        self.path, self.others = path, others
-        super().__init__(dataset, run_local, header, layout, name)
-
-
-class RemoteDataset(OneRemoteFile, DatasetBackend):
-    """One of a file behind a URL."""
-
-    def __init__(
-        self,
-        remote: RemoteStoredFile,
-        ranges: Hdf5File,
-        file: Any,
-        dataset: Any,
-        header: Header,
-        layout: Layout,
-    ) -> None:
-        self._file, self._h5 = remote, file
-        super().__init__(dataset, ranges.run, header, layout, remote.name)
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Read the region through h5py; errors name the URL."""
-        with self._file.errors():
-            return super().read(region, channels)
 
 
 class _NoReach(Reach):
@@ -359,3 +270,6 @@ def _affine(dataset: Any, name: str) -> tuple[float, ...]:
             do="Pass affine= to say where the voxels lie.",
         )
     return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
+
+
+FORMATS = (Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset",), "h5py"),)

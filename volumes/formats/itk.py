@@ -17,6 +17,7 @@ import mmap
 import os
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -33,14 +34,14 @@ from ...core.errors import (
     VolumeTooLarge,
 )
 from ...core.memory import usable_memory
+from ..array_source import ArraySource
 from ..backend import Backend
 from ..header import affine_entries
-from ..source import ArraySource
+from ..registry import BackendRequest
 from .hdf5_links import refuse_leading_on
 from .local_file import open_local
-from .raw import DecodedRaw, RawHeader, fold
-from .stored_file import LocalStoredFile, StoredFile
-from .text_header import ItkOnly, world_affine
+from .raw import LocalRaw, RawHeader, fold, world_affine
+from .stored_file import Format, LocalStoredFile, StoredFile
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0 and MRC 2014.
 _HEADERS = {"GiplImageIO": 256, "MRCImageIO": 1024}
@@ -252,18 +253,23 @@ def simpleitk() -> Any:
     return importlib.import_module("SimpleITK")
 
 
-def itk_reads(path: str, follow: str = "beside") -> bool:
+def _reads(request: BackendRequest) -> bool:
     """Whether SimpleITK is installed and recognises a file, by its name or its beginning."""
+    path = os.fspath(request.path or "")
     # It opens what it is asked about, and would wait for the writer of a pipe.
     if not os.path.isfile(path) or not is_installed():
         return False
     try:
-        check_claims(path, path, follow)
+        check_claims(path, path, request.follow)
     except (BadHeader, MissingDependency):
         return True  # whoever opens it is told
     except OSError:
         return False
     return bool(_reader(path).GetImageIOFromFileName(path))
+
+
+def _open(request: BackendRequest, name: str) -> Backend:
+    return open_itk(os.fspath(request.path or ""), name, request.follow)
 
 
 def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
@@ -280,17 +286,11 @@ def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
     check_end(file, image_io, fields.voxel_bytes)
     voxels = _ItkVoxels(path, name, fields, reader.GetSize(), image_io)
     IO_COUNTERS.count(headers=1)
-    return DecodedRaw(fields, [file], name, voxels.write)
+    return LocalRaw(fields, [file], name, voxels.write)
 
 
-def open_with_itk(file: StoredFile, why: ItkOnly) -> Backend:
-    """Open a file with SimpleITK.
-
-    Raises
-    ------
-    UnknownFormat
-        SimpleITK is not installed, or the file is behind a URL.
-    """
+def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Backend:
+    """Open a local file, for a reason, which names others; ``UnknownFormat`` where that fails."""
     if not isinstance(file, LocalStoredFile):
         raise UnknownFormat(
             f"{file.name} can only be read from a local disk: {why}.",
@@ -301,7 +301,7 @@ def open_with_itk(file: StoredFile, why: ItkOnly) -> Backend:
             f"{file.name} can only be read with SimpleITK: {why}.",
             do="pip install SimpleITK, or write it again in one piece, raw or with gzip.",
         )
-    for name in why.data_files:
+    for name in data_files:
         file.beside(name)  # a plain file, and not outside the folder
     return open_itk(file.path, file.name, file.follow)
 
@@ -474,3 +474,7 @@ def _reason(error: BaseException) -> str:
     """Return the sentence of an ITK error that says what is wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1].rstrip(".")
+
+
+# The last: it looks into the file, and imports SimpleITK for it.
+FORMATS = (Format("simpleitk", (), _open, matches=_reads, rank=2),)

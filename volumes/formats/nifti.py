@@ -21,7 +21,7 @@ from ..header import affine_entries
 from ..voxels import refuse_unreadable
 from .local_file import open_local
 from .raw import RawHeader, open_raw
-from .stored_file import LocalStoredFile, StoredFile, what_to_do
+from .stored_file import Format, LocalStoredFile, StoredFile, what_to_do
 
 NIFTI1_BYTES = 348
 NIFTI2_BYTES = 540
@@ -337,3 +337,10 @@ def _affine_of_mat(header: LocalStoredFile) -> Any:
             do="Remove it if it does not belong to the image.",
         ) from error
     return image.affine
+
+
+FORMATS = (
+    Format("nifti", (".nii",), open_nifti),
+    Format("nifti-gz", (".nii.gz",), open_nifti_gz),
+    Format("nifti-pair", (".hdr", ".img", ".hdr.gz", ".img.gz"), open_pair),
+)

@@ -16,7 +16,7 @@ from ..voxels import refuse_unreadable
 from .chunked_backend import plain_layout
 from .local_file import MAPS, open_local
 from .raw import RawHeader, open_raw
-from .stored_file import StoredFile
+from .stored_file import Format, StoredFile
 
 # NumPy refuses headers of more than 10 000 characters, and most have 118.
 _HEAD_BYTES = 12 * 1024
@@ -84,3 +84,7 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
     if min(shape, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
     return shape, fortran, dtype
+
+
+# Not "npy": that name is for users, who may register it and take it back.
+FORMATS = (Format("numpy", (".npy",), open_npy),)

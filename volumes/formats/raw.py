@@ -11,13 +11,13 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, OrientedBox, Region
+from ...core import IO_COUNTERS, Affine, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ...core.memory import usable_memory
 from ...storage.decoded_cache import DecodedCache, is_in_memory
@@ -35,7 +35,7 @@ from ..scheme import REMOTE_ROWS_GAP, StoreLayout
 from ..voxels import Voxels, plain, touch
 from .chunked_backend import Layout
 from .local_file import MAPS, Place
-from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
+from .stored_file import FilesBackend, StoredFile, joined_key
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RawHeader:
         """One past the last byte of the voxels in the stream."""
         return self.offset + self.voxel_bytes
 
-    def header(self, access: Access, stamp: tuple[int, ...] = ()) -> Header:
+    def header(self, access: Access) -> Header:
         """Return what a backend answers."""
         i, j, k = (self.shape[axis] for axis in self.axes)
         return Header(
@@ -110,7 +110,6 @@ class RawHeader:
             access=access,
             slope=self.slope,
             intercept=self.intercept,
-            stamp=stamp,
         )
 
     def view(self, buffer: Any) -> NDArray[Any]:
@@ -244,7 +243,7 @@ def open_raw(
                 compressed.seek(skip)
                 decompress(compressed, raw, encoding, fields.end, name, trailing=trailing)
 
-        return DecodedRaw(fields, files, name, write)
+        return LocalRaw(fields, files, name, write)
     check_length(fields, files[-1].size, name)
     if isinstance(files[-1], RemoteFile):
         return RemoteRaw(fields, files, name)
@@ -261,47 +260,12 @@ def _check_ratio(fields: RawHeader, size: int, encoding: str, name: str) -> None
 
 
 class LocalRaw(FilesBackend):
-    """A local file: a region is a strided view of its map, or read when it is asked for.
+    """A stream of voxels on this machine: a region is a view of its map, or read when asked for.
 
-    Mapped, the kernel's page cache is the only memory it takes, and processes share it.
-    """
-
-    def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
-        self.files = files
-        with files[-1].open() as file:
-            self._voxels = RawFile(file, fields, files[-1].io, name)
-        mapped = self._voxels.choice.mode == "mmap"
-        super().__init__(fields.header("view" if mapped else "range", stamps_of(files)), name)
-
-    def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know."""
-        return placed_layout(super().layout(volumes), self._voxels.choice)
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region: a view where the file is mapped."""
-        array = self._voxels.read(region, channels)
-        return Voxels(array, self.header.slope, self.header.intercept)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth telling what is going to be read."""
-        return self._voxels.looks_ahead
-
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
-        """Tell the system what is going to be read."""
-        return self._voxels.prefetch(region)
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of the file on which the region lies."""
-        return self._voxels.fetch(region, channels)
-
-
-class DecodedRaw(FilesBackend):
-    """A compressed stream: a raw copy of it once voxels are asked for.
-
-    Random access inside gzip costs a fraction of decoding everything, again and again.
-    So the first read of voxels decodes the stream into the cache directory. ``write``
-    gets a file and writes the decoded stream to it.
+    Mapped, the kernel's page cache is the only memory it takes, and processes share it. Random
+    access inside gzip costs a fraction of decoding everything, again and again. So of a stream
+    that has to be decoded the first read of voxels makes a copy in the cache directory: ``write``
+    gets a file, and writes the decoded stream to it.
     """
 
     def __init__(
@@ -309,65 +273,78 @@ class DecodedRaw(FilesBackend):
         fields: RawHeader,
         files: Sequence[StoredFile],
         name: str,
-        write: Callable[[BinaryIO], None],
+        write: Callable[[BinaryIO], None] | None = None,
     ) -> None:
-        self._fields, self.files, self._write = fields, files, write
+        self._fields, self._write = fields, write
         self._lock = threading.Lock()
-        self._decoded: RawFile | None = None
-        super().__init__(fields.header("stream", stamps_of(files)), name)
+        self._file: RawFile | None = None
+        access: Access = "stream"
+        if write is None:
+            with files[-1].open() as file:
+                self._file = RawFile(file, fields, files[-1].io, name)
+            access = "view" if self._file.choice.mode == "mmap" else "range"
+        super().__init__(files, fields.header(access), name)
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know: how the file is read, at the usual speed there."""
+        found = super().layout(volumes)
+        if self._write is not None or self._file is None:
+            return found
+        choice = self._file.choice
+        return found.on_network(str(choice)) if choice.network else found.read_by(str(choice))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region of the decoded copy, which the first call may have to make."""
-        with self._lock:
-            if self._decoded is None:
-                self._decoded = self._copy()
-            decoded = self._decoded
-        array = decoded.read(region, channels)
+        """Return a region: a view where the file is mapped."""
+        array = self._voxels().read(region, channels)
         return Voxels(array, self.header.slope, self.header.intercept)
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether there is a decoded copy of which something may be told."""
-        return self._decoded is not None and self._decoded.looks_ahead
+        """Whether it may be worth telling what is going to be read."""
+        return self._file is not None and self._file.looks_ahead
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
-        """Tell the system what is going to be read of the decoded copy, once there is one."""
-        return None if self._decoded is None else self._decoded.prefetch(region)
+        """Tell the system what is going to be read; not of a copy that is not made yet."""
+        return None if self._file is None else self._file.prefetch(region)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of the decoded copy, which the first call may have to make."""
-        return touch(self.read(region, channels).array)
+        """Bring in the bytes of the file on which the region lies."""
+        return self._voxels().fetch(region, channels)
 
-    def _copy(self) -> RawFile:
-        """Return the decoded copy; how it is read depends on where the cache directory is."""
-        cache = DecodedCache(cache_directory(), cache_budget())
-        key = joined_key([file.cache_key for file in self.files])
-        with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
-            # Without a disk that takes it, every handle that is open costs as much.
-            self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
-            return RawFile(raw, self._fields, self.files[-1].io, self.name)
+    def _voxels(self) -> RawFile:
+        """Return the open file, or the decoded copy, which the first call may have to make."""
+        with self._lock:
+            if self._file is None:
+                cache = DecodedCache(cache_directory(), cache_budget())
+                key = joined_key([file.cache_key for file in self.files])
+                # How it is read depends on where the cache directory is.
+                with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
+                    # Without a disk that takes it, every handle that is open costs as much.
+                    self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
+                    self._file = RawFile(raw, self._fields, self.files[-1].io, self.name)
+            return self._file
 
     def _write_copy(self, raw: BinaryIO) -> None:
         """Decode into ``raw``; a file behind a URL again where it makes no sense."""
 
         def write() -> None:
+            assert self._write is not None
             raw.seek(0)
             self._write(raw)
 
-        if isinstance(self.files[-1], RemoteFile):
+        if self.remote:
             read_anew(write)
         else:
             write()
 
 
 class RemoteRaw(FilesBackend):
-    """A file that fsspec reaches. A region is a few range requests, never the whole file."""
-
-    remote = True
+    """A file behind a URL. A region is a few range requests, never the whole file."""
 
     def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
-        self._fields, self.files = fields, files
-        super().__init__(fields.header("range"), name)
+        assert isinstance(files[-1], RemoteFile)
+        self._fields, self._remote = fields, files[-1]
+        super().__init__(files, fields.header("range"), name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the runs of the region, neighbours in one request."""
@@ -387,32 +364,9 @@ class RemoteRaw(FilesBackend):
         rows = self._fields.row_spans(region, channels, most)
         return rows, coalesce(rows, gap, most)
 
-    @property
-    def _remote(self) -> RemoteFile:
-        file = self.files[-1]
-        assert isinstance(file, RemoteFile)
-        return file
-
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
         return self.read(region, channels).array.nbytes
-
-
-def at_the_end(fields: RawHeader, header: StoredFile, data: StoredFile, before: int) -> RawHeader:
-    """Return a header whose voxels are the last bytes of ``data``, after ``before`` others.
-
-    Raises
-    ------
-    TruncatedVolume
-        It holds fewer bytes than that.
-    """
-    if data.size < before + fields.voxel_bytes:
-        raise TruncatedVolume(
-            f"{header.name} speaks of {fields.voxel_bytes} bytes of voxels, of which "
-            f"{data.name} holds {max(0, data.size - before)}.",
-            do="Copy or download the file again.",
-        )
-    return replace(fields, offset=data.size - fields.voxel_bytes)
 
 
 def rows_of(
@@ -508,6 +462,28 @@ class RawFile:
         return lengths, box, self._fields.dtype.itemsize, self._fields.offset
 
 
-def placed_layout(layout: StoreLayout, choice: IoChoice) -> StoreLayout:
-    """Return a layout that says how the file is read, at the usual speed of its place."""
-    return layout.on_network(str(choice)) if choice.network else layout.read_by(str(choice))
+# Left and posterior are counted the other way round.
+RAS_OF_LPS = (-1.0, -1.0, 1.0)
+
+
+def world_affine(
+    columns: Sequence[Sequence[float] | NDArray[np.float64]],
+    origin: Sequence[float],
+    signs: Sequence[float] = RAS_OF_LPS,
+) -> Affine:
+    """Return the 4x4 matrix, RAS+, of steps along up to three voxel axes, and the first's place.
+
+    World axes beyond the third (time) are dropped; missing ones are filled in, one unit long.
+    ``signs`` turn each world axis into R, A, S.
+
+    Examples
+    --------
+    >>> world_affine([(2, 0), (0, 3)], (10, 20))[:3].tolist()
+    [[-2.0, 0.0, 0.0, -10.0], [0.0, -3.0, 0.0, -20.0], [0.0, 0.0, 1.0, 0.0]]
+    """
+    affine: NDArray[np.float64] = np.eye(4)
+    for axis, step in enumerate(columns):
+        affine[:3, axis] = (*step, 0.0, 0.0, 0.0)[:3]
+    affine[:3, 3] = (*origin, 0.0, 0.0, 0.0)[:3]
+    affine[:3] *= np.array(signs)[:, None]
+    return affine + 0.0  # no negative zeros

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -29,19 +28,16 @@ from ...core.errors import (
 )
 from ...core.locks import ForkSafeLock
 from ...storage.content import content_key
-from ...storage.location import file_system
-from ...storage.ranges import LocalRanges, RangeStore, ReadRange, check_document
-from ...storage.remote import RemoteFile
-from ..backend import Backend, no_options
+from ...storage.ranges import ReadRange, check_document
+from ..backend import Backend
 from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import Header
 from ..session import opening_session
 from ..voxels import refuse_unreadable
-from .chunked_backend import ChunkedBackend, Layout, RemoteChunks, named_layout
-from .local_file import LocalFile, file_stamp, open_local
+from .chunked_backend import ChunkedBackend, Layout, named_layout
 from .raw import RawHeader, open_raw
-from .stored_file import LocalStoredFile
+from .stored_file import Format, LocalStoredFile, StoredFile
 from .tiff_pages import TiffImage, named_files, read_tiff
 from .zarr_metadata import MOST_CHUNK_BYTES
 
@@ -93,113 +89,55 @@ def complaints_raised(name: str) -> Iterator[None]:
         )
 
 
-_OPTIONS = ("level", "series")
 # Where four million segments lie, or what OME says of a hundred thousand planes.
 _MOST_TAG_BYTES = 64 * 1024**2
 
 
-def open_tiff(
-    path: str, name: str, options: Mapping[str, Any], io: str = "auto", follow: str = "beside"
-) -> Backend:
-    """Return the backend of a local TIFF: bare where its voxels are, else by segments."""
-    no_options(options, name, _OPTIONS)
-    stamp = file_stamp(path)
-    # By its path, so that the other files of an OME-TIFF are found beside it.
-    with open_local(path):
-        pass  # says in our words that there is no such file, or that it is a folder
-    file = LocalStoredFile(path, name, io, follow)
-    with _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
-        _check_named(tiff, file)
-        with complaints_raised(name):
-            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
+    """Return the backend of a TIFF: of bare voxels on a local disk as raw, else by segments."""
+    name, is_local = file.name, isinstance(file, LocalStoredFile)
+    tifffile = _tifffile(name)
+    with file.open() as opened, _tiff_errors(name):
+        if isinstance(file, LocalStoredFile):
+            # By its path, so that the other files of an OME-TIFF are found beside it.
+            with tifffile.TiffFile(file.path) as tiff:
+                # One that is not there is told where its planes are missing.
+                for reference in named_files(tiff):
+                    with suppress(VolumeNotFound):
+                        file.beside(reference)
+                image = _read(tiff, level, series, name)
+        else:
+            tags: Any = _Tags(opened, name)
+            tiff = tifffile.TiffFile(tags, name=name.rpartition("/")[2])
+            image = _read(tiff, level, series, name)
+            # A store of one object, whose name is empty.
+            image = replace(image, files=("",) * len(image.files))
         layout = _checked_layout(image, name)
-        if image.whole is not None:
-            fields = RawHeader.of_array(layout, image.dtype, image.whole, image.affine)
-            return open_raw(fields, [file], name)
+    if is_local and image.whole is not None:
+        fields = RawHeader.of_array(layout, image.dtype, image.whole, image.affine)
+        return open_raw(fields, [file], name)
     IO_COUNTERS.count(headers=1)
-    return LocalTiff(path, image, layout, stamp, _own(options), name)
+    token = content_key(file.cache_key, (level, series))
+    size = math.prod(image.chunks) * image.dtype.itemsize
+    segments = _Segments(image)
+    # Each is decoded by tifffile, all else is voxpipe's.
+    array = ChunkedArray(
+        image.shape,
+        image.chunks,
+        image.dtype,
+        image.fill_value,
+        source=RangedChunks(file.store, segments, segments, token, size),
+        cache=opening_session().chunks,
+        token=token,
+    )
+    chunks = layout.spatial_part(image.chunks)
+    header = Header(layout.shape, image.affine, image.dtype, chunks, "range")
+    return ChunkedBackend(array, layout, [file], header, name)
 
 
-def _check_named(tiff: Any, file: LocalStoredFile) -> None:
-    """Look at what the OME-XML of a local TIFF names, before tifffile opens it.
-
-    A file that is not there is told where its planes are missing.
-    """
-    for reference in named_files(tiff):
-        with suppress(VolumeNotFound):
-            file.beside(reference)
-
-
-class TiffBackend(ChunkedBackend):
-    """A TIFF of which segments are read: each is decoded by tifffile, all else is voxpipe's."""
-
-    def __init__(
-        self,
-        image: TiffImage,
-        layout: Layout,
-        store: RangeStore,
-        token: str,
-        name: str,
-        stamp: tuple[int, ...] = (),
-    ) -> None:
-        array = ChunkedArray(
-            image.shape,
-            image.chunks,
-            image.dtype,
-            image.fill_value,
-            source=RangedChunks(
-                store,
-                _Segments(image),
-                _SegmentDecoder(image),
-                token,
-                math.prod(image.chunks) * image.dtype.itemsize,
-            ),
-            cache=opening_session().chunks,
-            token=token,
-        )
-        chunks = layout.spatial_part(image.chunks)
-        header = Header(layout.shape, image.affine, image.dtype, chunks, "range", stamp=stamp)
-        super().__init__(array, layout, header, name)
-
-
-class LocalTiff(LocalFile, TiffBackend):
-    """A local TIFF, read by segments."""
-
-    def __init__(
-        self,
-        path: str,
-        image: TiffImage,
-        layout: Layout,
-        stamp: tuple[int, ...],
-        version: tuple[object, ...],
-        name: str,
-    ) -> None:
-        self.path = path
-        store = LocalRanges(os.path.dirname(path))
-        token = content_key(path, (*stamp, *version))
-        super().__init__(image, layout, store, token, name, stamp)
-
-
-class RemoteTiff(RemoteChunks, TiffBackend):
-    """A TIFF behind a URL, of which ranges are read."""
-
-    def __init__(
-        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
-    ) -> None:
-        no_options(options, name, _OPTIONS)
-        self._file = RemoteFile(url, storage_options, name)
-        self._system, _ = file_system(url, storage_options)
-        with self._file.open() as whole, _tiff_errors(name):
-            file: Any = _Tags(whole, name)
-            tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
-            with complaints_raised(name):
-                image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
-            layout = _checked_layout(image, name)
-        IO_COUNTERS.count(headers=1)
-        token = content_key(self._file.cache_key, _own(options))
-        # A store of one object, whose name is empty.
-        image = replace(image, files=("",) * len(image.files))
-        super().__init__(image, layout, self._file.store, token, name)
+def _read(tiff: Any, level: int, series: int, name: str) -> TiffImage:
+    with complaints_raised(name):
+        return read_tiff(tiff, level, series, name)
 
 
 class _Tags:
@@ -219,39 +157,28 @@ class _Tags:
 
 
 class _Segments:
-    """Where the segments of an image lie, by their place in the grid of chunks."""
+    """Where the segments of an image lie, and what they hold, by place in the grid of chunks."""
 
     def __init__(self, image: TiffImage) -> None:
-        self._grid = _grid(image)
-        self._files, self._places = image.files, image.places
+        self._image = image
+        self._grid = tuple(-(-n // c) for n, c in zip(image.shape, image.chunks, strict=True))
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each segment lies; None for one that is not stored."""
         rows = np.ravel_multi_index(tuple(np.array(chunks).T), self._grid)
         return [
-            ReadRange(self._files[file], start, start + length) if length else None
-            for file, start, length in self._places[rows].tolist()
+            ReadRange(self._image.files[file], start, start + length) if length else None
+            for file, start, length in self._image.places[rows].tolist()
         ]
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
         """Return the same; nothing must be read for it."""
         return Lookup([], lambda answers: self.locate(chunks))
 
-
-def _grid(image: TiffImage) -> tuple[int, ...]:
-    """Return how many segments there are along each axis."""
-    return tuple(-(-n // c) for n, c in zip(image.shape, image.chunks, strict=True))
-
-
-class _SegmentDecoder:
-    def __init__(self, image: TiffImage) -> None:
-        self._decode, self._grid = image.decode, _grid(image)
-        self._per_page = image.per_page
-
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Decode one segment."""
-        number = int(np.ravel_multi_index(index, self._grid)) % self._per_page
-        out[...] = self._decode(data, number)
+        number = int(np.ravel_multi_index(index, self._grid)) % self._image.per_page
+        out[...] = self._image.decode(data, number)
 
 
 def _checked_layout(image: TiffImage, name: str) -> Layout:
@@ -265,10 +192,6 @@ def _checked_layout(image: TiffImage, name: str) -> Layout:
             do="Store it in tiles.",
         )
     return named_layout(image.shape, image.axes, name)
-
-
-def _own(options: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(options.get(key, 0) for key in _OPTIONS)
 
 
 def _tifffile(name: str) -> Any:
@@ -294,3 +217,8 @@ def _tiff_errors(name: str) -> Iterator[None]:
             f"the tags of {name} make no sense: {type(error).__name__}: {error}.",
             do="Copy the file again, or convert it.",
         ) from error
+
+
+FORMATS = (
+    Format("tiff", (".tif", ".tiff", ".tf8", ".btf"), open_tiff, ("level", "series"), "tifffile"),
+)

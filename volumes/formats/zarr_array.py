@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.call_site import shorten
-from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, VolumeNotFound
+from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, VolumeNotFound, VoxpipeError
 from ...core.sample import parse_json
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
@@ -228,30 +228,39 @@ class ZarrArray(ChunkedArray):
 class ForeignArray:
     """An array that zarr-python reads, which answers as a :class:`ChunkedArray`; culls nothing."""
 
-    def __init__(self, array: Any) -> None:
-        self._array, self.path = array, array.path
+    def __init__(self, array: Any, name: str) -> None:
+        self._array, self.path, self._name = array, array.path, name
         self.shape, self.chunks = tuple(array.shape), tuple(array.chunks)
         self.dtype = np.dtype(array.dtype)
         self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
         self._cuts = ChunkLayout(self.shape, self.chunks)
+        self.voxels = self._cuts.voxels
 
-    def needed(self, region: Region, *box: Any) -> NDArray[np.int64]:
+    def needed(self, region: Region, *culling: Any) -> NDArray[np.int64]:
         """Return the chunks (N, axes) that a region touches."""
         return self._cuts.touched(region)
 
-    def voxels(self, chunks: NDArray[np.int64]) -> int:
-        """Return how many voxels of the array chunks (N, axes) hold."""
-        return self._cuts.voxels(chunks)
+    def read(self, region: Region, *culling: Any) -> NDArray[Any]:
+        """Return a region, read anew where the way here may have damaged it."""
+        return read_anew(lambda: self._read(region))
 
-    def read(self, region: Region, *box: Any) -> NDArray[Any]:
-        """Return a region."""
-        return np.asarray(self._array[region.slices])
+    def _read(self, region: Region) -> NDArray[Any]:
+        try:
+            return np.asarray(self._array[region.slices])
+        except (MemoryError, VoxpipeError):
+            raise
+        except Exception as error:  # each codec has its own
+            where = ", ".join(f"{start}:{stop}" for start, stop in region)
+            raise CorruptVolume(
+                f"[{where}] of {self._name} cannot be decoded: {type(error).__name__}: {error}.",
+                do="Copy the chunks of this region again.",
+            ) from error
 
-    def prefetch(self, region: Region, *box: Any) -> None:
+    def prefetch(self, region: Region, *culling: Any) -> None:
         """Do nothing: zarr-python fetches when it is asked for voxels."""
 
-    def fetch(self, region: Region, *box: Any) -> int | None:
+    def fetch(self, region: Region, *culling: Any) -> int | None:
         """Fetch the stored chunks of a region; None where zarr-python cannot without decoding."""
         return fetch_chunks(self._array, map(tuple, self.needed(region).tolist()))
 

@@ -17,9 +17,8 @@ from ...core.errors import BadHeader, UnknownFormat, VoxpipeError
 from ..header import IDENTITY, affine_entries, affine_matrix
 from .chunked_backend import SPATIAL, Layout, named_layout, plain_layout
 from .nifti import parse_nifti
-from .zarr_array import ZarrArray, ZarrGroup, bytes_of
+from .zarr_array import bytes_of
 from .zarr_metadata import NotOurs
-from .zarr_nodes import is_array
 
 # Before version 0.3 every image had these axes.
 _OLD_AXES = ("t", "c", "z", "y", "x")
@@ -182,9 +181,7 @@ class ZarrImage:
 
 
 def _is_array(node: Any) -> bool:
-    if isinstance(node, (ZarrArray, ZarrGroup)):
-        return isinstance(node, ZarrArray)
-    return is_array(node)
+    return hasattr(node, "chunks")  # of ours and of zarr-python's; no group has any
 
 
 def image_of(node: Any, level: int, name: str) -> ZarrImage:

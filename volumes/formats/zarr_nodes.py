@@ -25,13 +25,13 @@ from ...core import Region
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound, VoxpipeError
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
-from ...storage.ranges import LocalRanges, RangeStore
+from ...storage.ranges import RangeStore
 from ...storage.remote_objects import version_of
+from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
-from ..source import INLINE_BYTES, LocatedSource, Options, as_backend
-from ..spill import original, remember, travel
+from ..source import LocatedSource, Options, as_backend
 
 Read = Callable[[str], bytes | None]
 """Returns the content of a file below the node, None where there is none."""
@@ -47,27 +47,9 @@ def open_ranges_node(ranges: RangeStore, name: str) -> Any:
     """
     version, is_array = _kind(ranges.get, name)
     zarr = _zarr(name)
-    from .zarr_store import RangesStore
+    from ._zarr_python import RangesStore
 
     return _open(zarr, RangesStore(ranges), name, version, is_array)
-
-
-def open_local_node(path: str, name: str, *, contained: bool = True) -> Any:
-    """Return the zarr Array or Group in a local folder.
-
-    ``contained``: links in it that lead out of it are refused, with ``LeadsOutside``.
-    """
-    check_folder(path, name)
-    return open_ranges_node(LocalRanges(path, contained=contained), name)
-
-
-def check_folder(path: str, name: str) -> None:
-    """Raise ``VolumeNotFound`` or ``UnknownFormat`` unless there is a folder."""
-    if os.path.isdir(path):
-        return
-    if not os.path.exists(path):
-        raise VolumeNotFound(f"there is no folder {path}.", do="Check the path.")
-    raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
 
 
 def open_store_node(store: Any, path: str = "") -> Any:
@@ -86,13 +68,6 @@ def open_store_node(store: Any, path: str = "") -> Any:
     except FileNotFoundError:
         what = f"the zarr {type(store).__name__} holds no array or group at {path or '/'!r}."
         raise VolumeNotFound(what, do="Write it first, or check the store.") from None
-
-
-def is_array(node: Any) -> bool:
-    """Whether a node is an array, not a group."""
-    import zarr
-
-    return isinstance(node, zarr.Array)
 
 
 def is_node(thing: Any) -> bool:
@@ -260,7 +235,7 @@ class ZarrSource:
             return _arrive, (packed, self.options, self._path(), self.name, self.token)
         backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
-        return travel(self, backend.header, lambda: np.asarray(backend.read(whole).array))
+        return share_array(self, backend.header, lambda: np.asarray(backend.read(whole).array))
 
 
 def _arrive(packed: bytes, options: Options, path: str, name: str, token: str) -> Any:
