@@ -81,13 +81,7 @@ class Job:
         return ", ".join(dict.fromkeys(filter(None, map(case_of, self.items))))
 
     def place(self, item: int = -1) -> str:
-        """Return which batch, or which item of it, this is, for messages.
-
-        Examples
-        --------
-        >>> Job(3, ("a", "b")).place(1), Job(3, ("a", "b")).place(), Job(3, ("a",)).place(0)
-        ('item 1 of batch 3', 'batch 3', 'batch 3')
-        """
+        """Return which batch, or which item of it, this is, for messages: "item 1 of batch 3"."""
         alone = item < 0 or len(self.items) <= 1
         return f"batch {self.index}" if alone else f"item {item} of batch {self.index}"
 

@@ -24,7 +24,7 @@ from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import Tickets
-from ..ops.pad import widened
+from ..ops.crop import widened
 from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
@@ -519,8 +519,7 @@ class LazyPatch(NoArithmetic):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            msg = "a lazy patch has no voxels yet; it is always realized into new memory"
-            raise ValueError(msg)
+            raise ValueError("a lazy patch has no voxels yet: it is realized into new memory")
         voxels = self.realize()
         return voxels if dtype is None else voxels.astype(dtype, copy=False)
 

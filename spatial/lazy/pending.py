@@ -51,8 +51,7 @@ class PendingPlan:
         object.__setattr__(self, "identity", tuple(self.identity))
         object.__setattr__(self, "steps", tuple(self.steps))
         if not self.references:
-            msg = "a plan needs at least one volume"
-            raise ValueError(msg)
+            raise ValueError("a plan needs at least one volume")
 
     def then(self, *steps: Step) -> PendingPlan:
         """Return the plan followed by ``steps``, which draw from the identity as it is now."""
@@ -113,8 +112,8 @@ class PendingPlan:
     def begun(self) -> SpatialPlan:
         """The plan before the first step; reads headers."""
         first = next(iter(self.references.values()))
-        plan, before = SpatialPlan.identity(self.shared_grid), patch_before(first)
-        if before is not None and 1 in plan.source.shape:
+        plan = SpatialPlan.identity(self.shared_grid)
+        if 1 in plan.source.shape and (before := patch_before(first)) is not None:
             flat = flat_axes(before.pending.shared_plan)
             thin = (axis for axis in range(3) if plan.source.shape[axis] == 1)
             slices = [axis for axis in thin if axis not in flat]
@@ -136,7 +135,7 @@ class PendingPlan:
             identity = stream_identity(self.identity, step.depth, step.shared)
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                seen = self.whole(plan) if step.asks_stored else plan
+                seen = self.whole(plan) if step.looks_at_stored else plan
                 drawn = step.draw(stream.restart(generator), seen)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:

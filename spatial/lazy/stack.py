@@ -253,10 +253,6 @@ class StackedPatch(LazyPatch):
     @property
     def channels(self) -> int:
         """How many channels there are before the value steps."""
-        self._refuse_other_grids()
-        return sum(member.shape[0] for member in self.members)
-
-    def _refuse_other_grids(self) -> None:
         first = self.plan.grid
         for member in self.members[1:]:
             grid = member.plan.grid
@@ -271,6 +267,7 @@ class StackedPatch(LazyPatch):
                 f"one patch, and {how}",
                 do="Put .resample_to(one of these) right after open_volume().",
             )
+        return sum(member.shape[0] for member in self.members)
 
     def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
         """Return facts of each member, which know what was done to it before."""

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
+from ...core.affine3x4 import affine3x4
 from ..plans.policy import Policy
 from ..plans.pull_back import CENTRE_TOLERANCE, REACH, Matrix, coordinate, extremes, fold
 from ..plans.stages import Displacement, KernelStages, pull_back_points
@@ -176,11 +177,7 @@ class Axis(NamedTuple):
 
 
 def interpolate(
-    source: Source,
-    matrix: Matrix,
-    policy: Policy,
-    out: NDArray[Any],
-    stages: KernelStages,
+    source: Source, matrix: Matrix, policy: Policy, out: NDArray[Any], stages: KernelStages
 ) -> None:
     """Write ``out`` by sampling ``source``, which holds exactly the voxels needed."""
     if out.size == 0:
@@ -224,7 +221,7 @@ def _limits(
     matrix: Matrix, box: Region, shape: Sequence[int]
 ) -> list[tuple[NDArray[np.float64], float, float]]:
     """Return (row, lowest, highest) of each axis on which some output voxel leaves a box."""
-    lows, highs = extremes(matrix, shape)
+    lows, highs = extremes(affine3x4(matrix), shape)
     return [
         (row, a - REACH, b - 1 + REACH)
         for row, low, high, (a, b) in zip(matrix, lows, highs, box, strict=True)
@@ -240,7 +237,7 @@ def _axes(
     strides: Sequence[int],
     displacement: Displacement | None,
 ) -> list[Axis]:
-    lows, highs = extremes(matrix, shape)
+    lows, highs = extremes(affine3x4(matrix), shape)
     off = np.abs(matrix - np.rint(matrix)) @ [*(n - 1 for n in shape), 1]
     return [
         Axis(

@@ -24,8 +24,8 @@ from ...intensity import Epilogue
 from ...intensity.filters import filter_axis, gaussian, reach
 from ..plans.plan import SpatialPlan
 from ..plans.policy import INTENSITY, Padding, Policy
-from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
-from ..plans.stages import NO_STAGES, KernelStages, Moves, displacement_bounds
+from ..plans.pull_back import Matrix, Moves, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
+from ..plans.stages import NO_STAGES, KernelStages, displacement_bounds
 from . import native
 from .interpolate import Source, bfloat16_bits, convert, convert_one, interpolate
 
@@ -146,28 +146,13 @@ def resample(
 
     Where ``policy.antialias`` is set, they are smoothed before, by what ``matrix`` leaves out.
 
-    Parameters
-    ----------
-    source
-        Stored voxels; at least ``source_region(matrix, out.shape[1:], bounds, policy)``.
-        Nothing outside that region has any influence, however much more is given.
-    matrix
-        Pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel centres.
-    policy
-        Interpolation, padding and fill; its ``dtype`` is not used here.
-    out
-        (C, I, J, K), an integer or float type of any strides. Integers round half to even and
-        saturate.
-    stages
-        Boxes outside which the output is ``policy.fill``, up to half a voxel from their last
-        centres, and displacements: ``SpatialPlan.kernel_stages``. ``source`` then holds at least
-        ``source_region(..., moves)`` with what ``displacement_bounds`` returns.
-    epilogue
-        A last step on the values, fill included.
-    bfloat16
-        Write bfloat16, for which NumPy has no type: ``out`` is then uint16 and gets the bits.
-    needed
-        The source region, where it has been worked out already.
+    ``source`` holds at least ``source_region(matrix, out.shape[1:], bounds, policy)``, which is
+    ``needed`` where it has been worked out; nothing outside has any influence. ``matrix`` is the
+    pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel centres. ``out`` is
+    (C, I, J, K), an integer or float type of any strides; integers round half to even and saturate.
+    Outside the boxes of ``stages`` (``SpatialPlan.kernel_stages``) it is ``policy.fill``, up to
+    half a voxel from their last centres. ``epilogue`` is a last step on the values, fill included.
+    With ``bfloat16``, for which NumPy has no type, ``out`` is uint16 and gets the bits.
 
     Examples
     --------
