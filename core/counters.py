@@ -51,7 +51,8 @@ class IOCounters:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-IO_COUNTERS = IOCounters()  # the counts of this process
+IO_COUNTERS = IOCounters()
+"""The counts of this process."""
 
 
 # What each pipe did, kept per process and merged in the one that asks.
