@@ -139,6 +139,39 @@ def noted(method: str, chunks: Callable[..., Any]) -> Iterator[set[tuple[int, ..
         yield found
 
 
+class NotingSource:
+    """A source of chunks that notes those that are fetched ahead."""
+
+    def __init__(self, source: Any, found: set[tuple[int, ...]]) -> None:
+        self._source, self._found = source, found
+
+    def prefetch(self, chunks: Any, *args: Any) -> Any:
+        self._found.update(map(tuple, chunks))
+        return self._source.prefetch(chunks, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+@contextmanager
+def noted_ahead() -> Iterator[set[tuple[int, ...]]]:
+    """Collect the chunks that chunked arrays ask their sources to fetch ahead."""
+    found: set[tuple[int, ...]] = set()
+    real = ChunkedArray.prefetch
+
+    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        source = self._source
+        self._source = NotingSource(source, found)
+        try:
+            return real(self, *args, **kwargs)
+        finally:
+            self._source = source
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChunkedArray, "prefetch", noting)
+        yield found
+
+
 def first(pipe: Any, seed: int) -> Sample:
     """The first sample of an epoch, not worked out yet."""
     planner = clone(pipe)
@@ -169,13 +202,13 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     """Read, look-ahead, counts, negotiation, explanation, report and joining agree."""
     pipe, seed = CHAINS[chain](vp.from_cases([{"image": stored(form)}]).open_volume()), 7
     close_volumes()  # what is kept would not be decoded again
-    with noted("_read_missing", lambda out, missing, pieces: missing) as read:
+    with noted("_read_missing", lambda out, missing, *_: missing) as read:
         before = IO_COUNTERS.snapshot()
         first(pipe, seed)["image"].realize()
         done = IO_COUNTERS.snapshot() - before
 
     close_volumes()
-    with noted("_prefetch_from_source", lambda keys: [key[1] for key in keys]) as ahead:
+    with noted_ahead() as ahead:
         ticket = first(pipe, seed)["image"].prefetch()
     if ticket is not None:
         ticket.close()
@@ -202,7 +235,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     close_volumes()
     reads = reads_of([first(pipe, seed)])
     assert len(reads) == bool(read)
-    with noted("_read_missing", lambda out, missing, pieces: missing) as measured_read:
+    with noted("_read_missing", lambda out, missing, *_: missing) as measured_read:
         for one in reads:
             one.volume.read(one.region, one.box)
     assert measured_read == read
@@ -269,7 +302,7 @@ def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
     pipe = CHAINS[chain](vp.from_cases([{"image": _zarr(tmp_path)}]).open_volume())
     patch = first(pipe, 3)["image"]
     close_volumes()
-    with noted("_read_missing", lambda out, missing, pieces: missing) as read:
+    with noted("_read_missing", lambda out, missing, *_: missing) as read:
         patch.realize()
 
     (block,) = joined([Reader(0, "image", patch)], 2**20)
