@@ -29,7 +29,6 @@ from ..spatial import (
     LazyPatch,
     Orientation,
     Pad,
-    PendingPlan,
     RandomCrop,
     ResampleTo,
     Resize,
@@ -39,6 +38,7 @@ from ..spatial import (
     Spacing,
     SpatialOp,
     Step,
+    TransformChain,
     Translate,
     Zoom,
     joined,
@@ -194,7 +194,7 @@ def add_steps(
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
     # Volumes share a plan, but for those that a flush has given one of their own.
     # The old one is kept beside the new: one that a flush just made would leave its id to another.
-    plans: dict[int, tuple[PendingPlan, PendingPlan]] = {}
+    plans: dict[int, tuple[TransformChain, TransformChain]] = {}
 
     def following(patch: LazyPatch) -> LazyPatch:
         if not patch.commutes:
@@ -249,7 +249,7 @@ def _add_on_other_grid(
     return patch
 
 
-def pending_of(pipe: DataPipe, sample: Any) -> PendingPlan:
+def pending_of(pipe: DataPipe, sample: Any) -> TransformChain:
     """Return the plan that the lazy patches of ``sample`` share, under the sample's identity."""
     things = sample.values() if isinstance(sample, Sample) else ()
     lazy = [thing.pending for thing in things if isinstance(thing, LazyPatch)]

@@ -29,8 +29,8 @@ from ..resampling.interpolate import Source, convert
 from ..volume_like import stored_of
 from .lazy_patch import LazyPatch
 from .patch_facts import PatchFacts
-from .pending import PendingPlan
 from .read_plan import ReadPlan
+from .transform_chain import TransformChain
 from .virtual_volume import RealizedVolume, VirtualVolume, read_volume
 
 
@@ -203,9 +203,9 @@ class StackedPatch(LazyPatch):
         )
         return plain.made_of(self, soft, because or self.because, **how)
 
-    def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> StackedPatch:
+    def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> StackedPatch:
         """Return the patch with plans that are worked out anew, those of its members too."""
-        fresh: dict[int, PendingPlan] = {id(self.pending): pending}
+        fresh: dict[int, TransformChain] = {id(self.pending): pending}
         for member in self.members:
             fresh.setdefault(id(member.pending), replace(member.pending))
         members = [one.with_pending(fresh[id(one.pending)]) for one in self.members]
