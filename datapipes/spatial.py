@@ -538,7 +538,9 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
 
         def moved(patch: LazyPatch) -> LazyPatch:
-            return patch.with_pending(shared.of_moving(patch.volume) if key in brought else shared)
+            # The ops see the grids of the references, and draw what they draw for these.
+            own = replace(shared, moving=patch.volume) if key in brought else shared
+            return patch.with_pending(own)
 
         for key, patch in start.items():
             start[key] = self.sampling.apply(key, patch).with_each(moved)

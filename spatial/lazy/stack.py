@@ -31,7 +31,7 @@ from .lazy_patch import LazyPatch
 from .patch_facts import PatchFacts
 from .read_plan import ReadPlan
 from .transform_chain import TransformChain
-from .virtual_volume import RealizedVolume, VirtualVolume, read_volume
+from .virtual_volume import RealizedVolume, VirtualVolume
 
 
 def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
@@ -110,7 +110,10 @@ def _apart(stored: Sequence[Any]) -> Volume:
 def read_volume_of(patch: LazyPatch) -> Any:
     """Return what is read for a patch: a volume, the copy that is kept, or those of all members."""
     # Whether it can be asked how it is stored is for the caller to see; it is no ``Volume`` else.
-    read = [read_volume(leaf.volume) for leaf in patch.leaves]
+    read: list[Any] = [leaf.volume for leaf in patch.leaves]
+    for n, volume in enumerate(read):
+        while isinstance(volume, VirtualVolume):
+            volume = read[n] = volume.patch.volume if volume.copy is None else volume.copy
     other = next((volume for volume in read if not isinstance(volume, Volume)), None)
     if len(read) == 1 or other is not None:
         return read[0] if other is None else other
@@ -159,11 +162,6 @@ def _only(channel: int) -> AxisMap:
 def _step_of_member(step_of: Callable[[int], ValueStep], first: int, channel: int) -> ValueStep:
     """Return what selects a channel of a member whose first one is the ``first`` of all."""
     return replace(step_of(first + channel), op=SelectChannels(channel))
-
-
-def channel_step(channel: int, **place: Any) -> ValueStep:
-    """Return the step that keeps one channel; ``place`` says where it was written."""
-    return ValueStep(SelectChannels(channel), **place)
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,21 +72,10 @@ class TransformChain:
         )
         return plan
 
-    def of_moving(self, volume: VolumeLike) -> TransformChain:
-        """Return the plan of a volume on a grid of its own, which gives the same output grid."""
-        # The ops see the grids of the references, and draw what they draw for these.
-        return replace(self, moving=volume)
-
     @property
     def keeps_dtype(self) -> bool:
         """Whether the ops, known or not yet drawn, move whole voxels only."""
         return self.moving is None and all(step.op.lattice for step in self.steps)
-
-    def child(self, ordinal: int) -> TransformChain:
-        """Return the plan of the ``ordinal``-th item made from this one."""
-        # Steps that are there already keep their draws: all patches of a volume that was rotated as
-        # a whole see the same rotation.
-        return self.following((*self.identity, ordinal), self.steps)
 
     @property
     def shared_grid(self) -> Grid:

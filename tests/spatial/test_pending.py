@@ -101,7 +101,12 @@ def test_steps_before_the_patches_are_the_same_for_all_patches() -> None:
     """A volume that is turned as a whole is turned once, and cut in different places."""
     volume = pending(ROTATE, identity=(3,))
 
-    patches = [volume.child(n).then(PATCH).then(Step(Augment(zoom=(1, 2)), "a")) for n in range(4)]
+    patches = [
+        volume.following((*volume.identity, n), volume.steps)
+        .then(PATCH)
+        .then(Step(Augment(zoom=(1, 2)), "a"))
+        for n in range(4)
+    ]
 
     assert all(patch.draws["rotate"] == volume.draws["rotate"] for patch in patches)
     assert len({str(patch.draws["lazy_patch"]) for patch in patches}) == 4
