@@ -23,6 +23,7 @@ from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
 from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.graph import clone
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
+from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 
 EDGE, SHAPE = 4, (40, 36, 44)
@@ -125,17 +126,19 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 
 
 @contextmanager
-def noted(method: str, chunks: Callable[..., Any]) -> Iterator[set[tuple[int, ...]]]:
+def noted(
+    method: str, chunks: Callable[..., Any], owner: type = ChunkedArray
+) -> Iterator[set[tuple[int, ...]]]:
     """Collect the chunks with which a method of chunked arrays is called; it does its work."""
     found: set[tuple[int, ...]] = set()
-    real = getattr(ChunkedArray, method)
+    real = getattr(owner, method)
 
     def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
         found.update(map(tuple, chunks(*args)))
         return real(self, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ChunkedArray, method, noting)
+        patch.setattr(owner, method, noting)
         yield found
 
 
@@ -175,7 +178,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
         done = IO_COUNTERS.snapshot() - before
 
     close_volumes()
-    with noted("_prefetch_from_source", lambda keys: [key[1] for key in keys]) as ahead:
+    with noted("announce", lambda keys: [key[1] for key in keys], ChunkCache) as ahead:
         ticket = first(pipe, seed)["image"].prefetch()
     if ticket is not None:
         ticket.close()
