@@ -23,10 +23,12 @@ from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
 from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.graph import clone
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
-from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
+from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
+from voxpipe.volumes.formats.blosc2 import Blocks
 
 EDGE, SHAPE = 4, (40, 36, 44)
+SOURCES = (RangedChunks, Blocks)
 VOXELS = np.random.default_rng(0).integers(-500, 500, SHAPE).astype(np.int16)
 
 
@@ -127,18 +129,21 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 
 @contextmanager
 def noted(
-    method: str, chunks: Callable[..., Any], owner: type = ChunkedArray
+    method: str, chunks: Callable[..., Any], owners: tuple[type, ...] = (ChunkedArray,)
 ) -> Iterator[set[tuple[int, ...]]]:
     """Collect the chunks with which a method of chunked arrays is called; it does its work."""
     found: set[tuple[int, ...]] = set()
-    real = getattr(owner, method)
 
-    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found.update(map(tuple, chunks(*args)))
-        return real(self, *args, **kwargs)
+    def noting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def noted_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found.update(map(tuple, chunks(*args)))
+            return real(self, *args, **kwargs)
+
+        return noted_call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, method, noting)
+        for owner in owners:
+            patch.setattr(owner, method, noting(getattr(owner, method)))
         yield found
 
 
@@ -178,7 +183,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
         done = IO_COUNTERS.snapshot() - before
 
     close_volumes()
-    with noted("announce", lambda keys: [key[1] for key in keys], ChunkCache) as ahead:
+    with noted("prefetch", lambda chunks, size: chunks, SOURCES) as ahead:
         ticket = first(pipe, seed)["image"].prefetch()
     if ticket is not None:
         ticket.close()
