@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..graph import Pipe, parents_of, traits_of, walk
+from ..adapters.lint import NAMES, SHARDS, Lint
+from ..graph import Pipe
 
 __all__ = ["_check_shuffle_before_sharding"]
 
@@ -19,10 +20,5 @@ def _check_shuffle_before_sharding(datapipe: Pipe) -> bool:
     >>> _check_shuffle_before_sharding(source.sharding_filter().shuffle())
     False
     """
-    shuffled: dict[int, bool] = {}
-    for pipe in walk(datapipe):
-        before = [shuffled[id(p)] for p in parents_of(pipe)]
-        if traits_of(pipe).shards and not all(before or [False]):
-            return False
-        shuffled[id(pipe)] = hasattr(type(pipe), "set_shuffle") or all(before or [False])
-    return True
+    mistakes = Lint(ignore=set(NAMES) - {SHARDS}).mistakes(datapipe)
+    return not mistakes

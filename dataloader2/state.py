@@ -57,7 +57,6 @@ class State:
     """The position of a loader."""
 
     seed: int
-    """Seed of the run."""
     epoch: int
     """Epoch of the next batch."""
     next_batch: int
@@ -74,7 +73,6 @@ class State:
     failed: int = 0
     """Items of that epoch that failed so far, which ``OnError`` has a budget for."""
     version: int = VERSION
-    """Version of this format."""
     pipes: str = ""
     """Name and short hash of each pipe, to say which one differs."""
     cases: str = ""
@@ -120,9 +118,7 @@ def saved_shares(shares: int, work: Work) -> int:
 
 class _Field(NamedTuple):
     wanted: str
-    """In words."""
     is_sound: Callable[[Any], bool]
-    """Whether a value is that."""
     is_optional: bool = False
     """Whether states may lack it: those that were saved before there was such a field."""
 
@@ -289,9 +285,7 @@ class Outline:
     """The hashes of a chain and its cases."""
 
     sink: Pipe
-    """The last pipe, as the user wrote it."""
     graph: str
-    """Hash of the chain."""
     pipes: str
     """Name and short hash of the first pipes, sources first."""
 

@@ -51,11 +51,8 @@ class Extent:
     """How much is measured."""
 
     batches: int = BATCHES
-    """Different batches."""
     seconds: float = SECONDS
-    """Time for each part."""
     clock: Clock = time.perf_counter
-    """Tells the time in seconds."""
 
     def __post_init__(self) -> None:
         validate_int("batches", self.batches, least=1)
@@ -181,17 +178,12 @@ class Subject:
     """A loader, as far as it is measured. Nothing in it is changed."""
 
     graph: Pipe
-    """The graph as it runs."""
     service: ReadingService
-    """Where it runs."""
     seed: int
-    """Seed of the run."""
     epoch: int
-    """Epoch of the next batch."""
     place: Place
     """Which batches of it were delivered."""
     running: bool = False
-    """Whether an epoch is under way."""
     kept: float | None = None
     """Seconds for which the caller's own loop kept a batch, if it ran."""
 

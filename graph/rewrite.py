@@ -106,7 +106,6 @@ class Change:
     """What one rule did, or why it did not."""
 
     rule: str
-    """Name of the rule."""
     at: str
     """The pipe, as the user wrote it."""
     became: str | None = None
@@ -125,7 +124,6 @@ class Rewritten:
     """A graph before and after."""
 
     before: Pipe
-    """The sink that was given."""
     after: Pipe
     """The sink that came out; the same object if nothing changed."""
     changes: tuple[Change, ...] = ()
