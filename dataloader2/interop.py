@@ -128,9 +128,9 @@ class ResumableIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._batches is None:
             loader, (worker, workers) = self._loader, self._share
-            here = loader._position
+            here = loader._progress.position
             share = _Share(here.place.next, (), worker, workers)
-            loader._position = replace(here, place=share)
+            loader._progress.position = replace(here, place=share)
             self._dataset._epoch = here.epoch + 1
             self._batches = iter(loader)
         return next(self._batches)

@@ -28,6 +28,8 @@ class Progress:
     """How far one epoch has come; outlives its iterator."""
 
     position: Position
+    is_live: bool = False
+    """Whether an iterator was made for it."""
     begun: bool = False
     """Whether a batch was asked for."""
     batches: Epoch | None = None
