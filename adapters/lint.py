@@ -16,14 +16,7 @@ from ..core.memory import usable_memory
 from ..datapipes.access_pattern import measure_access
 from ..datapipes.cost import passes_of
 from ..datapipes.datapipe import draws
-from ..datapipes.iter import (
-    BatchPatches,
-    Flush,
-    PatchSampler,
-    Realize,
-    ShufflePlans,
-    SpatialPipe,
-)
+from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, ShufflePlans, SpatialPipe
 from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import (
     Cut,

@@ -12,15 +12,7 @@ from ..core.errors import GraphError
 from ..core.validate import validate_int
 from ..datapipes.iter import BatchPatches, Realize
 from ..datapipes.tensors import need_cuda
-from ..graph import (
-    Change,
-    Pipe,
-    Rewritten,
-    chained_name,
-    describe,
-    origin_of,
-    rebuilt,
-)
+from ..graph import Change, Pipe, Rewritten, chained_name, describe, origin_of, rebuilt
 from .adapter import Adapter, annotate, note_of
 
 

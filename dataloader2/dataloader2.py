@@ -26,16 +26,7 @@ from ..datapipes.cost import cost_of, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Subject, diagnose
-from ..graph import (
-    Pipe,
-    explain_rewritten,
-    origin_of,
-    to_dot,
-    to_mermaid,
-    traits_of,
-    verify,
-    walk,
-)
+from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.distributed import without_parts
 from ..reading_services.reading_service import Dividing
