@@ -9,16 +9,6 @@ __all__ = ["_check_shuffle_before_sharding"]
 
 
 def _check_shuffle_before_sharding(datapipe: Pipe) -> bool:
-    """Whether on every path to every ``sharding_filter`` there is a ``shuffle`` before it.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> source = IterableWrapper(range(4))
-    >>> _check_shuffle_before_sharding(source.shuffle().sharding_filter())
-    True
-    >>> _check_shuffle_before_sharding(source.sharding_filter().shuffle())
-    False
-    """
+    """Whether on every path to every ``sharding_filter`` there is a ``shuffle`` before it."""
     mistakes = Lint(ignore=set(NAMES) - {SHARDS}).mistakes(datapipe)
     return not mistakes

@@ -67,16 +67,6 @@ class TorchSeed:
         It was if its seed is another one, if it is where it was before this number was drawn, or if
         it is where a seed has just put it. One that was given its old seed again and then used
         otherwise than the first time looks like one that was only used.
-
-        Examples
-        --------
-        >>> _ = torch.manual_seed(3)
-        >>> seed = TorchSeed.draw()
-        >>> seed.is_outdated()
-        False
-        >>> _ = torch.manual_seed(3)
-        >>> seed.is_outdated()
-        True
         """
         now, seeded_with = torch.get_rng_state(), torch.initial_seed()
         if seeded_with != self._seeded_with or torch.equal(now, self._before):

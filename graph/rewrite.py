@@ -30,16 +30,6 @@ def rebuilt(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
 
     ``old`` is the pipe as it was, and ``here`` that pipe on its changed parents: the very same
     object where none of them changed, else a copy.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> chain = IterableWrapper(range(2)).map(str)
-    >>> other = IterableWrapper([5])
-    >>> list(rebuilt(chain, lambda old, here: here if parents_of(old) else other))
-    ['5']
-    >>> rebuilt(chain, lambda old, here: here) is chain
-    True
     """
     made: dict[int, Pipe] = {}
     ahead: list[Pipe] = []
