@@ -7,11 +7,10 @@ import time
 import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextvars import ContextVar
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from ..batching import Watch
-from ..core import IO_COUNTERS, IOCounters
+from ..core import IO_COUNTERS
 from ..core.counters import PIPE_STATS, PipeCounts
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..datapipes.datapipe import DataPipe, length_of
@@ -33,7 +32,7 @@ from ..graph.explain import is_branch
 from .adapter import Adapter
 
 # What timed pipes further up took while this one waited for them.
-_OUTER: ContextVar[SimpleNamespace | None] = ContextVar("timed", default=None)
+_OUTER: ContextVar[PipeCounts | None] = ContextVar("timed", default=None)
 
 
 class Timed(DataPipe):
@@ -59,8 +58,8 @@ class Timed(DataPipe):
     def __iter__(self) -> Iterator[Any]:
         parent = iter(self.parent)
         while True:
-            inside = SimpleNamespace(seconds=0.0, tally=IOCounters(), grown=0)
-            outer, token = _OUTER.get(), _OUTER.set(inside)
+            outer, inside = _OUTER.get(), PipeCounts()
+            token = _OUTER.set(inside)
             grown = -resident_bytes() if self.memory else 0
             started, before = time.perf_counter(), IO_COUNTERS.snapshot()
             item, ended = None, False
