@@ -49,7 +49,7 @@ class BoxNeed:
         >>> BoxNeed("label", labels=(1, 2)).describe()
         "labels 1, 2 of 'label'"
         """
-        from ...volumes.catalog.bounding_box import ForegroundRule
+        from ...volumes.catalog.whole_pass import ForegroundRule
 
         coarse = f" at level {self.level}" if self.level else ""
         if isinstance(self.above, str):
@@ -62,7 +62,7 @@ class BoxNeed:
         ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
         the box is not known, and nothing shall be read now.
         """
-        from ...volumes.catalog.bounding_box import ForegroundRule, known_box, occupied_box
+        from ...volumes.catalog.whole_pass import ForegroundRule, known_box, occupied_box
         from ...volumes.stacked import on_one_grid
 
         find = occupied_box if may_read() else known_box

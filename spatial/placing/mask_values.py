@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
-from ...volumes.catalog.statistics import SLAB_VOXELS, slabs
+from ...volumes.catalog.whole_pass import SLAB_VOXELS, slabs
 from ...volumes.voxels import plain
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL

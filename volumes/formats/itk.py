@@ -34,10 +34,10 @@ from ...core.errors import (
     VolumeTooLarge,
 )
 from ...core.memory import usable_memory
+from ..array_source import ArraySource
 from ..backend import Backend
 from ..header import affine_entries
 from ..registry import BackendRequest
-from ..source import ArraySource
 from .hdf5_links import refuse_leading_on
 from .local_file import open_local
 from .raw import LocalRaw, RawHeader, fold, world_affine
