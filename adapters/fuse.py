@@ -87,14 +87,13 @@ class FuseSpatial(Adapter):
 
     def rules(self) -> Sequence[Rule]:
         """Return the four rules, and one that only tells what the kernel will not do."""
+        straight = partial(copy_with, straight=True)
         return (
             Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
             Rule("change values lazily", _realized_before_values, _change_lazily),
             Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
-            Rule(
-                "straight into the batch", _batch_of_lazy_samples, partial(copy_with, straight=True)
-            ),
-            Rule("resample by the kernel", left_to_numpy, partial(copy_with, straight=True)),
+            Rule("straight into the batch", _batch_of_lazy_samples, straight),
+            Rule("resample by the kernel", left_to_numpy, straight),
         )
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
