@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Grid, OrientedBox, Region
+from ...core import ChunkGrid, Grid, OrientedBox, Region
 from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
-from ...volumes.chunks.chunked_array import ChunkLayout, Needed
+from ...volumes.chunks.chunked_array import Needed
 from ...volumes.volume import at_level, coarser_levels
 from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
@@ -110,7 +110,7 @@ class ReadPlan:
         if needed is None:
             shape = self.volume.spatial_shape
             cube = tuple(min(CUBE, n) for n in shape)
-            cubes = ChunkLayout(shape, cube).touched(self.region)
+            cubes = ChunkGrid(shape, cube).touched(self.region)
             size = math.prod(cube) * self.volume.shape[0] * self.volume.disk_dtype.itemsize
             needed = Needed(cubes, 0, size)
         for index in needed.chunks.tolist():
@@ -262,7 +262,7 @@ def _inside(plan: SpatialPlan) -> bool:
     """Whether no voxel comes from beyond the outermost centres, and nothing is cut off."""
     if plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages):
         return False
-    lows, highs = extremes(plan.matrix, plan.shape)
+    lows, highs = extremes(plan.rows, plan.shape)
     moves = plan.moves or ((0.0, 0.0),) * 3
     return all(
         low + least >= -_ON_THE_FACE and high + most <= n - 1 + _ON_THE_FACE

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
+from ...core import ChunkGrid, Region
 from ...core.call_site import shorten
 from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, VolumeNotFound, VoxpipeError
 from ...core.sample import parse_json
@@ -23,7 +23,7 @@ from ...storage.ranges import LocalRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
 from ..chunks.chunk_cache import ChunkCache
-from ..chunks.chunked_array import ChunkedArray, ChunkLayout, Index, Lookup
+from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks, forget_bytes
 from ..session import opening_session
 from .zarr_metadata import ArrayMetadata, ZarrDecoder, crc32c, parse_v2, parse_v3
@@ -234,7 +234,7 @@ class ForeignArray:
         self.dtype = np.dtype(array.dtype)
         self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
-        self._cuts = ChunkLayout(self.shape, self.chunks)
+        self._cuts = ChunkGrid(self.shape, self.chunks)
         self.voxels = self._cuts.voxels
 
     def needed(self, region: Region, *culling: Any) -> NDArray[np.int64]:
