@@ -44,8 +44,8 @@ from ..spatial import (
     joined,
     stored_labels,
 )
+from ..spatial.lazy.virtual_volume import VirtualVolume
 from ..spatial.ops.op import is_hard
-from ..spatial.volume_like import made_like
 from ..volumes import Volume
 from .cases import FromCases, ListCases
 from .channels import Regrouped
@@ -315,8 +315,8 @@ def _first_value_op(thing: Any) -> str | None:
         return None
     if thing.values:
         return thing.values[0].op.describe()
-    made = made_like(thing.volume)
-    below = thing.members or (() if made is None else (made.patch,))
+    made = (thing.volume.patch,) if isinstance(thing.volume, VirtualVolume) else ()
+    below: Sequence[Any] = thing.members or made
     return next((found for found in map(_first_value_op, below) if found is not None), None)
 
 
