@@ -26,7 +26,8 @@ from ...core.sample import parse_json
 from ...storage.decompress import most_between
 from ...storage.ranges import RangeStore, ReadRange
 from ..chunks.ranged_chunks import stored_bytes
-from .zarr_metadata import BOUNDED, MOST_CHUNK_BYTES, Codec, codec_v2, codec_v3, undone
+from .chunked_backend import MOST_CHUNK_BYTES
+from .zarr_metadata import BOUNDED, Codec, codec_v2, codec_v3, undone
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _OF_ARRAYS = ("zarr.json", ".zarray")

@@ -23,7 +23,7 @@ import operator
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -33,10 +33,8 @@ from ...core import IO_COUNTERS, Region
 from ...core.errors import (
     BadHeader,
     CacheTooSmall,
-    MissingDependency,
     TruncatedVolume,
     VolumeNotFound,
-    VoxpipeError,
 )
 from ...storage.decoded_cache import DecodedCache
 from ...storage.decompress import copy
@@ -44,13 +42,19 @@ from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray, ChunkLayout, Index
-from ..header import IDENTITY, Header
 from ..session import opening_session
-from ..voxels import Voxels, refuse_unreadable
-from .chunked_backend import ChunkedBackend, plain_layout
+from ..voxels import Voxels
+from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
 from .local_file import MAPS
-from .stored_file import FilesBackend, Format, LocalStoredFile, RemoteStoredFile, StoredFile
-from .zarr_metadata import MOST_CHUNK_BYTES
+from .stored_file import (
+    FilesBackend,
+    Format,
+    LocalStoredFile,
+    RemoteStoredFile,
+    StoredFile,
+    import_package,
+    library_errors,
+)
 
 # Magic, bytes of the header (int32) and of the frame (uint64).
 _HEAD = struct.Struct(">2x8sxixQ")
@@ -84,17 +88,9 @@ def frame_sizes(head: bytes, name: str) -> tuple[int, int]:
 
 
 def read_frame_header(head: bytes, name: str) -> FrameHeader:
-    """Return what the header of a frame says.
-
-    Raises
-    ------
-    BadHeader
-        It makes no sense, or the frame holds no array.
-    """
+    """Return what the header of a frame says."""
     header, length = frame_sizes(head, name)
-    _blosc2(name)
-    import msgpack  # type: ignore[import-untyped]  # which blosc2 needs itself
-
+    msgpack = import_package("msgpack", name)  # which blosc2 needs itself
     try:
         at = head.index(_LAYER, 0, header) + len(_LAYER)
         layers = msgpack.Unpacker()
@@ -124,16 +120,10 @@ class Blosc2Backend(ChunkedBackend):
         name = file.name
         mapped, stored = _opened(file)
         dtype, shape = np.dtype(stored.dtype), tuple(stored.shape)
-        refuse_unreadable(dtype, name)
-        if min(shape, default=0) < 1:
-            raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
-        layout = plain_layout(shape, name)
         chunk, block = tuple(stored.chunks), tuple(stored.blocks)
-        if math.prod(chunk) * dtype.itemsize > MOST_CHUNK_BYTES:
-            raise BadHeader(
-                f"one chunk of {name}, {chunk} {dtype}, takes more than {MOST_CHUNK_BYTES} bytes.",
-                do="Store it in smaller chunks.",
-            )
+        layout = plain_layout(shape, name)
+        chunked_header(layout, chunk, dtype, name)
+        header = chunked_header(layout, block, dtype, name)
         expected = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
         if stored.schunk.nchunks != expected:
             raise BadHeader(
@@ -154,7 +144,6 @@ class Blosc2Backend(ChunkedBackend):
             token=file.content_key,
             cuts=ChunkLayout(shape, chunk, block),
         )
-        header = Header(layout.shape, IDENTITY, dtype, layout.spatial_part(block), "range")
         super().__init__(array, layout, [file], header, name)
 
 
@@ -162,16 +151,8 @@ class Blocks:
     """The blocks of one array, each decoded alone. The decoder is one object with one state.
 
     In its chunk a block lies in one piece, the blocks in C order, each of full size: what
-    hangs over the edge of the chunk is stored as zeros. So a block is a run of items.
-
-    Parameters
-    ----------
-    mapped
-        The file; it has to live as long as the array.
-    stored
-        The array of blosc2.
-    name
-        What errors call it.
+    hangs over the edge of the chunk is stored as zeros. So a block is a run of items. The mapped
+    file has to live as long as the array.
     """
 
     strided = False
@@ -225,8 +206,8 @@ class Blocks:
 
 def _opened(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
     """Return the mapped file, which has to live as long, and the array in it."""
-    blosc2, name = _blosc2(file.name), file.name
-    try:
+    blosc2, name = import_package("blosc2", file.name), file.name
+    with library_errors(f"{name} is no sound blosc2 array", "Copy or write it again."):
         with file.open() as opened:
             # blosc2 4.14 never lets go of a file that it refuses.
             _check_length(frame_sizes(opened.read(HEAD_BYTES), name)[1], file)
@@ -234,13 +215,6 @@ def _opened(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
         found = blosc2.ndarray_from_cframe(mapped, copy=False)
         # Its own threads would compete with the workers, which fill all cores.
         found.schunk.dparams = blosc2.DParams(nthreads=1)
-    except (VoxpipeError, MemoryError):
-        raise
-    except Exception as error:  # RuntimeError, ValueError: as blosc2 says
-        raise BadHeader(
-            f"{name} is no sound blosc2 array: {type(error).__name__}: {error}.",
-            do="Copy or write it again.",
-        ) from error
     return mapped, found
 
 
@@ -250,17 +224,6 @@ def _check_length(length: int, file: StoredFile) -> None:
             f"{file.name} holds {file.size} bytes, and its header speaks of {length}.",
             do="Copy, download or upload the file again.",
         )
-
-
-def _blosc2(name: str) -> Any:
-    try:
-        import blosc2
-    except ImportError:
-        raise MissingDependency(
-            f"reading {name} needs blosc2, which is not installed.",
-            do="pip install 'voxpipe[formats]'",
-        ) from None
-    return blosc2
 
 
 # Between making the copy and mapping it, another process may need its room; each time at least
@@ -279,12 +242,10 @@ class RemoteBlosc2(FilesBackend):
         size, length = frame_sizes(head, file.name)
         _check_length(length, file)
         frame = read_frame_header(file.head(size) if size > len(head) else head, file.name)
-        refuse_unreadable(frame.dtype, file.name)
         layout = plain_layout(frame.shape, file.name)
+        header = chunked_header(layout, frame.blocks, frame.dtype, file.name)
         IO_COUNTERS.count(headers=1)
-        chunks = layout.spatial_part(frame.blocks)
-        header = Header(layout.shape, IDENTITY, frame.dtype, chunks, "stream")
-        super().__init__([file], header, file.name)
+        super().__init__([file], replace(header, access="stream"), file.name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the blocks that the region touches, of the copy that the first call makes."""

@@ -7,30 +7,30 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core import IO_COUNTERS, Region
-from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
+from ...core.errors import BadHeader, CorruptVolume, UnknownFormat
 from ...storage.content import content_key
 from ...storage.ranges import Folder
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray
 from ..header import IDENTITY, Header, affine_entries
 from ..session import opening_session
-from ..voxels import Voxels, plain, refuse_unreadable
-from .chunked_backend import ChunkedBackend, Layout, plain_layout
+from ..voxels import Voxels, plain
+from .chunked_backend import ChunkedBackend, Layout, chunked_header, plain_layout
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
 from .hdf5_links import (
     Reach,
     beside_its_file,
     datasets_in,
     hdf5_errors,
-    import_h5py,
     refuse_circle,
     refuse_external,
     refuse_links,
@@ -42,9 +42,10 @@ from .stored_file import (
     LocalStoredFile,
     RemoteStoredFile,
     StoredFile,
+    import_package,
     joined_key,
+    library_errors,
 )
-from .zarr_metadata import MOST_CHUNK_BYTES
 
 # HDF5 would keep decoded chunks. What is kept is decided by voxpipe.
 _KEPT_BYTES = 0
@@ -65,7 +66,7 @@ def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
     ``UnknownFormat`` if there are several or it holds no numbers, ``BadHeader`` if it makes no
     sense or there is none of this name.
     """
-    h5py, errors = import_h5py(file.name), partial(hdf5_errors, file.name)
+    h5py, errors = import_package("h5py", file.name), partial(hdf5_errors, file.name)
     run, where, find = run_local, getattr(file, "path", None), _found
     if isinstance(file, RemoteStoredFile):
         where, find = Hdf5File(file), _found_behind_url
@@ -168,21 +169,13 @@ class DatasetBackend(FilesBackend):
         """Read the region through h5py."""
         index, (first, last) = self._layout.index(region, channels)
         with self._lock:
-            found = self._run(lambda: self._dataset[index.slices], partial(self._errors, index))
+            found = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
         return Voxels(plain(self._layout.fold(found)[first:last]))
 
-    @contextmanager
-    def _errors(self, index: Region) -> Iterator[None]:
-        try:
-            yield
-        except (VoxpipeError, MemoryError):
-            raise
-        except Exception as error:  # OSError, RuntimeError: whatever lies behind it said
-            where = ", ".join(f"{start}:{stop}" for start, stop in index)
-            raise CorruptVolume(
-                f"[{where}] of {self.name} cannot be read: {type(error).__name__}: {error}.",
-                do="Copy or write the file again, with all files that it refers to.",
-            ) from error
+    def _errors(self, index: Region) -> AbstractContextManager[None]:
+        where = ", ".join(f"{start}:{stop}" for start, stop in index)
+        do = "Copy or write the file again, with all files that it refers to."
+        return library_errors(f"[{where}] of {self.name} cannot be read", do, CorruptVolume)
 
 
 class _NoReach(Reach):
@@ -242,21 +235,10 @@ def plain_offset(dataset: Any) -> int | None:
 
 def dataset_header(dataset: Any, name: str) -> tuple[Header, Layout]:
     """Return the header of a dataset, and how its axes become (C, I, J, K)."""
-    dtype = np.dtype(dataset.dtype)
-    refuse_unreadable(dtype, name)
-    if dataset.shape is None or min(dataset.shape, default=0) < 1:
-        raise BadHeader(f"{name} holds no voxels: shape {dataset.shape}.", do="Check the file.")
-    layout = plain_layout(tuple(dataset.shape), name)
-    chunks = None
-    if dataset.chunks is not None:
-        chunks = layout.spatial_part(dataset.chunks)
-        if math.prod(dataset.chunks) * dtype.itemsize > MOST_CHUNK_BYTES:
-            raise BadHeader(
-                f"one chunk of {name}, {dataset.chunks} {dtype}, takes more than "
-                f"{MOST_CHUNK_BYTES} bytes.",
-                do="Store it in smaller chunks.",
-            )
-    return Header(layout.shape, _affine(dataset, name), dtype, chunks, "range"), layout
+    layout, dtype = plain_layout(tuple(dataset.shape or ()), name), np.dtype(dataset.dtype)
+    chunks = dataset.chunks or (1,) * len(layout.stored)
+    header = chunked_header(layout, chunks, dtype, name, _affine(dataset, name))
+    return replace(header, chunks=header.chunks if dataset.chunks else None), layout
 
 
 def _affine(dataset: Any, name: str) -> tuple[float, ...]:

@@ -14,20 +14,22 @@ import importlib
 import math
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import BadHeader, CorruptVolume, MissingDependency, VoxpipeError
+from ...core.errors import BadHeader, CorruptVolume, MissingDependency
 from ...storage.decompress import inflated, most_between
 from ...storage.ranges import ReadRange, Span
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RangeFile, RemoteFile
 from ..chunks.chunked_array import Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
+from .stored_file import library_errors
 
 Errors = Callable[[], AbstractContextManager[None]]
 Run = Callable[[Callable[[], Any], Errors], Any]
@@ -78,13 +80,7 @@ class Hdf5File(RangeFile):
         self._absent: list[Span] = []
 
     def run(self, call: Callable[[], Any], errors: Errors) -> Any:
-        """Return what a function of HDF5 returns, which may be called several times.
-
-        Raises
-        ------
-        BadHeader
-            It reads more than fits in memory.
-        """
+        """Return what a function of HDF5 returns, which may be called several times."""
         self._brought = {}
         try:
             while True:
@@ -135,19 +131,7 @@ class _Stored(NamedTuple):
 
 
 class ChunkIndex:
-    """Where the chunks of a dataset lie, asked of HDF5 once each.
-
-    Parameters
-    ----------
-    dataset
-        Of h5py, in chunks.
-    key
-        What the store of its bytes calls the file.
-    run
-        Has HDF5 read the tables of the file.
-    name
-        What errors call the volume.
-    """
+    """Where the chunks of a dataset lie, asked of HDF5 once each, in the file ``key``."""
 
     def __init__(self, dataset: Any, key: str, run: Run, name: str) -> None:
         from h5py import version
@@ -162,8 +146,10 @@ class ChunkIndex:
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; None for one that is not stored."""
         if any(index not in self._known for index in chunks):
+            what, do = f"the chunks of {self.name} cannot be found", "Copy or write the file again."
+            errors = partial(library_errors, what, do, CorruptVolume)
             with self._lock:
-                self._run(lambda: self._ask(chunks), self._errors)
+                self._run(lambda: self._ask(chunks), errors)
         return [self._known[index].place for index in chunks]
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
@@ -187,18 +173,6 @@ class ChunkIndex:
         start = self._base + found.byte_offset
         return _Stored(ReadRange(self._key, start, start + found.size), found.filter_mask)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (VoxpipeError, MemoryError):
-            raise
-        except Exception as error:  # OSError, RuntimeError: whatever the bytes lead to
-            raise CorruptVolume(
-                f"the chunks of {self.name} cannot be found: {type(error).__name__}: {error}.",
-                do="Copy or write the file again.",
-            ) from error
-
 
 class Hdf5Chunks(RangedChunks):
     """Chunks that are ranges of one file, whose places must be asked for before they are read."""
@@ -217,17 +191,7 @@ class Hdf5Chunks(RangedChunks):
 
 
 class ChunkFilters:
-    """Makes numbers of the stored bytes of a chunk.
-
-    Parameters
-    ----------
-    dataset
-        Of h5py, in chunks.
-    index
-        Says which filters were left out for a chunk.
-    name
-        What errors call the volume.
-    """
+    """Makes numbers of the stored bytes of a chunk."""
 
     strided = True
 
@@ -245,15 +209,7 @@ class ChunkFilters:
         self._one: Any = None
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
-        """Undo the filters, the last one first.
-
-        Raises
-        ------
-        ValueError
-            It decodes to more than it should, or to less, or its check sum is wrong.
-        MissingDependency
-            A filter is not installed.
-        """
+        """Undo the filters, the last one first."""
         mask = self._index.skipped(index)
         found = self._undone(data, mask)
         if found is None:  # which was made safe, as far as it was undone

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.call_site import shorten
-from ...core.errors import BadHeader, LeadsOutside, MissingDependency, VoxpipeError
+from ...core.errors import BadHeader, LeadsOutside
 from ...storage.ranges import Folder, open_regular
+from .stored_file import import_package, library_errors
 
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
 _MOST_VIRTUAL = 16
@@ -53,13 +54,7 @@ class Reach:
 
 
 def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0) -> None:
-    """Look at all links on the way to a dataset, before HDF5 opens what they lead to.
-
-    Raises
-    ------
-    LeadsOutside, BadHeader
-        One of them leads out of the folder, or to no regular file; or they are too many.
-    """
+    """Look at all links on the way to a dataset, before HDF5 opens what they lead to."""
     if not isinstance(chosen, str):
         return
     if depth > _MOST_LINKS:
@@ -90,18 +85,8 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
 
 
 def refuse_leading_on(path: str, name: str, follow: str) -> None:
-    """Look at all of a file that another library reads, which would follow it anywhere.
-
-    Raises
-    ------
-    LeadsOutside
-        It holds an external link, or data that lie in other files.
-    BadHeader
-        A virtual dataset leads back to itself, a link to no regular file; or it is damaged.
-    MissingDependency
-        h5py is not installed.
-    """
-    h5py = import_h5py(name)
+    """Look at all of a file that another library reads, which would follow it anywhere."""
+    h5py = import_package("h5py", name)
     trusted = follow == "anywhere"
     reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
     waiting, seen = [path], set[str]()
@@ -265,27 +250,6 @@ def _is(node: Any, kind: Any) -> bool:
     return isinstance(node, kind)
 
 
-def import_h5py(name: str) -> Any:
-    """Return the module h5py; ``MissingDependency`` where it is not installed."""
-    try:
-        import h5py
-    except ImportError:
-        raise MissingDependency(
-            f"reading {name} needs h5py, which is not installed.",
-            do="pip install 'voxpipe[formats]'",
-        ) from None
-    return h5py
-
-
-@contextmanager
-def hdf5_errors(name: str) -> Iterator[None]:
+def hdf5_errors(name: str) -> AbstractContextManager[None]:
     """Turn what h5py raises on a file that is damaged into errors that name it."""
-    try:
-        yield
-    except (VoxpipeError, MemoryError):
-        raise
-    except Exception as error:  # OSError, KeyError, RuntimeError: whatever the bytes lead to
-        raise BadHeader(
-            f"{name} is no sound HDF5 file: {type(error).__name__}: {error}.",
-            do="Copy or write it again.",
-        ) from error
+    return library_errors(f"{name} is no sound HDF5 file", "Copy or write it again.")

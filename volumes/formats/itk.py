@@ -151,17 +151,7 @@ def _claims(name: str, what: str) -> BadHeader:
 
 
 def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
-    """Raise ``TruncatedVolume`` for a file that is too short, where its format lets us tell.
-
-    Parameters
-    ----------
-    file
-        A local file.
-    image_io
-        ITK's reader of it.
-    voxel_bytes
-        Bytes of the decoded voxels.
-    """
+    """Raise ``TruncatedVolume`` for a file that is too short, where its format lets us tell."""
     check_ratio(file, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
@@ -273,13 +263,7 @@ def _open(request: BackendRequest, name: str) -> Backend:
 
 
 def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
-    """Open any file that SimpleITK reads; only the header is read.
-
-    Raises
-    ------
-    BadHeader, UnknownFormat, LeadsOutside, MissingDependency
-        SimpleITK cannot read it, or its voxels are no plain numbers.
-    """
+    """Open any file that SimpleITK reads; only the header is read."""
     file = LocalStoredFile(path, name)
     reader = _informed(path, name, follow)
     fields, image_io = _fields(reader, name), _image_io(reader)
@@ -333,13 +317,8 @@ def _informed(path: str, name: str, follow: str = "beside") -> Any:
 def from_itk(image: Any, affine: tuple[float, ...] | None) -> ArraySource:
     """Return the source of a ``SimpleITK.Image``; its voxels are not copied.
 
-    Parameters
-    ----------
-    image
-        Two to four axes, any number of components; (C, I, J, K) are its components and
-        axes in SimpleITK's order, and the affine turns LPS into RAS.
-    affine
-        Overrides the image's.
+    (C, I, J, K) are its components and axes in SimpleITK's order, and its affine, unless another
+    is given, turns LPS into RAS.
     """
     itk = simpleitk()
     # A copy shares the voxels until one of the two is written to.

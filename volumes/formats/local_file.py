@@ -1,11 +1,10 @@
-"""Files on a local disk: opening and mapping them, and noticing that they were written again.
+"""Files on a local disk: opening them, and mapping them within a bound.
 
-Mapped files, and how much of them a process keeps in its own page tables. A page of a mapped file
-that was touched once stays part of the process: its resident size grows towards the size of the
-data set, although the pages belong to the kernel's cache and cost nothing while memory is free.
-Limits on containers and whoever looks at ``top`` count them all the same. So before a read the maps
-are let go of when they have grown too large: the pages stay in the cache, and one that is touched
-again is mapped again in a microsecond.
+A page of a mapped file that was touched once stays part of the process: its resident size grows
+towards the size of the data set, although the pages belong to the kernel's cache and cost nothing
+while memory is free. Limits on containers and whoever looks at ``top`` count them all the same. So
+before a read the maps are let go of when they have grown too large: the pages stay in the cache,
+and one that is touched again is mapped again in a microsecond.
 """
 
 from __future__ import annotations
@@ -118,15 +117,7 @@ class Place(NamedTuple):
 
 
 class Maps:
-    """The mapped files of one process.
-
-    Parameters
-    ----------
-    most
-        Bytes of files that may become resident before the maps are let go of.
-    resident
-        Tells how much is resident now, libraries included.
-    """
+    """The mapped files of one process, of which ``most`` bytes may be resident between reads."""
 
     def __init__(
         self, most: int = MOST_MAPPED_BYTES, resident: Callable[[], int] = resident_file_bytes
@@ -140,15 +131,9 @@ class Maps:
         self._lock = threading.Lock()
 
     def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> mmap.mmap:
-        """Map a whole file for reading, or a part; the file may then be closed.
+        """Map a file for reading, or a part of it, which starts at a multiple of a page.
 
-        Parameters
-        ----------
-        file
-            Open for reading.
-        start, length
-            In bytes, ``start`` a multiple of ``mmap.ALLOCATIONGRANULARITY``; up to the end without
-            a length.
+        The file may then be closed.
         """
         mapped = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
         with self._lock:

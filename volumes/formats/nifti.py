@@ -37,28 +37,9 @@ _CHECK = "Check how the file was written."
 
 
 def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader:
-    """Read the first 348 or 540 bytes of a NIfTI file.
+    """Read the first 348 or 540 bytes of a NIfTI file; colours (RGB24, RGBA32) become channels.
 
-    Colours (RGB24, RGBA32) become channels of bytes.
-
-    Parameters
-    ----------
-    raw
-        The beginning of the file; more bytes than the header are ignored.
-    name
-        What errors call the file.
-    single_file
-        Whether the voxels follow in the same file; if not, the magic and the
-        offset are not looked at.
-
-    Raises
-    ------
-    TruncatedVolume
-        Fewer bytes than a header has.
-    BadHeader
-        The bytes are no NIfTI header or contradict themselves.
-    UnknownFormat
-        The voxels are no plain numbers (single bits, 128-bit floats).
+    Where the voxels do not follow in a ``single_file``, magic and offset are not looked at.
     """
     fields, size = _fields(raw, name)
     if single_file:
@@ -74,18 +55,10 @@ def parse_nifti_of_pair(raw: bytes, name: str) -> RawHeader:
 
 
 def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHeader:
-    """Return what the fields of a NIfTI or Analyze header say about the voxels.
+    """Return what the fields of a NIfTI or Analyze header say, as nibabel shows them.
 
-    Parameters
-    ----------
-    fields
-        nibabel's view of the header.
-    lowest
-        First byte at which voxels may begin; None to take no notice of where they do.
-    unit
-        Millimetres in one unit of the affine.
-    name
-        What errors call the file.
+    Voxels begin at byte ``lowest`` or later; None takes no notice of where. ``unit`` is the
+    millimetres in one unit of the affine.
     """
     dims = [int(n) for n in fields["dim"]]
     shape = [int(n) for n in fields.get_data_shape()]
@@ -262,11 +235,7 @@ _MOST_MAT_BYTES = 64 * 1024
 def open_pair(file: StoredFile) -> Backend:
     """Open a pair by either of its names; both files are compressed, or none.
 
-    Raises
-    ------
-    BadHeader
-        The header makes no sense, or is Analyze's and behind a URL: whether a ``.mat``
-        that moves it lies there is only looked up on local disks.
+    Analyze's only on local disks: behind a URL nobody looks for the ``.mat`` that moves it.
     """
     name = file.name
     gzipped = name.lower().endswith(".gz")

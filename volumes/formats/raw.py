@@ -45,15 +45,13 @@ class RawHeader:
     shape: tuple[int, ...]
     """As stored, the fastest axis first."""
     dtype: np.dtype[Any]
-    """Type of the numbers as stored, with its byte order."""
+    """As stored, with its byte order."""
     offset: int
     """Where the voxels begin in the stream, in bytes."""
     affine: tuple[float, ...]
     """Voxel to world in millimetres, 16 entries row by row."""
     slope: float = 1.0
-    """Factor from stored number to value, 1 where the header asks for no scaling."""
     intercept: float = 0.0
-    """Value of a stored 0."""
     axes: Triple = (0, 1, 2)
     """Which stored axes are I, J, K; the others are folded into C."""
 
@@ -103,14 +101,8 @@ class RawHeader:
     def header(self, access: Access) -> Header:
         """Return what a backend answers."""
         i, j, k = (self.shape[axis] for axis in self.axes)
-        return Header(
-            (self.channels, i, j, k),
-            self.affine,
-            self.dtype,
-            access=access,
-            slope=self.slope,
-            intercept=self.intercept,
-        )
+        scale = self.slope, self.intercept
+        return Header((self.channels, i, j, k), self.affine, self.dtype, None, access, *scale)
 
     def view(self, buffer: Any) -> NDArray[Any]:
         """Return the voxels of a mapped file, without copying: channel axes first, then I, J, K.
@@ -120,22 +112,13 @@ class RawHeader:
         flat: NDArray[Any] = np.frombuffer(buffer, self.dtype, math.prod(self.shape), self.offset)
         return self._turned(flat, [n for n, _ in self._merged()])
 
-    def row_spans(self, region: Region, channels: Channels, most: int) -> list[Span]:
-        """Return the runs of bytes that hold a region, in the order of the stream.
-
-        A run goes along the fastest axis; where that is whole, along the next too, as
-        long as it has at most ``most`` bytes.
-        """
-        lengths, box = self.stored_box(region, channels)
-        return rows_of_box(lengths, box, self.dtype.itemsize, self.offset, most)
-
     def stored_box(self, region: Region, channels: Channels) -> tuple[list[int], list[Span]]:
         """Return lengths of the stored axes, and what a region takes of them, slowest first."""
         lengths = [n for n, _ in self._merged()]
         return lengths[::-1], self._ranges(region, channels)[::-1]
 
     def of_rows(self, flat: NDArray[np.uint8], region: Region, channels: Channels) -> NDArray[Any]:
-        """Return the bytes of :meth:`row_spans`, one after another, as (C, i, j, k)."""
+        """Return the bytes of a region, in the order of the stream, as (C, i, j, k)."""
         sizes = [last - first for first, last in self._ranges(region, channels)]
         return fold(self._turned(flat.view(self.dtype), sizes), channels, self.channels)
 
@@ -193,16 +176,6 @@ def fold(array: NDArray[Any], channels: Channels, count: int) -> NDArray[Any]:
     return array[slice(*channels)] if array.shape[0] == count else array
 
 
-def check_length(header: RawHeader, actual: int, name: str) -> None:
-    """Raise ``TruncatedVolume`` if a stream of ``actual`` bytes cannot hold the voxels."""
-    if actual < header.end:
-        raise TruncatedVolume(
-            f"{name} holds {actual} bytes, and its header speaks of {header.end} "
-            f"({'x'.join(map(str, header.shape))} {header.dtype.name} from byte {header.offset}).",
-            do="Copy or download the file again.",
-        )
-
-
 def open_raw(
     fields: RawHeader,
     files: Sequence[StoredFile],
@@ -214,29 +187,19 @@ def open_raw(
 ) -> Backend:
     """Return the backend of voxels whose header was read.
 
-    Parameters
-    ----------
-    fields
-        What the header says; ``offset`` counts from where the decoded stream begins.
-    files
-        The header's file first, that of the voxels last; often they are one.
-    name
-        What errors call the volume.
-    encoding
-        ``"raw"``, or how the stream is compressed (:mod:`compressed_streams`).
-    skip
-        Bytes of the file before a compressed stream.
-    trailing
-        Whether something else may follow the voxels in a compressed stream.
-
-    Raises
-    ------
-    TruncatedVolume
-        The file is too short for what the header speaks of.
+    The header's file comes first, that of the voxels last; often they are one. The stream begins
+    ``skip`` bytes into that, compressed as ``encoding`` says, and the ``offset`` of the voxels
+    counts from there; where ``trailing``, something else may follow them.
     """
     IO_COUNTERS.count(headers=1)
     if encoding != "raw":
-        _check_ratio(fields, files[-1].size - skip, encoding, name)
+        size = max(0, files[-1].size - skip)
+        if fields.end > size * BEST_RATIOS[encoding]:
+            raise TruncatedVolume(
+                f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
+                "that its header speaks of.",
+                do="Copy or download the file again.",
+            )
 
         def write(raw: BinaryIO) -> None:
             with files[-1].open() as compressed:
@@ -244,19 +207,15 @@ def open_raw(
                 decompress(compressed, raw, encoding, fields.end, name, trailing=trailing)
 
         return LocalRaw(fields, files, name, write)
-    check_length(fields, files[-1].size, name)
+    if files[-1].size < fields.end:
+        raise TruncatedVolume(
+            f"{name} holds {files[-1].size} bytes, and its header speaks of {fields.end} "
+            f"({'x'.join(map(str, fields.shape))} {fields.dtype.name} from byte {fields.offset}).",
+            do="Copy or download the file again.",
+        )
     if isinstance(files[-1], RemoteFile):
         return RemoteRaw(fields, files, name)
     return LocalRaw(fields, files, name)
-
-
-def _check_ratio(fields: RawHeader, size: int, encoding: str, name: str) -> None:
-    if fields.end > max(0, size) * BEST_RATIOS[encoding]:
-        raise TruncatedVolume(
-            f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
-            "that its header speaks of.",
-            do="Copy or download the file again.",
-        )
 
 
 class LocalRaw(FilesBackend):
@@ -361,7 +320,10 @@ class RemoteRaw(FilesBackend):
     def _runs(self, region: Region, channels: Channels) -> tuple[list[Span], list[Span]]:
         """Return the rows of a region, and the spans that hold them."""
         gap, most = coalesce_policy(CoalescePolicy(REMOTE_ROWS_GAP, REMOTE_RUN))
-        rows = self._fields.row_spans(region, channels, most)
+        lengths, box = self._fields.stored_box(region, channels)
+        # Along the fastest axis; where that is whole, along the next too.
+        item, offset = self._fields.dtype.itemsize, self._fields.offset
+        rows = rows_of_box(lengths, box, item, offset, most)
         return rows, coalesce(rows, gap, most)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
@@ -389,26 +351,8 @@ def rows_of(
     return flat
 
 
-def io_of(file: BinaryIO, wanted: str) -> IoChoice:
-    """Return how an open file is read, given what the user said."""
-    size = os.fstat(file.fileno()).st_size
-    return choose_io(wanted, file_system_of(file), size, usable_memory())
-
-
 class RawFile:
-    """The voxels of one open file, whose header was read.
-
-    Parameters
-    ----------
-    file
-        Open for reading; may be closed afterwards.
-    fields
-        What the header says; ``offset`` counts from the beginning of this file.
-    wanted
-        How to read it, as the user said.
-    name
-        What errors call the volume.
-    """
+    """The voxels of one open file, which may be closed afterwards, at ``fields.offset`` in it."""
 
     def __init__(self, file: BinaryIO, fields: RawHeader, wanted: str, name: str) -> None:
         self._fields = fields
@@ -418,7 +362,8 @@ class RawFile:
             self.choice = IoChoice("mmap", "it is in memory")
             self._view = plain(fields.view(file.getvalue()))
             return
-        self.choice = io_of(file, wanted)
+        size = os.fstat(file.fileno()).st_size
+        self.choice = choose_io(wanted, file_system_of(file), size, usable_memory())
         if self.choice.mode == "mmap":
             self._view = plain(fields.view(MAPS.add(file)))
             self._place = MAPS.place_of(self._view)

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
@@ -15,10 +16,12 @@ from ...core.call_site import shorten
 from ...core.errors import (
     BadHeader,
     LeadsOutside,
+    MissingDependency,
     VolumeChanged,
     VolumeError,
     VolumeNotFound,
     VolumeReadError,
+    VoxpipeError,
 )
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key
@@ -308,6 +311,30 @@ def _renamed(location: str, old: str, new: str) -> str:
     at = location.lower().rfind(old)
     cased = new.upper() if location[at : at + len(old)].isupper() else new
     return location[:at] + cased + location[at + len(old) :]
+
+
+def import_package(package: str, name: str) -> Any:
+    """Return a module without which a file cannot be read; ``MissingDependency`` without it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise MissingDependency(
+            f"reading {name} needs {package}, which is not installed.",
+            do="pip install 'voxpipe[formats]'",
+        ) from None
+
+
+@contextmanager
+def library_errors(
+    what: str, do: str, kind: type[VolumeError] = BadHeader, but: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Turn whatever a library raises on a file that is damaged into an error that names it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (VoxpipeError, MemoryError, *but)):
+            raise
+        raise kind(f"{what}: {type(error).__name__}: {error}.", do=do) from error
 
 
 # The first line that the specification of Git LFS demands; git-annex writes a path instead.

@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 from ...core import IO_COUNTERS
 from ...core.errors import (
     BadHeader,
-    MissingDependency,
     VolumeNotFound,
-    VoxpipeError,
 )
 from ...core.locks import ForkSafeLock
 from ...storage.content import content_key
@@ -32,14 +30,11 @@ from ...storage.ranges import ReadRange, check_document
 from ..backend import Backend
 from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
-from ..header import Header
 from ..session import opening_session
-from ..voxels import refuse_unreadable
-from .chunked_backend import ChunkedBackend, Layout, named_layout
+from .chunked_backend import ChunkedBackend, chunked_header, named_layout
 from .raw import RawHeader, open_raw
-from .stored_file import Format, LocalStoredFile, StoredFile
+from .stored_file import Format, LocalStoredFile, StoredFile, import_package, library_errors
 from .tiff_pages import TiffImage, named_files, read_tiff
-from .zarr_metadata import MOST_CHUNK_BYTES
 
 # Complaints that change what the voxels are: the chain of pages, the series that they form, and
 # tags that say how voxels lie. Broken private tags of microscopes are none of these.
@@ -96,8 +91,9 @@ _MOST_TAG_BYTES = 64 * 1024**2
 def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
     """Return the backend of a TIFF: of bare voxels on a local disk as raw, else by segments."""
     name, is_local = file.name, isinstance(file, LocalStoredFile)
-    tifffile = _tifffile(name)
-    with file.open() as opened, _tiff_errors(name):
+    tifffile = import_package("tifffile", name)
+    what, do = f"the tags of {name} make no sense", "Copy the file again, or convert it."
+    with file.open() as opened, library_errors(what, do):
         if isinstance(file, LocalStoredFile):
             # By its path, so that the other files of an OME-TIFF are found beside it.
             with tifffile.TiffFile(file.path) as tiff:
@@ -112,7 +108,8 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
             image = _read(tiff, level, series, name)
             # A store of one object, whose name is empty.
             image = replace(image, files=("",) * len(image.files))
-        layout = _checked_layout(image, name)
+        layout = named_layout(image.shape, image.axes, name)
+        header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:
         fields = RawHeader.of_array(layout, image.dtype, image.whole, image.affine)
         return open_raw(fields, [file], name)
@@ -130,8 +127,6 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
         cache=opening_session().chunks,
         token=token,
     )
-    chunks = layout.spatial_part(image.chunks)
-    header = Header(layout.shape, image.affine, image.dtype, chunks, "range")
     return ChunkedBackend(array, layout, [file], header, name)
 
 
@@ -179,44 +174,6 @@ class _Segments:
         """Decode one segment."""
         number = int(np.ravel_multi_index(index, self._grid)) % self._image.per_page
         out[...] = self._image.decode(data, number)
-
-
-def _checked_layout(image: TiffImage, name: str) -> Layout:
-    refuse_unreadable(image.dtype, name)
-    if min(image.shape) < 1:
-        raise BadHeader(f"{name} holds no voxels: {image.shape}.", do="Check the file.")
-    if math.prod(image.chunks) * image.dtype.itemsize > MOST_CHUNK_BYTES:
-        raise BadHeader(
-            f"one segment of {name}, {image.chunks} {image.dtype}, takes more than "
-            f"{MOST_CHUNK_BYTES} bytes.",
-            do="Store it in tiles.",
-        )
-    return named_layout(image.shape, image.axes, name)
-
-
-def _tifffile(name: str) -> Any:
-    try:
-        import tifffile
-    except ImportError:
-        raise MissingDependency(
-            f"reading {name} needs tifffile, which is not installed.",
-            do="pip install 'voxpipe[formats]'",
-        ) from None
-    return tifffile
-
-
-@contextmanager
-def _tiff_errors(name: str) -> Iterator[None]:
-    """Turn what tifffile raises on a file that is damaged into errors that name it."""
-    try:
-        yield
-    except (VoxpipeError, MemoryError):
-        raise
-    except Exception as error:  # struct.error, IndexError, its own: whatever the bytes lead to
-        raise BadHeader(
-            f"the tags of {name} make no sense: {type(error).__name__}: {error}.",
-            do="Copy the file again, or convert it.",
-        ) from error
 
 
 FORMATS = (

@@ -73,15 +73,7 @@ class TiffImage:
 
 
 def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
-    """Return what an open TIFF says of one level of one of its series.
-
-    Raises
-    ------
-    BadHeader
-        It makes no sense, or has no such series or level.
-    UnknownFormat
-        Its pages do not form an array.
-    """
+    """Return what an open TIFF says of one level of one of its series."""
     found = file.series
     _check_number(series, len(found), "series", name)
     chosen = found[series]

@@ -18,7 +18,6 @@ import numpy as np
 from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.call_site import warn
 from ...core.errors import (
-    BadHeader,
     CorruptVolume,
     EmptyVolume,
     TruncatedVolume,
@@ -39,18 +38,20 @@ from ...storage.retry import LOOKS, MOST_MISSING
 from ...storage.small_object_cache import DOCUMENTS
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Channels
-from ..header import Header, Triple
+from ..header import Triple
 from ..registry import BackendRequest
 from ..scheme import StoreLayout
 from ..session import opening_session
-from ..voxels import Voxels, refuse_unreadable
-from .chunked_backend import ChunkedBackend
+from ..voxels import Voxels
+from .chunked_backend import ChunkedBackend, chunked_header
 from .stored_file import Format, LocalStoredFile, StoredFile, location_of
-from .zarr_array import ForeignArray, ZarrArray, open_node
-from .zarr_image import ZarrImage, image_of
+from .zarr_array import ZarrArray, open_node
 from .zarr_metadata import NotOurs
 from .zarr_nodes import (
     METADATA_FILES,
+    ForeignArray,
+    ZarrImage,
+    image_of,
     is_node,
     open_ranges_node,
     open_store_node,
@@ -85,13 +86,16 @@ class ZarrBackend(ChunkedBackend):
     ) -> None:
         IO_COUNTERS.count(headers=1)
         array, layout = image.array, image.layout
-        dtype = np.dtype(array.dtype)
-        refuse_unreadable(dtype, name)
-        if min(layout.shape) < 1:
-            raise BadHeader(f"{name} holds no voxels: {layout.stored}.", do="Check the file.")
-        chunks = layout.spatial_part(array.chunks)
-        scale = image.slope, image.intercept
-        header = Header(layout.shape, image.affine, dtype, chunks, "range", *scale, stamp=stamp)
+        header = chunked_header(
+            layout,
+            array.chunks,
+            np.dtype(array.dtype),
+            name,
+            image.affine,
+            slope=image.slope,
+            intercept=image.intercept,
+            stamp=stamp,
+        )
         self.levels = image.coarser
         self._in_doubt = True
         self.keeps_chunks = isinstance(array, ZarrArray)
