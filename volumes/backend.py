@@ -273,7 +273,8 @@ def counted_read(
         parts: Any = backend
         found: Voxels = parts.read(region, channels, box)
         return found
-    backend.check_version()
+    if backend.version_check is not None:
+        backend.version_check()
     culling: Any = () if box is None or not backend.culls else (box,)
     try:
         touched = backend.touched_bytes(region, channels, *culling)

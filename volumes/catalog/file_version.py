@@ -22,7 +22,7 @@ from ...storage.location import file_system, remote_errors
 from ...storage.remote import RemoteStore, open_for_versions, open_remote
 from ...storage.remote_objects import Entry, version_of
 from ...storage.remote_ranges import RemoteRanges
-from ..formats.local_file import file_stamp
+from ..formats.stored_file import file_stamp
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..source import LocatedSource

@@ -45,8 +45,8 @@ from ..chunks.chunked_array import ChunkedArray, ChunkLayout, Index
 from ..session import opening_session
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
-from .local_file import MAPS
 from .stored_file import (
+    MAPS,
     FilesBackend,
     Format,
     LocalStoredFile,

@@ -2,11 +2,8 @@
 
 The header is read without voxels. These are decoded once, into the cache directory, and
 mapped from there: ITK's readers decode everything for any region, but for a few formats.
-
-Files that end early, or claim more than they hold, which some of ITK's readers do not notice. They
-hand out whatever the memory held where the file had no more (seen with SimpleITK 2.5.7: cut files
-of the formats below are read without a word). So what such a file must hold is counted here, before
-it is read.
+Some do not notice that a file ends early, or claims more than it holds, and hand out whatever the
+memory held (SimpleITK 2.5.7). So what such a file must hold is counted here, before it is read.
 """
 
 from __future__ import annotations
@@ -38,10 +35,9 @@ from ..backend import Backend
 from ..header import affine_entries
 from ..registry import BackendRequest
 from ..source import ArraySource
-from .hdf5_links import refuse_leading_on
-from .local_file import open_local
+from .hdf5 import refuse_leading_on
 from .raw import LocalRaw, RawHeader, fold, world_affine
-from .stored_file import Format, LocalStoredFile, StoredFile
+from .stored_file import Format, LocalStoredFile, StoredFile, open_local
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0 and MRC 2014.
 _HEADERS = {"GiplImageIO": 256, "MRCImageIO": 1024}

@@ -14,9 +14,8 @@ from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ..backend import Backend
 from ..voxels import refuse_unreadable
 from .chunked_backend import plain_layout
-from .local_file import MAPS, open_local
 from .raw import RawHeader, open_raw
-from .stored_file import Format, StoredFile
+from .stored_file import MAPS, Format, StoredFile, open_local
 
 # NumPy refuses headers of more than 10 000 characters, and most have 118.
 _HEAD_BYTES = 12 * 1024

@@ -34,8 +34,7 @@ from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
 from ..voxels import Voxels, plain, touch
 from .chunked_backend import Layout
-from .local_file import MAPS, Place
-from .stored_file import FilesBackend, StoredFile, joined_key
+from .stored_file import MAPS, FilesBackend, Place, StoredFile, joined_key
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,14 @@ class RawHeader:
         """
         flat: NDArray[Any] = np.frombuffer(buffer, self.dtype, math.prod(self.shape), self.offset)
         return self._turned(flat, [n for n, _ in self._merged()])
+
+    def row_spans(self, region: Region, channels: Channels, most: int) -> list[Span]:
+        """Return the runs of bytes that hold a region, in the order of the stream.
+
+        Along the fastest axis; where that is whole, along the next too, up to ``most`` bytes.
+        """
+        lengths, box = self.stored_box(region, channels)
+        return rows_of_box(lengths, box, self.dtype.itemsize, self.offset, most)
 
     def stored_box(self, region: Region, channels: Channels) -> tuple[list[int], list[Span]]:
         """Return lengths of the stored axes, and what a region takes of them, slowest first."""
@@ -320,10 +327,7 @@ class RemoteRaw(FilesBackend):
     def _runs(self, region: Region, channels: Channels) -> tuple[list[Span], list[Span]]:
         """Return the rows of a region, and the spans that hold them."""
         gap, most = coalesce_policy(CoalescePolicy(REMOTE_ROWS_GAP, REMOTE_RUN))
-        lengths, box = self._fields.stored_box(region, channels)
-        # Along the fastest axis; where that is whole, along the next too.
-        item, offset = self._fields.dtype.itemsize, self._fields.offset
-        rows = rows_of_box(lengths, box, item, offset, most)
+        rows = self._fields.row_spans(region, channels, most)
         return rows, coalesce(rows, gap, most)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:

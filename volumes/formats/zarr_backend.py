@@ -29,7 +29,6 @@ from ...core.errors import (
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.local_io import file_system_at
-from ...storage.location import remote_errors
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.remote import open_remote
 from ...storage.remote_objects import RemoteObjects
@@ -162,20 +161,13 @@ class ListedZarr(ZarrBackend):
             if self._before not in (None, listed):
                 self._forget_stored()
             self._listed = self._before = listed
+        if not listed:
+            return ""
         # What decides which values stored objects are; ours and zarr-python's are the same.
         array, header = self._array, self.header
         fill = 0 if array.fill_value is None else np.asarray(array.fill_value).item()
-        return (
-            content_key(
-                listed,
-                (
-                    *(tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill),
-                    *(header.slope, header.intercept),
-                ),
-            )
-            if listed
-            else ""
-        )
+        kind = tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill
+        return content_key(listed, (*kind, header.slope, header.intercept))
 
     def _forget_stored(self) -> None:
         """Forget what was read of other objects than those that are there now."""
@@ -285,17 +277,16 @@ class RemoteZarr(ListedZarr):
     _look_pause = LOOK_PAUSE
 
     def __init__(self, url: str, storage_options: Mapping[str, Any], name: str, level: Any) -> None:
-        self._url, self._storage_options = url, storage_options
+        self._url = url
         self._stale = False
         # By our clock: before anything is read.
         self._begun, self._newest = time.time(), 0.0
         self._replaced = self._mixed = self._last_read = 0
-        with remote_errors(name, storage_options, url=url):
-            self._remote = store = open_remote(url, storage_options)
-            self._token = token = documents_token(url, storage_options)
-            with store.documents(token):
-                super().__init__(opened(store, name, token, level), name)
-                self._note_document(store)
+        self._remote = store = open_remote(url, storage_options)
+        self._token = token = documents_token(url, storage_options)
+        with store.documents(token):
+            super().__init__(opened(store, name, token, level), name)
+            self._note_document(store)
         self.remote = True
 
     @property
@@ -324,8 +315,7 @@ class RemoteZarr(ListedZarr):
         return self._remote.newest <= moment * 1e-9 + self._remote.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
-        with remote_errors(self.name, self._storage_options, url=self._url):
-            return listing_key(self._url, self._remote.entries())
+        return listing_key(self._url, self._remote.entries())
 
     def _forget_stored(self) -> None:
         """Let the next volume read the metadata anew, too."""
@@ -337,8 +327,7 @@ class RemoteZarr(ListedZarr):
 
     def _stores_chunks(self) -> bool:
         # Of as many objects some are chunks.
-        with remote_errors(self.name, self._storage_options, url=self._url):
-            found = self._remote.entries(_MOST_METADATA)
+        found = self._remote.entries(_MOST_METADATA)
         return len(found) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in found)
 
     def read(
