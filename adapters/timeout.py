@@ -23,7 +23,7 @@ from ..graph import (
     walk,
 )
 from ..graph.cut import split_of
-from .adapter import Adapter, Annotation
+from .adapter import Adapter, annotate, note_of
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
 # seconds from a busy network disk.
@@ -65,6 +65,11 @@ class Limits:
         """How often to look at what processes are at; None for never."""
         least = min([self.idle, *(seconds for _, seconds in self.pipes)])
         return None if math.isinf(least) else max(_LEAST_POLL, least / _LOOKS)
+
+    @property
+    def thread_stop(self) -> float:
+        """For how long threads of this process are waited for when an epoch is left."""
+        return self.stop if self.enforced else THREAD_SECONDS
 
 
 class Timeout(Adapter):
@@ -126,9 +131,7 @@ class Timeout(Adapter):
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the limits on its sink."""
         limits = self.limits if self._at is None else self._with_pipe(pipe, self._at)
-        if limits_of(pipe) == limits:
-            return Rewritten(pipe, pipe)
-        return Rewritten(pipe, Limited(pipe, limits))
+        return annotate(pipe, limits)
 
     def _with_pipe(self, sink: Pipe, name: str) -> Limits:
         split = split_of(sink)
@@ -136,12 +139,12 @@ class Timeout(Adapter):
         pipes = (pipe for pipe in walk(sink) if id(pipe) in here)
         seen = [chained_name(pipe) for pipe in pipes if not traits_of(pipe).watches]
         if name not in seen:
-            told = ", ".join(dict.fromkeys(seen)) or "none"
+            others = ", ".join(dict.fromkeys(seen)) or "none"
             raise GraphError(
-                f"Timeout(at={name!r}) names no pipe that is watched; there is {told}",
+                f"Timeout(at={name!r}) names no pipe that is watched; there is {others}",
                 do="Give the adapter after those that change pipes, or use Timeout(item=...).",
             ).at(origin_of(sink))
-        limits = limits_of(sink)
+        limits = note_of(sink, Limits)
         named = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
         return dataclasses.replace(limits, enforced=True, pipes=named, **self._given)
 
@@ -150,20 +153,6 @@ class Timeout(Adapter):
             rest = "".join(f", {name}={value:g}" for name, value in self._given.items())
             return f"Timeout({self._seconds:g}, at={self._at!r}{rest})"
         return f"Timeout(item={self.limits.item:g})"
-
-
-class Limited(Annotation[Limits]):
-    """Says to the reading service how long items may take; who asks for a batch watches."""
-
-
-def thread_seconds(limits: Limits) -> float:
-    """Return for how long threads of this process are waited for when an epoch is left."""
-    return limits.stop if limits.enforced else THREAD_SECONDS
-
-
-def limits_of(sink: Pipe) -> Limits:
-    """Return the limits that hold for a graph: those set nearest to its sink."""
-    return Limited.on(sink, Limits())
 
 
 class CacheTimeout(Adapter):

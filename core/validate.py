@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from operator import index
 from typing import Any, TypeGuard
@@ -247,6 +247,12 @@ def entries_of(value: Any) -> tuple[Any, ...]:
     if isinstance(value, np.ndarray):
         return tuple(value) if value.ndim == 1 else ()
     return tuple(value) if isinstance(value, (tuple, list)) else ()
+
+
+def set_checked(op: Any, **checks: Callable[[str, Any], Any]) -> None:
+    """Set fields of a frozen dataclass to what a check of each, by its name, makes of them."""
+    for name, check in checks.items():
+        object.__setattr__(op, name, check(name, getattr(op, name)))
 
 
 LATER = {"came later": True}

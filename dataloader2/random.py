@@ -11,15 +11,7 @@ __all__ = ["SeedGenerator", "dist_share_seed"]
 
 
 def dist_share_seed(seed: int, process_group: Any = None) -> int:
-    """Return the seed of rank 0 of a ``torch.distributed`` group, on every rank of it.
-
-    Parameters
-    ----------
-    seed
-        This rank's, 0 <= seed < 2**64; only that of rank 0 matters.
-    process_group
-        The group; by default all ranks. Waits as long as the group's own timeout says.
-    """
+    """Return the seed of rank 0 of a ``torch.distributed`` group, on every rank of it."""
     import torch
     import torch.distributed as dist
 

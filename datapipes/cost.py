@@ -33,9 +33,8 @@ from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from ..spatial.volume_like import stored_of
 from ..volumes import Volume
-from ..volumes.catalog.bounding_box import ForegroundRule, known_box
-from ..volumes.catalog.histogram import has_histogram
 from ..volumes.catalog.statistics import has_statistics
+from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, known_box
 from .choices import ChoicePipe
 from .datapipe import DataPipe
 from .epoch import copy_for_epoch, may_look_ahead

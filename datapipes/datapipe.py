@@ -33,7 +33,7 @@ from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
-from ..graph.verify import branch_mark, stream_names
+from ..graph.walk import branch_mark, stream_names
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from .forms import UnknownForm

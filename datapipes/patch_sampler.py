@@ -335,7 +335,7 @@ class PatchSampler(DataPipe):
                 if self.sampling == "grid":
                     self._grid(sample)
                 else:
-                    self._op_of(sample).ready(pending_of(self, sample).from_stored)
+                    self._op_of(sample).table(pending_of(self, sample).from_stored)
         return len(samples)
 
     def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:

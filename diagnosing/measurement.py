@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import IterDataPipe
 
 from ..adapters.profile import untimed
-from ..batching import BatchResult, Instruction, Job, Recipe, usable_cores
+from ..batching import BatchResult, Instruction, Job, usable_cores
 from ..batching.parts import Parts, Task, map_patches
 from ..core import Region, Sample
 from ..core.errors import GraphError
@@ -75,9 +75,8 @@ class Extent:
         def is_enough(number: int) -> bool:
             if not started:
                 started.append(self.clock())
-            if most is not None and number >= most:
-                return True
-            return number >= least and self.clock() - started[0] >= self.seconds
+            is_over = number >= least and self.clock() - started[0] >= self.seconds
+            return is_over or (most is not None and number >= most)
 
         return is_enough
 
@@ -112,11 +111,9 @@ def check_source(planner: Pipe, *, running: bool) -> None:
 
 def reads_of(items: Sequence[Any]) -> tuple[ReadPlan, ...]:
     """Return the reads that the lazy patches among ``items`` need; reads headers only."""
-    every = (
-        t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
-    )
-    patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = [read for patch in patches for read in patch.reads()]
+    samples = (item for item in map_patches(items, lambda p: p) if isinstance(item, Sample))
+    patches = (value for each in samples for value in each.values() if isinstance(value, LazyPatch))
+    reads = (read for patch in patches for read in patch.reads())
     return tuple(r for r in reads if isinstance(r.volume, Volume) and not r.region.is_empty)
 
 
@@ -134,7 +131,6 @@ class Tasks(IterDataPipe[Task]):
         self.imports = tuple(imports)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks in turn."""
         number = 0
         while self.tasks and not self.done(number):
             yield self.tasks[number % len(self.tasks)]
@@ -142,19 +138,7 @@ class Tasks(IterDataPipe[Task]):
 
 
 class Stage(DataPipe):
-    """Does one part of each task; yields what is to be handed over.
-
-    Parameters
-    ----------
-    parent
-        Yields tasks.
-    parts
-        Does them.
-    torch
-        Whether they need torch, because pipes are among what they run.
-    runs_user_code
-        Whether functions of the user's are.
-    """
+    """Does one part of each task, with torch or the user's functions if they need it."""
 
     def __init__(self, parent: Pipe, parts: Parts, *, torch: bool, runs_user_code: bool) -> None:
         super().__init__()
@@ -166,12 +150,9 @@ class Stage(DataPipe):
     @classmethod
     def of(cls, work: Planned, seed: int, epoch: int) -> Stage:
         """Return the stage that does parts of what the realizing part of ``work`` does."""
-        maker: Recipe | PipeRunner = work.recipe or PipeRunner(work.cut)
-        runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
-        parts = Parts(maker, seed, epoch)
-        return cls(
-            work.cut.planner, parts, torch=work.recipe is None, runs_user_code=runs_user_code
-        )
+        parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch)
+        own = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
+        return cls(work.cut.planner, parts, torch=work.recipe is None, runs_user_code=own)
 
     @property
     def traits(self) -> Traits:
@@ -183,7 +164,6 @@ class Stage(DataPipe):
         return None if self.torch else (self.parts,)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the outcome of each task."""
         for task in self.parent:
             yield from self.parts([task])
 
@@ -219,14 +199,7 @@ class Subject:
 def diagnose(
     subject: Subject, extent: Extent, step: Step | None = None, cores: int | None = None
 ) -> Diagnosis:
-    """Return what limits a loader.
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be split, so its parts cannot be measured apart; or its source cannot
-        be read while an epoch is running; or there is no batch.
-    """
+    """Return what limits a loader; GraphError if its parts cannot be measured apart."""
     service = copy_service(subject.service)
     work = service.distribute(untimed(subject.graph))
     if not isinstance(work, Planned):
@@ -262,7 +235,6 @@ class _Measuring:
         self._waits = False
 
     def diagnosis(self, step: Step | None, cores: int) -> Diagnosis:
-        """Measure everything and judge it."""
         planned = self._planning()
         reads = {job.index: reads_of(job.items) for job in planned}
         tasks = [Task("", job, reads[job.index]) for job in planned]
@@ -334,7 +306,6 @@ class _Measuring:
             self._notes.append(f"{made} made readable first, in {took:.2g} s")
 
     def _storage(self, tasks: list[Task]) -> list[Task]:
-        """Measure fetching and decoding."""
         volumes = {read.volume.token: read for task in tasks for read in task.reads}
         opening = Task("", tasks[0].job, tuple(volumes.values()))
         self._pass("open", [opening] * self._least, most=self._least)
@@ -368,7 +339,8 @@ class _Measuring:
         """Do one part of the tasks, in turn; return seconds per batch and what came of each."""
         done = self._extent.done(self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
-        imports = sorted({m for p in walk(self._work.cut.planner) for m in _imports(p)})
+        pipes = walk(self._work.cut.planner)
+        imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})
         split = Cut(Tasks(own, done, imports), (self._stage,), group=1, drop_last=False)
         outcomes = []
         started = self._extent.clock()
@@ -430,7 +402,6 @@ class _Measuring:
                 raise _nothing()
 
     def _consuming(self, batch: Any, step: Step | None) -> None:
-        """Measure the consumer, by itself."""
         if step is None:
             if self._subject.kept is None:
                 self._notes.append(
@@ -464,7 +435,3 @@ def _runs(epoch: int, place: Place) -> Iterator[tuple[int, Place]]:
 
 def _nothing() -> GraphError:
     return GraphError("an epoch has no batch to measure", do="Look at the list of cases.")
-
-
-def _imports(pipe: Pipe) -> Sequence[str]:
-    return getattr(pipe, "imports", ())

@@ -116,7 +116,6 @@ def _unwritten(pipe: Pipe) -> CallSite | None:
 
 
 def _owner(frame: FrameType) -> Pipe | None:
-    """Return the pipe of which a frame runs a method."""
     if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
         return None
     owner = frame.f_locals.get("self")

@@ -162,13 +162,7 @@ def sweep(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
 
 
 def settle(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
-    """Sweep until nothing changes.
-
-    Raises
-    ------
-    GraphError
-        If the rules undo each other; it names them.
-    """
+    """Sweep until nothing changes; GraphError names rules that undo each other."""
     result = Rewritten(sink, sink)
     for _ in range(MAX_SWEEPS):
         swept = sweep(result.after, rules)
@@ -183,24 +177,9 @@ def settle(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
 
 
 def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
-    """Return the graph in which whatever read ``old`` reads ``new``.
+    """Return the graph in which whatever read ``old`` reads ``new``, which may read ``old``.
 
-    ``new`` may read ``old``: that is how something is put in between.
-
-    Raises
-    ------
-    GraphError
-        If ``old`` is not in the graph.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> numbers = IterableWrapper(range(3))
-    >>> chain = numbers.map(str)
-    >>> list(replace_pipe(chain, numbers, IterableWrapper("ab")))
-    ['a', 'b']
-    >>> list(chain)
-    ['0', '1', '2']
+    Raises :class:`GraphError` if ``old`` is not in the graph.
     """
     if not any(pipe is old for pipe in walk(sink)):
         msg = f"{describe(old)} is not in this graph"
@@ -213,19 +192,7 @@ def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
 def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:
     """Return the graph in which whatever read ``pipe`` reads what ``pipe`` read.
 
-    Raises
-    ------
-    NotRemovable
-        If ``pipe`` is a source or reads from several pipes; this is a ``RuntimeError``.
-    GraphError
-        If it is not in the graph.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> chain = IterableWrapper(range(3)).map(str)
-    >>> list(remove_pipe(chain.batch(3), chain))
-    [[0, 1, 2]]
+    Raises :class:`NotRemovable`, a ``RuntimeError``, if it read none or several.
     """
     parents = parents_of(pipe)
     if len(parents) != 1:
@@ -235,19 +202,5 @@ def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:
 
 
 def insert_after(sink: Pipe, pipe: Pipe, make: Callable[[Pipe], Pipe]) -> Pipe:
-    """Return the graph in which ``make(pipe)`` stands between ``pipe`` and what read it.
-
-    Raises
-    ------
-    GraphError
-        If ``pipe`` is not in the graph.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> numbers = IterableWrapper(range(2))
-    >>> chain = numbers.map(str)
-    >>> list(insert_after(chain, numbers, lambda pipe: pipe.map(float)))
-    ['0.0', '1.0']
-    """
+    """Return the graph in which ``make(pipe)`` stands between ``pipe`` and what read it."""
     return replace_pipe(sink, pipe, make(pipe))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.errors import BadRecord
-from ..core.validate import ParameterRange, is_integer, parse_range, value_at
+from ..core.validate import ParameterRange, is_integer, parse_range, set_checked, value_at
 from .value_op import Drawn, Facts, RandomValueOp
 
 # A polynomial of more has thousands of terms, and is no longer slow.
@@ -98,13 +98,12 @@ class BiasField(RandomValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "strength", parse_range("strength", self.strength))
+        set_checked(self, strength=parse_range)
         if not is_integer(self.order) or not 0 <= self.order <= MOST_ORDERS:
             msg = f"order is an integer from 0 to {MOST_ORDERS}, got {self.order!r}"
             raise ValueError(msg)
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return the coefficients, or None."""
         acts = generator.random() < self.p
         strength = self.strength
         ends = strength if isinstance(strength, tuple) else (-strength, strength)
@@ -113,7 +112,6 @@ class BiasField(RandomValueOp):
         return {"coefficients": coefficients} if acts else None
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         try:
             with np.errstate(over="raise"):
                 field = polynomial(drawn["coefficients"], self.order, facts.grid, facts.source)
@@ -128,5 +126,4 @@ class BiasField(RandomValueOp):
         return array
 
     def describe(self) -> str:
-        """Return strength and order in words."""
         return f"{self.in_words(strength=self.strength)} of order {self.order}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.validate import ParameterRange, as_flag, as_number
+from ..core.validate import ParameterRange, as_flag, as_number, set_checked
 from .normalize import as_rising
 from .value_op import (
     ABOVE_0,
@@ -46,11 +47,9 @@ class Brightness(AffineValueOp):
     amounts: ClassVar[Any] = {"factor": ANY, "add": ANY}
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
-        """Return scale and shift."""
         return Epilogue(drawn["factor"], drawn["add"])
 
     def describe(self) -> str:
-        """Return the amounts in words."""
         return self.in_words(factor=self.factor, add=self.add)
 
 
@@ -87,25 +86,21 @@ class Contrast(AffineValueOp):
         super().__post_init__()
         as_flag("keep_range", self.keep_range)
         as_over(self.over)
-        object.__setattr__(self, "middle", as_number("middle", self.middle, optional=True))
+        set_checked(self, middle=partial(as_number, optional=True))
 
     @property
     def looks_at_all(self) -> bool:
-        """Whether mean and range are those of what it is given."""
         return not self.pointwise
 
     @property
     def takes_statistics(self) -> bool:
-        """For the middle or the range of the volume."""
         return self.over == VOLUME and (self.middle is None or self.keep_range)
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        """Whether a value's result depends on that value alone: not if it does on the patch."""
         return self.over == VOLUME or (self.middle is not None and not self.keep_range)
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
-        """Return scale, shift and perhaps a clamp; None where the patch has to be there first."""
         if not self.pointwise:
             return None
         factor = drawn["factor"]
@@ -117,7 +112,6 @@ class Contrast(AffineValueOp):
         return Epilogue(factor, shift, whole.minimum, whole.maximum)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         if self.pointwise:
             return super().apply(array, drawn, facts)
         factor = drawn["factor"]
@@ -129,7 +123,6 @@ class Contrast(AffineValueOp):
         return array
 
     def describe(self) -> str:
-        """Return the amounts in words."""
         middle = f"the mean of each {self.over}" if self.middle is None else f"{self.middle:g}"
         kept = ", in its range" if self.keep_range else ""
         return f"{self.in_words(factor=self.factor)} about {middle}{kept}"
@@ -170,11 +163,9 @@ class Clamp(AffineValueOp):
         return low, math.inf if self.high is None else float(self.high)
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
-        """Return the clamp."""
         return Epilogue(1.0, 0.0, *self._ends)
 
     def describe(self) -> str:
-        """Return the range in words."""
         low, high = self._ends
         return f"{self.in_words()} to {low:g} .. {high:g}"
 
@@ -219,7 +210,7 @@ class Gamma(RandomValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.given is not None:
-            object.__setattr__(self, "given", as_rising("given", self.given))
+            set_checked(self, given=as_rising)
         as_over(self.over)
         as_flag("keep_statistics", self.keep_statistics)
         as_flag("invert", self.invert)
@@ -231,21 +222,17 @@ class Gamma(RandomValueOp):
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        """Whether a value's result depends on that value alone: not if it does on the patch."""
         return not self.keep_statistics and (self.over == VOLUME or self.given is not None)
 
     @property
     def looks_at_all(self) -> bool:
-        """Whether mean and range are those of what it is given."""
         return not self.pointwise
 
     @property
     def takes_statistics(self) -> bool:
-        """Unless the ends are given, or taken of each patch."""
         return self.given is None and self.over == VOLUME
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         for channel in array:
             if self.given is not None:
                 ends = self.given
@@ -278,7 +265,6 @@ class Gamma(RandomValueOp):
             plane[...] = bent * np.float32(sign * size) + np.float32(start)
 
     def describe(self) -> str:
-        """Return the exponent in words."""
         where = f"the range of each {self.over}" if self.given is None else f"{self.given}"
         where += ", inverted" if self.invert else ""
         where += ", its mean and deviation kept" if self.keep_statistics else ""

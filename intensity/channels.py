@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import VolumeError
-from ..core.validate import as_choice, as_number, as_probability, entries_of, is_integer
+from ..core.validate import (
+    as_choice,
+    as_number,
+    as_probability,
+    entries_of,
+    is_integer,
+    set_checked,
+)
 from .noise import philox
 from .value_op import Drawn, Facts, RandomValueOp, ValueOp
 
@@ -41,13 +48,6 @@ class SelectChannels(ValueOp):
         object.__setattr__(self, "indices", tuple(map(int, indices)))
 
     def channels(self, count: int) -> int:
-        """Return how many there are.
-
-        Raises
-        ------
-        VolumeError
-            The volume has fewer channels.
-        """
         if max(entries_of(self.indices)) >= count:
             raise VolumeError(
                 f"select_channels is to keep {self.indices}, of {count} channels",
@@ -56,17 +56,14 @@ class SelectChannels(ValueOp):
         return len(entries_of(self.indices))
 
     def kept_channels(self) -> tuple[int, ...]:
-        """Return the indices."""
         return entries_of(self.indices)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array."""
         self.channels(array.shape[0])
         kept: NDArray[Any] = array[list(entries_of(self.indices))]
         return kept
 
     def describe(self) -> str:
-        """Return the indices in words."""
         return f"{self.name} {', '.join(map(str, entries_of(self.indices)))}"
 
 
@@ -83,16 +80,13 @@ class MeanOfChannels(ValueOp):
     name: ClassVar[str] = "mean_of_channels"
 
     def channels(self, count: int) -> int:
-        """Return 1."""
         return 1
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array."""
         mean: NDArray[Any] = array.mean(axis=0, keepdims=True, dtype=np.float32)
         return mean
 
     def describe(self) -> str:
-        """Return the op in words."""
         return self.name
 
 
@@ -115,17 +109,14 @@ class DropChannels(RandomValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "chance", as_probability("chance", self.chance))
-        object.__setattr__(self, "fill", as_number("fill", self.fill))
+        set_checked(self, chance=as_probability, fill=as_number)
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return a key for as many channels as there are, or None."""
         acts = generator.random() < self.p
         key = int(generator.random() * 2**53)  # all bits of a double
         return {"key": key} if acts else None
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         numbers = philox((np.arange(array.shape[0]), 0, 0, 0), drawn["key"])[0] * _PER_WORD
         dropped = numbers < self.chance
         dropped[np.argmax(numbers)] = False
@@ -133,7 +124,6 @@ class DropChannels(RandomValueOp):
         return array
 
     def describe(self) -> str:
-        """Return the chance in words."""
         return self.in_words(chance=self.chance)
 
 
@@ -174,13 +164,6 @@ class OneHot(ValueOp):
         object.__setattr__(self, "classes", tuple(map(int, labels)))
 
     def channels(self, count: int) -> int:
-        """Return the number of classes.
-
-        Raises
-        ------
-        VolumeError
-            There is more than one channel.
-        """
         if count != 1:
             raise VolumeError(
                 f"one_hot is for a label of one channel, not of {count}",
@@ -189,17 +172,9 @@ class OneHot(ValueOp):
         return len(entries_of(self.classes))
 
     def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
-        """Return uint8."""
         return np.dtype(np.uint8)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array.
-
-        Raises
-        ------
-        VolumeError
-            A voxel has another label, and ``others`` is ``"error"``.
-        """
         self.channels(array.shape[0])
         labels = np.array(entries_of(self.classes)).reshape(-1, 1, 1, 1)
         flags = array == labels
@@ -220,7 +195,6 @@ class OneHot(ValueOp):
             )
 
     def describe(self) -> str:
-        """Return the labels in words."""
         return f"{self.name} of {', '.join(map(str, entries_of(self.classes)))}"
 
 
@@ -261,14 +235,12 @@ class RemapLabels(ValueOp):
         object.__setattr__(self, "mapping", tuple(sorted((int(a), int(b)) for a, b in pairs)))
 
     def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the type given, or a larger one where a new label does not fit into it."""
         new = [b for _, b in self.mapping] + ([] if self.other is None else [self.other])
         found = np.result_type(given, *(np.min_scalar_type(n) for n in (min(new), max(new))))
         # NumPy's common type of uint64 and a negative number is a float, which is no label.
         return np.dtype(np.int64) if found.kind == "f" and given.kind in "iu" else found
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array."""
         result = array.astype(self.dtype(array.dtype))
         if self.other is not None:
             result[...] = self.other
@@ -277,6 +249,5 @@ class RemapLabels(ValueOp):
         return result
 
     def describe(self) -> str:
-        """Return the mapping in words."""
         told = ", ".join(f"{a} to {b}" for a, b in self.mapping)
         return f"{self.name} {told}{'' if self.other is None else f', others to {self.other}'}"

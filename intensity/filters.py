@@ -28,13 +28,7 @@ def reach(sigma: float) -> int:
 
 
 def gaussian(sigma: float) -> NDArray[np.float32]:
-    """Return the weights of a voxel itself and of its neighbours on one side, which sum to 1.
-
-    Examples
-    --------
-    >>> gaussian(0.3).tolist()
-    [0.9923275113105774, 0.0038362587802112103]
-    """
+    """Return the weights of a voxel itself and of its neighbours on one side, which sum to 1."""
     radius = reach(sigma)
     weights = [1.0]
     weights += [math.exp(-0.5 * (t / sigma) ** 2) for t in range(1, radius + 1)]
@@ -42,16 +36,9 @@ def gaussian(sigma: float) -> NDArray[np.float32]:
 
 
 def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float32]) -> None:
-    """Filter ``array``, (C, I, J, K), along spatial axis 0, 1 or 2, in place.
+    """Filter ``array``, (C, I, J, K) float32, along spatial axis 0, 1 or 2, in place.
 
-    Parameters
-    ----------
-    array
-        float32, of any strides.
-    axis
-        Which one.
-    weights
-        Of the voxel itself, then of the neighbours on either side alike.
+    The weights are those of the voxel itself, then of the neighbours on either side alike.
     """
     if weights.size == 1 and weights[0] == 1:
         return
@@ -91,7 +78,6 @@ class _Gaussian(RandomValueOp):
 
     @property
     def by_channel(self) -> bool:
-        """It filters each by itself."""
         return True
 
     def sigmas(self, drawn: Drawn, grid: Grid) -> tuple[float, float, float]:
@@ -101,7 +87,6 @@ class _Gaussian(RandomValueOp):
         return (sigma / a, sigma / b, sigma / c)
 
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
-        """Return four deviations, where SciPy's filter ends too."""
         i, j, k = map(reach, self.sigmas(drawn, grid))
         return (i, j, k)
 
@@ -113,7 +98,6 @@ class _Gaussian(RandomValueOp):
         return array
 
     def describe(self) -> str:
-        """Return the deviation in words."""
         return f"{self.in_words(sigma=self.sigma)} {self.unit}"
 
 
@@ -132,7 +116,6 @@ class Blur(_Gaussian):
     name: ClassVar[str] = "blur"
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         return self.blurred(array, drawn, facts)
 
 
@@ -153,7 +136,6 @@ class Sharpen(_Gaussian):
     amounts: ClassVar[Any] = {"sigma": FROM_0, "amount": FROM_0}
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         soft = self.blurred(array.copy(), drawn, facts)
         np.subtract(array, soft, out=soft)
         soft *= np.float32(drawn["amount"])
@@ -161,7 +143,6 @@ class Sharpen(_Gaussian):
         return array
 
     def describe(self) -> str:
-        """Return deviation and amount in words."""
         return f"{super().describe()} amount {_in_words(self.amount)}"
 
 
@@ -177,26 +158,9 @@ def _in_words(entry: ParameterRange) -> str:
 def coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: int) -> None:
     """Keep only every ``factor``-th voxel of an axis, and draw lines in between, in place.
 
-    Which voxels stay is a matter of the lattice, not of where the array begins: number ``m``
-    is the voxel nearest to ``m * factor``.
-
-    Parameters
-    ----------
-    array
-        (C, I, J, K) float32 of any strides, with ``ceil(factor) + 1`` voxels around what is wanted.
-    axis
-        0, 1 or 2.
-    factor
-        At least 1.
-    corner
-        Lattice index of the first voxel along the axis.
-
-    Examples
-    --------
-    >>> row = np.array([0, 5, 20, 0, 40], np.float32).reshape(1, 1, 1, 5)
-    >>> coarsen_axis(row, axis=2, factor=2, corner=0)
-    >>> row.ravel().tolist()
-    [0.0, 10.0, 20.0, 30.0, 40.0]
+    ``array`` is (C, I, J, K) float32, with ``ceil(factor) + 1`` voxels around what is wanted. Which
+    voxels stay is a matter of the lattice, of which ``corner`` is the first voxel's index: number
+    ``m`` is the voxel nearest to ``m * factor``.
     """
     length = array.shape[axis + 1]
     place = (corner + np.arange(length)) / factor
@@ -268,16 +232,13 @@ class LowResolution(RandomValueOp):
         super().__post_init__()
 
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
-        """Return how far the nearest voxels that stay may be."""
         reach = _reach(drawn["factor"])
         return (reach, reach, reach)
 
     def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
-        """Return the factor for all axes."""
         return (drawn["factor"],) * 3
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Coarsen ``array`` in place, one axis after another."""
         corner = facts.corner
         for axis in range(3):
             if drawn["factor"] > 1 and array.shape[axis + 1] > 1:
@@ -285,7 +246,6 @@ class LowResolution(RandomValueOp):
         return array
 
     def describe(self) -> str:
-        """Return the factor in words."""
         return self.in_words(factor=self.factor)
 
 
@@ -328,39 +288,32 @@ class Anisotropy(RandomValueOp):
 
     @property
     def draws_axis(self) -> bool:
-        """Whether there are several to draw from."""
         return len(entries_of(self.axes)) > 1
 
     def along(self, axes: tuple[int, ...]) -> Anisotropy:
-        """Return the op that draws among these axes, as far as it was given them."""
         left = tuple(axis for axis in entries_of(self.axes) if axis in axes)
         return replace(self, axes=left) if left else self
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return factor and axis, or None."""
         drawn = super().draw(generator)
         axes = entries_of(self.axes)
         axis = axes[int(generator.random() * len(axes))]
         return None if drawn is None else {**drawn, "axis": axis}
 
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
-        """Return how far the nearest voxels that stay may be."""
         i, j, k = (_reach(drawn["factor"]) * (axis == drawn["axis"]) for axis in range(3))
         return (i, j, k)
 
     def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
-        """Return the factor for the drawn axis, and 1 for the others."""
         i, j, k = (drawn["factor"] if axis == drawn["axis"] else 1.0 for axis in range(3))
         return (i, j, k)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Coarsen ``array`` in place along the drawn axis."""
         axis, factor = drawn["axis"], drawn["factor"]
         if factor > 1 and array.shape[axis + 1] > 1:
             coarsen_axis(array, axis, factor, facts.corner[axis])
         return array
 
     def describe(self) -> str:
-        """Return factor and axes in words."""
         axes = " or ".join(map(str, entries_of(self.axes)))
         return f"{self.in_words(factor=self.factor)} along axis {axes}"

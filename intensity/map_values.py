@@ -41,17 +41,10 @@ class MapValues(ValueOp):
 
     @property
     def looks_at_all(self) -> bool:
-        """Nobody knows, unless the function treats every voxel alike."""
+        # Nobody knows, unless the function treats every voxel alike.
         return not self.commutes
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return what the function makes of ``array``, as float32.
-
-        Raises
-        ------
-        SampleError
-            The function returns another shape.
-        """
         shape = array.shape
         made = self.function(array)
         if made is None:
@@ -68,7 +61,6 @@ class MapValues(ValueOp):
         return result.astype(np.float32, copy=False)
 
     def describe(self) -> str:
-        """Return the function's name."""
         waits = "" if self.commutes else ", which later spatial ops wait for"
         return f"{self.name} {_name_of(self.function)}{waits}"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
+from ..core.validate import ParameterRange, as_number, bounds_of, parse_range, set_checked
 from . import native
 from .value_op import ANY, FROM_0, Drawn, Facts, RandomValueOp
 
@@ -50,13 +51,7 @@ Words = tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32], NDArra
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: int) -> Words:
-    """Return the four words of Philox 4x32-10 for counters of any shapes that broadcast.
-
-    Examples
-    --------
-    >>> [hex(int(word)) for word in philox((0, 0, 0, 0), 0)]
-    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
-    """
+    """Return the four words of Philox 4x32-10 for counters of any shapes that broadcast."""
     a, b, c, d = np.broadcast_arrays(*(np.asarray(n, np.int64).astype(np.uint64) for n in counter))
     a, b, c, d = (n & np.uint64(_LOW) for n in (a, b, c, d))
     low, high = key & _LOW, key >> _HIGH & _LOW
@@ -78,16 +73,8 @@ def normals(
 ) -> NDArray[np.float32]:
     """Return a normal number for every voxel of a patch, float32.
 
-    Parameters
-    ----------
-    shape
-        (C, I, J, K) of the patch.
-    corner
-        Lattice index of its first voxel.
-    key
-        Below 2^64.
-    plane
-        0 or 1: two fields of numbers that have nothing to do with each other.
+    ``corner`` is the lattice index of its first voxel, ``key`` below 2^64; the planes 0 and 1 are
+    two fields of numbers that have nothing to do with each other.
     """
     count, *size = shape
     first, last = corner[2] >> 2, corner[2] + size[2] - 1 >> 2
@@ -192,13 +179,11 @@ class Noise(RandomValueOp):
     keyed: ClassVar[bool] = True
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         key, _ = facts.key_from(drawn["key"])
         add_gaussian(array, facts.corner, key, drawn["mean"], drawn["std"])
         return array
 
     def describe(self) -> str:
-        """Return the amounts in words."""
         more = {} if self.mean == 0 else {"mean": self.mean}
         return self.in_words(std=self.std, **more)
 
@@ -229,13 +214,11 @@ class RicianNoise(RandomValueOp):
     keyed: ClassVar[bool] = True
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place; the result is nowhere negative."""
         key, _ = facts.key_from(drawn["key"])
         make_rician(array, facts.corner, key, drawn["std"])
         return array
 
     def describe(self) -> str:
-        """Return the amount in words."""
         return self.in_words(std=self.std)
 
 
@@ -281,11 +264,11 @@ class DropBoxes(RandomValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "size", parse_range("size", self.size, least=1))
+        set_checked(self, size=partial(parse_range, least=1))
         if any(edge != round(edge) for edge in bounds_of(self.size)):
             msg = f"size is a whole number of voxels, or (low, high) of such, got {self.size!r}"
             raise ValueError(msg)
-        object.__setattr__(self, "fill", as_number("fill", self.fill))
+        set_checked(self, fill=as_number)
         highest = self.fraction[1] if isinstance(self.fraction, tuple) else self.fraction
         if highest > self._most:
             msg = (
@@ -306,7 +289,6 @@ class DropBoxes(RandomValueOp):
         return float(((low + high) / 2 / high) ** 3)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         shape = (array.shape[1], array.shape[2], array.shape[3])
         key, _ = facts.key_from(drawn["key"])
         for box in self._boxes(shape, drawn["fraction"] / self._most, facts.corner, key):
@@ -336,5 +318,4 @@ class DropBoxes(RandomValueOp):
             yield tuple(slices)
 
     def describe(self) -> str:
-        """Return the amounts in words."""
         return self.in_words(size=self.size, fraction=self.fraction, fill=self.fill)

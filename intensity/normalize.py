@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.suggest import percentile_hint
-from ..core.validate import as_flag, as_number, as_volume_key, entries_of
+from ..core.validate import as_flag, as_number, as_volume_key, entries_of, set_checked
 from .value_op import AffineValueOp, Drawn, Epilogue, Facts, ValueOp
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
@@ -20,16 +21,9 @@ MOST_SHIFT = 10.0
 def normalize(
     array: NDArray[Any], mean: float, std: float, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
-    """Return ``(array - mean) / std`` in float32.
+    """Return ``(array - mean) / std`` in float32, in ``out``, which may be ``array``, or anew.
 
-    Parameters
-    ----------
-    array
-        Values of any shape and real type.
-    mean, std
-        In the units of the values; with ``std`` 0 the mean is subtracted only.
-    out
-        Where to write, float32; it may be ``array`` itself. By default a new array.
+    With ``std`` 0 the mean is subtracted only.
 
     Examples
     --------
@@ -75,12 +69,10 @@ class Normalize(ValueOp):
 
     @property
     def takes_statistics(self) -> bool:
-        """Unless both numbers are given."""
         return self.mean is None or self.std is None
 
     @property
     def mask_key(self) -> str | None:
-        """The label inside which statistics are taken."""
         return self.inside
 
     def _numbers(self, facts: Facts) -> tuple[float, float]:
@@ -93,7 +85,6 @@ class Normalize(ValueOp):
         return mean, std
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
-        """Return scale and shift; None where a small difference of large numbers is wanted."""
         mean, std = self._numbers(facts)
         scale = 1 / std if std else 1.0
         if not (math.isfinite(mean) and math.isfinite(scale)):
@@ -101,11 +92,9 @@ class Normalize(ValueOp):
         return None if abs(mean * scale) > MOST_SHIFT and std else Epilogue(scale, -mean * scale)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Normalize ``array`` in place."""
         return normalize(array, *self._numbers(facts), out=array)
 
     def describe(self) -> str:
-        """Return the op in words."""
         where = "" if self.inside is None else f" inside {self.inside}"
         where += "" if self.above is None else f" above {self.above:g}"
         if self.mean is None and self.std is None:
@@ -123,13 +112,7 @@ def rescaling(low: float, high: float, out: tuple[float, float], *, clamp: bool)
 
 
 def as_pair(name: str, value: Any) -> tuple[float, float]:
-    """Return two different finite numbers.
-
-    Raises
-    ------
-    ValueError
-        They are not.
-    """
+    """Return two different finite numbers."""
     try:
         low, high = map(float, entries_of(value))
     except (TypeError, ValueError):
@@ -141,13 +124,7 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
 
 
 def as_rising(name: str, value: Any) -> tuple[float, float]:
-    """Return two finite numbers of which the first is the smaller one.
-
-    Raises
-    ------
-    ValueError
-        They are not.
-    """
+    """Return two finite numbers of which the first is the smaller one."""
     low, high = as_pair(name, value)
     if low > high:
         msg = f"{name} is a range (low, high) with low < high, got {value!r}"
@@ -176,25 +153,22 @@ class Rescale(AffineValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "out", as_pair("out", self.out))
+        set_checked(self, out=as_pair)
         as_flag("clamp", self.clamp)
         if self.given is not None:
-            object.__setattr__(self, "given", as_rising("given", self.given))
+            set_checked(self, given=as_rising)
 
     @property
     def takes_statistics(self) -> bool:
-        """Unless the ends are given."""
         return self.given is None
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
-        """Return scale and shift."""
         if self.given is None:
             whole = facts.statistics()
             return rescaling(whole.minimum, whole.maximum, self.out, clamp=self.clamp)
         return rescaling(*self.given, self.out, clamp=self.clamp)
 
     def describe(self) -> str:
-        """Return the ranges in words."""
         given = "the range of each volume"
         if self.given is not None:
             given = f"{self.given[0]:g} .. {self.given[1]:g}"
@@ -240,36 +214,31 @@ class RescalePercentiles(AffineValueOp):
         for name in ("lower", "upper"):
             as_number(name, getattr(self, name))
         as_flag("clamp", self.clamp)
-        object.__setattr__(self, "above", as_number("above", self.above, optional=True))
+        set_checked(self, above=partial(as_number, optional=True))
         as_volume_key("inside", self.inside)
         if not 0 <= self.lower < self.upper <= 100:
             msg = f"percentiles are 0 <= lower < upper <= 100, got {self.lower!r}, {self.upper!r}"
             raise ValueError(msg)
-        object.__setattr__(self, "out", as_pair("out", self.out))
+        set_checked(self, out=as_pair)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
-        """What is allowed, but hardly meant."""
         return percentile_hint("upper", [self.lower, self.upper])
 
     @property
     def mask_key(self) -> str | None:
-        """The label inside which percentiles are taken."""
         return self.inside
 
     @property
     def takes_statistics(self) -> bool:
-        """For the percentiles."""
         return True
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
-        """Return scale, shift and clamp."""
         whole = facts.statistics(self.above)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
         return rescaling(low, high, self.out, clamp=self.clamp)
 
     def describe(self) -> str:
-        """Return the percentiles in words."""
         return (
             f"{self.in_words()} {self.lower:g} .. {self.upper:g} "
             f"to {self.out[0]:g} .. {self.out[1]:g}"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.validate import as_probability, parse_range, value_at
+from ..core.validate import as_probability, parse_range, set_checked, value_at
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,7 @@ class Epilogue:
         return self.low == -np.inf and self.high == np.inf
 
     def then(self, later: Epilogue) -> Epilogue:
-        """Return both in one, this first.
-
-        Examples
-        --------
-        >>> Epilogue(2, 1, high=5).then(Epilogue(-1, 0, low=-4))
-        Epilogue(scale=-2.0, shift=-1.0, low=-4.0, high=inf)
-        """
+        """Return both in one, this first."""
         ends = [
             later.scale * end + later.shift if later.scale else later.shift for end in self._ends
         ]
@@ -333,13 +327,7 @@ def as_over(given: Any) -> str:
 
 
 def channel_range(channel: NDArray[Any], what: str) -> tuple[float, float]:
-    """Return the smallest and largest value of a channel of a patch.
-
-    Raises
-    ------
-    ValueError
-        There is none: it holds NaN, or infinite values.
-    """
+    """Return the smallest and largest value of a channel of a patch; ValueError for NaN in it."""
     low, high = float(channel.min()), float(channel.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError(f"a patch with NaN or infinite values has no mean or range for {what}()")
@@ -361,10 +349,9 @@ class RandomValueOp(ValueOp):
     def __post_init__(self) -> None:
         for name, allowed in self.amounts.items():
             object.__setattr__(self, name, parse_range(name, getattr(self, name), **allowed))
-        object.__setattr__(self, "p", as_probability("p", self.p))
+        set_checked(self, p=as_probability)
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return the amounts by name, or None."""
         acts = generator.random() < self.p
         drawn: dict[str, Any] = {
             name: value_at(getattr(self, name), generator.random()) for name in self.amounts
@@ -393,11 +380,9 @@ class AffineValueOp(RandomValueOp):
     pointwise: ClassVar[bool] = True
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
-        """Return scale, shift and clamp."""
         raise NotImplementedError
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         epilogue = self.as_epilogue(drawn, facts)
         assert epilogue is not None  # who has none applies it otherwise
         return epilogue.on(array)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
-from ..adapters.timeout import thread_seconds
 from ..batching import BatchResult, Job, using_threads
 from ..core.call_site import warn
 from ..core.validate import validate_int
@@ -198,7 +197,7 @@ class InProcessEpoch:
         self.last = -1
         begin(self)
         self._freed = False
-        self._seconds = thread_seconds(work.limits)
+        self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
         made = _batches(work, seed, epoch, place)
         self._batches: MadeAhead | TimeoutIterator | Generator[tuple[int, Any], None, None] = made

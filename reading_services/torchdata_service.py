@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..adapters import limits_of
+from ..adapters import Limits, note_of
 from ..core import Stream
 from ..core.errors import add_location
 from ..datapipes.epoch import set_epoch
@@ -93,7 +93,7 @@ class TorchdataService:
     def distribute(self, graph: Pipe) -> Work:
         """Leave the graph whole: what becomes of it is the service's affair."""
         reason = f"{type(self._service).__name__} prepares the graph in its own way"
-        return Replicated(graph, reason, shards=False, limits=limits_of(graph))
+        return Replicated(graph, reason, shards=False, limits=note_of(graph, Limits))
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
         """Start one pass over what the service made of the graph."""

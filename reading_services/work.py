@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..adapters import Hints, Limits, hints_of, limits_of, policy_of
+from ..adapters import Hints, Limits, note_of
 from ..batching import NOWHERE, ErrorPolicy, ErrorTolerant, Instruction, Job, Recipe
 from ..core import CallSite
 from ..core.lru_cache import cached_property
@@ -309,12 +309,12 @@ Work: TypeAlias = Planned | Replicated
 
 def work_of(graph: Pipe) -> Work:
     """Decide how a verified graph is run."""
-    limits = limits_of(graph)
+    limits = note_of(graph, Limits)
     split = cut(graph)
-    errors = policy_of(graph)
+    errors = note_of(graph, ErrorPolicy)
     if isinstance(split, NoCut):
         return replicated(graph, split.reason)
-    return Planned(split, limits, errors=errors, hints=hints_of(graph))
+    return Planned(split, limits, errors=errors, hints=note_of(graph, Hints))
 
 
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
@@ -326,10 +326,10 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
         graph,
         reason,
         shards,
-        limits_of(graph),
+        note_of(graph, Limits),
         shards_ranks=RANKS in divided or bool(hooks),
         hooks=hooks or NO_HOOKS,
-        hints=hints_of(graph),
+        hints=note_of(graph, Hints),
         point=point,
     )
 

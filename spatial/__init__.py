@@ -8,12 +8,11 @@ from .lazy.pending import PendingPlan, joined
 from .ops.affine_op import Affine, Augment, Rotate, Shear, Translate, Zoom
 from .ops.axis_op import Flip, Orientation, Rotate90
 from .ops.choices import Choices, On, OneOf, RandomApply, RandomOrder, SomeOf
-from .ops.crop import CenterCrop, Crop, RandomCrop
+from .ops.crop import CenterCrop, Crop, CropOrPad, DivisiblePad, Pad, RandomCrop
 from .ops.displacement_op import Elastic, GridDistortion
 from .ops.foreground_crop import Answered, BoxNeed, ForegroundCrop, LabelCrop, NeedingOp
 from .ops.grid_op import Extent, ResampleTo, Resize, Spacing
 from .ops.op import Amount, SpatialOp, Step, without_reading
-from .ops.pad import CropOrPad, DivisiblePad, Pad
 from .placing.drawn_patch import MaskedPatch, MaskedRegion, WeightedPatch
 from .placing.patch import (
     FixedPatch,

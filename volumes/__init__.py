@@ -12,14 +12,13 @@ from .catalog.find import (
     is_volume,
     matches_volumes,
 )
-from .catalog.histogram import volume_histogram
 from .catalog.manifest import Entry, Manifest, read_manifest, write_manifest
 from .catalog.statistics import Statistics, volume_statistics
+from .catalog.whole_pass import volume_histogram
 from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
 from .conversion.convert import Converted, convert
 from .conversion.recached import recached
 from .header import Header
-from .index import normalize_index
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -29,7 +28,7 @@ from .registry import (
 )
 from .session import close_volumes
 from .volume import Volume
-from .voxels import Voxels
+from .voxels import Voxels, normalize_index
 
 __all__ = [
     "AxisMap",

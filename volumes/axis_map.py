@@ -53,13 +53,7 @@ class AxisRule:
     """The value of a missing section, after slope and intercept; not used by ``"nearest"``."""
 
     def applied(self, before: Table, name: str) -> Table:
-        """Return the table of an axis to which this is done after ``before``.
-
-        Raises
-        ------
-        OutOfVolume
-            It speaks of a section that is not there, or leaves none to be the nearest.
-        """
+        """Return the table of an axis to which this is done after ``before``."""
         picked = self._picked(len(before), name)
         after = np.where(picked < 0, MISSING, before[np.maximum(picked, 0)])
         # What was missing before this rule stays what it was: a filled section is shown as one.
@@ -255,20 +249,7 @@ class AxisMap:
         return next((rule.fill for rule in self.rules if rule.policy != "nearest"), 0.0)
 
     def tables(self, shape: Shape, name: str) -> tuple[Table | None, ...]:
-        """Return a table per axis (C, I, J, K), None for those that stay as they are.
-
-        Parameters
-        ----------
-        shape
-            (C, I, J, K) as stored.
-        name
-            What messages call the volume.
-
-        Raises
-        ------
-        OutOfVolume
-            A rule does not fit the shape.
-        """
+        """Return a table per axis (C, I, J, K), None for those that stay as they are."""
         tables: list[Table | None] = [None] * len(AXES)
         for rule in self.rules:
             before = tables[rule.axis]

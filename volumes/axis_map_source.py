@@ -19,8 +19,8 @@ from .backend import Backend, Channels, content_of
 from .chunks.chunked_array import Needed
 from .header import Header, Shape
 from .scheme import ReadScheme, Refused, StoreLayout
-from .session import opening_session
-from .source import LocatedSource, Source
+from .session import Source, opening_session
+from .source import LocatedSource
 from .voxels import Voxels
 
 
@@ -51,15 +51,6 @@ def runs_of(table: Table, start: int, stop: int, chunk: int = 1) -> list[Run]:
 
     Each stored section is in one run at most. Between two runs lies a chunk that neither needs:
     what shares a chunk is decoded together anyway, so it is read at once.
-
-    Parameters
-    ----------
-    table
-        Stored section by virtual section, negative where there is none.
-    start, stop
-        The virtual sections.
-    chunk
-        Stored sections that are decoded together.
 
     Examples
     --------
@@ -324,13 +315,7 @@ class AxisMapped(Backend):
 def stored_fill(
     axis_map: AxisMap, tables: Sequence[Table | None], header: Header, name: str
 ) -> Any:
-    """Return the stored number that stands for the fill value of a map.
-
-    Raises
-    ------
-    VolumeError
-        The stored type has no number near it.
-    """
+    """Return the stored number that stands for the fill value of a map."""
     if all(table is None or (table >= 0).all() for table in tables):
         return 0  # nothing is missing
     stored = header.value_type or header.disk_dtype

@@ -26,9 +26,8 @@ from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
 from .chunks.chunked_array import ChunkLayout, Needed
 from .header import Header, Triple, affine_entries, affine_matrix
-from .index import index_ranges
 from .scheme import ReadScheme, Refused, StoreLayout
-from .voxels import Voxels, plain, refuse_unreadable, touch
+from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
 
 if TYPE_CHECKING:
     import torch

@@ -68,16 +68,7 @@ class Part(Protocol):
 
 
 class StackedSource:
-    """The channels of several volumes, one after another. It travels as these.
-
-    Parameters
-    ----------
-    parts
-        The volumes.
-    apart
-        Whether they may lie on grids of their own, since each is read by itself. The header then
-        has the grid of the first, and a read of all together is refused if they differ.
-    """
+    """The channels of several volumes, one after another. It travels as these."""
 
     def __init__(self, parts: Sequence[Part], *, apart: bool = False) -> None:
         if not parts:
@@ -98,13 +89,7 @@ class StackedSource:
         return self._backend
 
     def known_header(self) -> Header:
-        """Return the header of all; reads those of the parts, and compares their grids.
-
-        Raises
-        ------
-        GridMismatch
-            They differ, and the parts may not lie apart.
-        """
+        """Return the header of all; reads those of the parts, and compares their grids."""
         if not self._apart:
             refuse_other_grids(self.parts)
         return stacked_header(self.parts)
@@ -135,13 +120,7 @@ def on_one_grid(parts: Sequence[Part]) -> bool:
 
 
 def refuse_other_grids(parts: Sequence[Part]) -> None:
-    """Raise unless all parts lie on the grid of the first; reads headers.
-
-    Raises
-    ------
-    GridMismatch
-        Naming both files, and by how much they differ.
-    """
+    """Raise unless all parts lie on the grid of the first; reads headers."""
     first, *others = parts
     for other in others:
         distance = first.grid.distance_in_voxels(other.grid)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ...core.counters import Key, PipeCounts
-from ...volumes.handles import Opened
+from ...volumes.session import Opened
 
 
 @dataclass(frozen=True)

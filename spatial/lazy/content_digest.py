@@ -101,7 +101,7 @@ def _drawn(patch: Any) -> Iterator[Any]:
     pending = patch.pending
     plan = pending.begun
     for step in pending.steps:
-        seen = pending.whole(plan) if step.asks_stored else plan
+        seen = pending.whole(plan) if step.looks_at_stored else plan
         if step.is_drawn(seen):
             yield step
         plan = step.apply(plan, pending.draws[step.stream_name])

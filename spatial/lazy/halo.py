@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...intensity import Drawn, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo
-from ..ops.pad import widened
+from ..ops.crop import widened
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..plans.stages import Clip

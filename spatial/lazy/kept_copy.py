@@ -28,7 +28,8 @@ from ...volumes.conversion.destination import destination_of
 from ...volumes.conversion.recached import ConvertedCache, opened_copy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
-from ...volumes.source import LocatedSource, Options, Source
+from ...volumes.session import Source
+from ...volumes.source import LocatedSource, Options
 from .content_digest import digest_of_made, refuse_drawn
 from .lazy_patch import LazyPatch
 from .virtual_volume import VirtualVolume

@@ -213,7 +213,7 @@ def asks_voxels(patch: Any) -> bool:
     inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
     ops = [*(step.op for step in steps), *inside]
     made = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
-    asks = any(getattr(op, "asks_stored", False) for op in ops)
+    asks = any(getattr(op, "looks_at_stored", False) for op in ops)
     return asks or any(map(asks_voxels, patch.members or made))
 
 

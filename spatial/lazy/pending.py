@@ -206,7 +206,7 @@ class PendingPlan:
             identity = stream_identity(self.identity, step.depth, step.shared)
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                seen = self.whole(plan) if step.asks_stored else plan
+                seen = self.whole(plan) if step.looks_at_stored else plan
                 drawn = step.draw(stream.restart(generator), seen)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:

@@ -262,7 +262,7 @@ def _inside(plan: SpatialPlan) -> bool:
     """Whether no voxel comes from beyond the outermost centres, and nothing is cut off."""
     if plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages):
         return False
-    lows, highs = extremes(plan.matrix, plan.shape)
+    lows, highs = extremes(plan.rows, plan.shape)
     moves = plan.moves or ((0.0, 0.0),) * 3
     return all(
         low + least >= -_ON_THE_FACE and high + most <= n - 1 + _ON_THE_FACE

@@ -25,7 +25,7 @@ from ...core.lru_cache import LRUCache, cached_property
 from ...volumes import Volume
 from ...volumes.axis_map import AxisMap
 from ...volumes.header import Header, Triple, affine_entries, affine_matrix
-from ...volumes.source import Source
+from ...volumes.session import Source
 from ..plans.mapping import without_noise
 from ..plans.plan import SpatialPlan
 from ..volume_like import VolumeLike, stored_of, stored_type

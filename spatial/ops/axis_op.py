@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.affine3x4 import Affine3x4, affine
+from ...core.affine3x4 import Affine3x4
 from ...core.errors import BadHeader
-from ...core.validate import as_flag, as_probability, entries_of, is_integer
+from ...core.validate import as_flag, as_probability, entries_of, is_integer, set_checked
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .op import Drawn, as_probabilities
@@ -49,10 +50,9 @@ class Flip:
             msg = f"flip takes different spatial axes out of 0, 1, 2, got {self.axes!r}"
             raise ValueError(msg)
         object.__setattr__(self, "axes", tuple(int(a) for a in axes))
-        object.__setattr__(self, "one", as_flag("one", self.one))
-        if self.one:
-            object.__setattr__(self, "p", as_probability("p", self.p))
-        object.__setattr__(self, "p", as_probabilities("p", self.p, len(axes)))
+        set_checked(self, one=as_flag)
+        several = not self.one and partial(as_probabilities, count=len(axes))
+        set_checked(self, p=several or as_probability)
 
     def _chances(self) -> list[tuple[int, float]]:
         axes: Any = self.axes
@@ -60,28 +60,22 @@ class Flip:
         return list(zip(axes, p, strict=True))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the axes to flip, or None."""
         random = generator.random(3).tolist()
         flat = flat_axes(plan) if self.axes == (0, 1, 2) else ()
         if self.one:
             axes: Any = [axis for axis, _ in self._chances() if axis not in flat]
             if not axes:
                 return None
-            return (
-                {"axes": [axes[int(random[1] * len(axes))]]}
-                if random[0] < self._chances()[0][1]
-                else None
-            )
+            drawn = {"axes": [axes[int(random[1] * len(axes))]]}
+            return drawn if random[0] < self._chances()[0][1] else None
         # A number belongs to an axis, whatever other axes are listed.
         found = [a for a, chance in self._chances() if random[a] < chance and a not in flat]
         return {"axes": found} if found else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the mirrored plan."""
         return plan.then(mirror(plan, drawn["axes"]), plan.shape, lattice=True)
 
     def describe(self) -> str:
-        """Return the axes in words."""
         if self.one:
             axes: Any = self.axes
             chance = f" (p={self.p:g})" if self.p != 1 else ""
@@ -92,11 +86,9 @@ class Flip:
 
 def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Affine3x4:
     """Return the pull-back that reverses ``axes`` of the plan's output."""
-    signs, shift = [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]
-    for axis in axes:
-        signs[axis], shift[axis] = -1.0, plan.shape[axis] - 1.0
-    i, j, k = signs
-    return affine((i, 0.0, 0.0, 0.0, j, 0.0, 0.0, 0.0, k), shift)
+    i, j, k = (-1.0 if axis in axes else 1.0 for axis in range(3))
+    x, y, z = (n - 1.0 if axis in axes else 0.0 for axis, n in enumerate(plan.shape))
+    return (i, 0.0, 0.0, x, 0.0, j, 0.0, y, 0.0, 0.0, k, z)
 
 
 @dataclass(frozen=True)
@@ -141,10 +133,9 @@ class Rotate90:
         low, high = (int(end) for end in ends)
         object.__setattr__(self, "k", low if is_integer(self.k) else (low, high))
         object.__setattr__(self, "axes", (int(axes[0]), int(axes[1])))
-        object.__setattr__(self, "p", as_probability("p", self.p))
+        set_checked(self, p=as_probability)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the turn, or None."""
         acts = generator.random() < self.p
         k: Any = self.k
         if isinstance(k, tuple):
@@ -153,7 +144,6 @@ class Rotate90:
         return {"k": k, "axes": list(self.axes)} if acts else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the turned plan."""
         first, second = drawn["axes"]
         for _ in range(drawn["k"] % 4):
             matrix, shape = np.eye(4), list(plan.shape)
@@ -165,7 +155,6 @@ class Rotate90:
         return plan
 
     def describe(self) -> str:
-        """Return the turn in words."""
         k: Any = self.k
         much = f"{90 * k[0]} to {90 * k[1]}" if isinstance(k, tuple) else f"{90 * k}"
         turn = f"rotate {much} degrees from axis {self.axes[0]} to axis {self.axes[1]}"
@@ -211,17 +200,9 @@ class Orientation:
         object.__setattr__(self, "axcodes", letters)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the letters."""
         return {"axcodes": self.axcodes}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan with its axes in order.
-
-        Raises
-        ------
-        BadHeader
-            The affine has no inverse, so its axes point nowhere.
-        """
         present = directions(plan.affine)
         matrix, shape = np.zeros((4, 4)), []
         matrix[3, 3] = 1
@@ -235,7 +216,6 @@ class Orientation:
         return plan.then(matrix, shape, lattice=True)
 
     def describe(self) -> str:
-        """Return the letters."""
         return f"orientation {self.axcodes}"
 
 
@@ -244,21 +224,6 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
 
     No two axes get the same one. As nibabel's ``io_orientation``: what counts is the rotation that
     comes nearest to the affine, shears and voxel sizes taken out.
-
-    Parameters
-    ----------
-    affine
-        4x4, voxel index to world.
-
-    Raises
-    ------
-    BadHeader
-        The affine has no inverse.
-
-    Examples
-    --------
-    >>> directions(np.array([[0, -2, 0, 0], [1, 0, 0, 0], [0, 0, 3, 0], [0, 0, 0, 1]]))
-    [(1, 1), (0, -1), (2, 1)]
     """
     linear = np.asarray(affine, dtype=np.float64)[:3, :3]
     lengths = np.sqrt((linear**2).sum(axis=0))

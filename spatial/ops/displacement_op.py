@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import PatchSizeError
-from ...core.validate import as_count, as_flag, as_probability, bounds_of, entries_of, is_finite
+from ...core.validate import (
+    as_count,
+    as_flag,
+    as_probability,
+    bounds_of,
+    entries_of,
+    is_finite,
+    set_checked,
+)
 from ..plans.mapping import without_noise
 from ..plans.matrices import Space, as_space
 from ..plans.plan import SpatialPlan
@@ -57,19 +66,15 @@ class Elastic:
     displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", as_amount("amount", self.amount))
-        spacing = as_amount("spacing", self.spacing, positive=True)
-        if any(isinstance(entry, tuple) for entry in per_axis(spacing)):
+        distance = partial(as_amount, positive=True)
+        set_checked(self, amount=as_amount, spacing=distance, locked=as_count)
+        set_checked(self, space=as_space, p=as_probability)
+        distances: Any = per_axis(self.spacing)
+        if any(isinstance(entry, tuple) for entry in distances):
             msg = f"spacing is a number above 0 or three, got {self.spacing!r}"
             raise ValueError(msg)
-        object.__setattr__(self, "spacing", spacing)
-        object.__setattr__(self, "locked", as_count("locked", self.locked))
-        object.__setattr__(self, "space", as_space(self.space))
-        object.__setattr__(self, "p", as_probability("p", self.p))
-        distances: Any = per_axis(spacing)
-        for axis, (entry, distance) in enumerate(
-            zip(per_axis(self.amount), distances, strict=True)
-        ):
+        entries = zip(per_axis(self.amount), distances, strict=True)
+        for axis, (entry, distance) in enumerate(entries):
             least, most = bounds_of(entry)
             if least < 0:
                 msg = f"amount is a distance of at least 0, got {self.amount!r}"
@@ -83,7 +88,6 @@ class Elastic:
                 raise ValueError(msg)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the amounts and a key from which the control points follow, or None."""
         acts = generator.random() < self.p
         amount = draw_amount(generator, self.amount)
         # 53 bits, which JSON keeps in whatever reads it.
@@ -91,83 +95,42 @@ class Elastic:
         return {"amount": amount, "key": key} if acts else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the deformed plan.
-
-        Raises
-        ------
-        PatchSizeError
-            The spacing is so small that there would be more than ``MOST_POINTS`` per axis.
-        """
         sizes = plan.grid.spacing if self.space == "world" else (1.0, 1.0, 1.0)
         distances: Any = per_axis(self.spacing)
         spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
         if not any(drawn["amount"]):
             return plan.interpolated()
-        lattice = Lattice.over(plan.shape, spacing)
-        if max(lattice.counts) > MOST_POINTS:
+        # About the centre of the grid, from its first voxel centre to the last or a little beyond;
+        # an axis of one voxel has one point. Rounding must not add one where the spacing fits.
+        extents = [(n - 1, d) for n, d in zip(plan.shape, spacing, strict=True)]
+        counts = [math.ceil(without_noise(extent / d)) + 1 for extent, d in extents]
+        if max(counts) > MOST_POINTS:
             raise PatchSizeError(
-                f"elastic() needs {'x'.join(map(str, lattice.counts))} control points over "
+                f"elastic() needs {'x'.join(map(str, counts))} control points over "
                 f"{plan.shape} voxels, and takes {MOST_POINTS} per axis at most",
                 do="Give it a larger spacing, or put it after lazy_patch(), over patches.",
             )
         generator = np.random.Generator(np.random.Philox(key=int(drawn["key"])))
-        points = 2 * generator.random((3, *lattice.counts)) - 1
+        points = 2 * generator.random((3, *counts)) - 1
         for axis, (amount, size) in enumerate(zip(drawn["amount"], sizes, strict=True)):
             # An axis of one voxel has no room to move along: 2-D data stay in their plane.
             points[axis] *= amount / size if plan.shape[axis] > 1 else 0.0
-        _lock(points, self.locked)
-        return plan.displaced(*lattice.smooth(points))
+            if self.locked and counts[axis] > 1:
+                along = np.moveaxis(points, axis + 1, 0)
+                along[: self.locked] = 0
+                along[-self.locked :] = 0
+        # The outermost points come twice, so that the field is smooth where it ends.
+        ringed = np.pad(points, [(0, 0), (1, 1), (1, 1), (1, 1)], mode="edge")
+        matrix = np.diag([*(1 / d for d in spacing), 1.0])
+        starts = [
+            (extent - (n - 1) * d) / 2 for n, (extent, d) in zip(counts, extents, strict=True)
+        ]
+        matrix[:3, 3] = [1 - a / d for a, d in zip(starts, spacing, strict=True)]
+        return plan.displaced(ringed, matrix)
 
     def describe(self) -> str:
-        """Return the amounts in words."""
         spacing = self.spacing if isinstance(self.spacing, tuple) else f"{self.spacing:g}"
         return f"elastic {self.amount} every {spacing}{in_words(self.space, self.p)}"
-
-
-@dataclass(frozen=True)
-class Lattice:
-    """Control points over a grid: how many, how far apart, in voxels."""
-
-    counts: tuple[int, int, int]
-    """Points per axis; they reach from the first voxel centre to the last, or a little beyond."""
-    spacing: tuple[float, float, float]
-    """Voxels between neighbours."""
-    start: tuple[float, float, float]
-    """Where the first point lies, in voxels."""
-
-    @classmethod
-    def over(cls, shape: tuple[int, int, int], spacing: list[float]) -> Lattice:
-        """Return the lattice about the centre of a grid; an axis of one voxel has one point."""
-        counts, starts = [], []
-        for n, distance in zip(shape, spacing, strict=True):
-            # Rounding must not add a point where the spacing fits exactly.
-            count = math.ceil(without_noise((n - 1) / distance)) + 1
-            counts.append(count)
-            starts.append(((n - 1) - (count - 1) * distance) / 2)
-        return cls(
-            (counts[0], counts[1], counts[2]),
-            (spacing[0], spacing[1], spacing[2]),
-            (starts[0], starts[1], starts[2]),
-        )
-
-    def smooth(self, points: NDArray[np.float64]) -> tuple[NDArray[np.float64], Any]:
-        """Return control points and matrix for ``SpatialPlan.displaced``.
-
-        The outermost points come twice, so that the field is smooth where it ends.
-        """
-        ringed = np.pad(points, [(0, 0), (1, 1), (1, 1), (1, 1)], mode="edge")
-        matrix = np.diag([*(1 / d for d in self.spacing), 1.0])
-        matrix[:3, 3] = [1 - a / d for a, d in zip(self.start, self.spacing, strict=True)]
-        return ringed, matrix
-
-
-def _lock(points: NDArray[np.float64], layers: int) -> None:
-    """Set the outermost layers of control points to zero; an axis of one point has no faces."""
-    for axis, count in enumerate(points.shape[1:], start=1):
-        if layers and count > 1:
-            along = np.moveaxis(points, axis, 0)
-            along[:layers] = 0
-            along[-layers:] = 0
 
 
 POINTS_PER_CELL = 4
@@ -219,11 +182,9 @@ class GridDistortion:
             msg = f"{self.name} has 1 to {MOST_CELLS} cells along an axis, got {max(cells)}"
             raise ValueError(msg)
         object.__setattr__(self, "cells", cells)
-        object.__setattr__(self, "keep_faces", as_flag("keep_faces", self.keep_faces))
-        object.__setattr__(self, "p", as_probability("p", self.p))
+        set_checked(self, keep_faces=as_flag, p=as_probability)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the factors of each axis, or None."""
         acts = generator.random() < self.p
         low, high = self.limit
         numbers = generator.random(sum(self.cells))
@@ -232,7 +193,6 @@ class GridDistortion:
         return {"factors": [list(axis) for axis in factors]} if acts else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the distorted plan."""
         along, scales, shifts = [], [], []
         for n, factors in zip(plan.shape, drawn["factors"], strict=True):
             if n == 1:  # no room to move along: 2-D data stay in their plane
@@ -261,7 +221,6 @@ class GridDistortion:
         return np.concatenate([[-steps[0]], points, [points[-1] + steps[-1]]])
 
     def describe(self) -> str:
-        """Return how much, in words."""
         cells = str(self.cells[0]) if len(set(self.cells)) == 1 else "x".join(map(str, self.cells))
         if self.factors is not None:
             how = f"by {self.factors}"

@@ -2,62 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core import Grid
-from ...core.affine3x4 import Affine3x4, Vector, affine, affine3x4
+from ...core.affine3x4 import affine3x4
 from ...core.errors import BadHeader, PatchSizeError
-from ...core.validate import as_choice, as_flag, entries_of, is_integer
+from ...core.validate import as_choice, as_flag, entries_of, is_integer, set_checked
 from ..plans.mapping import without_noise
 from ..plans.matrices import about_centre, flat_axes, scaling
 from ..plans.plan import SpatialPlan
-from ..plans.stages import Clip, Displacement, Stage
+from ..plans.stages import Clip, Stage
 from .op import Drawn, amount_at, as_amount
 
 Extent = Literal["edges", "centers"]
 """``"edges"``: a voxel is a box, and the outer faces of the first and the last box count;
 ``"centers"``: a voxel is a point, and the first and the last point count."""
-EXTENTS = ("edges", "centers")
-
-
-def as_extent(value: str) -> Extent:
-    """Return ``value`` if it names an extent.
-
-    Raises
-    ------
-    ValueError
-        It does not.
-    """
-    return cast("Extent", as_choice("extent", value, EXTENTS))
-
-
-def stepping(steps: Sequence[float], before: Sequence[int], after: Sequence[int]) -> Affine3x4:
-    """Return the pull-back of ``after`` voxels that are ``steps`` apart, about the same centre.
-
-    Parameters
-    ----------
-    steps
-        Distance of neighbours on each axis, in present voxels.
-    before, after
-        Shape of the present and of the new grid.
-
-    Examples
-    --------
-    >>> stepping((2, 1, 1), (8, 8, 8), (4, 8, 8))[:4]
-    (2, 0.0, 0.0, 0.5)
-    """
-    return about_centre(scaling(steps), before, after)
-
-
-def stepping_from_first(steps: Sequence[float]) -> Affine3x4:
-    """Return the pull-back of voxels that are ``steps`` apart, the first one where it was."""
-    nowhere: Vector = (0.0, 0.0, 0.0)
-    return affine(scaling(steps), nowhere)
+_as_extent = partial(as_choice, choices=("edges", "centers"))
 
 
 @dataclass(frozen=True)
@@ -89,7 +53,7 @@ class Spacing:
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", as_extent(self.extent))
+        set_checked(self, extent=_as_extent)
         each = entries_of(self.spacing)
         if len(each) == 3:
             kept = tuple(v if v is None else as_amount("spacing", v, positive=True) for v in each)
@@ -98,10 +62,9 @@ class Spacing:
                 raise ValueError(msg)
             object.__setattr__(self, "spacing", kept)
         else:
-            object.__setattr__(self, "spacing", as_amount("spacing", self.spacing, positive=True))
+            set_checked(self, spacing=partial(as_amount, positive=True))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the distances."""
         random, present = generator.random(3).tolist(), plan.grid.spacing
         if len(entries_of(self.spacing)) == 3:
             given = zip(self.spacing, random, present, strict=True)
@@ -112,17 +75,17 @@ class Spacing:
         return {"spacing": [s if axis in flat else d for axis, (d, s) in enumerate(kept)]}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan on the new grid."""
         steps = [new / old for new, old in zip(drawn["spacing"], plan.grid.spacing, strict=True)]
         each = list(zip(plan.shape, steps, strict=True))
         if self.extent == "centers":
             shape = [round(without_noise((n - 1) / step + 1)) for n, step in each]
-            return plan.then(stepping_from_first(steps), shape, lattice=False)
+            (x, y, z) = steps  # the first voxel stays where it was
+            rows = (x, 0.0, 0.0, 0.0, 0.0, y, 0.0, 0.0, 0.0, 0.0, z, 0.0)
+            return plan.then(rows, shape, lattice=False)
         shape = [max(1, round(without_noise(n / step))) for n, step in each]
-        return plan.then(stepping(steps, plan.shape, shape), shape, lattice=False)
+        return plan.then(about_centre(scaling(steps), plan.shape, shape), shape, lattice=False)
 
     def describe(self) -> str:
-        """Return the distances in words."""
         each = entries_of(self.spacing)
         words = f"{self.spacing}"
         if len(each) == 3:
@@ -159,8 +122,8 @@ class Resize:
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", as_extent(self.extent))
-        object.__setattr__(self, "longest", as_flag("longest", self.longest))
+        set_checked(self, extent=_as_extent)
+        set_checked(self, longest=as_flag)
         each = entries_of(self.size) or (self.size,)
         fits = all(v is None or (is_integer(v) and v >= 1) for v in each) and len(each) in (1, 3)
         if not fits or (len(each) == 1 and self.size is None):
@@ -174,7 +137,6 @@ class Resize:
         object.__setattr__(self, "size", whole if entries_of(self.size) else whole[0])
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the size."""
         each = entries_of(self.size)
         if each:
             return {"size": [n if v is None else v for v, n in zip(each, plan.shape, strict=True)]}
@@ -187,19 +149,14 @@ class Resize:
         return {"size": [1 if axis in flat else n for axis, n in enumerate(wanted)]}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan on the new grid."""
         size = drawn["size"]
-        rows = stepping(self._steps(plan.shape, size), plan.shape, size)
-        return plan.then(rows, size, lattice=False)
-
-    def _steps(self, before: Any, after: Any) -> list[float]:
-        pairs = list(zip(before, after, strict=True))
-        if self.extent == "edges":
-            return [n / m for n, m in pairs]
-        return [(n - 1) / (m - 1) if n > 1 and m > 1 else 1.0 for n, m in pairs]
+        pairs = list(zip(plan.shape, size, strict=True))
+        steps = [n / m for n, m in pairs]
+        if self.extent == "centers":
+            steps = [(n - 1) / (m - 1) if n > 1 and m > 1 else 1.0 for n, m in pairs]
+        return plan.then(about_centre(scaling(steps), plan.shape, size), size, lattice=False)
 
     def describe(self) -> str:
-        """Return the size in words."""
         each = entries_of(self.size) or (self.size,)
         size = "x".join("same" if v is None else str(v) for v in each)
         what = "longest axis to " if self.longest else "to "
@@ -234,75 +191,33 @@ class ResampleTo:
             raise ValueError(msg)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the grid."""
         return {"grid": self.grid.to_json()}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan on the grid.
-
-        Raises
-        ------
-        BadHeader
-            The present affine has no inverse.
-        """
-        return onto(plan, Grid.from_json(drawn["grid"]))
+        grid = Grid.from_json(drawn["grid"])
+        if plan.grid.is_singular:
+            raise BadHeader(
+                f"the affine has no inverse: {plan.affine.tolist()}",
+                do="Pass affine= when opening the volume.",
+            )
+        is_same = plan.affine_rows == grid.rows
+        step = np.eye(4) if is_same else np.linalg.solve(plan.affine, grid.affine)
+        return plan.then(affine3x4(step), grid.shape, lattice=False)
 
     def describe(self) -> str:
-        """Return the grid in words."""
         return f"resample to {repr(self.grid)[len('Grid(') : -1]}"
 
 
 def of_source(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
     """Return the plan that gives the output of ``plan`` from a volume on another grid.
 
-    Every place in the world stays where it is, hard crops and displacements included.
-
-    Parameters
-    ----------
-    plan
-        Any plan.
-    grid
-        Of the other volume; its affine has an inverse.
+    Every place in the world stays where it is, hard crops and displacements included. The affine of
+    the other ``grid`` has an inverse.
     """
-    across = np.linalg.solve(grid.affine, plan.source.affine)
-    back = np.linalg.inv(across)
+    across = np.asarray(np.linalg.solve(grid.affine, plan.source.affine), dtype=np.float64)
+    back = np.asarray(np.linalg.inv(across), dtype=np.float64)
     stages: list[Stage] = []
     if plan.bounds != plan.source.region:
-        stages.append(Clip(_moved_back(plan.bounds.start) @ back, _triple(plan.bounds.shape)))
-    for stage in plan.stages:
-        if isinstance(stage, Clip):
-            stages.append(stage.after(back))
-        else:
-            points = np.tensordot(across[:3, :3], stage.control, axes=1)
-            stages.append(Displacement(points, stage.matrix @ back))
+        stages.append(Clip.of_region(plan.bounds).after(back))
+    stages += [stage.moved(across, back) for stage in plan.stages]
     return SpatialPlan(grid, across @ plan.matrix, plan.shape, None, stages, keeps_dtype=False)
-
-
-def _triple(values: Sequence[int]) -> tuple[int, int, int]:
-    i, j, k = values
-    return (i, j, k)
-
-
-def _moved_back(start: Sequence[int]) -> NDArray[np.float64]:
-    matrix = np.eye(4)
-    matrix[:3, 3] = [-a for a in start]
-    return matrix
-
-
-def onto(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
-    """Return ``plan`` on ``grid``.
-
-    Raises
-    ------
-    BadHeader
-        The present affine has no inverse.
-    """
-    if plan.grid.is_singular:
-        raise BadHeader(
-            f"the affine has no inverse: {plan.affine.tolist()}",
-            do="Pass affine= when opening the volume.",
-        )
-    if plan.affine_rows == grid.rows:
-        return plan.then(np.eye(4), grid.shape, lattice=False)
-    step = np.linalg.solve(plan.affine, grid.affine)
-    return plan.then(affine3x4(step), grid.shape, lattice=False)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
-from ...volumes.catalog.statistics import SLAB_VOXELS, slabs
+from ...volumes.catalog.whole_pass import SLAB_VOXELS, slabs
 from ...volumes.voxels import plain
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
@@ -27,16 +27,8 @@ def values_on(
 ) -> Iterator[tuple[Region, NDArray[Any]]]:
     """Yield regions that cover a grid, each of whole cells, and the values (C, i, j, k) there.
 
-    Parameters
-    ----------
-    volume
-        A ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
-    grid
-        Where values are wanted.
-    cell
-        Extent of the cells; those at the ends of the grid are cut.
-    inside
-        Regions that do not touch this one are left out.
+    The volume may lie on any grid: it is looked up by nearest neighbour, 0 outside. Cells at the
+    ends of the grid are cut. Regions that do not touch ``inside`` are left out.
     """
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
@@ -51,13 +43,7 @@ def values_on(
 
 
 def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
-    """Return which cells a region is that begins with one.
-
-    Examples
-    --------
-    >>> cells_of(Region((8, 0, 0), (20, 8, 1)), (8, 8, 8))
-    (slice(1, 3, None), slice(0, 1, None), slice(0, 1, None))
-    """
+    """Return which cells a region is that begins with one."""
     i, j, k = (
         slice(a // c, -(-b // c)) for a, b, c in zip(region.start, region.stop, cell, strict=True)
     )

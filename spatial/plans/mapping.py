@@ -1,4 +1,4 @@
-"""The way back through a plan: exactly for points, and as a plan for voxels.
+"""Points, boxes and voxels through a plan, and the way back.
 
 A matrix has an inverse of its own kind. A displacement has one too where it does not fold, but
 not as control points: these are fitted, finely enough that a place comes back within a tolerance.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from .stages import Clip, Displacement, Moves, Stage, pull_back_points
+from .pull_back import Moves
+from .stages import Clip, Displacement, Stage, pull_back_points
 
 Floats = NDArray[np.float64]
 
@@ -32,74 +33,27 @@ _MOST_POINTS = 96
 """Control points per axis at most: 96^3 of them take 20 MB."""
 
 
-class DisplacedPlan(Protocol):
-    """What the way back asks of a plan."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape (I, J, K) of the output."""
-
-    @property
-    def matrix(self) -> Floats:
-        """4x4 pull-back."""
-
-    @property
-    def to_output(self) -> Floats:
-        """Its inverse."""
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """Displacements and hard crops, in source coordinates."""
-
-    @property
-    def is_displaced(self) -> bool:
-        """Whether there is a displacement."""
-
-    @property
-    def moves(self) -> Moves:
-        """How far these may move a voxel of the output, per source axis."""
-
-
-def to_source(plan: DisplacedPlan, points: Floats) -> Floats:
+def to_source(matrix: Floats, stages: Sequence[Stage], points: Floats) -> Floats:
     """Return where points (N, 3) of the output come from, (N, 3) in source voxels."""
-    places = plan.matrix[:3, :3] @ points.T + plan.matrix[:3, 3:]
-    found, _ = pull_back_points(list(places), plan.stages)
+    places = matrix[:3, :3] @ points.T + matrix[:3, 3:]
+    found, _ = pull_back_points(list(places), stages)
     return np.stack(found, axis=-1)
 
 
-def to_output(plan: DisplacedPlan, points: Floats) -> Floats:
-    """Return where points (N, 3) of the source go, (N, 3) in voxels of the output.
-
-    Raises
-    ------
-    ValueError
-        A displacement folds there, or the plan has no volume.
-    """
-    places = _unmoved(points.T, plan.stages) if plan.is_displaced else points.T
-    back = plan.to_output
-    return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
-
-
-def try_to_output(plan: DisplacedPlan, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+def to_output(
+    back: Floats, stages: Sequence[Stage], points: Floats
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Return where points (N, 3) of the source go, and for which a displacement leads there.
 
-    A field that folds somewhere is no hindrance to the points elsewhere.
-
-    Raises
-    ------
-    ValueError
-        The plan has no volume.
+    ``back`` is the 4x4 matrix to the output, displacements left out. A field that folds somewhere
+    is no hindrance to the points elsewhere.
     """
-    back = plan.to_output
-    places, found = points.T, np.ones(len(points), bool)
-    if plan.is_displaced:
-        places, errors = _searched(points.T, plan.stages)
-        found = errors < _NEAR
-    return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T), found
+    places, errors = _searched(points.T, stages)
+    return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T), errors < _NEAR
 
 
-def _unmoved(goals: Floats, stages: Sequence[Stage]) -> Floats:
-    """Return the places (3, N) that displacements lead to ``goals``, by fixed-point iteration."""
+def unmoved(goals: Floats, stages: Sequence[Stage]) -> Floats:
+    """Return the places (3, N) that displacements lead to ``goals``; ValueError where they fold."""
     places, errors = _searched(goals, stages)
     error = float(errors.max(initial=0.0))
     if error < _CLOSE:
@@ -112,7 +66,7 @@ def _unmoved(goals: Floats, stages: Sequence[Stage]) -> Floats:
 
 
 def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
-    """Return places (3, N) and how far from the goals (N) they lead."""
+    """Return places (3, N) and how far from the goals (N) they lead, by fixed-point iteration."""
     places = goals.copy()
     for step in range(_STEPS + 1):
         found, _ = pull_back_points(list(places), stages)
@@ -125,32 +79,38 @@ def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
     return places, errors
 
 
-def field_back(plan: DisplacedPlan, tolerance: float) -> Displacement:
+def field_back(
+    matrix: Floats,
+    back: Floats,
+    shape: Sequence[int],
+    stages: Sequence[Stage],
+    moves: Moves,
+    tolerance: float,
+) -> Displacement:
     """Return the displacement that undoes those of a plan, in voxels of its output.
 
-    Raises
-    ------
-    ValueError
-        A displacement folds, or no ``_MOST_POINTS`` control points per axis keep the tolerance.
+    ValueError where a displacement folds, or too few control points are allowed for the tolerance.
     """
-    turn = plan.to_output[:3, :3]
-    reach = np.abs(turn) @ [max(abs(low), abs(high)) for low, high in plan.moves]
+    reach = np.abs(back[:3, :3]) @ [max(abs(low), abs(high)) for low, high in moves]
     lows = -1.0 - np.ceil(reach)
-    highs = np.array(plan.shape) + np.ceil(reach)
-    counts = _first_counts(plan, highs - lows)
-    _refuse_folding(plan, [_across(n, c) for n, c in zip(plan.shape, counts, strict=True)])
+    highs = np.array(shape) + np.ceil(reach)
+    counts = _first_counts(matrix, stages, highs - lows)
+    _refuse_folding(matrix, stages, [_across(n, c) for n, c in zip(shape, counts, strict=True)])
     while True:
         axes = [np.linspace(a, b, n) for a, b, n in zip(lows, highs, counts, strict=True)]
-        control = _coefficients(_missing(plan, axes))
+        control = _coefficients(_missing(matrix, back, stages, axes))
         spacing = [(b - a) / (n - 1) for a, b, n in zip(lows, highs, counts, strict=True)]
-        matrix = np.diag([*(1 / h for h in spacing), 1.0])
-        matrix[:3, 3] = [-a / h for a, h in zip(lows, spacing, strict=True)]
-        field = Displacement(control, matrix)
+        to_control = np.diag([*(1 / h for h in spacing), 1.0])
+        to_control[:3, 3] = [-a / h for a, h in zip(lows, spacing, strict=True)]
+        field = Displacement(control, to_control)
         # Between the points the fit is worst.
         middles = [(axis[:-1] + axis[1:]) / 2 for axis in axes]
         grid = np.meshgrid(*middles, indexing="ij")
-        wanted = _missing(plan, middles)
-        error = float(np.abs(field.at_places(grid) - wanted)[:, _inside(plan, grid + wanted)].max())
+        wanted = _missing(matrix, back, stages, middles)
+        # Half a voxel around the centres of the output is inside.
+        last = np.array(shape).reshape(3, 1, 1, 1) - 0.5
+        inside = np.all((grid + wanted > -0.5) & (grid + wanted < last), axis=0)
+        error = float(np.abs(field.at_places(grid) - wanted)[:, inside].max())
         if error <= tolerance:
             return field
         if max(counts) == _MOST_POINTS:
@@ -163,12 +123,12 @@ def field_back(plan: DisplacedPlan, tolerance: float) -> Displacement:
         counts = [min(2 * n - 1, _MOST_POINTS) for n in counts]
 
 
-def _first_counts(plan: DisplacedPlan, extent: Floats) -> list[int]:
+def _first_counts(matrix: Floats, stages: Sequence[Stage], extent: Floats) -> list[int]:
     """Return two points for each of the displacements' own, per axis, but at least four."""
     rates = np.zeros(3)
-    for stage in plan.stages:
+    for stage in stages:
         if not isinstance(stage, Clip):
-            cells = stage.matrix[:3, :3] @ plan.matrix[:3, :3]
+            cells = stage.matrix[:3, :3] @ matrix[:3, :3]
             rates = np.maximum(rates, np.linalg.norm(cells, axis=0))
     return [
         min(max(math.ceil(2 * rate * length) + 1, 4), _MOST_POINTS)
@@ -183,14 +143,14 @@ def _across(length: int, count: int) -> Floats:
     return np.linspace(-half, length - 1 + half, count)
 
 
-def _refuse_folding(plan: DisplacedPlan, axes: Sequence[Floats]) -> None:
+def _refuse_folding(matrix: Floats, stages: Sequence[Stage], axes: Sequence[Floats]) -> None:
     """Raise ValueError where neighbours on a lattice change sides on their way to the source."""
     grid = np.stack(np.meshgrid(*axes, indexing="ij"))
-    points = to_source(plan, grid.reshape(3, -1).T).T.reshape(grid.shape)
+    points = to_source(matrix, stages, grid.reshape(3, -1).T).T.reshape(grid.shape)
     corner = points[:, :-1, :-1, :-1]
     sides = [points[:, 1:, :-1, :-1], points[:, :-1, 1:, :-1], points[:, :-1, :-1, 1:]]
     edges = np.stack([side - corner for side in sides], axis=-1)
-    volumes = np.linalg.det(np.moveaxis(edges, 0, -2)) * np.linalg.det(plan.matrix[:3, :3])
+    volumes = np.linalg.det(np.moveaxis(edges, 0, -2)) * np.linalg.det(matrix[:3, :3])
     if volumes.size and volumes.min() <= 0:
         msg = (
             f"a displacement folds: it turns {np.mean(volumes <= 0):.1%} of the output inside out, "
@@ -199,18 +159,14 @@ def _refuse_folding(plan: DisplacedPlan, axes: Sequence[Floats]) -> None:
         raise ValueError(msg)
 
 
-def _inside(plan: DisplacedPlan, places: Floats) -> NDArray[np.bool_]:
-    """Return which places (3, ...) lie in the output, half a voxel around its centres included."""
-    last = np.array(plan.shape).reshape(3, 1, 1, 1) - 0.5
-    return np.asarray(np.all((places > -0.5) & (places < last), axis=0))
-
-
-def _missing(plan: DisplacedPlan, axes: Sequence[Floats]) -> Floats:
+def _missing(
+    matrix: Floats, back: Floats, stages: Sequence[Stage], axes: Sequence[Floats]
+) -> Floats:
     """Return how far points on a lattice of the output are from where their voxels come from."""
     grid = np.stack(np.meshgrid(*axes, indexing="ij"))
     points = grid.reshape(3, -1)
-    goals = plan.matrix[:3, :3] @ points + plan.matrix[:3, 3:]
-    moved = plan.to_output[:3, :3] @ (_unmoved(goals, plan.stages) - goals)
+    goals = matrix[:3, :3] @ points + matrix[:3, 3:]
+    moved = back[:3, :3] @ (unmoved(goals, stages) - goals)
     return np.asarray(moved.reshape(grid.shape))
 
 
@@ -242,14 +198,18 @@ _ROUNDS = 3
 _CORNERS = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
 
 
-def as_boxes(boxes: Any) -> Floats:
-    """Return boxes as float64 (N, 6).
+def as_points(points: Any) -> Floats:
+    """Return points as float64 (N, 3); ValueError for what are none."""
+    array = np.asarray(points, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
+        given = "NaN or infinity among them" if array.shape[1:] == (3,) else f"{array.shape}"
+        msg = f"points are finite numbers of shape (N, 3), got {given}"
+        raise ValueError(msg)
+    return array
 
-    Raises
-    ------
-    ValueError
-        They have another shape, are not finite, or a corner comes before the first one.
-    """
+
+def as_boxes(boxes: Any) -> Floats:
+    """Return boxes as float64 (N, 6); ValueError for what are none."""
     array = np.asarray(boxes, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != 6 or not np.isfinite(array).all():
         msg = (
@@ -321,19 +281,8 @@ def without_noise(voxels: float, size: float = 1.0) -> float:
 
     What lies a millionth of itself from a whole or a half number is that number: whoever rounds
     it up, down or to the nearest gives the same for volumes whose headers differ in the last
-    digit. Every op that finds a size asks here.
-
-    Parameters
-    ----------
-    voxels
-        An extent, or a place.
-    size
-        What a place was computed from, in voxels, if that may be more than the place itself.
-
-    Examples
-    --------
-    >>> round(without_noise(50.5000012)), round(50.5000012)
-    (50, 51)
+    digit. Every op that finds a size asks here. ``size`` is what a place was computed from, in
+    voxels, if that may be more than the place itself.
     """
     half = round(2 * voxels) / 2
     return half if abs(voxels - half) <= _NOISE * max(1.0, size, abs(voxels)) else voxels
@@ -342,12 +291,7 @@ def without_noise(voxels: float, size: float = 1.0) -> float:
 def whole_voxels(faces: Floats, shape: Sequence[int]) -> Region:
     """Return the voxels whose centres lie in a box (6,), or those nearest to a thin one.
 
-    Parameters
-    ----------
-    faces
-        Its lowest and its highest corner.
-    shape
-        Of the grid in which it was found, which says how far rounding may have led.
+    The ``shape`` of the grid says how far rounding may have led.
     """
     found = faces.tolist()
     start, stop, size = [], [], float(max(shape))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.affine3x4 import affine3x4
 from ..plans.policy import Policy
 from ..plans.pull_back import CENTRE_TOLERANCE, REACH, Matrix, coordinate, extremes, fold
 from ..plans.stages import KernelStages, pull_back_points
@@ -198,7 +199,7 @@ def _axes(
     strides: Sequence[int],
     displacement: Displacement | None,
 ) -> list[Axis]:
-    lows, highs = extremes(matrix, shape)
+    lows, highs = extremes(affine3x4(matrix), shape)
     off = np.abs(matrix - np.rint(matrix)) @ [*(n - 1 for n in shape), 1]
     return [
         Axis(
@@ -225,7 +226,7 @@ def _limits(
     matrix: Matrix, start: Sequence[int], stop: Sequence[int], shape: Sequence[int]
 ) -> Iterator[Limit]:
     """Yield (row, lowest, highest) of each axis on which some output voxel leaves a box."""
-    lows, highs = extremes(matrix, shape)
+    lows, highs = extremes(affine3x4(matrix), shape)
     for row, low, high, a, b in zip(matrix, lows, highs, start, stop, strict=True):
         if low < a - REACH or high > b - 1 + REACH:
             yield row, a - REACH, b - 1 + REACH

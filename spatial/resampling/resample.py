@@ -24,8 +24,8 @@ from ...intensity import Epilogue
 from ...intensity.filters import filter_axis, gaussian, reach
 from ..plans.plan import SpatialPlan
 from ..plans.policy import INTENSITY, Padding, Policy
-from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
-from ..plans.stages import NO_STAGES, KernelStages, Moves, displacement_bounds
+from ..plans.pull_back import Matrix, Moves, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
+from ..plans.stages import NO_STAGES, KernelStages, displacement_bounds
 from . import native
 from .interpolate import interpolate
 from .source import Source, bfloat16_bits, convert, convert_one

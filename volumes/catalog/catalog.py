@@ -24,24 +24,7 @@ from .statistics import Statistics, volume_statistics
 def describe_volume(
     volume: Volume, case: str, key: str, *, statistics: bool = True, full_hash: bool = False
 ) -> Entry:
-    """Return the entry of a manifest for a volume.
-
-    Parameters
-    ----------
-    volume
-        At a path or URL.
-    case, key
-        Which volume of which case it is.
-    statistics
-        Whether to read every voxel for them.
-    full_hash
-        Whether to read every stored byte for a digest.
-
-    Raises
-    ------
-    VolumeError
-        It cannot be read, has no location, or was opened by a reader of the user's own.
-    """
+    """Return the entry of a manifest for a volume."""
     located = volume.located
     if located is None or located.options.reader or located.options.affine:
         why = "is in memory" if located is None else "has a reader= or affine= of its own"
@@ -82,15 +65,6 @@ def index_cases(
     known: Manifest | None = None,
 ) -> tuple[Manifest, tuple[Finding, ...]]:
     """Return the manifest of volumes, and what is wrong with those that cannot be read.
-
-    Parameters
-    ----------
-    volumes
-        ``(case, key, volume)``, those of one case one after another.
-    statistics, full_hash
-        As of :func:`describe_volume`.
-    known
-        An earlier manifest: of volumes that did not change since, nothing is read.
 
     Notes
     -----
@@ -144,11 +118,6 @@ def catalogued(
     """Return the volume of an entry. No file is touched before voxels are read.
 
     ``follow`` as of ``Volume``.
-
-    Raises
-    ------
-    StaleEntry
-        When voxels are read for the first time in a process, and the volume has changed.
     """
     source = CataloguedSource(entry, manifest, storage_options or {}, follow)
     return Volume.of_source(source, entry.kind)

@@ -18,7 +18,7 @@ from ..registry import register_backend
 from ..session import close_volumes
 from ..volume import Volume
 from ..voxels import Voxels
-from .statistics import SLAB_VOXELS, slabs
+from .whole_pass import slabs_of
 
 _NOT_WHOLE = "no whole numbers"
 
@@ -77,26 +77,14 @@ class Finding:
 
 
 def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Finding:
-    """Open a volume and read its header, or every voxel; any error becomes a finding.
-
-    Parameters
-    ----------
-    volume
-        Opened anew by the caller's process.
-    case, key
-        Which volume of which case it is.
-    voxels
-        Whether to read and decode everything, in bounded memory. Then NaN and infinity are
-        found, too, and labels that are no whole numbers.
-    """
+    """Open a volume and read its header, or every voxel; any error becomes a finding."""
     shape, affine = None, None
     try:
         header = volume.probe().header
         shape, affine = header.shape, tuple(float(v) for v in np.ravel(volume.affine))
         if voxels:
-            most = max(1, SLAB_VOXELS // shape[0])
             odd: Counter[str] = Counter()
-            for region in slabs(shape[1:], header.chunks or (1, 1, 1), most):
+            for region in slabs_of(volume):
                 odd += _odd_values(volume.read(region), volume.kind == "label")
             if odd:
                 return _finding_of(odd, Finding(case, key, volume.name, shape=shape, affine=affine))
@@ -143,19 +131,7 @@ def serve(
     backends: tuple[Any, ...] = (),
     decoders: tuple[Any, ...] = (),
 ) -> None:
-    """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end.
-
-    Parameters
-    ----------
-    connection
-        Where they come from, and findings go; None goes first, when this process is ready.
-    voxels
-        Whether to read them whole.
-    backends
-        Those of the user's own: ``(name, matcher, factory)``, asked first to last.
-    decoders
-        Those of the user's own: ``(codec, factory)``.
-    """
+    """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end."""
     for codec, maker in decoders:
         register_decoder(codec, maker)
     for name, matcher, factory in reversed(backends):

@@ -66,13 +66,7 @@ class Stamp:
 
 
 def stamp_at(source: LocatedSource) -> Stamp:
-    """Return the version of what is stored at a path or URL.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is nothing.
-    """
+    """Return the version of what is stored at a path or URL."""
     if not source.path:
         return _remote_stamp(source)
     if not os.path.isdir(source.path):
@@ -112,17 +106,8 @@ def _listed(entries: list[tuple[str, int, str]]) -> Stamp:
 def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
     """Begin to ask for the version of what is stored behind a URL, beside everything else.
 
-    Parameters
-    ----------
-    source
-        A URL.
-    how
-        What an earlier stamp looked at, which is asked for first; empty where there is none.
-
-    Returns
-    -------
-    What will be the stamp, or raise ``VolumeNotFound``. None for local paths, and for file
-    systems that cannot do so.
+    What an earlier stamp looked at is asked for first. None for local paths, and for file systems
+    that cannot do so.
     """
     if source.path:
         return None

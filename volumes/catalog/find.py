@@ -68,11 +68,6 @@ def find_volumes(
     Of volumes that differ by their format only (``ct.nii`` and ``ct.nii.gz``), the second and
     later ones are called by their whole names; the two files of a pair (``.hdr`` and ``.img``)
     are one volume. Hidden files and folders are nobody's data.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is none.
     """
     folders, places = _below(location, storage_options)
     flat = {folder for folder in folders if not folder or _holds_cases(folder, folders)}
@@ -290,13 +285,7 @@ def is_glob(location: str) -> bool:
 
 
 def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a glob matches volumes, and no folder of some.
-
-    Raises
-    ------
-    VolumeNotFound
-        Nothing matches.
-    """
+    """Return whether a glob matches volumes, and no folder of some."""
     found = [
         None if is_volume(place) else is_folder
         for _, place, is_folder in _matches(pattern, storage_options or {})

@@ -96,25 +96,11 @@ def read_manifest(
     storage_options: Mapping[str, Any] | None = None,
     follow: str = "beside",
 ) -> Manifest:
-    """Read a manifest from a path or URL.
+    """Read a manifest from a path or URL, whose volumes may lie as far away as ``follow`` says.
 
-    Parameters
-    ----------
-    location
-        Path or URL.
-    storage_options
-        For fsspec.
-    follow
-        ``"beside"``: volumes lie below the manifest; of one behind a URL on the same host, reached
-        by the same scheme; of a local one where it says that it was made of. ``"anywhere"``: they
-        may lie on any host, and credentials go there.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is no such file.
-    BadManifest
-        It is no manifest, one of a newer version, or an entry of it makes no sense.
+    ``"beside"``: below it; or, of one behind a URL, on the same host and reached by the same
+    scheme; of a local one where it says that it was made of. ``"anywhere"``: on any host, and
+    credentials go there.
     """
     place = os.fspath(location)
     name = public_name(place)

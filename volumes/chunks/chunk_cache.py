@@ -30,11 +30,6 @@ ENTRY_BYTES = 512
 class ChunkCache:
     """Decoded chunks by key, in their stored type, within a number of bytes.
 
-    Parameters
-    ----------
-    most_bytes
-        What all chunks may take together; 0 keeps none.
-
     Examples
     --------
     >>> import numpy as np

@@ -70,15 +70,6 @@ class _Axis(NamedTuple):
 class ChunkLayout:
     """The cuts of one array along each stored axis.
 
-    Parameters
-    ----------
-    shape
-        Of the array.
-    chunk
-        Of a chunk; the last may hang over the edge.
-    block
-        Of the parts of a chunk, which begin anew in every chunk, whatever is left over.
-
     Examples
     --------
     >>> cuts = ChunkLayout((10,), (6,), (4,))
@@ -224,21 +215,8 @@ class ChunkSource(Protocol):
 class ChunkedArray:
     """Reads regions of an array that is stored in chunks.
 
-    Parameters
-    ----------
-    shape, chunks
-        Of the array and of one chunk, per stored axis.
-    dtype
-        Type of the numbers as stored.
-    fill_value
-        What a chunk that is not stored holds.
-    source
-        Brings and decodes chunks.
-    cache, token
-        Where decoded chunks are kept, and this array's name among others there.
-    cuts
-        Where chunks begin, if not at multiples of ``chunks``; of a chunk that is cut short the
-        first voxels count.
+    Chunks begin at multiples of ``chunks``, or where ``cuts`` says; of one that is cut short the
+    first voxels count. ``token`` is the name of the array in the cache.
     """
 
     def __init__(
@@ -264,17 +242,7 @@ class ChunkedArray:
     def needed(
         self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
     ) -> NDArray[np.int64]:
-        """Return the chunks (N, axes) that a read needs: those of the region that the box touches.
-
-        Parameters
-        ----------
-        region
-            In stored axes.
-        box
-            Where taps lie, in three of the stored axes.
-        axes
-            Which stored axes these are.
-        """
+        """Return the chunks (N, axes) of a region of stored axes that a box in ``axes`` touches."""
         # A read is counted before it is done, and announced before that, in another thread: three
         # times the same question, of which the answer takes a fifth of a millisecond.
         question = region, box, axes
@@ -302,13 +270,7 @@ class ChunkedArray:
         box: OrientedBox | None = None,
         axes: tuple[int, int, int] = (0, 1, 2),
     ) -> NDArray[Any]:
-        """Return a region, C order; where no tap lies it holds anything.
-
-        Parameters
-        ----------
-        region, box, axes
-            As for :meth:`needed`.
-        """
+        """Return a region, C order; where no tap lies it holds anything."""
         out = _room(region.shape, self.dtype)
         chunks = self.needed(region, box, axes)
         if out.size == 0 or len(chunks) == 0:
@@ -390,11 +352,6 @@ class ChunkedArray:
 
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
         where there is nothing to wait for. What goes wrong is raised by the read.
-
-        Parameters
-        ----------
-        region, box, axes
-            As for :meth:`needed`.
         """
         keys = self.keys(self.needed(region, box, axes))
         if not self._cache.most_bytes:

@@ -48,15 +48,6 @@ def nearly_whole(
 ) -> list[str]:
     """Return the objects of which all may as well be asked for.
 
-    Parameters
-    ----------
-    requests
-        What would be asked for, neighbours joined.
-    extents
-        From where to where objects hold chunks, where that is known.
-    longest
-        Most bytes of one request.
-
     Examples
     --------
     >>> asked = [ReadRange("a", 10, 60), ReadRange("b", 10, 20), ReadRange("c", 0, 9)]
@@ -91,21 +82,7 @@ class _Piece(NamedTuple):
 
 
 class ChunkFetcher:
-    """Brings chunks of one array.
-
-    Parameters
-    ----------
-    store, chunk_map
-        Where bytes come from, and where in it chunks lie.
-    token
-        The array's name among what was asked for ahead.
-    joined
-        Which ranges become one request.
-    chunk_bytes
-        What a stored chunk has at most, about.
-    ahead
-        Where small answers and shards stay.
-    """
+    """Brings chunks of one array."""
 
     def __init__(
         self,
@@ -290,17 +267,7 @@ class ChunkDecoder(Protocol):
 
 
 class RangedChunks:
-    """The chunks of one array in a store of byte ranges.
-
-    Parameters
-    ----------
-    store, chunk_map, decoder
-        Where bytes come from, where in it chunks lie, and how they are decoded.
-    token
-        The array's name among what was asked for ahead.
-    chunk_bytes
-        What a chunk takes when it is decoded, and so about what it has at most when stored.
-    """
+    """The chunks of one array in a store of byte ranges."""
 
     def __init__(
         self,
@@ -455,17 +422,7 @@ def _check_length(data: memoryview | None, place: ReadRange | None) -> None:
 def stored_bytes(
     store: Any, ranges: Sequence[ReadRange], chunk_bytes: int = 0
 ) -> list[bytes | None]:
-    """Return the bytes of ranges, of no whole object more than a chunk in it can need.
-
-    Parameters
-    ----------
-    store
-        A store of ranges; one that somebody else has made knows no such limit.
-    ranges
-        In any order.
-    chunk_bytes
-        What a chunk takes when it is decoded; 0 if that is not known.
-    """
+    """Return the bytes of ranges, of no whole object more than a chunk in it can need."""
     if works_ahead(store):
         found = store.get_ranges(ranges, chunk_bytes)
     elif isinstance(store, (LocalRanges, ZipRanges)):

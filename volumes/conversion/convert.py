@@ -51,11 +51,6 @@ def refuse_other_formats(destination: str) -> None:
     """Raise where the name of a zarr group to be written is that of another format.
 
     A folder without a suffix is fine: what is in it tells that it is zarr.
-
-    Raises
-    ------
-    UnknownFormat
-        The suffix is that of a format that is not written, such as ``.nii.gz``.
     """
     shown = public_name(destination) if is_url(destination) else destination
     name = posixpath.basename(shown.replace("\\", "/").rstrip("/"))

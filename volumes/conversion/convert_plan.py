@@ -129,22 +129,6 @@ def plan_conversion(
 ) -> ConvertPlan:
     """Choose chunks and shards for a volume.
 
-    Parameters
-    ----------
-    header
-        Of the volume.
-    chunk, shard
-        Voxels along each axis; by default chosen from ``patch`` and the stored type.
-    patch
-        Voxels along each axis of the patches that will be read.
-    codec
-        ``"lz4"``, ``"zstd"`` or ``"none"``.
-
-    Raises
-    ------
-    VolumeError
-        A size makes no sense, or the codec is unknown.
-
     Examples
     --------
     >>> plan = plan_conversion(Header((1, 512, 512, 300), (1.0,) * 16, np.dtype("int16")))
@@ -260,17 +244,7 @@ def nifti_bytes(header: Header) -> bytes:
 
 
 def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``zarr.json`` of the group.
-
-    Parameters
-    ----------
-    plan
-        What is written.
-    name
-        Of the image.
-    record
-        What voxpipe remembers of how it was made.
-    """
+    """Return the ``zarr.json`` of the group."""
     return {
         "zarr_format": 3,
         "node_type": "group",

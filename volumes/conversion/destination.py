@@ -82,15 +82,7 @@ def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
 
 
 class LocalDestination:
-    """A folder on a local disk.
-
-    Parameters
-    ----------
-    path
-        Of the group.
-    sealed
-        Brings the whole group to the disk, before it gets its name.
-    """
+    """A folder on a local disk."""
 
     def __init__(self, path: Path, sealed: Callable[[Path], None] = sync_files) -> None:
         self.name = str(path)

@@ -92,22 +92,6 @@ class ConvertedCache:
 
         There is no such file in a directory that may not be written to, where nothing is removed
         either. None, and a warning, where there is no entry and none can be written.
-
-        Parameters
-        ----------
-        key
-            Letters and digits that stand for the content and the plan.
-        volume
-            What is converted if the entry is not there.
-        plan
-            How.
-
-        Raises
-        ------
-        CacheTooSmall
-            The entry is larger than the budget.
-        CacheBusy
-            Another process kept converting for longer than the timeout.
         """
         path = self.directory / f"{key}{_SUFFIX}"
         sums = self.directory / SUMS / key
@@ -366,22 +350,6 @@ def recached(volume: Volume, chunk: int = 32, codec: str = "lz4", directory: str
     The copy is made at the first read, once per machine, and made anew when the original was
     written again. Nothing is done now. Voxels in memory, and zarr objects whose place nobody
     can tell, stay as they are.
-
-    Parameters
-    ----------
-    volume
-        The original.
-    chunk
-        Voxels along each axis of the decode unit.
-    codec
-        ``"lz4"``, ``"zstd"`` or ``"none"``.
-    directory
-        Where copies are kept; by default ``converted`` in the cache directory.
-
-    Raises
-    ------
-    VolumeError
-        At the first question: the original cannot be opened, or the cache cannot hold it.
     """
     if len(volume.parts) > 1:
         copies = [recached(part, chunk, codec, directory) for part in volume.parts]

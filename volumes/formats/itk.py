@@ -31,10 +31,10 @@ from ...core.errors import (
     VolumeTooLarge,
 )
 from ...core.memory import usable_memory
+from ..array_source import ArraySource
 from ..backend import Backend
 from ..header import affine_entries
 from ..registry import BackendRequest
-from ..source import ArraySource
 from .hdf5 import refuse_leading_on
 from .raw import LocalRaw, RawHeader, fold, world_affine
 from .stored_file import Format, LocalStoredFile, StoredFile, open_local

@@ -22,6 +22,7 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ...storage.content import content_key
 from ...storage.location import public_name
+from ..array_source import INLINE_BYTES, from_array, original, remember, share_array
 from ..backend import Backend, Channels
 from ..header import (
     Header,
@@ -29,9 +30,8 @@ from ..header import (
     affine_entries,
 )
 from ..registry import BackendRequest
-from ..session import SESSION
-from ..source import INLINE_BYTES, LocatedSource, Options, Source, from_array
-from ..spill import original, remember, travel
+from ..session import SESSION, Source
+from ..source import LocatedSource, Options
 from ..voxels import Voxels, plain, refuse_unreadable
 from .mgh import parse_mgh
 from .nifti import HEAD_BYTES, decoded_head, is_colour, millimetres, parse_nifti
@@ -190,7 +190,7 @@ class DataobjSource:
                 return _arrive, (self.dataobj, self.affine, self.name, self.token)
         backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
-        return travel(self, backend.header, lambda: np.asarray(backend.read(whole).array))
+        return share_array(self, backend.header, lambda: np.asarray(backend.read(whole).array))
 
 
 def _arrive(dataobj: Any, affine: tuple[float, ...], name: str, token: str) -> Any:

@@ -33,13 +33,13 @@ from ...storage.content import content_key, folder_key, listing_key
 from ...storage.ranges import RangeStore
 from ...storage.remote_objects import version_of
 from ...storage.retry import read_anew
+from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend
 from ..chunks.chunked_array import ChunkLayout
 from ..header import IDENTITY, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
-from ..source import INLINE_BYTES, LocatedSource, Options, as_backend
-from ..spill import original, remember, travel
+from ..source import LocatedSource, Options, as_backend
 from .chunked_backend import SPATIAL, Layout, named_layout, plain_layout
 from .nifti import parse_nifti
 from .stored_file import library_errors
@@ -478,7 +478,7 @@ class ZarrSource:
             return _arrive, (packed, self.options, self._path(), self.name, self.token)
         backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
-        return travel(self, backend.header, lambda: np.asarray(backend.read(whole).array))
+        return share_array(self, backend.header, lambda: np.asarray(backend.read(whole).array))
 
 
 def _arrive(packed: bytes, options: Options, path: str, name: str, token: str) -> Any:

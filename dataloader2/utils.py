@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...core.errors import NotOffered
-from ...graph import Pipe
-from ...reading_services import WorkerInfo
-from ...reading_services.replica import apply_shares
-from ..graph import set_graph_random_seed
-from ..random import SeedGenerator
+from ..core.errors import NotOffered
+from ..graph import Pipe
+from ..reading_services import WorkerInfo
+from ..reading_services.replica import apply_shares
+from ..reading_services.seed_generator import SeedGenerator
+from .graph import set_graph_random_seed
 
 __all__ = ["WorkerInfo", "process_init_fn", "process_reset_fn"]
+
+# torchdata's file for it, as ``os.path`` leads to another module.
+sys.modules[f"{__name__}.worker"] = sys.modules[__name__]
 
 
 def process_init_fn(
@@ -29,18 +33,8 @@ def process_init_fn(
 ) -> Any:
     """Return the graph of one worker: its share, changed by a function, with items made ahead.
 
-    Parameters
-    ----------
-    datapipe
-        The graph; changed in place.
-    worker_info
-        Which worker of how many.
-    custom_init_fn
-        ``f(pipe, worker_info)`` returns the pipe that goes on; or None.
-    worker_prefetch_cnt
-        Items made ahead; 0 for none.
-    dispatching_req_queue, dispatching_res_queue
-        Not offered here: None.
+    ``datapipe`` is changed in place; ``custom_init_fn(pipe, worker_info)`` returns the pipe that
+    goes on. Queues of a dispatching process are not offered.
 
     Examples
     --------
@@ -68,27 +62,14 @@ def process_reset_fn(
     iter_reset_fn: Callable[[Any], Any] | None = None,
     custom_reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None = None,
 ) -> Any:
-    """Return the graph of one worker for an epoch; the global generators are seeded, too.
+    """Return the graph of one worker for an epoch, its random pipes seeded in place.
 
-    Parameters
-    ----------
-    datapipe
-        The graph; its random pipes are seeded in place.
-    worker_info
-        Which worker of how many.
-    seed_generator
-        This worker's seeds.
-    distributed_shared_seed
-        Whether the global generators of ``random``, torch and NumPy shall be the same in all
-        workers.
-    iter_reset_fn, custom_reset_fn
-        ``f(pipe)`` and ``f(pipe, worker_info, seed_generator)`` return the pipe that goes on.
+    So are the global generators of ``random``, torch and NumPy: with ``distributed_shared_seed``
+    alike in all workers. ``iter_reset_fn(pipe)`` and ``custom_reset_fn(pipe, worker_info,
+    seed_generator)`` return the pipe that goes on.
     """
-    draw = (
-        seed_generator.generate_shared_seed
-        if distributed_shared_seed
-        else seed_generator.generate_seed
-    )
+    own = seed_generator.generate_seed
+    draw = seed_generator.generate_shared_seed if distributed_shared_seed else own
     random.seed(draw())
     torch.manual_seed(draw())
     np.random.seed(draw() % 2**32)  # NumPy's global generator takes 32 bits
