@@ -1,17 +1,11 @@
 """``.b2nd``, the array format of blosc2: what nnU-Net stores its preprocessed cases in.
 
 A chunk holds many small blocks, and a block is what is decoded: into place, and only those that
-a patch touches. The axes stay in stored order, (C, I, J, K): nnU-Net's are (C, Z, Y, X) as
-SimpleITK gives them.
-
-The header of a blosc2 frame with an array in it, read without blosc2. The format is C-Blosc2's
-(README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst): MessagePack, of which each entry begins with
-a byte that says its type.
-
-``.b2nd`` behind a URL: the header by itself, then the file once into the cache on this machine.
-blosc2 reads files and memory only. nnU-Net's cases are some ten megabytes, of which an epoch reads
-most. A copy that cannot be decoded is made again: the format has no check sums, so what was damaged
-on its way is found when its blocks are needed, maybe by a later run.
+a patch touches. The axes stay in stored order: nnU-Net's are (C, Z, Y, X) as SimpleITK gives them.
+Behind a URL the header is read by itself (README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst of
+C-Blosc2), then the file once into the cache here: blosc2 reads files and memory only, and an epoch
+needs most of a case. The format has no check sums, so what was damaged on its way is found when its
+blocks are needed, maybe by a later run; then the copy is made again.
 """
 
 from __future__ import annotations
@@ -23,8 +17,8 @@ import operator
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from dataclasses import replace
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,16 +60,12 @@ MOST_HEAD_BYTES = 1024**2
 _LAYER = b"\xa4b2nd\xd2"
 
 
-@dataclass(frozen=True)
-class FrameHeader:
+class FrameHeader(NamedTuple):
     """What is in a frame."""
 
-    length: int
-    """Of the frame, in bytes."""
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    blocks: tuple[int, ...]
-    """Decode units inside a chunk."""
+    blocks: tuple[int, ...]  # decode units inside a chunk
     dtype: np.dtype[Any]
 
 
@@ -89,7 +79,7 @@ def frame_sizes(head: bytes, name: str) -> tuple[int, int]:
 
 def read_frame_header(head: bytes, name: str) -> FrameHeader:
     """Return what the header of a frame says."""
-    header, length = frame_sizes(head, name)
+    header, _ = frame_sizes(head, name)
     msgpack = import_package("msgpack", name)  # which blosc2 needs itself
     try:
         at = head.index(_LAYER, 0, header) + len(_LAYER)
@@ -110,7 +100,7 @@ def read_frame_header(head: bytes, name: str) -> FrameHeader:
             f"{blocks}.",
             do="Copy or write it again.",
         )
-    return FrameHeader(length, shape, chunks, blocks, dtype)
+    return FrameHeader(shape, chunks, blocks, dtype)
 
 
 class Blosc2Backend(ChunkedBackend):
@@ -166,17 +156,14 @@ class Blocks:
         self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
         self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
         self._size = math.prod(stored.blocks)
-        if self.items.typesize != np.dtype(stored.dtype).itemsize or self._count() != len(
-            self.items
-        ):
+        count, size = len(self.items), self.items.typesize
+        expected = math.prod((*self._chunks, *self._per_chunk, self._size))
+        if size != np.dtype(stored.dtype).itemsize or count != expected:
             raise BadHeader(
-                f"{name} holds {len(self.items)} items of {self.items.typesize} bytes, and its "
-                f"shapes of blocks speak of {self._count()} of {stored.dtype}.",
+                f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of "
+                f"{expected} of {stored.dtype}.",
                 do="Copy or write the file again.",
             )
-
-    def _count(self) -> int:
-        return math.prod((*self._chunks, *self._per_chunk, self._size))
 
     def fetch_chunks(self, chunks: Sequence[Index]) -> Blocks:
         """Let go of pages if there are too many; the system brings in those that are touched."""
@@ -267,7 +254,7 @@ class RemoteBlosc2(FilesBackend):
                 try:
                     self._copy = self._copied()
                 except DAMAGED:
-                    self._cache().drop(self._file.cache_key)
+                    self._cache.drop(self._file.cache_key)
                     raise
             return self._copy
 
@@ -276,13 +263,14 @@ class RemoteBlosc2(FilesBackend):
         with self._lock:
             if self._copy is copied:
                 self._copy = None
-                self._cache().drop(self._file.cache_key)
+                self._cache.drop(self._file.cache_key)
 
+    @property
     def _cache(self) -> DecodedCache:
         return DecodedCache(cache_directory(), cache_budget())
 
     def _copied(self) -> Blosc2Backend:
-        cache = self._cache()
+        cache = self._cache
         for attempt in range(_ATTEMPTS):
             with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
                 if isinstance(raw, io.BytesIO):  # it has no name

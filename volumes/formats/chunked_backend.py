@@ -111,6 +111,14 @@ def named_layout(stored: tuple[int, ...], axes: Sequence[str], name: str) -> Lay
     return Layout(stored, folded, (x, y, z))
 
 
+def check_number(number: Any, count: int, what: str, name: str) -> None:
+    """Refuse what is no number of one of ``count`` parts of a file."""
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+        raise BadHeader(
+            f"{name} has no {what} {number!r}, but 0 to {count - 1}.", do=f"Give {what}=."
+        )
+
+
 # No chunk of a sound array is larger; a header that claims more is refused before memory is taken.
 MOST_CHUNK_BYTES = 4 * 1024**3
 

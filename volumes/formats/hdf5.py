@@ -54,11 +54,8 @@ class Reach:
     """How far the links of a file are followed."""
 
     name: str
-    """What errors call the file."""
-    folder: Folder | None = None
-    """Which files they may lead to; None for all that are regular."""
-    reached: dict[str, None] = field(default_factory=dict)
-    """What they lead to, and what has led there."""
+    folder: Folder | None = None  # the files that they may lead to; None for all regular ones
+    reached: dict[str, None] = field(default_factory=dict)  # and what has led there
 
     def note(self, path: str) -> None:
         """Remember a file: where it changes, so may what is read."""
@@ -271,12 +268,13 @@ def _printf(pattern: str) -> re.Pattern[str]:
 def datasets_in(h5py: Any, file: Any) -> list[str]:
     """Return the paths of all datasets of a file or group."""
     found: list[str] = []
-    file.visititems(lambda path, node: found.append(path) if _is(node, h5py.Dataset) else None)
+
+    def look(path: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset):
+            found.append(path)
+
+    file.visititems(look)
     return found
-
-
-def _is(node: Any, kind: Any) -> bool:
-    return isinstance(node, kind)
 
 
 def hdf5_errors(name: str) -> AbstractContextManager[None]:

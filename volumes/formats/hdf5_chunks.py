@@ -1,10 +1,10 @@
 """The stored chunks of an HDF5 dataset: where they lie, and the numbers that they hold.
 
 HDF5 says where chunks lie, and any store of byte ranges brings them. Its deflate filter doubles its
-memory until a chunk is decoded, whatever the chunk should hold: a few kilobytes of a damaged or
-hostile file take gigabytes. So deflate, shuffle and check sums are undone here, into no more bytes
-than a chunk has; all others by HDF5, in a file in memory. These cannot grow so: szip, nbit and
-scaleoffset know how many bytes they make, and lzf makes at most 88 of one.
+memory until a chunk is decoded: a few kilobytes of a hostile file take gigabytes. So deflate,
+shuffle and check sums are undone here, into no more bytes than a chunk has; all others by HDF5, in
+a file in memory: szip, nbit and scaleoffset know how many bytes they make, and lzf makes at most 88
+of one.
 """
 
 from __future__ import annotations

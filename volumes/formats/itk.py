@@ -411,15 +411,8 @@ def _fields(image: Any, name: str) -> RawHeader:
         raise BadHeader(f"{name} holds no voxels: shape {size}.", do="Check the file.")
     matrix = np.array(image.GetDirection()).reshape(count, count) * np.array(image.GetSpacing())
     affine = world_affine([matrix[:, axis] for axis in range(min(count, 3))], image.GetOrigin()[:3])
-    interleaved = (components,) if is_vector else ()
-    first = len(interleaved)
-    return RawHeader(
-        shape=(*interleaved, *size, *(1,) * (3 - count)),
-        dtype=dtype,
-        offset=0,
-        affine=affine_entries(affine, name),
-        axes=(first, first + 1, first + 2),
-    )
+    entries, colours = affine_entries(affine, name), components if is_vector else 1
+    return RawHeader.of_sizes(size, dtype, 0, entries, colours=colours)
 
 
 def _components(image: Any) -> int:

@@ -94,17 +94,12 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
     if not offset >= (lowest or 0) or offset != int(min(offset, 2.0**62)):
         why = f"its voxels begin at byte {offset:g}, and the header ends at {lowest}"
         raise bad_nifti(name, why)
-    stored = (*shape, 1, 1)[: max(3, dims[0])]
-    colours = () if dtype.names is None else (len(dtype.names),)
-    return RawHeader(
-        shape=(*colours, *stored),
-        dtype=np.dtype(np.uint8) if colours else dtype,
-        offset=int(offset),
-        affine=affine_entries(affine, name),
-        slope=1.0 if slope is None else float(slope),
-        intercept=0.0 if slope is None else float(intercept),
-        axes=(1, 2, 3) if colours else (0, 1, 2),
-    )
+    entries = affine_entries(affine, name)
+    if dtype.names is not None:
+        colours = len(dtype.names)
+        return RawHeader.of_sizes(shape, np.dtype("u1"), int(offset), entries, colours=colours)
+    scale = (1.0, 0.0) if slope is None else (float(slope), float(intercept))
+    return RawHeader.of_sizes(shape, dtype, int(offset), entries, scale=scale)
 
 
 def bad_nifti(name: str, why: str) -> BadHeader:

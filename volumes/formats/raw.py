@@ -82,6 +82,25 @@ class RawHeader:
                 axes.append(axis if fortran else last - axis)
         return cls(shape, dtype, offset, affine, axes=(axes[0], axes[1], axes[2]))
 
+    @classmethod
+    def of_sizes(
+        cls,
+        sizes: Sequence[int],
+        dtype: np.dtype[Any],
+        offset: int,
+        affine: tuple[float, ...],
+        *,
+        scale: tuple[float, float] = (1.0, 0.0),
+        colours: int = 1,
+    ) -> RawHeader:
+        """Return the header of I, J, K, which may be fewer, and further axes behind them.
+
+        Colours run faster than these.
+        """
+        first = int(colours > 1)
+        shape = (*(colours,) * first, *sizes, *(1,) * (3 - len(sizes)))
+        return cls(shape, dtype, offset, affine, *scale, (first, first + 1, first + 2))
+
     @property
     def channels(self) -> int:
         """Colour, time and further axes, folded; the first stored of them runs fastest."""
@@ -234,6 +253,10 @@ class LocalRaw(FilesBackend):
     gets a file, and writes the decoded stream to it.
     """
 
+    _choice: IoChoice | None = None
+    _view: NDArray[Any] | None = None
+    _place: Place | None = None
+
     def __init__(
         self,
         fields: RawHeader,
@@ -243,56 +266,92 @@ class LocalRaw(FilesBackend):
     ) -> None:
         self._fields, self._write = fields, write
         self._lock = threading.Lock()
-        self._file: RawFile | None = None
         access: Access = "stream"
         if write is None:
             with files[-1].open() as file:
-                self._file = RawFile(file, fields, files[-1].io, name)
-            access = "view" if self._file.choice.mode == "mmap" else "range"
+                self._use(file, files[-1].io, name)
+            access = "range" if self._view is None else "view"
         super().__init__(files, fields.header(access), name)
+
+    def _use(self, file: BinaryIO, wanted: str, name: str) -> None:
+        """Read voxels from an open file, which may be closed afterwards, as was wanted."""
+        if isinstance(file, io.BytesIO):
+            self._view = plain(self._fields.view(file.getvalue()))
+            self._choice = IoChoice("mmap", "it is in memory")
+            return
+        size = os.fstat(file.fileno()).st_size
+        choice = choose_io(wanted, file_system_of(file), size, usable_memory())
+        if choice.mode == "mmap":
+            self._view = plain(self._fields.view(MAPS.add(file)))
+            self._place = MAPS.place_of(self._view)
+        else:
+            self._reader = FileReader(file, choice, name)
+            choice = self._reader.choice
+        self._choice = choice
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know: how the file is read, at the usual speed there."""
-        found = super().layout(volumes)
-        if self._write is not None or self._file is None:
+        found, choice = super().layout(volumes), self._choice
+        if self._write is not None or choice is None:
             return found
-        choice = self._file.choice
         return found.on_network(str(choice)) if choice.network else found.read_by(str(choice))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region: a view where the file is mapped."""
-        array = self._voxels().read(region, channels)
+        if self._choice is None:
+            self._decode()
+        count = self._fields.channels
+        if self._view is not None:
+            MAPS.trim()
+            array = part_of(self._view, region, channels, count)
+        else:
+            wanted = channels or (0, count)
+            flat = self._reader.read(*self._box(region, wanted)).reshape(-1)
+            array = plain(self._fields.of_rows(flat, region, wanted))
         return Voxels(array, self.header.slope, self.header.intercept)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth telling what is going to be read."""
-        return self._file is not None and self._file.looks_ahead
-
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
-        """Tell the system what is going to be read; not of a copy that is not made yet."""
-        return None if self._file is None else self._file.prefetch(region)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Bring in the bytes of the file on which the region lies."""
-        return self._voxels().fetch(region, channels)
+        found = self.read(region, channels).array
+        return found.nbytes if self._view is None else touch(found)
 
-    def _voxels(self) -> RawFile:
-        """Return the open file, or the decoded copy, which the first call may have to make."""
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth telling what is going to be read; not before it is decoded."""
+        choice = self._choice
+        return choice is not None and choice.mode != "direct" and HINTS.worth_asking()
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
+        """Tell the system what is going to be read; not of a copy that is not made yet."""
+        if self._choice is None:
+            return None
+        if self._view is None:
+            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
+        if self._place is None:
+            return None
+        others = (slice(None),) * (self._view.ndim - 3)
+        return self._place.prefetch(self._view, (*others, *region.slices))
+
+    def _box(
+        self, region: Region, channels: Channels
+    ) -> tuple[Sequence[int], Sequence[Span], int, int]:
+        lengths, box = self._fields.stored_box(region, channels)
+        return lengths, box, self._fields.dtype.itemsize, self._fields.offset
+
+    def _decode(self) -> None:
+        """Make the decoded copy; a file behind a URL is read again where it makes no sense."""
         with self._lock:
-            if self._file is None:
-                cache = DecodedCache(cache_directory(), cache_budget())
-                key = joined_key([file.cache_key for file in self.files])
-                # How it is read depends on where the cache directory is.
-                with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
-                    # Without a disk that takes it, every handle that is open costs as much.
-                    self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
-                    self._file = RawFile(raw, self._fields, self.files[-1].io, self.name)
-            return self._file
+            if self._choice is not None:
+                return
+            cache = DecodedCache(cache_directory(), cache_budget())
+            key = joined_key([file.cache_key for file in self.files])
+            # How it is read depends on where the cache directory is.
+            with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
+                # Without a disk that takes it, every handle that is open costs as much.
+                self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
+                self._use(raw, self.files[-1].io, self.name)
 
     def _write_copy(self, raw: BinaryIO) -> None:
-        """Decode into ``raw``; a file behind a URL again where it makes no sense."""
-
         def write() -> None:
             assert self._write is not None
             raw.seek(0)
@@ -353,62 +412,6 @@ def rows_of(
             flat[at : at + stop - start] = source[start - first : stop - first]
             at, row = at + stop - start, row + 1
     return flat
-
-
-class RawFile:
-    """The voxels of one open file, which may be closed afterwards, at ``fields.offset`` in it."""
-
-    def __init__(self, file: BinaryIO, fields: RawHeader, wanted: str, name: str) -> None:
-        self._fields = fields
-        self._view: NDArray[Any] | None = None
-        self._place: Place | None = None
-        if isinstance(file, io.BytesIO):
-            self.choice = IoChoice("mmap", "it is in memory")
-            self._view = plain(fields.view(file.getvalue()))
-            return
-        size = os.fstat(file.fileno()).st_size
-        self.choice = choose_io(wanted, file_system_of(file), size, usable_memory())
-        if self.choice.mode == "mmap":
-            self._view = plain(fields.view(MAPS.add(file)))
-            self._place = MAPS.place_of(self._view)
-        else:
-            self._reader = FileReader(file, self.choice, name)
-            self.choice = self._reader.choice
-
-    def read(self, region: Region, channels: Channels | None = None) -> NDArray[Any]:
-        """Return a region as (C, i, j, k): a view, or memory of its own."""
-        count = self._fields.channels
-        if self._view is not None:
-            MAPS.trim()
-            return part_of(self._view, region, channels, count)
-        wanted = channels or (0, count)
-        flat = self._reader.read(*self._box(region, wanted)).reshape(-1)
-        return plain(self._fields.of_rows(flat, region, wanted))
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of a region."""
-        found = self.read(region, channels)
-        return touch(found) if self._view is not None else found.nbytes
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth telling what is going to be read."""
-        return self.choice.mode != "direct" and HINTS.worth_asking()
-
-    def prefetch(self, region: Region) -> Hint | None:
-        """Tell the system that a region is going to be read."""
-        if self._view is None:
-            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
-        if self._place is None:
-            return None
-        others = (slice(None),) * (self._view.ndim - 3)
-        return self._place.prefetch(self._view, (*others, *region.slices))
-
-    def _box(
-        self, region: Region, channels: Channels
-    ) -> tuple[Sequence[int], Sequence[Span], int, int]:
-        lengths, box = self._fields.stored_box(region, channels)
-        return lengths, box, self._fields.dtype.itemsize, self._fields.offset
 
 
 # Left and posterior are counted the other way round.

@@ -66,7 +66,7 @@ def open_local(path: str) -> BinaryIO:
     try:
         return open(path, "rb", opener=open_regular)
     except (FileNotFoundError, NotADirectoryError):
-        raise _not_found(path) from None
+        raise VolumeNotFound(f"there is no file {path}.", do="Check the path.") from None
 
 
 def file_stamp(path: str) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def file_stamp(path: str) -> tuple[int, int]:
     try:
         return stamp_of(os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
-        raise _not_found(path) from None
+        raise VolumeNotFound(f"there is no file {path}.", do="Check the path.") from None
     except OSError as error:
         raise cannot_open(path, error) from error
 
@@ -84,23 +84,17 @@ def stamp_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _not_found(path: str) -> VolumeNotFound:
-    return VolumeNotFound(f"there is no file {path}.", do="Check the path.")
-
-
 # About one patch of 96^3 with what lies between its rows. Small, because each worker has its own;
 # mapping as much again takes 0.1 ms where the cache holds pieces of 2 MiB (measured), and 0.4 ms
 # at 2 us for each 64 KiB that the kernel maps at once elsewhere: less than resampling a patch.
 MOST_MAPPED_BYTES = 16 * 1024**2
-_STATUS = "/proc/self/status"
-_RESIDENT = b"RssFile:"
 
 
 def resident_file_bytes() -> int:
     """Return how much of this process is pages of files; 0 where the system does not tell."""
     try:
-        with open(_STATUS, "rb") as file:
-            _, found, rest = file.read().partition(_RESIDENT)
+        with open("/proc/self/status", "rb") as file:
+            _, found, rest = file.read().partition(b"RssFile:")
     except OSError:
         return 0
     return int(rest.split(maxsplit=1)[0]) * 1024 if found else 0
@@ -118,11 +112,8 @@ class Place(NamedTuple):
     """Where a mapped array lies."""
 
     path: str
-    """Of the file."""
-    offset: int
-    """Of its first byte in the file."""
-    order: tuple[int, ...]
-    """Its axes, the slowest first."""
+    offset: int  # of its first byte in the file
+    order: tuple[int, ...]  # its axes, the slowest first
 
     def prefetch(self, array: NDArray[Any], index: tuple[slice, ...]) -> Hint | None:
         """Tell the system that a part of the array is going to be read.

@@ -29,7 +29,7 @@ from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import IDENTITY, affine_entries
 from ..session import opening_session
-from .chunked_backend import ChunkedBackend, chunked_header, named_layout
+from .chunked_backend import ChunkedBackend, check_number, chunked_header, named_layout
 from .raw import RawHeader, open_raw
 from .stored_file import Format, LocalStoredFile, StoredFile, import_package, library_errors
 
@@ -67,36 +67,26 @@ _STACKS = ("i", "q")
 class TiffImage:
     """One level of one series of a TIFF."""
 
-    shape: tuple[int, ...]
-    """Per stored axis: those between pages first, then those of a page."""
-    chunks: tuple[int, ...]
-    """Of one segment (a strip or a part of it, a tile, or a page)."""
-    axes: tuple[str, ...]
-    """Names of the axes, lower case; x, y, z are spatial."""
-    dtype: np.dtype[Any]
-    """As stored, byte order included."""
-    fill_value: Any
-    """What a segment holds that is not stored."""
-    affine: tuple[float, ...]
-    """Index (x, y, z) to millimetres."""
-    files: tuple[str, ...]
-    """Names of the files, each beside the first."""
+    shape: tuple[int, ...]  # per stored axis: those between pages first, then those of a page
+    chunks: tuple[int, ...]  # of one segment: a strip or a part of it, a tile, or a page
+    axes: tuple[str, ...]  # names, lower case; x, y, z are spatial
+    dtype: np.dtype[Any]  # as stored, byte order included
+    fill_value: Any  # what a segment holds that is not stored
+    affine: tuple[float, ...]  # index (x, y, z) to millimetres
+    files: tuple[str, ...]  # names, each beside the first
+    # (segments, 3): number of the file, offset, bytes; 0 bytes for one that is not stored.
     places: NDArray[np.int64]
-    """(segments, 3): number of the file, offset, bytes; 0 bytes for one that is not stored."""
-    decode: Decode
-    """Segment to chunk."""
-    per_page: int
-    """Segments in one page."""
-    whole: int | None
-    """Offset of all voxels where they lie in one file as they are, in C order."""
+    decode: Decode  # segment to chunk
+    per_page: int  # segments in one page
+    whole: int | None  # offset of all voxels where they lie in one file as they are, in C order
 
 
 def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
     """Return what an open TIFF says of one level of one of its series."""
     found = file.series
-    _check_number(series, len(found), "series", name)
+    check_number(series, len(found), "series", name)
     chosen = found[series]
-    _check_number(level, len(chosen.levels), "level", name)
+    check_number(level, len(chosen.levels), "level", name)
     image = chosen.levels[level]
     frame = image.keyframe
     if frame.dtype is None or not frame.shape:
@@ -162,13 +152,6 @@ def named_files(file: Any) -> tuple[str, ...]:
         ) from error
     named = (node.attrib.get("FileName") for node in root.iter())
     return tuple(sorted({name for name in named if name and name != file.filename}))
-
-
-def _check_number(number: Any, count: int, what: str, name: str) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
-        raise BadHeader(
-            f"{name} has no {what} {number!r}, but 0 to {count - 1}.", do=f"Give {what}=."
-        )
 
 
 def _named(axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -314,40 +297,34 @@ _LOGGER = "tifffile"
 _LEVELS = ForkSafeLock()
 
 
-class _Listener(logging.Handler):
-    """Keeps what one thread is told."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self._thread = threading.get_ident()
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread and _SERIOUS.search(record.getMessage()):
-            self.said.append(record.getMessage())
-
-
 @contextmanager
 def complaints_raised(name: str) -> Iterator[None]:
-    """Raise what tifffile logs about the layout of a file as ``BadHeader``.
+    """Raise what tifffile logs about the layout of a file, in this thread, as ``BadHeader``.
 
     Its other messages go where they always go.
     """
-    logger, listener = logging.getLogger(_LOGGER), _Listener()
+    logger, thread, said = logging.getLogger(_LOGGER), threading.get_ident(), list[str]()
+
+    def listen(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if record.levelno >= logging.ERROR and record.thread == thread and _SERIOUS.search(message):
+            said.append(message)
+        return True
+
     with _LEVELS:
         before = logger.level
         # Somebody may have silenced it.
         if not logger.isEnabledFor(logging.ERROR):
             logger.setLevel(logging.ERROR)
-        logger.addHandler(listener)
+        logger.addFilter(listen)
         try:
             yield
         finally:
-            logger.removeHandler(listener)
+            logger.removeFilter(listen)
             logger.setLevel(before)
-    if listener.said:
+    if said:
         raise BadHeader(
-            f"the tags of {name} make no sense: {listener.said[0]}.",
+            f"the tags of {name} make no sense: {said[0]}.",
             do="Copy or download the file again, or convert it.",
         )
 

@@ -40,7 +40,7 @@ from ..header import IDENTITY, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
-from .chunked_backend import SPATIAL, Layout, named_layout, plain_layout
+from .chunked_backend import SPATIAL, Layout, check_number, named_layout, plain_layout
 from .nifti import parse_nifti
 from .stored_file import library_errors
 from .zarr_array import ZarrArray
@@ -205,7 +205,7 @@ def image_of(node: Any, level: int, name: str) -> ZarrImage:
 
 
 def _of_array(array: Any, level: int, name: str) -> ZarrImage:
-    _check_level(level, 1, name)
+    check_number(level, 1, "level", name)
     return ZarrImage(array, plain_layout(tuple(array.shape), name))
 
 
@@ -220,7 +220,7 @@ def _of_group(group: Any, level: int, name: str) -> ZarrImage:
     if nifti is not None:
         return _of_nifti(group, bytes_of(nifti, name), levels, level, name)
     if levels:
-        _check_level(level, len(levels), name)
+        check_number(level, len(levels), "level", name)
         chosen = levels[level]
         array = _member(group, chosen.path, name)
         layout = named_layout(tuple(array.shape), chosen.axes, name)
@@ -235,27 +235,19 @@ def _of_nifti(
     fields = parse_nifti(raw, f"the NIfTI header of {name}", single_file=False)
     affine: Affine = affine_matrix(fields.affine)
     if levels:
-        _check_level(level, len(levels), name)
+        check_number(level, len(levels), "level", name)
         array = _member(group, levels[level].path, name)
         axes = levels[level].axes
         # The header speaks of the finest level; the pyramid says how the others lie to it.
         if level:  # that of the finest is kept to the last bit
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     else:
-        _check_level(level, 1, name)
+        check_number(level, 1, "level", name)
         array = _member(group, "0", name)
         axes = _NIFTI_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), axes, name)
     placed, lower = affine_entries(affine, name), coarser(levels, level)
     return ZarrImage(array, layout, placed, fields.slope, fields.intercept, lower)
-
-
-def _check_level(level: Any, count: int, name: str) -> None:
-    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < count:
-        raise BadHeader(
-            f"{name} has no level {level!r}, but 0 to {count - 1}.",
-            do="Give level=, 0 is the finest.",
-        )
 
 
 def _member(group: Any, path: str, name: str) -> Any:
