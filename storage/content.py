@@ -21,11 +21,7 @@ def content_key(location: str, version: tuple[object, ...]) -> str:
 
 
 def listing_key(location: str, listed: Iterable[tuple[str, int, str]]) -> str:
-    """Return a short key for all that lies at a location: (name, bytes, version) of each object.
-
-    Empty where nothing lies there, or the version of an object is not known: what is written
-    again with as many bytes would have the same name.
-    """
+    """Return a key of (name, bytes, version) of all at a location; empty if one is not known."""
     entries = tuple(sorted(listed))
     known = entries and all(version for _, _, version in entries)
     return content_key(location, entries) if known else ""
@@ -105,10 +101,7 @@ def _contiguous(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
 
 
 def version_key(volume: Any) -> tuple[Any, ...]:
-    """Return a key for what is worked out once of a volume, and kept in memory.
-
-    Equal for what is still the same content, as far as this process knows; no voxel is read.
-    """
+    """Return a key for what is worked out once of a volume and kept in memory; reads no voxel."""
     backend = volume.probe()
     # A backend of the user's own has no stamp in its header: its key is all that tells.
     is_own = type(backend).__module__.partition(".")[0] != __name__.partition(".")[0]

@@ -26,7 +26,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -41,7 +42,6 @@ from .disk_cache import (
     is_sound,
     make_directory,
     open_trusted,
-    remove_sums,
     seal,
     warn_unused,
 )
@@ -68,7 +68,7 @@ class Held:
     """In nanoseconds since 1970."""
     size: int
     """Bytes."""
-    remove: Callable[[], bool]
+    remove: Callable[[], bool] = lambda: False
     """Removes it; False where somebody uses it, or the system refuses."""
 
 
@@ -79,25 +79,25 @@ def decoded_entries(directory: Path) -> Iterator[Held]:
             continue
         with suppress(FileNotFoundError):
             status = path.stat()
-            remove = _unlinked(path) if path.suffix == WHOLE else _stays
             # The time of last use; that of writing tells that it is as it was left.
-            yield Held(status.st_atime_ns, status.st_size, remove)
+            held = Held(status.st_atime_ns, status.st_size)
+            is_whole = path.suffix == WHOLE
+            yield replace(held, remove=partial(_remove_file, path)) if is_whole else held
 
 
 def converted_entries(directory: Path, keep: str = "") -> Iterator[Held]:
-    """Yield the converted volumes, and first what killed processes left of others.
-
-    An unfinished conversion goes on where it was, if nobody needs its room. Entry ``keep`` stays.
-    """
+    """Yield the converted volumes but ``keep``, and first what killed processes left of others."""
     for left in directory.glob(f".*{_GROUP}{PARTIAL}"):
         key = left.name[1 : -len(_GROUP + PARTIAL)]
-        yield Held(0, size_of(left), _removed(directory, key, left))
+        yield Held(0, size_of(left), partial(_remove_folder, directory, key, left))
     for left in directory.glob(".*.gone"):
-        yield Held(0, size_of(left), _removed(directory, left.name[1 : -len(".gone")], left))
+        key = left.name[1 : -len(".gone")]
+        yield Held(0, size_of(left), partial(_remove_folder, directory, key, left))
     for path in directory.glob(f"[!.]*{_GROUP}"):
         with suppress(FileNotFoundError):
-            remove = _stays if path.stem == keep else _removed(directory, path.stem, path)
-            yield Held(path.stat().st_mtime_ns, size_of(path), remove)
+            held = Held(path.stat().st_mtime_ns, size_of(path))
+            remove = partial(_remove_folder, directory, path.stem, path)
+            yield held if path.stem == keep else replace(held, remove=remove)
 
 
 def make_room(held: list[Held], most: int) -> int:
@@ -121,45 +121,35 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _stays() -> bool:
-    return False
+def _remove_file(path: Path) -> bool:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        (path.parent / SUMS / path.stem).unlink()
+    return not path.exists()
 
 
-def _unlinked(path: Path) -> Callable[[], bool]:
-    def remove() -> bool:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-            remove_sums(path.parent / SUMS / path.stem)
-        return not path.exists()
+def _remove_folder(directory: Path, key: str, path: Path) -> bool:
+    """Remove a folder, if nobody reads or writes the entry of this key."""
+    import fcntl
 
-    return remove
-
-
-def _removed(directory: Path, key: str, path: Path) -> Callable[[], bool]:
-    """Return what removes a folder, if nobody reads or writes the entry of this key."""
-
-    def remove() -> bool:
-        import fcntl
-
-        with open_lock(directory / LOCKS / key) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            gone = path
-            if not path.name.startswith("."):
-                # Renamed first: a kill in the middle leaves no half entry under its name. What
-                # one before left is in the way of that.
-                gone = directory / f".{key}.gone"
-                shutil.rmtree(gone, ignore_errors=True)
-                with suppress(OSError):
-                    os.rename(path, gone)
+    with open_lock(directory / LOCKS / key) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        gone = path
+        if not path.name.startswith("."):
+            # Renamed first: a kill in the middle leaves no half entry under its name. What
+            # one before left is in the way of that.
+            gone = directory / f".{key}.gone"
             shutil.rmtree(gone, ignore_errors=True)
-            if path.suffix == _GROUP and not path.exists():
-                remove_sums(directory / SUMS / key)
-        return not (path.exists() or gone.exists())
-
-    return remove
+            with suppress(OSError):
+                os.rename(path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        if path.suffix == _GROUP and not path.exists():
+            with suppress(OSError):
+                (directory / SUMS / key).unlink()
+    return not (path.exists() or gone.exists())
 
 
 # A volume of the default budget's size decodes in this time at 50 MB/s.

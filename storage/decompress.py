@@ -39,19 +39,15 @@ def decompress(
     pieces = {"gzip": _gzip_pieces, "zlib": _zlib_pieces, "bzip2": _bzip2_pieces}[encoding]
     try:
         for piece in pieces(compressed):
-            room = max(0, size - written)
+            raw.write(piece[: max(0, size - written)])
             written += len(piece)
-            if written > size and trailing:
-                raw.write(piece[:room])
-                if written > size + _MOST_TRAILING_BYTES:
-                    break
-                continue
-            if written > size:
+            if written > size + _MOST_TRAILING_BYTES and trailing:
+                break
+            if written > size and not trailing:
                 raise CorruptVolume(
                     f"{name} decodes to more than the {size} bytes that its header speaks of.",
                     do="Write the file again; the header and the voxels do not fit.",
                 )
-            raw.write(piece)
     except EOFError:
         pass  # counted below
     except CorruptStream as error:
@@ -204,10 +200,7 @@ def _streams(make: Callable[[], Any], data: Any, most: int) -> bytes:
 
 
 def zstd_content_bytes(data: Any) -> int | None:
-    """Return how much the first frame of zstandard says that it holds; None if it does not say.
-
-    RFC 8878, section 3.1.1.1.
-    """
+    """Return what the first frame of zstandard says that it holds, or None (RFC 8878, 3.1.1.1)."""
     if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
         return None  # numcodecs says what is wrong with it
     descriptor = data[4]

@@ -79,10 +79,7 @@ def _remove_link(path: Path) -> None:
 
 
 def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> None:
-    """Take the kernel's lock of an open file; closing the file gives it back.
-
-    Polled, because waiting in the kernel has no timeout.
-    """
+    """Take the kernel's lock of a file, until that is closed; polled, or it had no timeout."""
     import fcntl
 
     while True:

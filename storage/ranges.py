@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
@@ -24,11 +24,7 @@ Span = tuple[int, int]
 
 
 def gap_worth(latency: float, bandwidth: float, under_way: int) -> int:
-    """Return the bytes between two spans that cost as much as one more request.
-
-    A request costs its latency in seconds, shared with those that are under way beside it; bytes
-    for nothing cost what a connection of ``bandwidth`` bytes per second takes to send them.
-    """
+    """Return the bytes that cost as much as one more request, in seconds and bytes per second."""
     return round(latency * bandwidth / under_way)
 
 
@@ -113,7 +109,8 @@ class LocalRanges:
     most = 4 * 1024**2
 
     def __init__(self, root: str, *, contained: bool = False) -> None:
-        self._root = root
+        self.name = root
+        """The folder."""
         self._contained = Folder(root) if contained else None
         self.newest = 0
         """When the last change was made to files that were read in ranges, or to folders in which
@@ -121,19 +118,12 @@ class LocalRanges:
         self.absences = 0
         """How often a file of which ranges were asked for was not there."""
 
-    @property
-    def name(self) -> str:
-        """The folder."""
-        return self._root
-
     def get(self, key: str) -> bytes | None:
-        """Return a whole small file, such as metadata; None where there is none.
-
-        ``BadHeader`` where it has more than :data:`MOST_DOCUMENT_BYTES`.
-        """
+        """Return a small file such as metadata, None if there is none; ``BadHeader`` if long."""
+        path = os.path.join(self.name, key) if key else self.name
         try:
-            with os.fdopen(self._open(key), "rb", buffering=0) as file:
-                check_document(os.fstat(file.fileno()).st_size, self._path(key))
+            with os.fdopen(self._open(path), "rb", buffering=0) as file:
+                check_document(os.fstat(file.fileno()).st_size, path)
                 # One that grows has no end either.
                 return file.read(MOST_DOCUMENT_BYTES)
         except (FileNotFoundError, NotADirectoryError):
@@ -150,15 +140,16 @@ class LocalRanges:
         for place, wanted in enumerate(ranges):
             by_object.setdefault(wanted.object, []).append(place)
         for key, places in by_object.items():
+            path = os.path.join(self.name, key) if key else self.name
             try:
-                fd = self._open(key)
+                fd = self._open(path)
             except (FileNotFoundError, NotADirectoryError):
                 missing.add(os.path.dirname(key))
                 self.absences += 1
                 continue
             try:
                 for place in places:
-                    found[place] = _read(fd, ranges[place], most, self._path(key))
+                    found[place] = _read(fd, ranges[place], most, path)
                 self.newest = max(self.newest, changed_at(os.fstat(fd)))
             finally:
                 os.close(fd)
@@ -170,7 +161,7 @@ class LocalRanges:
         """Return when something was added to a folder, or removed; of one that is gone, above."""
         while True:
             try:
-                return changed_at(os.stat(self._path(folder)))
+                return changed_at(os.stat(os.path.join(self.name, folder)))
             except (FileNotFoundError, NotADirectoryError):
                 if not folder:
                     return 0
@@ -185,29 +176,27 @@ class LocalRanges:
             length = 0 if stop is None else stop - start  # 0 is everything
             by_object.setdefault(key, []).append((max(start, 0), length))
         for key, spans in by_object.items():
-            try:
-                fd = self._open(key)
-            except (OSError, VolumeError):
-                continue  # whoever reads it will say so
-            try:
-                for start, length in spans:
-                    os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(fd)
+            # Whoever reads one that cannot be opened will say so.
+            with suppress(OSError, VolumeError):
+                fd = self._open(os.path.join(self.name, key) if key else self.name)
+                try:
+                    for start, length in spans:
+                        os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(fd)
 
     def size(self, key: str) -> int:
         """Return the size of a file in bytes."""
-        return os.stat(self._path(key)).st_size
+        return os.stat(os.path.join(self.name, key) if key else self.name).st_size
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the files below a folder, as keys."""
-        for folder, _, files in os.walk(self._path(prefix)):
-            inside = os.path.relpath(folder, self._root)
+        for folder, _, files in os.walk(os.path.join(self.name, prefix)):
+            inside = os.path.relpath(folder, self.name)
             for file in files:
                 yield file if inside == "." else f"{inside}/{file}".replace(os.sep, "/")
 
-    def _open(self, key: str) -> int:
-        path = self._path(key)
+    def _open(self, path: str) -> int:
         fd = open_regular(path)
         if self._contained is not None:
             try:
@@ -216,9 +205,6 @@ class LocalRanges:
                 os.close(fd)
                 raise
         return fd
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self._root, key) if key else self._root
 
 
 def changed_at(status: os.stat_result) -> int:
@@ -331,10 +317,7 @@ def _read(fd: int, wanted: ReadRange, most: int, name: str) -> bytes:
 
 
 class CoalescedRanges:
-    """Ranges joined into requests, neighbours at most ``gap`` bytes apart in one of ``most`` bytes.
-
-    Those with a negative start or an open end are asked for alone.
-    """
+    """Ranges joined into requests, but for those with a negative start or an open end."""
 
     def __init__(self, ranges: Sequence[ReadRange], gap: int, most: int) -> None:
         self._count = len(ranges)

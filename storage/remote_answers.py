@@ -138,10 +138,7 @@ class Asked(NamedTuple):
         return not (self.modified and facts.modified) or int(self.modified) == int(facts.modified)
 
     def check(self, head: Head) -> None:
-        """Raise ``WrongAnswer`` unless an answer says to hold what is asked for.
-
-        ``TooLong`` where that is more than the limit.
-        """
+        """Raise ``WrongAnswer`` or ``TooLong`` unless an answer says to hold what is asked for."""
         if self.limit and head.stop - head.start > self.limit:
             raise TooLong(head.stop - head.start, self.limit)
         if self.etag and head.etag:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, Affine, Grid, OrientedBox, Region
+from ..core import IO_COUNTERS, Affine, ChunkGrid, Grid, OrientedBox, Region
 from ..core.errors import (
     BadHeader,
     CorruptVolume,
@@ -24,7 +24,7 @@ from ..core.errors import (
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
-from .chunks.chunked_array import ChunkLayout, Needed
+from .chunks.chunked_array import Needed
 from .header import Header, Triple, affine_entries, affine_matrix
 from .scheme import ReadScheme, Refused, StoreLayout
 from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
@@ -316,7 +316,7 @@ def needed_of(
     """Return the chunks that a read needs as far as a header tells: each of all channels asked."""
     if header.chunks is None:
         return None
-    cuts = ChunkLayout(header.shape[1:], header.chunks)
+    cuts = ChunkGrid(header.shape[1:], header.chunks)
     first, last = channels or (0, header.shape[0])
     chunks = cuts.needed(region, box)
     size = math.prod(header.chunks) * (last - first) * header.disk_dtype.itemsize

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Grid, OrientedBox, Region
+from ...core import ChunkGrid, Grid, OrientedBox, Region
 from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
-from ...volumes.chunks.chunked_array import ChunkLayout, Needed
+from ...volumes.chunks.chunked_array import Needed
 from ...volumes.volume import at_level, coarser_levels
 from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
@@ -110,7 +110,7 @@ class ReadPlan:
         if needed is None:
             shape = self.volume.spatial_shape
             cube = tuple(min(CUBE, n) for n in shape)
-            cubes = ChunkLayout(shape, cube).touched(self.region)
+            cubes = ChunkGrid(shape, cube).touched(self.region)
             size = math.prod(cube) * self.volume.shape[0] * self.volume.disk_dtype.itemsize
             needed = Needed(cubes, 0, size)
         for index in needed.chunks.tolist():

@@ -314,12 +314,8 @@ class VirtualVolume:
         if region.is_empty:
             return []
         grid = ChunkGrid(self.box.shape, self.tile)
-        tiles = [grid.region(index) for index in grid.touched(region)]
-        if box is None:
-            return tiles
-        parts = [tile.intersect(region) for tile in tiles]
-        needed = box.touches(np.array([p.start for p in parts]), np.array([p.stop for p in parts]))
-        return [tile for tile, is_needed in zip(tiles, needed, strict=True) if is_needed]
+        ends = zip(*grid.bounds(grid.needed(region, box)), strict=True)
+        return [Region(tuple(start), tuple(stop)) for start, stop in ends]
 
     def made_for(self, region: Region, box: OrientedBox | None = None) -> Region:
         """Return what is made where a region is read: all of the tiles that it touches."""

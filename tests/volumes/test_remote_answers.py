@@ -134,7 +134,7 @@ ODD = ["page", "unsaid", "total", "etag", "redirect", "undated", "whole"]
 )
 def test_one_odd_answer_is_no_other_version(server, client, monkeypatch, scheme, kind):
     """Whether it is to the question how large the object is, or to one for its bytes."""
-    monkeypatch.setattr("voxpipe.storage.remote_objects.default_retry", lambda: QUICK)
+    monkeypatch.setattr("voxpipe.storage.remote_ranges.default_retry", lambda: QUICK)
     if scheme == "http":
         monkeypatch.setenv("VOXPIPE_REMOTE", client.replace("obstore", ""))
     (server.bucket / "a").write_bytes(CONTENT)

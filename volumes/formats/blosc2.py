@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, Region
+from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import (
     BadHeader,
     CacheTooSmall,
@@ -35,7 +35,7 @@ from ...storage.decompress import copy
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Backend, Channels
-from ..chunks.chunked_array import ChunkedArray, ChunkLayout, Index
+from ..chunks.chunked_array import ChunkedArray, Index
 from ..session import opening_session
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
@@ -132,7 +132,7 @@ class Blosc2Backend(ChunkedBackend):
             source=self.blocks,
             cache=opening_session().chunks,
             token=file.content_key,
-            cuts=ChunkLayout(shape, chunk, block),
+            cuts=ChunkGrid(shape, chunk, block),
         )
         super().__init__(array, layout, [file], header, name)
 
@@ -183,6 +183,8 @@ class Blocks:
     def place(self, index: Index) -> str:
         """Return the file."""
         return self.name
+
+    is_far = False
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> None:
         """Nothing is waited for in a mapped file."""

@@ -23,8 +23,15 @@ from ...core.memory import usable_memory
 from ...storage.decoded_cache import DecodedCache, is_in_memory
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
-from ...storage.file_reader import HINTS, FileReader, Hint, rows_of_box
-from ...storage.local_io import IoChoice, choose_io, file_system_of
+from ...storage.file_reader import (
+    HINTS,
+    FileReader,
+    Hint,
+    IoChoice,
+    choose_io,
+    file_system_of,
+    rows_of_box,
+)
 from ...storage.ranges import REMOTE_RUN, CoalescePolicy, Span, coalesce, coalesce_policy
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RemoteFile

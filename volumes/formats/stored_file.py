@@ -32,8 +32,7 @@ from ...core.errors import (
 )
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, Blocks, Hint
-from ...storage.local_io import file_system_at
+from ...storage.file_reader import HINTS, Blocks, Hint, file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
     LOCAL_GAP,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Affine, Region
+from ...core import Affine, ChunkGrid, Region
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
@@ -30,12 +30,11 @@ from ...core.errors import (
 )
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
+from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
-from ...storage.remote_objects import version_of
 from ...storage.retry import read_anew
 from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend
-from ..chunks.chunked_array import ChunkLayout
 from ..header import IDENTITY, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
@@ -532,7 +531,7 @@ class ForeignArray:
         self.dtype = np.dtype(array.dtype)
         self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
-        self._cuts = ChunkLayout(self.shape, self.chunks)
+        self._cuts = ChunkGrid(self.shape, self.chunks)
         self.voxels = self._cuts.voxels
 
     def needed(self, region: Region, *culling: Any) -> NDArray[np.int64]:
