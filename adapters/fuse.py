@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from ..datapipes.choices import ChoicePipe
 from ..datapipes.iter import (
     BatchPatches,
     Cache,
@@ -17,6 +16,7 @@ from ..datapipes.iter import (
     SpatialPipe,
     ValuePipe,
 )
+from ..datapipes.values import ChoicePipe
 from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
 from ..spatial import Step
 from ..spatial.ops.op import displaces

@@ -13,8 +13,7 @@ from torch.utils.data import IterDataPipe
 from ..core import CallSite
 from ..core.errors import LintWarning
 from ..core.memory import usable_memory
-from ..datapipes.access_pattern import measure_access
-from ..datapipes.cost import passes_of
+from ..datapipes.cost import measure_access, passes_of
 from ..datapipes.datapipe import draws
 from ..datapipes.iter import (
     BatchPatches,

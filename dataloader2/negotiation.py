@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..core.errors import BudgetExceeded
-from ..datapipes.access_pattern import AccessPattern, measure_access
+from ..datapipes.cost import AccessPattern, measure_access
 from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.memory_budget import budgets

@@ -17,8 +17,7 @@ from voxpipe.batching.join_reads import JoinReads, Reader, joined, needed_chunks
 from voxpipe.batching.parts import _fetched, held
 from voxpipe.core import IO_COUNTERS, Sample
 from voxpipe.dataloader2 import volumes_of
-from voxpipe.datapipes.access_pattern import measure_access
-from voxpipe.datapipes.cost import cost_of
+from voxpipe.datapipes.cost import cost_of, measure_access
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
 from voxpipe.diagnosing.measurement import reads_of
