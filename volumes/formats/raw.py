@@ -291,6 +291,8 @@ class LocalRaw(FilesBackend):
                 self._file = RawFile(file, fields, files[-1].io, name)
             access = "view" if self._file.choice.mode == "mmap" else "range"
         super().__init__(files, fields.header(access), name)
+        # Decoded, it takes a descriptor, wherever the file lies.
+        self.remote = False
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know: how the file is read, at the usual speed there."""
@@ -339,7 +341,7 @@ class LocalRaw(FilesBackend):
             raw.seek(0)
             self._write(raw)
 
-        if self.remote:
+        if isinstance(self.files[-1], RemoteFile):
             read_anew(write)
         else:
             write()
