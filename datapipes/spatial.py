@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..core import CallSite, Sample
+from ..core import Sample
 from ..core.errors import PolicyConflict, SampleError, missing_key_hint
 from ..core.sample import META
 from ..core.validate import as_keys
@@ -44,8 +44,8 @@ from ..spatial import (
     joined,
     stored_labels,
 )
+from ..spatial.lazy.virtual_volume import VirtualVolume
 from ..spatial.ops.op import is_hard
-from ..spatial.volume_like import made_like
 from ..volumes import Volume
 from .cases import FromCases, ListCases
 from .channels import Regrouped
@@ -64,9 +64,7 @@ from .sampling import (
 _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
-def refuse_useless_fill(
-    sampling: Sampling, origin: CallSite, parent: Pipe, ops: Iterable[Any]
-) -> None:
+def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) -> None:
     """Raise if a pipe asks for a fill that some volume certainly does not use.
 
     Where that cannot be told from the chain, because a pipe of the user's or a source that is no
@@ -78,7 +76,7 @@ def refuse_useless_fill(
     every = list(walk(parent))
     if not all(map(_is_plain, every)):
         return
-    if any(is_hard(op) for pipe in every for op in _ops_of(pipe)):
+    if any(is_hard(step.op) for pipe in every for step in vars(pipe).get("steps") or ()):
         return
     constant = {
         key
@@ -95,7 +93,7 @@ def refuse_useless_fill(
                     f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
                     f"{volume!r} that padding, and others do not use it",
                     do="Write padding='constant' beside it.",
-                ).at(origin)
+                )
 
 
 def _is_plain(pipe: Pipe) -> bool:
@@ -107,13 +105,8 @@ def _is_plain(pipe: Pipe) -> bool:
     return ours or type(pipe).__name__ in _PASSING
 
 
-def _ops_of(pipe: Pipe) -> Iterator[Any]:
-    yield from (step.op for step in vars(pipe).get("steps") or ())
-
-
-def _intensities(every: Iterable[Pipe]) -> list[str]:
+def _intensities(pipes: Sequence[Pipe]) -> list[str]:
     """Return the keys that certainly hold an opened intensity in the first sample."""
-    pipes = list(every)
     opened = [pipe for pipe in pipes if isinstance(pipe, OpenVolume)]
     sources = [pipe for pipe in pipes if isinstance(pipe, (FromCases, ListCases))]
     if len(opened) != 1 or len(sources) != 1:
@@ -139,7 +132,7 @@ def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] 
         sampling = Sampling.of(**given).at(pipe.origin)
         refuse_conflict(sampling, pipe.origin, pipe.parent)
         if ops:
-            refuse_useless_fill(sampling, pipe.origin, pipe.parent, ops)
+            refuse_useless_fill(sampling, pipe.parent, ops)
     return sampling
 
 
@@ -322,8 +315,8 @@ def _first_value_op(thing: Any) -> str | None:
         return None
     if thing.values:
         return thing.values[0].op.describe()
-    made = made_like(thing.volume)
-    below = thing.members or (() if made is None else (made.patch,))
+    made = (thing.volume.patch,) if isinstance(thing.volume, VirtualVolume) else ()
+    below: Sequence[Any] = thing.members or made
     return next((found for found in map(_first_value_op, below) if found is not None), None)
 
 

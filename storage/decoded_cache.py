@@ -61,7 +61,7 @@ LOCKS = "locks"
 
 
 @dataclass(frozen=True)
-class Held:
+class CacheEntry:
     """Something that takes room."""
 
     last_used: int
@@ -72,7 +72,7 @@ class Held:
     """Removes it; False where somebody uses it, or the system refuses."""
 
 
-def decoded_entries(directory: Path) -> Iterator[Held]:
+def decoded_entries(directory: Path) -> Iterator[CacheEntry]:
     """Yield the decoded volumes; those that are being written stay."""
     for path in directory.glob("*"):
         if path.suffix not in (WHOLE, PARTIAL):
@@ -80,27 +80,27 @@ def decoded_entries(directory: Path) -> Iterator[Held]:
         with suppress(FileNotFoundError):
             status = path.stat()
             # The time of last use; that of writing tells that it is as it was left.
-            held = Held(status.st_atime_ns, status.st_size)
+            held = CacheEntry(status.st_atime_ns, status.st_size)
             is_whole = path.suffix == WHOLE
             yield replace(held, remove=partial(_remove_file, path)) if is_whole else held
 
 
-def converted_entries(directory: Path, keep: str = "") -> Iterator[Held]:
+def converted_entries(directory: Path, keep: str = "") -> Iterator[CacheEntry]:
     """Yield the converted volumes but ``keep``, and first what killed processes left of others."""
     for left in directory.glob(f".*{_GROUP}{PARTIAL}"):
         key = left.name[1 : -len(_GROUP + PARTIAL)]
-        yield Held(0, size_of(left), partial(_remove_folder, directory, key, left))
+        yield CacheEntry(0, size_of(left), partial(_remove_folder, directory, key, left))
     for left in directory.glob(".*.gone"):
         key = left.name[1 : -len(".gone")]
-        yield Held(0, size_of(left), partial(_remove_folder, directory, key, left))
+        yield CacheEntry(0, size_of(left), partial(_remove_folder, directory, key, left))
     for path in directory.glob(f"[!.]*{_GROUP}"):
         with suppress(FileNotFoundError):
-            held = Held(path.stat().st_mtime_ns, size_of(path))
+            held = CacheEntry(path.stat().st_mtime_ns, size_of(path))
             remove = partial(_remove_folder, directory, path.stem, path)
             yield held if path.stem == keep else replace(held, remove=remove)
 
 
-def make_room(held: list[Held], most: int) -> int:
+def make_room(held: list[CacheEntry], most: int) -> int:
     """Remove the least recently used until the rest takes at most ``most``; return the rest."""
     used = sum(each.size for each in held)
     for each in sorted(held, key=lambda each: each.last_used):
@@ -195,14 +195,12 @@ class DecodedCache:
 
     def drop(self, key: str) -> None:
         """Remove an entry whose content turned out to make no sense; open maps of it stay."""
-        for path in (self.directory / f"{key}{WHOLE}", self.directory / SUMS / key):
-            with suppress(OSError):  # of a folder that is only read
-                path.unlink()
+        _remove_file(self.directory / f"{key}{WHOLE}")
 
     def _make(self) -> None:
         try:
             make_directory(self.directory)
-            make_directory(self.directory / "locks")
+            make_directory(self.directory / LOCKS)
         except OSError as error:
             if error.errno in FAILING | CLOSED:  # of a folder above it, maybe
                 raise OSError(error.errno, error.strerror, str(self.directory)) from error
@@ -268,7 +266,10 @@ class DecodedCache:
         """Make room and put a file of the full length there, to be filled."""
         while True:
             with self._locked("directory", deadline, name):
-                if self._make_room(size):
+                self._remove_orphans()
+                decoded = decoded_entries(self.directory)
+                held = [*decoded, *converted_entries(self.directory / CONVERTED)]
+                if make_room(held, self.budget - size) + size <= self.budget:
                     free = shutil.disk_usage(self.directory).free
                     if free < size:
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial))
@@ -279,29 +280,20 @@ class DecodedCache:
             # Everything else is being written right now; it can be evicted when it is done.
             pause(deadline, lambda: _busy(f"room for {name} in {self.directory}"))
 
-    def _make_room(self, size: int) -> bool:
-        """Evict the least recently used entries until ``size`` bytes fit; say whether they do."""
-        self._remove_orphans()
-        held = [*decoded_entries(self.directory), *converted_entries(self.directory / CONVERTED)]
-        return make_room(held, self.budget - size) + size <= self.budget
-
     def _remove_orphans(self) -> None:
         """Remove partial files whose writers are dead: nobody holds their lock."""
         import fcntl
 
         for path in self.directory.glob(f"*{PARTIAL}"):
-            of_entry = self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}")
-            with open_lock(of_entry) as file, suppress(BlockingIOError):
+            of_entry = f"entry-{path.name[:_LOCK_LETTERS]}"
+            with open_lock(self.directory / LOCKS / of_entry) as file, suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)
-
-    def _lock_file(self, name: str) -> Path:
-        return self.directory / "locks" / name
 
     @contextmanager
     def _locked(self, name_of_lock: str, deadline: float, name: str) -> Iterator[None]:
         what = f"another process to decode {name} into {self.directory}"
-        with open_lock(self._lock_file(name_of_lock)) as file:
+        with open_lock(self.directory / LOCKS / name_of_lock) as file:
             lock(file, deadline, lambda: _busy(what))
             yield  # closing the file releases the lock
 

@@ -305,6 +305,8 @@ class FileReader:
             self._fd = self._open_direct(file)
         if self._fd < 0:
             self._fd = os.dup(file.fileno())
+        # What offsets, sizes and addresses of reads are multiples of.
+        self._step = ALIGNMENT if self.choice.mode == "direct" else 1
         weakref.finalize(self, os.close, self._fd)
 
     def _open_direct(self, file: BinaryIO) -> int:
@@ -327,7 +329,6 @@ class FileReader:
         blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
         out = np.empty(blocks.shape, np.uint8)
         scratch: NDArray[np.uint8] | None = None
-        direct = self.choice.mode == "direct"
         for block in blocks:
             start, target = offset + block.start, out[block.target]
             if block.is_whole and target.flags.c_contiguous:
@@ -335,7 +336,7 @@ class FileReader:
                 continue
             if scratch is None or scratch.size < block.size + 2 * ALIGNMENT:
                 scratch = aligned(block.size + 2 * ALIGNMENT)
-            bytes_ = (self._cover if direct else self._plain)(scratch, start, block.size)
+            bytes_ = self._cover(scratch, start, block.size)
             target[...] = as_strided(bytes_, block.shape, block.strides)
         return out
 
@@ -351,8 +352,8 @@ class FileReader:
 
     def _read_whole(self, target: NDArray[np.uint8], start: int, most: int) -> None:
         """Fill contiguous memory; past the page cache in pieces of at most ``most`` bytes."""
-        if self.choice.mode != "direct":
-            self._plain(target, start, target.size)
+        if self._step == 1:
+            self._cover(target, start, target.size)
             return
         piece = max(ALIGNMENT, min(most, target.size))
         scratch = aligned(piece + 2 * ALIGNMENT)
@@ -360,24 +361,14 @@ class FileReader:
             size = min(piece, target.size - at)
             target[at : at + size] = self._cover(scratch, start + at, size)
 
-    def _plain(self, room: NDArray[np.uint8], start: int, size: int) -> NDArray[np.uint8]:
-        view, done = room.data, 0
-        while done < size:
-            got = self._preadv(view[done:size], start + done)
-            if not got:
-                raise self._truncated(start, size, done)
-            done += got
-        return room[:size]
-
     def _cover(self, room: NDArray[np.uint8], start: int, size: int) -> NDArray[np.uint8]:
-        """Read the aligned bytes around a block; return the block."""
-        first = start - start % ALIGNMENT
-        head = start - first
-        whole = -(-(head + size) // ALIGNMENT) * ALIGNMENT
+        """Read the bytes around a block, aligned where they have to be; return the block."""
+        head = start % self._step
+        first, whole = start - head, -(-(head + size) // self._step) * self._step
         view, done = room.data, 0
         while done < head + size:
             # After a short read the next must begin at a sector again.
-            at = done - done % ALIGNMENT
+            at = done - done % self._step
             got = self._preadv(view[at:whole], first + at)
             if at + got <= done:
                 raise self._truncated(start, size, max(0, done - head))
@@ -448,7 +439,7 @@ class Hints:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
-        self.told_bytes = 0
+        self.hinted_bytes = 0
         self._lock = DeferredLock()
         self._warm = self._passed = 0
 
@@ -474,9 +465,9 @@ class Hints:
         spans = [(offset + b.start, b.size) for b in islice(blocks, _MOST_HINTS)]
         size = sum(size for _, size in spans)
         with self._lock:
-            if self.told_bytes and self.told_bytes + size > self.most_bytes:
+            if self.hinted_bytes and self.hinted_bytes + size > self.most_bytes:
                 return None
-            self.told_bytes += size
+            self.hinted_bytes += size
         room = self.most_bytes
         # Some file systems take no advice; what is read tells what is wrong with the file.
         with contextlib.suppress(OSError):
@@ -493,12 +484,12 @@ class Hints:
         self._lock.defer(partial(self._release, size))
 
     def _release(self, size: int) -> None:
-        self.told_bytes -= size
+        self.hinted_bytes -= size
 
     def forget_parent(self) -> None:
         """Start anew in a forked child, which has told nothing."""
         self._lock = DeferredLock()
-        self.told_bytes = self._warm = self._passed = 0
+        self.hinted_bytes = self._warm = self._passed = 0
 
 
 def is_cached(fd: int, places: list[int]) -> bool:

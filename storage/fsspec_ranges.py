@@ -15,10 +15,10 @@ from .location import Secrets, file_system, public_name, remote_errors
 from .remote_answers import (
     MOST_WHOLE,
     Answer,
-    Asked,
     Failure,
     Head,
     NoRanges,
+    RangeRequest,
     TooLong,
     WrongAnswer,
     failure_of,
@@ -159,7 +159,7 @@ class FsspecRanges(RemoteRanges):
             except KeyError:  # of zip
                 raise FileNotFoundError(*given) from None
 
-    async def ask(self, asked: Asked) -> Answer:
+    async def ask(self, asked: RangeRequest) -> Answer:
         """Send one request."""
         path = self._path(asked.key)
         if self._is_s3:
@@ -168,7 +168,7 @@ class FsspecRanges(RemoteRanges):
             return await self._ask_http(path, asked)
         return Answer(await self._call("cat_file", path, start=asked.start or None, end=asked.end))
 
-    async def _ask_http(self, path: str, asked: Asked) -> Answer:
+    async def _ask_http(self, path: str, asked: RangeRequest) -> Answer:
         """Send one request in the session of fsspec's client, which hides what an answer says."""
         system, wanted = self._system, {"Accept-Encoding": "identity"}
         if asked.range_header:
@@ -190,7 +190,7 @@ class FsspecRanges(RemoteRanges):
             most = asked.limit or MOST_WHOLE if head is None else head.stop - head.start
             return Answer(await _body_of(found, most), head)
 
-    async def _ask_s3(self, path: str, asked: Asked) -> Answer:
+    async def _ask_s3(self, path: str, asked: RangeRequest) -> Answer:
         """Send one request through s3fs, which hides what an answer says of itself."""
         bucket, key, version = self._system.split_path(path)
         # Whole objects as a range, too: only answers to that say where they begin and end.

@@ -113,7 +113,8 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     import fsspec
 
     _refuse_split(url)
-    _quiet_logs()
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
     return system, path
@@ -138,11 +139,6 @@ _LOGGERS = (
     *("s3fs", "gcsfs", "adlfs", "tar", "webhdfs"),
 )
 _REDACTED = _Redacted()
-
-
-def _quiet_logs() -> None:
-    for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
 
 
 def _refuse_split(url: str) -> None:

@@ -25,10 +25,10 @@ from .fsspec_ranges import CONNECTING, open_fsspec
 from .in_flight import MOST_REQUESTS, THREADS
 from .remote_answers import (
     Answer,
-    Asked,
     Failure,
     Head,
     NoRanges,
+    RangeRequest,
     WrongAnswer,
     failure_of,
     has_expired,
@@ -264,7 +264,7 @@ class ObstoreRanges(RemoteRanges):
             self._other = open_fsspec(self._url, self._options, self._retry)
         return self._other
 
-    async def ask(self, asked: Asked) -> Answer:
+    async def ask(self, asked: RangeRequest) -> Answer:
         """Send one request."""
         path = self._plain_path(asked.key)
         here = None if path is None else partial(self._get, path, asked)
@@ -322,7 +322,7 @@ class ObstoreRanges(RemoteRanges):
 
     # What follows runs in threads of ours, and waits.
 
-    def _get(self, path: str, asked: Asked) -> Answer:
+    def _get(self, path: str, asked: RangeRequest) -> Answer:
         import obstore
 
         # A web server need not know ranges.
@@ -390,7 +390,7 @@ class ObstoreRanges(RemoteRanges):
         return None if (path or self._kind != "http") and _ODD_KEY.search(path) else path
 
 
-def _options(asked: Asked, *, always: bool) -> Any:
+def _options(asked: RangeRequest, *, always: bool) -> Any:
     """Return the options of a GET, ``always`` of a range: only those answers say where they end."""
     options: dict[str, Any] = {}
     if asked.stop is not None:

@@ -111,7 +111,7 @@ class LocalRanges:
     def __init__(self, root: str, *, contained: bool = False) -> None:
         self.name = root
         """The folder."""
-        self._contained = Folder(root) if contained else None
+        self._real = Folder(root).real if contained else ""
         self.newest = 0
         """When the last change was made to files that were read in ranges, or to folders in which
         some were missing: nanoseconds since 1970, by the clock of the file system."""
@@ -149,7 +149,18 @@ class LocalRanges:
                 continue
             try:
                 for place in places:
-                    found[place] = _read(fd, ranges[place], most, path)
+                    _, start, stop = ranges[place]
+                    if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
+                        size = os.fstat(fd).st_size
+                        if start == 0 and stop is None:
+                            check_whole(size, most, path)
+                        start = max(0, size + start) if start < 0 else start
+                        stop = size if stop is None else min(stop, size)
+                    pieces = []
+                    while start < stop and (piece := os.pread(fd, stop - start, start)):
+                        pieces.append(piece)
+                        start += len(piece)
+                    found[place] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 self.newest = max(self.newest, changed_at(os.fstat(fd)))
             finally:
                 os.close(fd)
@@ -198,12 +209,16 @@ class LocalRanges:
 
     def _open(self, path: str) -> int:
         fd = open_regular(path)
-        if self._contained is not None:
+        if self._real:
             try:
-                self._contained.check_open(fd, path)
-            except BaseException:
+                # Of an open file no link can change any more.
+                found = os.readlink(f"/proc/self/fd/{fd}")  # 2 microseconds, where links take 30
+            except OSError:  # not Linux
+                found = os.path.realpath(path)
+            # The folder itself may have been moved, or the link to it set anew.
+            if not found.startswith(self._real) and not found.startswith(Folder(self.name).real):
                 os.close(fd)
-                raise
+                raise leads_outside(path, found)
         return fd
 
 
@@ -225,27 +240,17 @@ class Folder:
     """A folder that what is stored in it must not lead out of."""
 
     def __init__(self, path: str) -> None:
-        self._path = path or "."
-        self._real = os.path.join(os.path.realpath(self._path), "")
+        self.real = os.path.join(os.path.realpath(path or "."), "")
+        """The folder itself, all links followed."""
 
     def holds(self, path: str) -> bool:
         """Whether a path leads to a place in the folder, all links followed."""
-        return os.path.join(os.path.realpath(path), "").startswith(self._real)
+        return os.path.join(os.path.realpath(path), "").startswith(self.real)
 
     def check(self, path: str, name: str) -> None:
         """Raise ``LeadsOutside``, which names the target, unless a path leads into the folder."""
         if not self.holds(path):
             raise leads_outside(name, os.path.realpath(path))
-
-    def check_open(self, fd: int, path: str) -> None:
-        """Do the same for an open file: of which no link can change any more."""
-        try:
-            found = os.readlink(f"/proc/self/fd/{fd}")  # two microseconds, where all links take 30
-        except OSError:  # not Linux
-            found = os.path.realpath(path)
-        # The folder itself may have been moved, or the link to it set anew.
-        if not found.startswith(self._real) and not found.startswith(Folder(self._path)._real):
-            raise leads_outside(path, found)
 
 
 def leads_outside(name: str, target: str) -> LeadsOutside:
@@ -296,24 +301,6 @@ def check_whole(size: int, most: int, name: str) -> None:
             f"{name} takes {size} bytes, and a chunk that is stored in it at most {most}.",
             do="Copy or write this file again.",
         )
-
-
-def _read(fd: int, wanted: ReadRange, most: int, name: str) -> bytes:
-    start, stop = wanted.start, wanted.stop
-    if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
-        size = os.fstat(fd).st_size
-        if start == 0 and stop is None:
-            check_whole(size, most, name)
-        start = max(0, size + start) if start < 0 else start
-        stop = size if stop is None else min(stop, size)
-    pieces = []
-    while start < stop:
-        piece = os.pread(fd, stop - start, start)
-        if not piece:
-            break
-        pieces.append(piece)
-        start += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class CoalescedRanges:

@@ -1,9 +1,7 @@
 """Stored bytes that were asked for before they are needed, until the read that needs them.
 
-Whoever knows what will be read takes a ticket for it: the requests begin at once, beside
-everything else, or as soon as there is room for what they bring. A read finds the bytes here, or
-waits for those that are on their way; what went wrong with them is raised there. Closing the
-ticket lets them go, needed or not.
+Whoever knows what will be read takes a ticket for it: requests begin as soon as there is room. A
+read finds the bytes here, or waits for them; closing the ticket lets them go, needed or not.
 """
 
 from __future__ import annotations
@@ -132,7 +130,7 @@ Answer = bytes | None
 Ask = Callable[[RequestPriority], Coroutine[Any, Any, Answer]]
 
 
-class _Shared:
+class _SharedAnswer:
     """One answer, on its way or here."""
 
     def __init__(self, key: Key, size: int, stays: bool) -> None:
@@ -153,8 +151,8 @@ class SharedRequests:
         self._lock = lock
         self._room = room
         # What was used last comes last.
-        self._answers: OrderedDict[Key, _Shared] = OrderedDict()
-        self._used: dict[RequestPriority, list[_Shared]] = {}
+        self._answers: OrderedDict[Key, _SharedAnswer] = OrderedDict()
+        self._used: dict[RequestPriority, list[_SharedAnswer]] = {}
 
     def begin(
         self, key: Key, size: int, ask: Ask, later: RequestPriority, *, stays: bool = True
@@ -167,7 +165,7 @@ class SharedRequests:
             if shared is None:
                 if not self.spare(size):
                     return None
-                shared = self._answers[key] = _Shared(key, size, stays)
+                shared = self._answers[key] = _SharedAnswer(key, size, stays)
                 self.held_bytes += size
                 shared.task = asyncio.ensure_future(ask(shared.later))
                 shared.task.add_done_callback(partial(self._arrived, shared))
@@ -239,12 +237,12 @@ class SharedRequests:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def _drop(self, shared: _Shared) -> None:
+    def _drop(self, shared: _SharedAnswer) -> None:
         if self._answers.get(shared.key) is shared:
             del self._answers[shared.key]
             self.held_bytes -= shared.size
 
-    def _arrived(self, shared: _Shared, done: asyncio.Future[Answer]) -> None:
+    def _arrived(self, shared: _SharedAnswer, done: asyncio.Future[Answer]) -> None:
         with self._lock:
             if done.cancelled() or done.exception() is not None or done.result() is None:
                 self._drop(shared)  # the next one asks again
@@ -254,7 +252,7 @@ class SharedRequests:
                 shared.size = size
 
 
-def _good(shared: _Shared) -> bool:
+def _good(shared: _SharedAnswer) -> bool:
     return not shared.task.cancelled() and shared.task.exception() is None
 
 
@@ -393,7 +391,7 @@ class ReadAhead:
         with self._lock:
             known = [self._chunks.get((token, index)) for index in chunks]
             wanted = [index for index, held in zip(chunks, known, strict=True) if held is None]
-            deliveries = list({id(held): held for held in known if held is not None}.values())
+            deliveries = list(dict.fromkeys(held for held in known if held is not None))
             if wanted:
                 sent = _Delivery(token, wanted, store, fetch_chunks, sum(map(size, wanted)))
                 self._chunks.update(((token, index), sent) for index in wanted)
@@ -438,7 +436,7 @@ class ReadAhead:
             known = {index: self._chunks.get((token, index)) for index in chunks}
             held = {index: each for index, each in known.items() if each is not None}
             self._forget([each for each in held.values() if each.future is None])
-        for each in {id(each): each for each in held.values()}.values():
+        for each in dict.fromkeys(held.values()):
             if each.future is not None and not each.future.done():
                 each.store.hurry(each.later)
         return {index: each.future for index, each in held.items() if each.future is not None}
@@ -448,28 +446,21 @@ class ReadAhead:
         with self._lock:
             for delivery in deliveries:
                 delivery.tickets -= 1
-            dropped = [delivery for delivery in deliveries if delivery.tickets == 0]
-            self._forget(dropped)
-        self._cancel(dropped)
-        # Where what waited for this room cannot even be asked for, the read of that says so.
-        with self._lock, contextlib.suppress(Exception):
-            self._go_on()
+            self._forget([delivery for delivery in deliveries if delivery.tickets == 0])
+            # Where what waited for this room cannot even be asked for, the read of that says so.
+            with contextlib.suppress(Exception):
+                self._go_on()
 
     def forget(self, token: str) -> None:
         """Drop what is here or on its way of one array: it was written anew."""
         with self._lock:
-            held = [each for key, each in self._chunks.items() if key[0] == token]
-            deliveries = list({id(each): each for each in held}.values())
-            self._forget(deliveries)
-        self._cancel(deliveries)
+            self._forget({each for key, each in self._chunks.items() if key[0] == token})
         self.shared.forget(token)
 
     def clear(self) -> None:
         """Drop everything; tickets that are still open hold nothing any more."""
         with self._lock:
-            deliveries = list({id(held): held for held in self._chunks.values()}.values())
-            self._forget(deliveries)
-        self._cancel(deliveries)
+            self._forget(set(self._chunks.values()))
         self.small.clear()
         DOCUMENTS.clear()
         self.shared.clear_idle()
@@ -511,25 +502,20 @@ class ReadAhead:
             delivery.future.add_done_callback(partial(self._arrived, ref(delivery)))
             if not delivery.tickets:
                 self._forget([delivery])
-                self._cancel([delivery])
 
-    def _forget(self, deliveries: Sequence[_Delivery]) -> None:
-        """Make as if these had never been asked for; the lock is held."""
+    def _forget(self, deliveries: Iterable[_Delivery]) -> None:
+        """Make as if these had never been asked for, and give up what is; the lock is held."""
         for delivery in deliveries:
             if delivery in self._waiting:
                 self._waiting.remove(delivery)
             elif delivery.future is not None:
                 self._delivered -= delivery.size
                 delivery.size = 0
+                delivery.future.cancel()
                 self.shared.release(delivery.later)
             for index in delivery.chunks:
                 if self._chunks.get((delivery.token, index)) is delivery:
                     del self._chunks[delivery.token, index]
-
-    def _cancel(self, deliveries: Sequence[_Delivery]) -> None:
-        for delivery in deliveries:
-            if delivery.future is not None:
-                delivery.future.cancel()
 
     def _arrived(self, weak: ref[_Delivery], done: Future[Found]) -> None:
         # A future keeps its callbacks. One that held the delivery, which holds the future, would

@@ -28,16 +28,16 @@ from .ranges import MOST_DOCUMENT_BYTES, ReadRange, check_document
 from .read_ahead import DOCUMENTS
 from .remote_answers import (
     Answer,
-    Asked,
     Failure,
     Gone,
     Head,
     OtherVersion,
+    RangeRequest,
     TooLong,
     WrongAnswer,
+    cause_of,
     failure_of,
     has_expired,
-    told_of,
 )
 from .retry import MOST_MISSING, MOST_WRONG, Attempts, Health, Retry, default_retry, retry_async
 
@@ -162,7 +162,7 @@ class RemoteRanges(ABC):
         nanoseconds since 1970; 0 if there are none."""
 
     @abstractmethod
-    async def ask(self, asked: Asked) -> Answer:
+    async def ask(self, asked: RangeRequest) -> Answer:
         """Send one request; checks the head of the answer, where there is one, before the body."""
 
     @abstractmethod
@@ -343,18 +343,18 @@ class RemoteRanges(ABC):
             self.absences += found is None
             return found
 
-    def _asked(self, wanted: ReadRange, whole: int, limit: int) -> Asked:
+    def _asked(self, wanted: ReadRange, whole: int, limit: int) -> RangeRequest:
         """Return what is asked for, with what is known of the object."""
         known = self._expected.get(wanted.object)
         if known is not None:
-            return Asked(*wanted, known.etag, known.modified, known.size, limit=limit)
+            return RangeRequest(*wanted, known.etag, known.modified, known.size, limit=limit)
         seen = self._seen.get(wanted.object)
         if seen is None or (wanted.start == 0 and wanted.stop is None):
-            return Asked(*wanted, most=whole, limit=limit)
+            return RangeRequest(*wanted, most=whole, limit=limit)
         # Parts of one object are of one version: what an index says holds for no other.
-        return Asked(*wanted, seen.etag, seen.required, most=whole, limit=limit)
+        return RangeRequest(*wanted, seen.etag, seen.required, most=whole, limit=limit)
 
-    async def _checked(self, asked: Asked, odd: set[str]) -> Any:
+    async def _checked(self, asked: RangeRequest, odd: set[str]) -> Any:
         """Send one request and return what it brings.
 
         ``odd`` notes the first answer of a server that seems not to know ranges: a page of
@@ -379,7 +379,7 @@ class RemoteRanges(ABC):
         self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
         return answer.body
 
-    async def _was_misled(self, asked: Asked) -> bool:
+    async def _was_misled(self, asked: RangeRequest) -> bool:
         """Whether the store still has the version that is asked for, though an answer denied it.
 
         A real change is one of which two answers say the same.
@@ -518,7 +518,7 @@ class RemoteRanges(ABC):
                 do="Make a new Volume once the file is written.",
             ) from None
         # Not chained: the text of the original may hold a signed URL or a key.
-        told = self._secrets.describe(told_of(error))
+        told = self._secrets.describe(cause_of(error))
         raise remote_error(error, "reading", place, told) from None
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:

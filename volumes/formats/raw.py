@@ -279,6 +279,8 @@ class LocalRaw(FilesBackend):
                 self._use(file, files[-1].io, name)
             access = "range" if self._view is None else "view"
         super().__init__(files, fields.header(access), name)
+        # Decoded, it takes a descriptor, wherever the file lies.
+        self.remote = False
 
     def _use(self, file: BinaryIO, wanted: str, name: str) -> None:
         """Read voxels from an open file, which may be closed afterwards, as was wanted."""
@@ -364,7 +366,7 @@ class LocalRaw(FilesBackend):
             raw.seek(0)
             self._write(raw)
 
-        if self.remote:
+        if isinstance(self.files[-1], RemoteFile):
             read_anew(write)
         else:
             write()
