@@ -82,32 +82,18 @@ class Cost:
     region, and chunks beside it are left out."""
     interpolations: float  # interpolations per sample
     copies: float  # plain copies per sample: plans that move whole voxels only
-    sampled: tuple[str, ...] = ()
-    """Per volume of the first sample: key, kind, mode, padding and fill, in words."""
-    kernel: str = ""  # what resamples in this process; workers have the same
-    unfused: tuple[str, ...] = ()
-    """Per volume of the first sample that is interpolated anew: after which op, and where."""
-    kept: tuple[str, ...] = ()
-    """Per volume of the first sample that is made once and kept: where, and what that costs."""
-    slow: tuple[str, ...] = ()
-    """Which steps of which plans the kernel does not do together, and what to do."""
-    passes: tuple[WholePass, ...] = ()  # which volumes are read as a whole, once, and by which pipe
+    notes: tuple[str, ...] = ()
+    """How volumes of the first sample are sampled, made once and kept, or sampled anew; what NumPy
+    does; what is read as a whole, and what resamples: a line each."""
 
     def __str__(self) -> str:
         reads = f"{self.reads:g} reads"
         size = f"{self.bytes_needed / _MB:.3g} MB"
         if self.bytes_read != self.bytes_needed:
             size += f" ({self.bytes_read / _MB:.3g} MB in whole chunks)"
-        lines = [
-            f"per patch: {reads}, {size}, {self.interpolations:g} interpolations, "
-            f"{self.copies:g} copies   (mean of {self.patches} plans)"
-        ]
-        lines += [f"  {line}" for line in self.sampled]
-        lines += (*self.kept, *self.unfused, *self.slow)
-        lines += [f"read as a whole: {each}" for each in self.passes]
-        if self.kernel:
-            lines.append(f"resampled by: {self.kernel}")
-        return "\n".join(lines)
+        line = f"per patch: {reads}, {size}, {self.interpolations:g} interpolations, "
+        line += f"{self.copies:g} copies   (mean of {self.patches} plans)"
+        return "\n".join([line, *self.notes])
 
 
 def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
@@ -122,25 +108,24 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     try:
         with without_reading():
             items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
-            samples = [patches_of(item) for item in items]
-            cost = _mean([list(patches.values()) for patches in samples if patches])
+            samples = [patches for item in items if (patches := patches_of(item))]
+            means = _means([list(patches.values()) for patches in samples])
     except (VoxpipeError, OSError, Warning):
         # What cannot be planned is reported when it is read, with its case and pipe.
         return None
-    if cost is None:
+    if means is None:
         return None
-    first = next(filter(None, samples))
-    anew = _by_text({key: breaks(patch) for key, patch in first.items()}).items()
+    first = samples[0]
+    keys = max(map(len, first))
+    kinds = max(len(patch.kind) for patch in first.values())
     once = _by_text({key: (kept(patch),) for key, patch in first.items()}).items()
-    return replace(
-        cost,
-        sampled=_sampling_lines(first),
-        kernel=_kernel(),
-        unfused=tuple(f"not fused: {who} sampled anew after {what}" for what, who in anew),
-        kept=tuple(f"kept: {who} made once, {what}" for what, who in once),
-        slow=_slow_lines(samples),
-        passes=passes_of(graph, seed, epoch),
-    )
+    anew = _by_text({key: breaks(patch) for key, patch in first.items()}).items()
+    notes = [f"  {key:<{keys}}  {p.kind:<{kinds}}  {_policy(p)}" for key, p in first.items()]
+    notes += [f"kept: {who} made once, {what}" for what, who in once]
+    notes += [f"not fused: {who} sampled anew after {what}" for what, who in anew]
+    notes += _slow_lines(samples)
+    notes += [f"read as a whole: {each}" for each in passes_of(graph, seed, epoch)]
+    return replace(means, notes=(*notes, f"resampled by: {_kernel()}"))
 
 
 def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
@@ -245,14 +230,6 @@ def _passes_of_pipe(
                 yield key, volume, "histogram" if of_some else "statistics", count
 
 
-def _sampling_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
-    keys = max(map(len, patches))
-    kinds = max(len(patch.kind) for patch in patches.values())
-    return tuple(
-        f"{key:<{keys}}  {patch.kind:<{kinds}}  {_policy(patch)}" for key, patch in patches.items()
-    )
-
-
 def _by_text(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return by text the keys that have it, as the subject of a sentence."""
     found: dict[str, list[str]] = {}
@@ -293,7 +270,7 @@ def _kernel() -> str:
     return "NumPy, because the native kernel is missing (make native): many times slower"
 
 
-def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
+def _means(samples: list[list[LazyPatch]]) -> Cost | None:
     if not samples:
         return None
     every = [patch for patches in samples for patch in patches]

@@ -99,21 +99,18 @@ def may_open() -> bool:
 def _memoized_length(pipe: Any, answered: dict[int, Any]) -> int:
     if id(pipe) not in answered:
         try:
-            answered[id(pipe)] = _own_length(pipe)
+            # Asked so that it asks its parents through here; one of torch's does not by itself.
+            if is_pipe(pipe) and type(pipe).__module__.startswith("torch.utils.data."):
+                with contextlib.suppress(AttributeError):  # it has none, or wants more of a parent
+                    answered[id(pipe)] = type(pipe).__len__(_settings(pipe))
+            if id(pipe) not in answered:
+                answered[id(pipe)] = len(pipe)
         except _UNKNOWN as error:
             answered[id(pipe)] = error
     answer = answered[id(pipe)]
     if isinstance(answer, Exception):
         raise answer
     return int(answer)
-
-
-def _own_length(pipe: Any) -> int:
-    """Ask a pipe, so that it asks its parents through here; one of torch's does not by itself."""
-    if is_pipe(pipe) and type(pipe).__module__.startswith("torch.utils.data."):
-        with contextlib.suppress(AttributeError):  # it has none, or wants more of a parent
-            return int(type(pipe).__len__(_settings(pipe)))
-    return len(pipe)
 
 
 def _settings(pipe: Pipe) -> Any:
@@ -151,14 +148,13 @@ def log_errors(log: ErrorLog) -> Iterator[None]:
         _ERROR_LOG.reset(token)
 
 
-def note_error(pipe: DataPipe, item: Any, error: Exception) -> bool:
-    """Whether ``pipe`` may leave out ``item``, which failed; if so it is noted."""
+def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
+    """Note that ``pipe`` leaves ``item`` out, which failed; raise ``error`` where it may not."""
+    add_location(error, pipe.origin, case_of(item))
     log = _ERROR_LOG.get()
     if log is None or not isinstance(error, log.errors):
-        return False
-    located = add_location(error, pipe.origin, case_of(item))
-    log.failures.append(failure_of(located, UNPLANNED, UNPLANNED, item))
-    return True
+        raise error
+    log.failures.append(failure_of(error, UNPLANNED, UNPLANNED, item))
 
 
 @contextlib.contextmanager
@@ -389,10 +385,9 @@ class PerItem(SameLength):
             try:
                 made = self.apply(item)
             except Exception as error:
-                if not note_error(self, item, error):
-                    raise add_location(error, self.origin, case_of(item))  # noqa: B904
-                continue
-            yield made
+                note_error(self, item, error)
+            else:
+                yield made
 
 
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from ..core import CallSite, Sample
 from ..core.call_site import warn
-from ..core.errors import LikelyMistake, PatchSizeError, add_location
-from ..core.sample import case_of
+from ..core.errors import LikelyMistake, PatchSizeError
 from ..graph import Pipe
 from ..spatial import (
     FixedPatch,
@@ -276,10 +275,9 @@ class PatchSampler(DataPipe):
             try:
                 made = make(sample)
             except Exception as error:
-                if not note_error(self, sample, error):
-                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
-                continue
-            yield made
+                note_error(self, sample, error)
+            else:
+                yield made
 
     def _visit(
         self, sample: Any, patch: PipeSteps, region: PipeSteps | None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..core import CallSite, Sample
+from ..core import Sample
 from ..core.errors import PolicyConflict, SampleError, missing_key_hint
 from ..core.sample import META
 from ..core.validate import as_keys
@@ -29,7 +29,6 @@ from ..spatial import (
     LazyPatch,
     Orientation,
     Pad,
-    PendingPlan,
     RandomCrop,
     ResampleTo,
     Resize,
@@ -39,6 +38,7 @@ from ..spatial import (
     Spacing,
     SpatialOp,
     Step,
+    TransformChain,
     Translate,
     Zoom,
     joined,
@@ -64,9 +64,7 @@ from .sampling import (
 _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
-def refuse_useless_fill(
-    sampling: Sampling, origin: CallSite, parent: Pipe, ops: Iterable[Any]
-) -> None:
+def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) -> None:
     """Raise if a pipe asks for a fill that some volume certainly does not use.
 
     Where that cannot be told from the chain, because a pipe of the user's or a source that is no
@@ -78,7 +76,7 @@ def refuse_useless_fill(
     every = list(walk(parent))
     if not all(map(_is_plain, every)):
         return
-    if any(is_hard(op) for pipe in every for op in _ops_of(pipe)):
+    if any(is_hard(step.op) for pipe in every for step in vars(pipe).get("steps") or ()):
         return
     constant = {
         key
@@ -95,7 +93,7 @@ def refuse_useless_fill(
                     f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
                     f"{volume!r} that padding, and others do not use it",
                     do="Write padding='constant' beside it.",
-                ).at(origin)
+                )
 
 
 def _is_plain(pipe: Pipe) -> bool:
@@ -107,13 +105,8 @@ def _is_plain(pipe: Pipe) -> bool:
     return ours or type(pipe).__name__ in _PASSING
 
 
-def _ops_of(pipe: Pipe) -> Iterator[Any]:
-    yield from (step.op for step in vars(pipe).get("steps") or ())
-
-
-def _intensities(every: Iterable[Pipe]) -> list[str]:
+def _intensities(pipes: Sequence[Pipe]) -> list[str]:
     """Return the keys that certainly hold an opened intensity in the first sample."""
-    pipes = list(every)
     opened = [pipe for pipe in pipes if isinstance(pipe, OpenVolume)]
     sources = [pipe for pipe in pipes if isinstance(pipe, (FromCases, ListCases))]
     if len(opened) != 1 or len(sources) != 1:
@@ -139,7 +132,7 @@ def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] 
         sampling = Sampling.of(**given).at(pipe.origin)
         refuse_conflict(sampling, pipe.origin, pipe.parent)
         if ops:
-            refuse_useless_fill(sampling, pipe.origin, pipe.parent, ops)
+            refuse_useless_fill(sampling, pipe.parent, ops)
     return sampling
 
 
@@ -194,7 +187,7 @@ def add_steps(
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
     # Volumes share a plan, but for those that a flush has given one of their own.
     # The old one is kept beside the new: one that a flush just made would leave its id to another.
-    plans: dict[int, tuple[PendingPlan, PendingPlan]] = {}
+    plans: dict[int, tuple[TransformChain, TransformChain]] = {}
 
     def following(patch: LazyPatch) -> LazyPatch:
         if not patch.commutes:
@@ -249,7 +242,7 @@ def _add_on_other_grid(
     return patch
 
 
-def pending_of(pipe: DataPipe, sample: Any) -> PendingPlan:
+def pending_of(pipe: DataPipe, sample: Any) -> TransformChain:
     """Return the plan that the lazy patches of ``sample`` share, under the sample's identity."""
     things = sample.values() if isinstance(sample, Sample) else ()
     lazy = [thing.pending for thing in things if isinstance(thing, LazyPatch)]
@@ -538,7 +531,9 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
 
         def moved(patch: LazyPatch) -> LazyPatch:
-            return patch.with_pending(shared.of_moving(patch.volume) if key in brought else shared)
+            # The ops see the grids of the references, and draw what they draw for these.
+            own = replace(shared, moving=patch.volume) if key in brought else shared
+            return patch.with_pending(own)
 
         for key, patch in start.items():
             start[key] = self.sampling.apply(key, patch).with_each(moved)

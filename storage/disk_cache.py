@@ -250,11 +250,10 @@ def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
 def write_beside(path: Path, content: bytes, mode: int = 0o666, *, synced: bool = True) -> None:
     """Write a file in a directory that is there; several may, and the last one stays.
 
-    Each has a partial file of its own: of two that share one, the first gives its name to what
-    the second has not finished. It is on the disk before it gets its name, so that a machine that
-    loses its power leaves all of it or nothing; unless it is not ``synced``, which is enough for
-    what has a check sum and is quickly made.
+    It is on the disk before it gets its name, so that a machine that loses its power leaves all of
+    it or nothing; unless ``synced`` is false, which is enough for what has a check sum.
     """
+    # One of its own: of two that share one, the first gives its name to what is not finished.
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     # A new file of ours, whatever lies there: no link is followed.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import os
 import threading
 from collections import deque
@@ -167,8 +166,10 @@ class CallThreads:
                 self._done.append((future.pop(), *_answer(call)))
                 if not self._woken:  # one wake for all that come meanwhile
                     self._woken = True
-                    with contextlib.suppress(RuntimeError):  # the loop has ended
+                    try:
                         loop.call_soon_threadsafe(self._deliver)
+                    except RuntimeError:  # the loop has ended, and another may come
+                        self._woken = False
             del call, future
             with self._lock:
                 self._under_way -= 1

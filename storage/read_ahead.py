@@ -1,9 +1,7 @@
 """Stored bytes that were asked for before they are needed, until the read that needs them.
 
-Whoever knows what will be read takes a ticket for it: the requests begin at once, beside
-everything else, or as soon as there is room for what they bring. A read finds the bytes here, or
-waits for those that are on their way; what went wrong with them is raised there. Closing the
-ticket lets them go, needed or not.
+Whoever knows what will be read takes a ticket for it: requests begin as soon as there is room. A
+read finds the bytes here, or waits for them; closing the ticket lets them go, needed or not.
 """
 
 from __future__ import annotations

@@ -50,9 +50,8 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
 def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteRanges:
     """Return the objects below a URL, by a client that names versions as in every other process.
 
-    A process reads through obstore, and one that was forked from it through fsspec; versions of
-    one are compared in the other. Where their words differ fsspec is asked, which takes a second
-    of processor time to import and some milliseconds per listing.
+    One that was forked reads through fsspec, and compares versions of one that uses obstore. Where
+    their words differ fsspec is asked, which takes a second to import.
     """
     store = open_remote(url, options)
     if isinstance(store, ObstoreRanges) and not store.versions_as_fsspec:

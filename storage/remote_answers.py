@@ -1,9 +1,7 @@
 """What is asked of a remote store, and whether an answer is that: every client is checked here.
 
-A proxy, a cache or a cut connection gives other bytes than those that were asked for, under a
-status that says that all is well. So start, stop and total of an answer, its version and its
-length are compared with what was asked for: before anything is allocated for its body where the
-client tells, and once more when the body is here.
+A proxy, a cache or a cut connection gives other bytes under a status that says that all is well:
+so span, version and length are compared, before the body where the client tells, and after it.
 """
 
 from __future__ import annotations

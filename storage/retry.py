@@ -154,11 +154,7 @@ class Attempts:
 
     @property
     def rest(self) -> float | None:
-        """Seconds until the deadline, where an attempt has failed; None for the first one.
-
-        For what takes many requests, each with a limit of its own: while they are answered it may
-        take as long as it takes.
-        """
+        """Seconds until the deadline once an attempt has failed, for what takes many requests."""
         if not self._failures and not self._looks:
             return None
         return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)

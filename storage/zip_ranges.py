@@ -1,7 +1,7 @@
 """The members of a zip archive as objects of a store, read in ranges.
 
-The archive's directory is read once. A member that is stored as it is, which is how zarr
-writes them, is read by ranges of the archive; one that is deflated is inflated whole.
+A member that is stored as it is, as zarr writes them, is read by ranges of the archive; one that is
+deflated is inflated whole.
 """
 
 from __future__ import annotations

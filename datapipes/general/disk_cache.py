@@ -364,7 +364,6 @@ class EndOnDiskCacheHolder(DataPipe):
             raise GraphError(msg).at(self.origin)
         self.parent = parent
         self.mode = checked_mode(mode)
-        self.skip_read = skip_read
         self.timeout = timeout
         holder = _unended_cache(self)
         # What it ends cannot be ended by another one.
