@@ -16,25 +16,13 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from ..core.errors import GraphError, NotRemovable
 from ..graph import Pipe, describe, is_pipe, origin_of, parents_of, traits_of, walk
 from ..graph.node import swap_parents
-from ..reading_services.seed_generator import SeedGenerator
+from ..reading_services.replica import SeedGenerator
 
 DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"
 """Any datapipe."""
 
 DataPipeGraph: TypeAlias = "dict[int, tuple[Pipe, DataPipeGraph]]"
 """``{id(pipe): (pipe, the graph of what it reads)}``."""
-
-__all__ = [
-    "DataPipe",
-    "DataPipeGraph",
-    "find_dps",
-    "list_dps",
-    "remove_dp",
-    "replace_dp",
-    "set_datapipes_seed",
-    "set_graph_random_seed",
-    "traverse_dps",
-]
 
 P = TypeVar("P")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, Affine, Grid, OrientedBox, Region
+from ..core import IO_COUNTERS, Affine, ChunkGrid, Grid, OrientedBox, Region
 from ..core.errors import (
     BadHeader,
     CorruptVolume,
@@ -24,7 +24,7 @@ from ..core.errors import (
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
-from .chunks.chunked_array import ChunkLayout, Needed
+from .chunks.chunked_array import Needed
 from .header import Header, Triple, affine_entries, affine_matrix
 from .scheme import ReadScheme, Refused, StoreLayout
 from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
@@ -272,7 +272,8 @@ def counted_read(
         parts: Any = backend
         found: Voxels = parts.read(region, channels, box)
         return found
-    backend.check_version()
+    if backend.version_check is not None:
+        backend.version_check()
     culling: Any = () if box is None or not backend.culls else (box,)
     try:
         touched = backend.touched_bytes(region, channels, *culling)
@@ -315,7 +316,7 @@ def needed_of(
     """Return the chunks that a read needs as far as a header tells: each of all channels asked."""
     if header.chunks is None:
         return None
-    cuts = ChunkLayout(header.shape[1:], header.chunks)
+    cuts = ChunkGrid(header.shape[1:], header.chunks)
     first, last = channels or (0, header.shape[0])
     chunks = cuts.needed(region, box)
     size = math.prod(header.chunks) * (last - first) * header.disk_dtype.itemsize
@@ -431,14 +432,7 @@ class ForeignBackend(Backend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return what the backend answers for the region."""
         first, last = channels or (0, self.shape[0])
-        array = plain(as_array(self._backend[(slice(first, last), *region.slices)]))
-        if array.shape != (last - first, *region.shape):
-            raise BadHeader(
-                f"the backend {type(self._backend).__name__} of {self.name} answered shape "
-                f"{array.shape} for {last - first} channels of {region}.",
-                do="backend[slices] must return a 4-D tensor and keep every axis.",
-            )
-        return Voxels(array)
+        return Voxels(plain(as_array(self._backend[(slice(first, last), *region.slices)])))
 
 
 def content_of(backend: Backend) -> str:

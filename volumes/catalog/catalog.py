@@ -9,7 +9,7 @@ from typing import Any
 from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
 from ...core.redact import used_name
 from ...storage.content import content_key
-from ...storage.small_object_cache import DOCUMENTS
+from ...storage.read_ahead import DOCUMENTS
 from ..backend import Backend
 from ..formats.zarr_backend import documents_token
 from ..header import Header
