@@ -157,13 +157,14 @@ class Header:
 
     def agrees_with(self, other: Header) -> bool:
         """Whether both describe the same voxels, whenever they were written."""
-        mine, theirs = (replace(h, stamp=(), access=h._reached) for h in (self, other))
+        # Bare voxels may be mapped on one machine and read on another.
+        mine, theirs = (
+            replace(
+                h, stamp=(), access="view" if (h.chunks, h.access) == (None, "range") else h.access
+            )
+            for h in (self, other)
+        )
         return mine == theirs
-
-    @property
-    def _reached(self) -> Access:
-        """The access; bare voxels may be mapped on one machine and read on another."""
-        return "view" if self.chunks is None and self.access == "range" else self.access
 
 
 def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:

@@ -307,7 +307,10 @@ class ReadScheme:
 
     def explain(self) -> str:
         """Return the scheme in words: the mode, what is read, what memory is projected."""
-        lines = [self._headline()]
+        lines = [_WORDS.get(self.running, "")]
+        if self.running == "regional":
+            size = "x".join(map(str, self.region or ()))
+            lines = [f"regional: {self.draws} patches in each region of {size}"]
         if self.running not in ("view", "spool"):
             once = ", each chunk once" if self.mode == "resident" else ""
             lines.append(
@@ -338,12 +341,6 @@ class ReadScheme:
             )
         lines += [f"  refused by the store: {veto}" for veto in self.vetoes]
         return "\n".join(lines)
-
-    def _headline(self) -> str:
-        if self.running == "regional":
-            size = "x".join(map(str, self.region or ()))
-            return f"regional: {self.draws} patches in each region of {size}"
-        return _WORDS[self.running]
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from ...core.errors import VolumeNotFound
 from ...storage.content import content_key
 from ...storage.location import file_system, remote_errors
-from ...storage.remote import RemoteStore, open_for_versions, open_remote
+from ...storage.remote import open_for_versions, open_remote
 from ...storage.remote_objects import Entry, version_of
 from ...storage.remote_ranges import RemoteRanges
 from ..formats.local_file import file_stamp
@@ -112,11 +111,9 @@ def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
     if source.path:
         return None
     store = open_for_versions(source.location, source.options.storage_options)
-    return store.begin(_asked(store, source.name, how)) if _can_begin(store) else None
-
-
-def _can_begin(store: RemoteStore) -> TypeGuard[RemoteRanges]:
-    return isinstance(store, RemoteRanges)
+    if not isinstance(store, RemoteRanges):
+        return None
+    return store.begin(_asked(store, source.name, how))
 
 
 def _remote_stamp(source: LocatedSource) -> Stamp:
@@ -133,7 +130,14 @@ def _remote_stamp(source: LocatedSource) -> Stamp:
             return Stamp("file", int(info.get("size") or 0), 1, version_of(info))
         found = system.find(path, detail=True)
         if len(found) > MOST_LISTED:
-            return _metadata([_named(system, path.rstrip("/"), name) for name in METADATA])
+            infos = {name: found.get(f"{path.rstrip('/')}/{name}") for name in METADATA}
+            return _metadata(
+                [
+                    Entry(name, int(info.get("size") or 0), version_of(info))
+                    for name, info in infos.items()
+                    if info is not None
+                ]
+            )
     entries = [
         (key[len(path) :], int(i.get("size") or 0), version_of(i)) for key, i in found.items()
     ]
@@ -157,13 +161,6 @@ async def _asked(store: RemoteRanges, name: str, how: str) -> Stamp:
         if found:
             return _listed([(f"/{key}", size, version) for key, size, version in found])
     raise VolumeNotFound(f"there is nothing at {name}.", do="Check the URL.")
-
-
-def _named(system: Any, folder: str, name: str) -> Entry | None:
-    with suppress(FileNotFoundError):
-        info = system.info(f"{folder}/{name}")
-        return Entry(name, int(info.get("size") or 0), version_of(info))
-    return None
 
 
 def _metadata(entries: Sequence[Entry | None]) -> Stamp:

@@ -1,11 +1,9 @@
 """Where a converted volume is written: beside its place, with a journal, then put there whole.
 
-A local volume is written into the hidden folder ``.NAME.part`` beside its place and gets its
-name by renaming, so it is whole or absent. A bucket renames nothing: there the metadata of the
-group are written last, and without these nobody takes the objects for a volume.
-
-The journal is a line of JSON for what is being written, and one for every shard that is done.
-A line that was cut off by a kill counts as not there.
+A local one gets its name by renaming the hidden folder ``.NAME.part``. A bucket renames nothing:
+there the metadata are written last, without which nobody takes the objects for a volume. The
+journal is a line of JSON for what is written, and one for every shard that is done; a line that
+was cut off by a kill counts as not there.
 """
 
 from __future__ import annotations
@@ -112,7 +110,13 @@ class LocalDestination:
         """Hold the kernel's lock on the partial folder, which a dead writer does not."""
         deadline = time.monotonic() + timeout
         while True:
-            self._make()
+            try:
+                self._partial.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise VolumeError(
+                    f"nothing can be written at {self._path.parent}: {error.strerror}.",
+                    do="Give a place that you may write to.",
+                ) from error
             with self._locked_file(deadline) as file:
                 # A writer that finished took the folder, and the lock file in it, away.
                 if _is_still(file, self._partial / "lock"):
@@ -150,15 +154,6 @@ class LocalDestination:
             (self._partial / "lock").unlink()
             shutil.rmtree(self._partial)
 
-    def _make(self) -> None:
-        try:
-            self._partial.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise VolumeError(
-                f"nothing can be written at {self._path.parent}: {error.strerror}.",
-                do="Give a place that you may write to.",
-            ) from error
-
     @contextmanager
     def _locked_file(self, deadline: float) -> Iterator[BinaryIO | None]:
         try:
@@ -167,8 +162,14 @@ class LocalDestination:
             yield None
             return
         with file:
-            lock(file, deadline, lambda: _busy(self.name))
+            lock(file, deadline, self._busy)
             yield file
+
+    def _busy(self) -> DestinationBusy:
+        return DestinationBusy(
+            f"another process is writing {self.name}.",
+            do="Wait for it; if it hangs, end it, and what it has written will be continued.",
+        )
 
     def finished(self, key: str) -> set[Triple]:
         """Return the shards in the journal; an unfinished volume of another key is dropped."""
@@ -264,7 +265,8 @@ class RemoteDestination:
             for file in METADATA_FILES:
                 with suppress(FileNotFoundError):
                     self._system.rm(f"{self._root}/{file}")
-            self._remove()
+            with suppress(FileNotFoundError):
+                self._system.rm(self._root, recursive=True)
 
     @contextmanager
     def locked(self, timeout: float) -> Iterator[None]:
@@ -280,8 +282,9 @@ class RemoteDestination:
             found = self._get(self._journal)
             done = _parsed(found or b"", key)
             if done is None:
-                if found is not None:
-                    self._remove()  # the objects of an unfinished volume of another key
+                if found is not None:  # the objects of an unfinished volume of another key
+                    with suppress(FileNotFoundError):
+                        self._system.rm(self._root, recursive=True)
                 self._lines = _first_line(key)
                 self._system.pipe_file(self._journal, self._lines)
             else:
@@ -311,10 +314,6 @@ class RemoteDestination:
             self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
             with suppress(FileNotFoundError):
                 self._system.rm(self._journal)
-
-    def _remove(self) -> None:
-        with suppress(FileNotFoundError):
-            self._system.rm(self._root, recursive=True)
 
     def _get(self, path: str) -> bytes | None:
         try:
@@ -372,10 +371,3 @@ def _refused() -> Iterator[None]:
         yield
     except CacheBusy as error:
         raise DestinationBusy(error.what, do=error.do) from error
-
-
-def _busy(name: str) -> DestinationBusy:
-    return DestinationBusy(
-        f"another process is writing {name}.",
-        do="Wait for it; if it hangs, end it, and what it has written will be continued.",
-    )
