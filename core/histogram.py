@@ -94,14 +94,7 @@ class Histogram:
 
 
 def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
-    """Return the histogram of the voxels of all.
-
-    Examples
-    --------
-    >>> one = Histogram(np.array([1.0, 3.0]), np.array([1, 1]))
-    >>> merge_histograms([one, Histogram(np.array([2.0]), np.array([4]))]).values.tolist()
-    [1.0, 2.0, 3.0]
-    """
+    """Return the histogram of the voxels of all."""
     values = np.concatenate([histogram.values for histogram in histograms])
     counts = np.concatenate([histogram.counts for histogram in histograms])
     order = np.argsort(values, kind="stable")

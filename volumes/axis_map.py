@@ -310,13 +310,7 @@ def _axis(axis: str | int) -> int:
 
 
 def _nearest(present: Table, length: int) -> Table:
-    """Return the nearest of the ``present`` indices at each of ``length``; of two the lower.
-
-    Examples
-    --------
-    >>> _nearest(np.array([1, 5]), 7).tolist()
-    [1, 1, 1, 1, 5, 5, 5]
-    """
+    """Return the nearest of the ``present`` indices at each of ``length``; of two the lower."""
     # The one after is nearer from behind the middle on.
     middles = (present[1:] + present[:-1]) / 2
     nearest: Table = present[np.searchsorted(middles, np.arange(length))]

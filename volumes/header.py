@@ -141,17 +141,18 @@ class Header:
     def of_document(cls, document: Mapping[str, Any]) -> Header:
         """Return the header that :meth:`document` wrote down."""
         chunks, value_type = document["chunks"], document["value_type"]
-        i, j, k = chunks or (1, 1, 1)
+        i, j, k = map(int, chunks or (1, 1, 1))
+        shape_c, shape_i, shape_j, shape_k = map(int, document["shape"])
         return cls(
-            tuple(document["shape"]),
-            tuple(document["affine"]),
+            (shape_c, shape_i, shape_j, shape_k),
+            tuple(map(float, document["affine"])),
             np.dtype(document["disk_dtype"]),
             None if chunks is None else (i, j, k),
             document["access"],
-            document["slope"],
-            document["intercept"],
-            None if value_type is None else np.dtype(value_type),
-            tuple(document["stamp"]),
+            float(document["slope"]),
+            float(document["intercept"]),
+            None if value_type is None else np.dtype(str(value_type)),
+            tuple(map(int, document["stamp"])),
             document.get("tensor_dtype", ""),
         )
 
@@ -201,13 +202,7 @@ def affine_matrix(entries: tuple[float, ...]) -> Affine:
 
 
 def channels_first(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return (I, J), (I, J, K) or (C, I, J, K) as (C, I, J, K), a view.
-
-    Examples
-    --------
-    >>> channels_first(np.zeros((4, 5)), "x").shape, channels_first(np.zeros((4, 5, 6)), "x").shape
-    ((1, 4, 5, 1), (1, 4, 5, 6))
-    """
+    """Return (I, J), (I, J, K) or (C, I, J, K) as (C, I, J, K), a view."""
     if array.ndim == 2:
         return array[None, :, :, None]
     if array.ndim == 3:

@@ -360,13 +360,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def _size(count: int) -> str:
-    """Return bytes in a unit that fits.
-
-    Examples
-    --------
-    >>> _size(0), _size(2000), _size(3 * 1024**2), _size(5 * 1024**3)
-    ('0 B', '1.95 KiB', '3 MiB', '5 GiB')
-    """
+    """Return bytes in a unit that fits."""
     number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while number >= 1000 and len(units) > 1:
         number /= 1024

@@ -48,13 +48,7 @@ class Stamp:
     """Time of writing, ETag, or a digest of those of all files; empty where nobody tells."""
 
     def change(self, now: Stamp) -> str:
-        """Say in words how ``now`` differs; empty if it does not.
-
-        Examples
-        --------
-        >>> Stamp("file", 10, 1, "a").change(Stamp("file", 12, 1, "b"))
-        'it had 10 bytes and has 12'
-        """
+        """Say in words how ``now`` differs; empty if it does not."""
         if self == now:
             return ""
         if self.size != now.size:

@@ -95,13 +95,7 @@ def _shortage(data: memoryview | None, place: ReadRange | None) -> str:
 
 
 def _widened(request: ReadRange) -> ReadRange:
-    """Return an index with as much beside it as costs nothing: all of a shard that is small.
-
-    Examples
-    --------
-    >>> _widened(ReadRange("a", -1028)), _widened(ReadRange("a", 0, 1028))
-    (ReadRange(object='a', start=-16384, stop=None), ReadRange(object='a', start=0, stop=16384))
-    """
+    """Return an index with as much beside it as costs nothing: all of a shard that is small."""
     if request.stop is None:
         return request._replace(start=min(request.start, -SMALL_BYTES))
     return request._replace(stop=max(request.stop, SMALL_BYTES))

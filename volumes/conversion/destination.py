@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
 from ...core.sample import parse_json
@@ -39,44 +39,6 @@ _JOURNAL = "journal.jsonl"
 _THERE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 # What zarr-python writes a file as, until it is whole and gets its name.
 _UNFINISHED = "*.partial"
-
-
-class Destination(Protocol):
-    """One place for one zarr group."""
-
-    name: str
-    """What messages call it; no credentials."""
-
-    def record(self) -> dict[str, Any] | None:
-        """Return what voxpipe noted in the group that is there; None if there is nothing."""
-
-    def is_group(self) -> bool:
-        """Whether what is there is a zarr node, which may be overwritten."""
-
-    def make_way(self) -> None:
-        """Get ready to overwrite what is there."""
-
-    def locked(self, timeout: float) -> Any:
-        """Return a context in which no other process writes here."""
-
-    def finished(self, key: str) -> set[Triple]:
-        """Begin or continue: return the shards that a writer of the same key has finished."""
-
-    def store(self, array: str) -> Any:
-        """Return the zarr store of an array of the group."""
-
-    def note(self, shard: Triple) -> None:
-        """Note that a shard is written."""
-
-    def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Write the metadata of the group, and make it appear."""
-
-
-def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
-    """Return the destination at a path or URL."""
-    if is_url(location):
-        return RemoteDestination(location, options, LEASE_SECONDS)
-    return LocalDestination(Path(absolute_place(location)))
 
 
 class LocalDestination:
@@ -323,18 +285,23 @@ class RemoteDestination:
         return found
 
 
+Destination = LocalDestination | RemoteDestination
+"""One place for one zarr group."""
+
+
+def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
+    """Return the destination at a path or URL."""
+    if is_url(location):
+        return RemoteDestination(location, options, LEASE_SECONDS)
+    return LocalDestination(Path(absolute_place(location)))
+
+
 def _first_line(key: str) -> bytes:
     return json.dumps({"journal": 1, "key": key}).encode() + b"\n"
 
 
 def _parsed(journal: bytes, key: str) -> set[Triple] | None:
-    r"""Return the finished shards; None for the journal of something else, or none.
-
-    Examples
-    --------
-    >>> _parsed(_first_line("k") + b"[0, 0, 1]\n[0, 0,", "k"), _parsed(_first_line("k"), "other")
-    ({(0, 0, 1)}, None)
-    """
+    r"""Return the finished shards; None for the journal of something else, or none."""
     first, _, rest = journal.partition(b"\n")
     try:
         if parse_json(first) != {"journal": 1, "key": key}:
