@@ -2,7 +2,7 @@
 
 from .axis_map import AxisMap
 from .backend import Backend
-from .catalog.catalog import Finding, catalogued, index_cases, serve
+from .catalog.catalog import Finding, catalogued, describe_volume, index_cases, serve
 from .catalog.find import (
     cases_without_label,
     find_by_folder,
@@ -47,6 +47,7 @@ __all__ = [
     "convert",
     "custom_backends",
     "custom_decoders",
+    "describe_volume",
     "find_by_folder",
     "find_volumes",
     "index_cases",
