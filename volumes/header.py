@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import Affine
 from ..core.errors import BadHeader
+from ..core.lru_cache import cached_property
 from .voxels import refuse_unreadable, value_dtype
 
 # Of an affine, in millimetres: a volume is a product of three, which has to stay a number.
@@ -106,7 +107,7 @@ class Header:
         entries = IDENTITY if affine is None else affine_entries(affine, "the backend")
         return cls(sizes, entries, stored, units, access, slope, intercept)
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """Type of the values that reads return."""
         return self.value_type or value_dtype(self.disk_dtype, self.slope, self.intercept)
