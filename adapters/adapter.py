@@ -7,6 +7,7 @@ and a graph with nothing to do comes back as the same object.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -54,6 +55,13 @@ class Annotation(PerItem):
     def apply(self, item: Any) -> Any:
         """Return the item as it is."""
         return item
+
+
+def copy_with(pipe: Pipe, **settings: Any) -> Pipe:
+    """Return a copy of a pipe with other settings."""
+    twin = copy.copy(pipe)
+    vars(twin).update(settings)
+    return twin
 
 
 def annotate(sink: Pipe, note: Any) -> Rewritten:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..datapipes.choices import ChoicePipe
 from ..datapipes.iter import Cache, Flush, FusedSpatial, SpatialPipe
+from ..datapipes.values import ChoicePipe
 from ..graph import Pipe, Refused, Rule, Site, origin_of, parents_of, with_parents
 from .adapter import Adapter
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Sequence
 from functools import partial
 
-from ..datapipes.choices import ChoicePipe
 from ..datapipes.iter import (
     BatchPatches,
     Cache,
@@ -17,11 +15,12 @@ from ..datapipes.iter import (
     SpatialPipe,
     ValuePipe,
 )
+from ..datapipes.values import ChoicePipe
 from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
 from ..spatial import Step
 from ..spatial.ops.op import displaces
 from ..spatial.plans.stages import BY_NUMPY, KERNEL_DISPLACEMENTS
-from .adapter import Adapter
+from .adapter import Adapter, copy_with
 from .profile import Timed
 
 
@@ -88,12 +87,13 @@ class FuseSpatial(Adapter):
 
     def rules(self) -> Sequence[Rule]:
         """Return the four rules, and one that only tells what the kernel will not do."""
+        straight = partial(copy_with, straight=True)
         return (
             Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
             Rule("change values lazily", _realized_before_values, _change_lazily),
             Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
-            Rule("straight into the batch", _batch_of_lazy_samples, partial(_set, "straight")),
-            Rule("resample by the kernel", left_to_numpy, partial(_set, "straight")),
+            Rule("straight into the batch", _batch_of_lazy_samples, straight),
+            Rule("resample by the kernel", left_to_numpy, straight),
         )
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
@@ -178,12 +178,6 @@ def _batch_of_lazy_samples(site: Site) -> Pipe | None:
     return pipe
 
 
-def _set(name: str, pipe: Pipe) -> Pipe:
-    twin = copy.copy(pipe)
-    setattr(twin, name, True)
-    return twin
-
-
 class FuseReads(Adapter):
     """Read what patches of the same volume in one batch need together.
 
@@ -201,7 +195,7 @@ class FuseReads(Adapter):
 
     def rules(self) -> Sequence[Rule]:
         """Return the rule."""
-        return (Rule("fuse reads", _batch_of_lazy_patches, partial(_set, "joins")),)
+        return (Rule("fuse reads", _batch_of_lazy_patches, partial(copy_with, joins=True)),)
 
 
 def _batch_of_lazy_patches(site: Site) -> BatchPatches | Refused | None:

@@ -13,17 +13,9 @@ from torch.utils.data import IterDataPipe
 from ..core import CallSite
 from ..core.errors import LintWarning
 from ..core.memory import usable_memory
-from ..datapipes.access_pattern import measure_access
-from ..datapipes.cost import passes_of
+from ..datapipes.cost import measure_access, passes_of
 from ..datapipes.datapipe import draws
-from ..datapipes.iter import (
-    BatchPatches,
-    Flush,
-    PatchSampler,
-    Realize,
-    ShufflePlans,
-    SpatialPipe,
-)
+from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, ShufflePlans, SpatialPipe
 from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import (
     Cut,
@@ -51,7 +43,7 @@ _MEMORY_PART = 4
 _AGAIN = 2.0
 _CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
 # Names of mistakes at a pipe; that of a graph and its loader.
-_OF_PIPES = _SHARDS, _BATCHES, _FROZEN, _REPEATED, _TWICE = (
+_OF_PIPES = SHARDS, _BATCHES, _FROZEN, _REPEATED, _TWICE = (
     *("unshuffled-shards", "one-volume-batches"),
     *("frozen-draws", "repeated-draws", "twice-interpolated"),
 )
@@ -156,9 +148,9 @@ class Lint(Adapter):
     """
 
     def __init__(self, *, ignore: Collection[str] = ()) -> None:
-        unknown = sorted(set(ignore) - set(_NAMES))
+        unknown = sorted(set(ignore) - set(NAMES))
         if isinstance(ignore, str) or unknown:
-            msg = f"ignore takes names out of {_NAMES}, got {ignore!r}"
+            msg = f"ignore takes names out of {NAMES}, got {ignore!r}"
             raise ValueError(msg)
         self.ignore = frozenset(ignore)
 
@@ -201,7 +193,7 @@ def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
     traits, form, patches = traits_of(pipe), chained_name(pipe), before.patches
     if traits.shards and not before.shuffled:
         what = "each worker and rank sees the same share of the items in every epoch"
-        yield _SHARDS, what, "Put .shuffle() before .sharding_filter()."
+        yield SHARDS, what, "Put .shuffle() before .sharding_filter()."
     if traits.group and patches is not None and not before.shuffled_patches:
         # On a grid their number depends on the shape of the volume.
         count: Any = "all" if patches.sampling == "grid" else patches.samples_per_volume
@@ -333,4 +325,4 @@ _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
     "planned-functions": _planned_functions,
     "whole-volumes": _whole_volumes,
 }
-_NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE])
+NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..batching import Watch
-from ..core import IO_COUNTERS, IOCounters
+from ..core import IO_COUNTERS
 from ..core.counters import PIPE_STATS, PipeCounts
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..datapipes.datapipe import DataPipe, length_of
@@ -21,6 +19,7 @@ from ..graph import (
     Pipe,
     Rewritten,
     Traits,
+    clone,
     describe,
     origin_of,
     parents_of,
@@ -32,17 +31,8 @@ from ..graph import (
 from ..graph.explain import is_branch
 from .adapter import Adapter
 
-
-@dataclass
-class _Inside:
-    """What timed pipes further up took while this one waited for them."""
-
-    seconds: float = 0.0
-    tally: IOCounters = field(default_factory=IOCounters)
-    grown: int = 0
-
-
-_OUTER: ContextVar[_Inside | None] = ContextVar("timed", default=None)
+# What timed pipes further up took while this one waited for them.
+_OUTER: ContextVar[PipeCounts | None] = ContextVar("timed", default=None)
 
 
 class Timed(DataPipe):
@@ -68,7 +58,7 @@ class Timed(DataPipe):
     def __iter__(self) -> Iterator[Any]:
         parent = iter(self.parent)
         while True:
-            outer, inside = _OUTER.get(), _Inside()
+            outer, inside = _OUTER.get(), PipeCounts()
             token = _OUTER.set(inside)
             grown = -resident_bytes() if self.memory else 0
             started, before = time.perf_counter(), IO_COUNTERS.snapshot()
@@ -107,12 +97,10 @@ class Timed(DataPipe):
 def untimed(sink: Pipe) -> Pipe:
     """Return a copy of the graph without timed pipes: a profile counts what the user runs."""
 
-    def copied(pipe: Pipe, here: Pipe) -> Pipe:
-        if isinstance(pipe, Timed):
-            return parents_of(here)[0]
-        return copy.copy(pipe) if here is pipe else here
+    def without(old: Pipe, here: Pipe) -> Pipe:
+        return parents_of(here)[0] if isinstance(old, Timed) else here
 
-    return rebuilt(sink, copied)
+    return rebuilt(clone(sink), without)
 
 
 class Profile(Adapter):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -12,16 +11,8 @@ from ..core.errors import GraphError
 from ..core.validate import validate_int
 from ..datapipes.iter import BatchPatches, Realize
 from ..datapipes.tensors import need_cuda
-from ..graph import (
-    Change,
-    Pipe,
-    Rewritten,
-    chained_name,
-    describe,
-    origin_of,
-    rebuilt,
-)
-from .adapter import Adapter, annotate, note_of
+from ..graph import Change, Pipe, Rewritten, chained_name, describe, origin_of, rebuilt
+from .adapter import Adapter, annotate, copy_with, note_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +100,7 @@ class Runtime(Adapter):
 
         def with_threads(old: Pipe, new: Any) -> Pipe:
             if isinstance(new, (Realize, BatchPatches)) and chained_name(old) == self.at:
-                new = copy.copy(new)
-                new.threads = self.hints.threads
+                new = copy_with(new, threads=self.hints.threads)
                 became = f"{self.hints.threads} threads"
                 changes.append(Change("runtime", describe(old), became=became))
             return new  # type: ignore[no-any-return]

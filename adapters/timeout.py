@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ..core.errors import GraphError
@@ -23,7 +23,7 @@ from ..graph import (
     walk,
 )
 from ..graph.cut import split_of
-from .adapter import Adapter, annotate, note_of
+from .adapter import Adapter, annotate, copy_with, note_of
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
 # seconds from a busy network disk.
@@ -114,10 +114,8 @@ class Timeout(Adapter):
         idle: float | None = None,
         at: str | None = None,
     ) -> None:
-        given = {"start": start, "stop": stop, "idle": idle}
-        self._given: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
-        }
+        given: dict[str, Any] = {"start": start, "stop": stop, "idle": idle}
+        self._given = {name: value for name, value in given.items() if value is not None}
         for name, value in {"item": item, **self._given}.items():
             msg = f"a timeout is a positive number of seconds, got {name}={value!r}"
             if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -186,18 +184,14 @@ class CacheTimeout(Adapter):
 
     def rules(self) -> Sequence[Rule]:
         """Return the one rule: a cache that waits for another time becomes one that does."""
-        return (Rule("wait for cached files", self._match, self._build),)
+        build = partial(copy_with, timeout=self.timeout)
+        return (Rule("wait for cached files", self._match, build),)
 
     def _match(self, site: Site) -> Any:
         # By its name: a graph without it should not load the pipes of files.
         pipe: Any = site.pipe
         ends = getattr(type(pipe), "chained", "") == "end_caching"
         return pipe if ends and pipe.timeout != self.timeout else None
-
-    def _build(self, found: Any) -> Any:
-        twin = copy.copy(found)
-        twin.timeout = self.timeout
-        return twin
 
     def __repr__(self) -> str:
         return f"CacheTimeout({self.timeout:g})"

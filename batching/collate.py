@@ -28,7 +28,6 @@ from ..core.memory import refuse_beyond_memory
 from ..core.sample import case_of
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, Source, stored_labels
-from ..spatial.lazy.halo import changed_by_last
 from ..spatial.lazy.read_plan import stored_shown_to
 from ..spatial.volume_like import patch_before, stored_of
 from ..storage.ranges import reads_of
@@ -38,11 +37,10 @@ from .threads import in_threads
 
 @dataclass(frozen=True, eq=False)
 class Realized:
-    """An array that the user sees as a tensor of the same memory.
+    """An array that the user sees as a tensor of the same memory."""
 
-    A worker that only realizes plans has no torch, whose import takes a second and 190 MB;
-    the tensor is made where the batch is handed over.
-    """
+    # A worker that only realizes plans has no torch, whose import takes a second and 190 MB; the
+    # tensor is made where the batch is handed over.
 
     array: NDArray[Any]
 
@@ -62,11 +60,10 @@ ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"
 
 
 class BatchMemory(Protocol):
-    """Something that hands out memory for all arrays of a batch at once.
+    """Something that hands out memory for all arrays of a batch at once."""
 
-    A worker puts a slot of shared memory in the place of the process's own, so that a batch is
-    written where the consumer will read it.
-    """
+    # A worker puts a slot of shared memory in the place of the process's own, so that a batch is
+    # written where the consumer will read it.
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered, uninitialised array per spec."""
@@ -96,11 +93,10 @@ _LOOKED_AT = 16
 
 
 class LikelyLabels:
-    """Looks whether what is taken for an image holds classes: in the first batches of a process.
+    """Looks whether what is taken for an image holds classes: in the first batches of a process."""
 
-    It sees the voxels as they are stored: between classes that were interpolated lie others.
-    Copies of a pipe share one; in a worker it begins anew.
-    """
+    # It sees the voxels as they are stored: between classes that were interpolated lie others.
+    # Copies of a pipe share one; in a worker it begins anew.
 
     def __init__(self, origin: CallSite | None) -> None:
         self._origin = origin
@@ -109,7 +105,7 @@ class LikelyLabels:
 
     def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
         """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
-        guessed = patch.kind != "label" and patch.policy.mode != "nearest"
+        guessed = patch.volume.kind != "label" and patch.policy.mode != "nearest"
         if not guessed or self._left.get(key, _LOOKED_AT) == 0 or is_looking_ahead():
             return nullcontext()
         seen, moved = self._seen.setdefault(key, []), _is_interpolated(patch)
@@ -155,13 +151,6 @@ def _is_interpolated(patch: LazyPatch | None) -> bool:
     return False
 
 
-def _realized(
-    key: str, patch: LazyPatch, likely: LikelyLabels | None, out: NDArray[Any] | None = None
-) -> NDArray[Any]:
-    with reads_of(key), nullcontext() if likely is None else likely.watch(key, patch):
-        return patch.realize(out)
-
-
 @dataclass(frozen=True)
 class Collate:
     """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
@@ -181,7 +170,8 @@ class Collate:
         try:
             _refuse_other_keys(items)
             things = {key: [item[key] for item in items] for key in items[0]}
-            stacked = {key: _spec_of(items, key) for key in things if _is_array(things[key][0])}
+            specs = {key: _spec_of(items, key) for key in things}
+            stacked = {key: spec for key, spec in specs.items() if spec is not None}
             if not stacked:
                 _refuse_unopened(items[0])
             arrays = dict(zip(stacked, new_arrays([*stacked.values()]), strict=True))
@@ -220,7 +210,9 @@ class Collate:
             out[...] = _array_of(thing)
             return
         try:
-            made = _realized(key, thing, self.likely, out if self.straight else None)
+            watch = nullcontext() if self.likely is None else self.likely.watch(key, thing)
+            with reads_of(key), watch:
+                made = thing.realize(out if self.straight else None)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
         if made is not out:
@@ -270,7 +262,14 @@ def _refuse_other_keys(samples: Sequence[Any]) -> None:
             raise PatchSizeError(msg, do=do)
 
 
-def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec:
+def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
+    """Return shape and type of what is stacked; None of what is listed."""
+    first = samples[0][key]
+    if not isinstance(first, (LazyPatch, Realized, np.ndarray)):
+        # A tensor counts, but is not asked for its class by name.
+        like = hasattr(type(first), "__array__") and hasattr(type(first), "numpy")
+        if not like or isinstance(first, (np.generic, Volume)):
+            return None
     shapes = []
     for sample in samples:
         try:
@@ -278,8 +277,8 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec:
         except Exception as error:
             raise add_location(error, case=case_of(sample))  # noqa: B904
         if shapes[-1] != shapes[0]:
-            first, other = _name(samples[0]), _name(sample)
-            msg = f"{key} of {first} is {shapes[0]}, that of {other} is {shapes[-1]}"
+            one, other = _name(samples[0]), _name(sample)
+            msg = f"{key} of {one} is {shapes[0]}, that of {other} is {shapes[-1]}"
             do = "Cut patches of one size: .lazy_patch(size) or .crop_or_pad(size)."
             if shapes[-1][1:] == shapes[0][1:]:
                 do = "They differ in channels alone, which no crop changes: leave such cases out."
@@ -291,14 +290,6 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec:
     shape = (len(samples), *shapes[0])
     refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
     return shape, dtype
-
-
-def _is_array(thing: Any) -> bool:
-    """Whether ``thing`` is stacked: a tensor counts, but is not asked for its class by name."""
-    if isinstance(thing, (LazyPatch, Realized, np.ndarray)):
-        return True
-    like = hasattr(type(thing), "__array__") and hasattr(type(thing), "numpy")
-    return like and not isinstance(thing, (np.generic, Volume))
 
 
 def _array_of(thing: Any) -> NDArray[Any]:
@@ -345,10 +336,13 @@ class RealizePatches:
         return item.replace(data={**dict(item), **made}, patches={**item.patches, **lazy})
 
     def _made(self, entry: tuple[str, LazyPatch]) -> NDArray[Any]:
+        key, patch = entry
         try:
-            return _realized(*entry, self.likely)
+            watch = nullcontext() if self.likely is None else self.likely.watch(key, patch)
+            with reads_of(key), watch:
+                return patch.realize()
         except Exception as error:
-            raise add_location(error, key=entry[0])  # noqa: B904
+            raise add_location(error, key=key)  # noqa: B904
 
 
 def _refuse_no_sample(item: Any, do: str, origin: CallSite) -> NoReturn:
@@ -417,7 +411,7 @@ class ApplyValue:
             do = "It changes lazy patches and what realize() made of them."
             raise SampleError(msg, do=do).at(self.origin)
         after = made_from.with_value(step)
-        return Realized(changed_by_last(after, thing.array)), after
+        return Realized(after.changed_by_last(thing.array)), after
 
     def _mask(self, sample: Sample, key: str | None) -> Any:
         """Return the stored volume that the op wants statistics inside of, if it wants one."""

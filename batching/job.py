@@ -65,13 +65,10 @@ class Failure:
 class Job:
     """The descriptions of one batch."""
 
-    index: int
-    """Position of the batch in its epoch."""
+    index: int  # position of the batch in its epoch
     items: tuple[Any, ...]
-    part: int = 0
-    """Which part of the batch of all ranks this is."""
-    failures: tuple[Failure, ...] = ()
-    """Cases before it that could not be planned."""
+    part: int = 0  # which part of the batch of all ranks this is
+    failures: tuple[Failure, ...] = ()  # cases before it that could not be planned
     numbers: tuple[int, ...] = ()
     """Which items of the epoch these are, on all ranks together; empty where nobody asks."""
 
@@ -84,13 +81,7 @@ class Job:
         return ", ".join(dict.fromkeys(filter(None, map(case_of, self.items))))
 
     def place(self, item: int = -1) -> str:
-        """Return which batch, or which item of it, this is, for messages.
-
-        Examples
-        --------
-        >>> Job(3, ("a", "b")).place(1), Job(3, ("a", "b")).place(), Job(3, ("a",)).place(0)
-        ('item 1 of batch 3', 'batch 3', 'batch 3')
-        """
+        """Return which batch, or which item of it, this is, for messages: "item 1 of batch 3"."""
         alone = item < 0 or len(self.items) <= 1
         return f"batch {self.index}" if alone else f"item {item} of batch {self.index}"
 
@@ -126,15 +117,7 @@ _BYTES = 8
 
 
 class CurrentStep:
-    """The step and the item at hand.
-
-    Examples
-    --------
-    >>> current = CurrentStep()
-    >>> current.at(2, item=1)
-    >>> current.step, current.item
-    (2, 1)
-    """
+    """The step and the item at hand."""
 
     def __init__(self) -> None:
         self._numbers: NDArray[np.int32] = np.full(2, NOWHERE, np.int32)
@@ -181,12 +164,9 @@ class Transform(Protocol):
 class Watch:
     """Enter in the ledger what the instructions since the last watch took."""
 
-    profile: str
-    """Whose entry."""
-    pipe: str
-    """The pipe as the user wrote it."""
-    memory: bool = False
-    """Whether to look at every item by how much the process grew."""
+    profile: str  # whose entry
+    pipe: str  # the pipe as the user wrote it
+    memory: bool = False  # whether to look at every item by how much the process grew
 
 
 Instruction: TypeAlias = "Transform | Watch"
@@ -195,18 +175,9 @@ Instruction: TypeAlias = "Transform | Watch"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Turns jobs into batches.
+    """Turns jobs into batches."""
 
-    Examples
-    --------
-    >>> from voxpipe.batching import Collate
-    >>> batch = Recipe((Collate(),)).run(Job(0, ({"a": 1}, {"a": 2})), seed=0, epoch=0)
-    >>> batch["a"].array.tolist()
-    [1, 2]
-    """
-
-    instructions: tuple[Instruction, ...]
-    """In the order of the chain."""
+    instructions: tuple[Instruction, ...]  # in the order of the chain
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``; seed and epoch are in its items already."""
@@ -224,7 +195,7 @@ class Recipe:
             raise add_location(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
         finally:
             CURRENT_STEP.at(NOWHERE)
-        return the_batch(job, items)
+        return items[0] if len(items) == 1 else the_batch(job, items)
 
 
 def the_batch(job: Job, made: Sequence[Any], *, filters: bool = False) -> Any:
@@ -300,13 +271,10 @@ class ErrorPolicy:
 class BatchResult:
     """A batch in which something failed."""
 
-    batch: Any
-    """What could be made; None if nothing could."""
+    batch: Any  # what could be made; None if nothing could
     failures: tuple[Failure, ...]
-    is_empty: bool = False
-    """Whether there is no batch."""
-    elsewhere: int = 0
-    """How many items of other ranks' parts of the batch could not be made."""
+    is_empty: bool = False  # whether there is no batch
+    elsewhere: int = 0  # how many items of other ranks' parts of the batch could not be made
 
 
 class Maker(Protocol):
@@ -318,23 +286,7 @@ class Maker(Protocol):
 
 @dataclass(frozen=True)
 class ErrorTolerant:
-    """Makes batches, without the items that cannot be made.
-
-    Examples
-    --------
-    >>> from voxpipe.core.errors import BadHeader
-    >>> class Maker:
-    ...     def run(self, job, seed, epoch):
-    ...         if "b" in job.items:
-    ...             raise BadHeader("b is broken")
-    ...         return "".join(job.items)
-    >>> job = Job(0, ("a", "b", "c"))
-    >>> result = ErrorTolerant(Maker(), ErrorPolicy("skip")).run(job, 0, 0)
-    >>> result.batch, [(f.item, f.what) for f in result.failures]
-    ('ac', [(1, 'b is broken')])
-    >>> ErrorTolerant(Maker(), ErrorPolicy("replace")).run(job, 0, 0).batch
-    'acc'
-    """
+    """Makes batches, without the items that cannot be made."""
 
     maker: Maker
     policy: ErrorPolicy

@@ -54,15 +54,13 @@ MOST_BYTES = 64 * 1024**2
 
 @dataclass(frozen=True)
 class JoinReads:
-    """Let lazy patches of a batch that lie beside each other share one read.
+    """Let lazy patches of a batch that lie beside each other share one read."""
 
-    Patches of the same volume are joined while the block around them takes no more chunks than
-    they take one by one. The voxels of a patch stay the same.
-    """
+    # Patches of the same volume are joined while the block around them takes no more chunks than
+    # they take one by one. The voxels of a patch stay the same.
 
     origin: CallSite | None = None
-    most_bytes: int = MOST_BYTES
-    """What one block may take, decoded."""
+    most_bytes: int = MOST_BYTES  # what one block may take, decoded
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return the samples; those that were joined look into the same block."""
@@ -104,12 +102,10 @@ class JoinReads:
 class Reader:
     """A patch that reads one region of one stored volume."""
 
-    item: int
-    """Which sample."""
+    item: int  # which sample
     key: str
     patch: LazyPatch
-    place: int = 0
-    """Which of the volumes that are stacked under this key."""
+    place: int = 0  # which of the volumes that are stacked under this key
 
 
 @dataclass(frozen=True)

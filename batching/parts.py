@@ -33,11 +33,9 @@ MOST_HELD_BYTES = 256 * 1024**2
 class Task:
     """One part of the making of one batch."""
 
-    part: str
-    """``"open"``, ``"fetch"``, ``"read"``, ``"hold"``, ``"resample"`` or ``"transport"``."""
+    part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"hold"``, ``"resample"`` or ``"transport"``
     job: Job
-    reads: tuple[ReadPlan, ...]
-    """What the batch reads."""
+    reads: tuple[ReadPlan, ...]  # what the batch reads
 
     @property
     def case(self) -> str:
@@ -46,11 +44,10 @@ class Task:
 
 
 class Parts:
-    """An instruction that does the part that each task names.
+    """An instruction that does the part that each task names."""
 
-    Unlike others it remembers: the voxels that it holds in memory, and the layout of a batch.
-    Neither travels.
-    """
+    # Unlike others it remembers: the voxels that it holds in memory, and the layout of a batch.
+    # Neither travels.
 
     def __init__(self, maker: Maker, seed: int, epoch: int) -> None:
         self._maker = maker
@@ -92,10 +89,8 @@ class Parts:
         in_threads(_read, task.reads)
 
     def hold(self, task: Task) -> None:
-        """Keep what a batch needs in memory, as far as there is room, and make it once.
-
-        What is worked out once per volume, such as its statistics, is then there.
-        """
+        """Keep what a batch needs in memory, as far as there is room, and make it once."""
+        # What is worked out once per volume, such as its statistics, is then there.
         if self._held and self._held_bytes >= MOST_HELD_BYTES:
             return
         items, size = held(task.job.items)
@@ -173,10 +168,8 @@ def _again(index: int, items: tuple[Any, ...]) -> Job:
 
 
 def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) -> Iterator[Any]:
-    """Yield the items with each lazy patch changed, and its plan not worked out yet.
-
-    A plan is worked out once per object; a batch that is made twice has to do it twice.
-    """
+    """Yield the items with each lazy patch changed, and its plan not worked out yet."""
+    # A plan is worked out once per object; a batch that is made twice has to do it twice.
     for item in items:
         if not isinstance(item, Sample):
             yield item

@@ -63,17 +63,9 @@ class InThreads:
 
 
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
-    """Return ``function`` of each thing, in order; the first error, in order, is raised.
-
-    It returns or raises when every call has ended: none still writes into memory that the
-    caller then gives away.
-
-    Examples
-    --------
-    >>> with using_threads(2):
-    ...     in_threads(abs, [-1, 2, -3])
-    [1, 2, 3]
-    """
+    """Return ``function`` of each thing, in order; the first error, in order, is raised."""
+    # It returns or raises when every call has ended: none still writes into memory that the caller
+    # then gives away.
     executor, given = _EXECUTOR.get(), list(things)
     if executor is None or len(given) < 2:
         return [function(thing) for thing in given]

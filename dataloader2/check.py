@@ -72,7 +72,6 @@ class Report:
     likely_labels: tuple[str, ...] = ()
     """Keys that look like labels, and count as images since no ``labels=`` was given."""
     labels: tuple[str, ...] = ()
-    """Keys that hold labels."""
 
     @property
     def bad(self) -> tuple[Finding, ...]:

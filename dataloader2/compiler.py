@@ -132,15 +132,12 @@ class CompiledChain:
     """A chain that is ready to run."""
 
     adapters: tuple[AdapterLike, ...]
-    """What rewrote it, in this order."""
     whole: Pipe
-    """The chain as it runs."""
     graph: Pipe
     """What of it the service runs."""
     tail: MainProcessTail
     """What of it stays in this process, behind that."""
     changes: tuple[Change, ...]
-    """What the adapters did and refused."""
     work: Work
     """What of it runs where."""
     order: str

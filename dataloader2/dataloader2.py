@@ -26,16 +26,7 @@ from ..datapipes.cost import cost_of, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Subject, diagnose
-from ..graph import (
-    Pipe,
-    explain_rewritten,
-    origin_of,
-    to_dot,
-    to_mermaid,
-    traits_of,
-    verify,
-    walk,
-)
+from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.distributed import without_parts
 from ..reading_services.reading_service import Dividing
@@ -120,9 +111,9 @@ class DataLoader2:
     ) -> None:
         refuse_unknown(others, datapipe)
         self._seed: int | None = None
-        self._position, self._epoch_is_set = Position(), False
         self._drawn: TorchSeed | None = None
-        self._progress: Progress | None = None
+        # Of the epoch that an iterator was made for, else of the next one.
+        self._progress, self._epoch_is_set = Progress(Position()), False
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         # Who makes a batch, or begins or ends an epoch, has the turn for so long. What says where
@@ -202,11 +193,12 @@ class DataLoader2:
                 if self._drawn is not None and self._drawn.is_outdated():  # another run is meant
                     self._seed = self._drawn = None
                     if not self._epoch_is_set:
-                        self._position = Position()
+                        self._progress = Progress(Position())
                 seed, self._epoch_is_set = self._seed_of_run(), False
-                self._progress = progress = Progress(self._position)
-            begin, end = partial(self._begun, seed), self._finished
-            made = DataLoader2Iterator(progress, begin, end, self._counts, self._origin, self._turn)
+                self._progress.is_live = True
+            begin, end = partial(self._begin, seed), self._end
+            run = (self._progress, begin, end, self._counts, self._origin, self._turn)
+            made = DataLoader2Iterator(*run)
             self._live = weakref.ref(made)
             return made
 
@@ -214,7 +206,7 @@ class DataLoader2:
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
 
-    def _begun(self, seed: int, progress: Progress) -> RunningEpoch:
+    def _begin(self, seed: int, progress: Progress) -> RunningEpoch:
         """Start the batches of an epoch; it goes on where an interrupt has left it."""
         here = progress.position
         message = partial(without_parts, self._service, self._chain.whole)
@@ -231,10 +223,6 @@ class DataLoader2:
         batches = self._chain.tail.epoch(running, agreed, here.epoch)
         policy = work.errors if isinstance(work, Planned) else ErrorPolicy()
         return RunningEpoch(batches, step, policy, work.hints.device)
-
-    def _where(self) -> Position:
-        with self._lock:
-            return self._position if self._progress is None else self._progress.position
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
@@ -266,28 +254,24 @@ class DataLoader2:
 
     def _end_live(self, why: str) -> None:
         """End the running epoch, if any; the next one has the next number."""
-        with self._lock:
-            progress, self._progress = self._progress, None
-            if progress is not None:
-                self._position = progress.following()
-        live = self._live() if self._live is not None else None
+        progress, live = self._progress, self._live() if self._live is not None else None
+        self._end(progress)
         if live is not None:
             live.invalidate(why)
-        elif progress is not None:
+        else:
             progress.close()  # its iterator was dropped in another thread, which is about to
 
-    def _finished(self, progress: Progress) -> None:
+    def _end(self, progress: Progress) -> None:
         with self._lock:
             if self._progress is progress:
-                self._progress = None
-                self._position = progress.following()
+                self._progress = Progress(progress.following())
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = validate_int("seed", seed, least=0, below=MAX_SEED)
         why = "seed() of its DataLoader2 began another run"
         with self._taking_over(why), self._lock:
-            self._seed, self._drawn, self._position = seed, None, Position()
+            self._seed, self._drawn, self._progress = seed, None, Progress(Position())
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
@@ -297,21 +281,19 @@ class DataLoader2:
         epoch = check_epoch(epoch)
         if self._turn.acquire(0.0):  # or else another thread is at a batch
             try:
-                if self._progress is not None and not self._progress.begun:
+                if self._progress.is_live and not self._progress.begun:
                     self._progress.position = Position(epoch)
                     return
             finally:
                 self._turn.release()
-        with (
-            self._taking_over(f"set_epoch({epoch}) of its DataLoader2 ended its epoch"),
-            self._lock,
-        ):
-            self._position, self._epoch_is_set = Position(epoch), True
+        why = f"set_epoch({epoch}) of its DataLoader2 ended its epoch"
+        with self._taking_over(why), self._lock:
+            self._progress, self._epoch_is_set = Progress(Position(epoch)), True
 
     def is_before(self, epoch: int) -> bool:
         """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
-        running = self._progress is not None and self._progress.begun
-        return not running and self._where().epoch == epoch
+        progress = self._progress
+        return not progress.begun and progress.position.epoch == epoch
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
@@ -325,8 +307,8 @@ class DataLoader2:
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
         with self._lock:
-            here, seed = self._where(), self._seed_of_run()
-            chain = self._chain if self._progress is not None else self._coming or self._chain
+            here, seed = self._progress.position, self._seed_of_run()
+            chain = self._chain if self._progress.is_live else self._coming or self._chain
         shares = saved_shares(self._service.shares(chain.work), chain.work)
         outline, service = self._outline, checkpoint_of(self._service)
         return State(
@@ -358,7 +340,8 @@ class DataLoader2:
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
             restore()
             with self._lock:
-                self._seed, self._drawn, self._position = loaded.seed, None, loaded.position
+                self._seed, self._drawn = loaded.seed, None
+                self._progress = Progress(loaded.position)
 
     @classmethod
     def from_state(
@@ -397,7 +380,7 @@ class DataLoader2:
         Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
         chain = self._chain
-        cost = cost_of(untimed(chain.graph), self._seed or 0, self._position.epoch)
+        cost = cost_of(untimed(chain.graph), self._seed or 0, self._progress.position.epoch)
         parts = [
             explain_rewritten(self._written, chain.whole, chain.changes),
             self._service.explain(self._work),
@@ -427,7 +410,7 @@ class DataLoader2:
         """Return what the chain, its stores and the service agreed on, at the first call here."""
         with self._turn if self._negotiated is None else contextlib.nullcontext():
             if self._negotiated is None:
-                here = self._where()
+                here = self._progress.position
                 run = (self._seed or 0, here.epoch, here.place.next)
                 found = negotiate(untimed(self._chain.graph), self._service, self._work, *run)
                 self._work, self._negotiated = found.applied_to(self._work), found
@@ -450,7 +433,7 @@ class DataLoader2:
         GraphError
             The graph cannot be split, so nothing is planned.
         """
-        run = {"seed": self._seed or 0, "epoch": self._where().epoch}
+        run = {"seed": self._seed or 0, "epoch": self._progress.position.epoch}
         graph = untimed(self._chain.graph)
         return shuffle_report(graph, **run, batches=batches, cache_bytes=cache_bytes)
 
@@ -496,14 +479,14 @@ class DataLoader2:
             msg = "step is a function of a batch, e.g. one training step, or None"
             raise TypeError(f"{msg}, got {shorten(step)}")
         self._counts.interrupt()
-        here = self._where()
+        here = self._progress.position
         subject = Subject(
             self._chain.graph,
             self._service,
             self._seed or 0,
             here.epoch,
             here.place,
-            running=self._progress is not None and self._progress.begun,
+            running=self._progress.begun,
             kept=self._counts.kept_seconds(),
         )
         advice = self._agree().advice
@@ -527,7 +510,7 @@ class DataLoader2:
 
         With ``Profile`` among the adapters it holds what each pipe did, too.
         """
-        here, counts, profile = self._where(), self._counts, self._profile()
+        here, counts, profile = self._progress.position, self._counts, self._profile()
         return Stats(
             epoch=here.epoch,
             next_batch=here.place.next,

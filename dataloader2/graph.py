@@ -24,18 +24,6 @@ DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"
 DataPipeGraph: TypeAlias = "dict[int, tuple[Pipe, DataPipeGraph]]"
 """``{id(pipe): (pipe, the graph of what it reads)}``."""
 
-__all__ = [
-    "DataPipe",
-    "DataPipeGraph",
-    "find_dps",
-    "list_dps",
-    "remove_dp",
-    "replace_dp",
-    "set_datapipes_seed",
-    "set_graph_random_seed",
-    "traverse_dps",
-]
-
 P = TypeVar("P")
 
 # torchdata has two files of them: both paths lead here, as ``os.path`` leads to another module.

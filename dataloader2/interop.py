@@ -50,13 +50,8 @@ class _Share(Place):
         )
 
 
-def to_dataset(
-    datapipe: Pipe,
-    datapipe_adapter_fn: AdapterLike | Iterable[AdapterLike] | None = None,
-    *,
-    seed: int | None = None,
-) -> ResumableDataset:
-    """Return a chain as a data set for ``torch.utils.data.DataLoader(..., batch_size=None)``.
+class ResumableDataset(IterableDataset[Any]):
+    """A chain as a data set for ``torch.utils.data.DataLoader(..., batch_size=None)``.
 
     For torchdata's ``StatefulDataLoader``, which takes and continues states in the middle of an
     epoch; alone it knows nothing of a shuffle, and goes on with other items. Each worker makes
@@ -86,11 +81,6 @@ def to_dataset(
     >>> list(again) == rest
     True
     """
-    return ResumableDataset(datapipe, datapipe_adapter_fn, seed=seed)
-
-
-class ResumableDataset(IterableDataset[Any]):
-    """What :func:`to_dataset` returns."""
 
     def __init__(
         self,
@@ -121,6 +111,9 @@ class ResumableDataset(IterableDataset[Any]):
         return ResumableIterator(self, loader, share)
 
 
+to_dataset = ResumableDataset
+
+
 class ResumableIterator(Iterator[Any]):
     """One epoch of a data set, or one worker's share of it."""
 
@@ -135,9 +128,9 @@ class ResumableIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._batches is None:
             loader, (worker, workers) = self._loader, self._share
-            here = loader._position
+            here = loader._progress.position
             share = _Share(here.place.next, (), worker, workers)
-            loader._position = replace(here, place=share)
+            loader._progress.position = replace(here, place=share)
             self._dataset._epoch = here.epoch + 1
             self._batches = iter(loader)
         return next(self._batches)
@@ -212,23 +205,7 @@ def to_node(
 
 
 class FromNode(DataPipe):
-    """Yield what a node yields; what :func:`from_node` returns."""
-
-    def __init__(self, node: BaseNode[Any]) -> None:
-        super().__init__()
-        self.node = node
-
-    def __iter__(self) -> Iterator[Any]:
-        self.node.reset()
-        yield from self.node
-
-    def settings(self) -> Any:
-        """Return the class of the node: its settings are its own."""
-        return type(self.node).__name__
-
-
-def from_node(node: BaseNode[Any]) -> FromNode:
-    """Return a node of ``torchdata.nodes`` as the source of a chain.
+    """A node of ``torchdata.nodes`` as the source of a chain.
 
     Every pass resets the node. It stays in the process of the loader. After a resume its items are
     taken again and dropped, because only the node could skip them: a chain in the middle of nodes
@@ -240,6 +217,20 @@ def from_node(node: BaseNode[Any]) -> FromNode:
     >>> list(from_node(IterableWrapper([1, 2])).map(str))
     ['1', '2']
     """
-    if not isinstance(node, BaseNode):
-        raise TypeError(f"a node of torchdata.nodes expected, got {type(node).__name__}")
-    return FromNode(node)
+
+    def __init__(self, node: BaseNode[Any]) -> None:
+        super().__init__()
+        if not isinstance(node, BaseNode):
+            raise TypeError(f"a node of torchdata.nodes expected, got {type(node).__name__}")
+        self.node = node
+
+    def __iter__(self) -> Iterator[Any]:
+        self.node.reset()
+        yield from self.node
+
+    def settings(self) -> Any:
+        """Return the class of the node: its settings are its own."""
+        return type(self.node).__name__
+
+
+from_node = FromNode

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..core.errors import BudgetExceeded
-from ..datapipes.access_pattern import AccessPattern, measure_access
+from ..datapipes.cost import AccessPattern, measure_access
 from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.memory_budget import budgets
@@ -15,7 +15,7 @@ from ..reading_services.reading_service import Budgeting
 from ..reading_services.work import Work
 from ..storage.disk_cache import cache_budget
 from ..storage.ranges import CoalescePolicy
-from ..storage.remote_objects import MOST_BYTES
+from ..storage.remote_ranges import MOST_BYTES
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
 from ..volumes.scheme import Budget, ReadScheme, Refused

@@ -28,6 +28,8 @@ class Progress:
     """How far one epoch has come; outlives its iterator."""
 
     position: Position
+    is_live: bool = False
+    """Whether an iterator was made for it."""
     begun: bool = False
     """Whether a batch was asked for."""
     batches: Epoch | None = None
@@ -65,16 +67,6 @@ class TorchSeed:
         It was if its seed is another one, if it is where it was before this number was drawn, or if
         it is where a seed has just put it. One that was given its old seed again and then used
         otherwise than the first time looks like one that was only used.
-
-        Examples
-        --------
-        >>> _ = torch.manual_seed(3)
-        >>> seed = TorchSeed.draw()
-        >>> seed.is_outdated()
-        False
-        >>> _ = torch.manual_seed(3)
-        >>> seed.is_outdated()
-        True
         """
         now, seeded_with = torch.get_rng_state(), torch.initial_seed()
         if seeded_with != self._seeded_with or torch.equal(now, self._before):

@@ -57,7 +57,6 @@ class State:
     """The position of a loader."""
 
     seed: int
-    """Seed of the run."""
     epoch: int
     """Epoch of the next batch."""
     next_batch: int
@@ -74,7 +73,6 @@ class State:
     failed: int = 0
     """Items of that epoch that failed so far, which ``OnError`` has a budget for."""
     version: int = VERSION
-    """Version of this format."""
     pipes: str = ""
     """Name and short hash of each pipe, to say which one differs."""
     cases: str = ""
@@ -120,9 +118,7 @@ def saved_shares(shares: int, work: Work) -> int:
 
 class _Field(NamedTuple):
     wanted: str
-    """In words."""
     is_sound: Callable[[Any], bool]
-    """Whether a value is that."""
     is_optional: bool = False
     """Whether states may lack it: those that were saved before there was such a field."""
 
@@ -289,9 +285,7 @@ class Outline:
     """The hashes of a chain and its cases."""
 
     sink: Pipe
-    """The last pipe, as the user wrote it."""
     graph: str
-    """Hash of the chain."""
     pipes: str
     """Name and short hash of the first pipes, sources first."""
 
@@ -386,9 +380,9 @@ def _name(entry: str) -> str:
     return entry.rsplit(":", 1)[0]
 
 
-# About 25 bytes each: half a kilobyte of the four that a state may have.
-_MOST_WORDS = 20
-_OFF = "-off"
+# About 25 letters each: half a kilobyte of the four that a state may have.
+_MOST_CHANGES = 20
+_LONGEST_ORDER = 1000
 _DO_ORDER = (
     "Give the loader the adapters that the state was saved with; set others by loader.adapters "
     "when that epoch has ended."
@@ -396,54 +390,39 @@ _DO_ORDER = (
 
 
 def changes_of_order(written: Pipe, run: Pipe) -> str:
-    """Return in what pipes that decide on the order two graphs differ; empty if in none.
+    """Return in words in what pipes that decide on the order two graphs differ; empty if in none.
 
-    Each is a word: ``-`` or ``+``, the chained name, a short hash of the settings, and ``-off`` for
-    a shuffle that does not; they say what differs, twenty of them at most. The last word, ``=`` and
-    a hash of all that decide now, says that two orders are the same: a shuffle before a batch is
-    not one after it.
+    Behind them stands a hash of all that decide, which says that two orders are the same: a shuffle
+    before a batch is not one after it.
     """
     before, after = list(_deciding(written)), list(_deciding(run))
     if before == after:
         return ""
-    gone, come = Counter(before) - Counter(after), Counter(after) - Counter(before)
-    words = [f"-{word}" for word in gone.elements()] + [f"+{word}" for word in come.elements()]
-    whole = hashlib.blake2b("\0".join(after).encode(), digest_size=8).hexdigest()
-    return " ".join([*words[:_MOST_WORDS], f"={whole}"])
+    gone = {name: 1 for name, _, _ in Counter(before) - Counter(after)}
+    come = {name: off for name, _, off in Counter(after) - Counter(before)}
+    both = [f"{n}() {'turned off' if off else 'changed'}" for n, off in come.items() if n in gone]
+    new = [f"with {name}()" for name in come if name not in gone]
+    old = [f"without {name}()" for name in gone if name not in come]
+    words = ", ".join([*both, *new, *old][:_MOST_CHANGES]) or "with pipes in another order"
+    return f"{words}={hashlib.blake2b(repr(after).encode(), digest_size=8).hexdigest()}"
 
 
 def refuse_other_order(saved: str | None, own: str) -> None:
     """Raise StateMismatch if the adapters of a state made another order than a loader's."""
     if saved is None or saved == own:
         return
-    before, now = _difference_text(saved), _difference_text(own)
+    texts = (each.rpartition("=")[0][:_LONGEST_ORDER] for each in (saved, own))
+    before, now = (text or "as written" for text in texts)
     if before == now:
         now = "these pipes in other places"
     msg = f"the state was saved {before}, and this loader runs {now}: "
     raise StateMismatch(msg + "adapters changed which items come, or when", do=_DO_ORDER)
 
 
-def _deciding(sink: Pipe) -> Iterator[str]:
-    """Yield a word for each pipe that decides which items come, and when, parents first."""
+def _deciding(sink: Pipe) -> Iterator[tuple[str, str, bool]]:
+    """Yield name, hash and whether it is off, of each pipe that decides which items come, when."""
     for pipe in walk(sink):
         traits = traits_of(pipe)
         # Those that make items ahead, or stay in this process, hand on what comes as it comes.
-        if traits.per_item or traits.watches or traits.ahead or traits.main_process:
-            continue
-        off = _OFF if is_switched_off(pipe) else ""
-        yield f"{chained_name(pipe)}:{fingerprint_of_pipe(pipe)}{off}"
-
-
-def _difference_text(words: str) -> str:
-    gone: dict[str, int] = {}
-    come: dict[str, bool] = {}
-    for word in words.split():
-        name = word[1:].split(":")[0]
-        if word[0] == "-":
-            gone[name] = 1
-        elif word[0] == "+":
-            come[name] = word.endswith(_OFF)
-    both = [f"{n}() {'turned off' if off else 'changed'}" for n, off in come.items() if n in gone]
-    new = [f"with {name}()" for name in come if name not in gone]
-    old = [f"without {name}()" for name in gone if name not in come]
-    return ", ".join(both + new + old) or ("with pipes in another order" if words else "as written")
+        if not (traits.per_item or traits.watches or traits.ahead or traits.main_process):
+            yield chained_name(pipe), fingerprint_of_pipe(pipe), is_switched_off(pipe)

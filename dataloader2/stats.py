@@ -20,17 +20,7 @@ KEPT = 64
 
 
 class Counts:
-    """What a loader counts over all its epochs: failures, waits, how long batches are kept.
-
-    Examples
-    --------
-    >>> counts = Counts()
-    >>> for asked, handed in [(0.0, 1.0), (1.5, 1.75), (2.5, 3.0)]:
-    ...     counts.request(asked)
-    ...     counts.deliver(handed, handed - asked)
-    >>> counts.kept_seconds(), counts.waited
-    (0.625, 1.75)
-    """
+    """What a loader counts over all its epochs: failures, waits, how long batches are kept."""
 
     def __init__(self) -> None:
         self.failures: deque[Failure] = deque(maxlen=_MOST_KEPT)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..core import Sample
-from ..core.errors import PatchSizeError, SampleError, add_location
+from ..core.errors import PatchSizeError, SampleError
 from ..core.validate import as_keys
 from ..graph import Pipe
 from ..spatial import LazyPatch
@@ -152,10 +152,7 @@ class Unstack(Regrouped):
     def regrouped(self, sample: Sample) -> Sample:
         """Return the sample with a volume for each channel."""
         patch = lazy_patches(self, sample, [self.key])[self.key]
-        try:
-            count = patch.shape[0]
-        except Exception as error:
-            raise add_location(error, self.origin, sample.case)  # noqa: B904
+        count = patch.shape[0]
         if count != len(self.names):
             msg = f"{self.key!r} has {count} channels, and unstack() names {len(self.names)}"
             raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, sample.case)
@@ -174,6 +171,5 @@ def _each_once(argument: str, names: Sequence[str]) -> tuple[str, ...]:
         raise ValueError(msg)
     found = tuple(as_keys(argument, names))
     if not found or len(set(found)) < len(found):
-        msg = f"{argument} takes one name or more, each once, got {names!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{argument} takes one name or more, each once, got {names!r}")
     return found

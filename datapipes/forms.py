@@ -93,15 +93,7 @@ class UnknownForm(AttributeError):
 
 
 def unknown_form(pipe: str, asked: str, known: Iterable[str]) -> str:
-    """Return a sentence about ``asked``, with the chained forms that are likely meant.
-
-    Examples
-    --------
-    >>> unknown_form("open_volume()", "gaussian_noise", ["noise", "blur", "rotate"])
-    "open_volume() has no chained form 'gaussian_noise'; did you mean 'noise'?"
-    >>> unknown_form("open_volume()", "rotat", ["noise", "blur", "rotate"])
-    "open_volume() has no chained form 'rotat'; did you mean 'rotate'?"
-    """
+    """Return a sentence about ``asked``, with the chained forms that are likely meant."""
     names = sorted(known)
     spelt = asked.lower()
     near = closest(spelt, names, 0.75, _MOST)

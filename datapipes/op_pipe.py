@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from ..core import CallSite
 from ..core.call_site import warn
-from ..core.errors import LikelyMistake, VoxpipeError
+from ..core.errors import LikelyMistake
 from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
 from ..intensity.filters import INVERSE, Anisotropy, LowResolution
-from .datapipe import PerItem
+from .datapipe import PerItem, located
 from .forms import chained
 
 # Arguments that are given by keyword alone, whatever else an op has.
@@ -68,10 +68,8 @@ class OpPipe(PerItem):
     def make_op(self, arguments: Mapping[str, Any]) -> Any:
         """Return the op of those arguments that are its own."""
         own = {name: given for name, given in arguments.items() if name not in self.keywords}
-        try:
+        with located(self):
             return type(self).op_class(**own)
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
 
 
 def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect.Signature:
@@ -107,8 +105,7 @@ def bound(
             by_name = [one for one in ("weights", "p") if one in by_name] or by_name
         asked = " and ".join(f"{one}=" for one in by_name[:2])
         hint = f"; write {asked} by keyword" if by_name and "too many" in str(error) else ""
-        msg = f"{name}(): {error}{hint}"
-        raise TypeError(msg) from None
+        raise TypeError(f"{name}(): {error}{hint}") from None
     del arguments["parent"]
     return arguments
 
@@ -130,8 +127,7 @@ def refuse_unknown_arguments(
     for one in given:
         hint = "" if one in known else _instead(one, known, _NEARLY)
         if one not in known and (hint or not only_misspelt):
-            msg = f"{name}() has no argument {one!r}{hint or _they_are(known)}"
-            raise TypeError(msg)
+            raise TypeError(f"{name}() has no argument {one!r}{hint or _they_are(known)}")
 
 
 def _they_are(known: Iterable[str]) -> str:

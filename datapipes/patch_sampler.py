@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -13,9 +14,8 @@ from numpy.typing import NDArray
 
 from ..core import CallSite, Sample
 from ..core.call_site import warn
-from ..core.errors import LikelyMistake, PatchSizeError, VoxpipeError, add_location
-from ..core.sample import case_of
-from ..graph import Pipe, Traits
+from ..core.errors import LikelyMistake, PatchSizeError
+from ..graph import Pipe
 from ..spatial import (
     FixedPatch,
     GridPatch,
@@ -147,22 +147,18 @@ class PatchSampler(DataPipe):
     True
     """
 
-    traits = Traits()
-    cuts_patches: ClassVar[bool] = True
-    """What comes after it is not whole volumes."""
+    cuts_patches: ClassVar[bool] = True  # what comes after it is not whole volumes
 
     @property
     def is_drawn(self) -> bool:
         """Whether places are drawn; those of a grid are the same in every epoch."""
         return self.sampling != "grid"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> PatchSampler:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Refuse unknown arguments in the words of other libraries too."""
         known = [*inspect.signature(cls.__init__).parameters][3:]
         refuse_unknown_arguments(cls.chained, kwargs, ["size", *known])
-        pipe = super().__new__(cls, *args, **kwargs)
-        assert isinstance(pipe, cls)
-        return pipe
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(
         self,
@@ -192,10 +188,12 @@ class PatchSampler(DataPipe):
         self.mask = mask
         self.weights = weights
         self._counted: int | None = None
-        try:
+        with located(self):
             self.given_size = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
-            self.size = three("size", _limits(self.given_size), least=1)
+            each = self.given_size if isinstance(self.given_size, tuple) else (self.given_size,) * 3
+            whole = tuple(_LONGEST if n is None else n for n in each)
+            self.size = three("size", whole, least=1)
             self.overlap = self._overlap(overlap)
             self._check()
             self.region = self._region(region, align)
@@ -205,19 +203,15 @@ class PatchSampler(DataPipe):
                     "a visit lie beside each other",
                     do="Leave one of them out.",
                 )
-            given = {"min_share": min_share, "class_weights": class_weights}
+            given = {
+                "min_share": min_share,
+                "class_weights": class_weights,
+                "oversample": oversample,
+            }
             self._placement = _placement(
-                self.given_size,
-                mask,
-                weights,
-                {**given, "oversample": oversample},
-                otherwise,
-                sampling,
-                self.origin,
+                self.given_size, mask, weights, given, otherwise, sampling, self.origin
             )
-            self.oversample = oversample
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
+        self.oversample = oversample
 
     def _overlap(self, overlap: Size) -> tuple[int, int, int]:
         """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
@@ -228,8 +222,7 @@ class PatchSampler(DataPipe):
 
     def _check(self) -> None:
         if self.sampling not in SAMPLINGS:
-            msg = f"sampling is one of {SAMPLINGS}, got {self.sampling!r}"
-            raise PatchSizeError(msg)
+            raise PatchSizeError(f"sampling is one of {SAMPLINGS}, got {self.sampling!r}")
         whole_number("samples_per_volume", self.samples_per_volume, least=1)
         if self.sampling == "grid" and self.samples_per_volume != 1:
             raise PatchSizeError(
@@ -282,10 +275,9 @@ class PatchSampler(DataPipe):
             try:
                 made = make(sample)
             except Exception as error:
-                if not note_error(self, sample, error):
-                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
-                continue
-            yield made
+                note_error(self, sample, error)
+            else:
+                yield made
 
     def _visit(
         self, sample: Any, patch: PipeSteps, region: PipeSteps | None
@@ -391,24 +383,15 @@ class PatchSampler(DataPipe):
         return (shown, {**named, **names}) if names else self._arguments
 
 
-def _limits(size: Any) -> tuple[int, ...]:
-    each = size if isinstance(size, tuple) else (size,) * 3
-    return tuple(_LONGEST if n is None else n for n in each)
-
-
 @dataclass(frozen=True, eq=False)
 class _Placement:
     """Makes the op of each sample, where not every place of a patch is as likely."""
 
     op_class: type[MaskedPatch] | type[WeightedPatch]
-    argument: str
-    """``mask`` or ``weights``."""
-    given: str | Volume
-    """Key of the volume, or one for all cases."""
-    size: Sequence[int]
-    """Of the patches."""
-    settings: Mapping[str, Any]
-    """Of every op."""
+    argument: str  # ``mask`` or ``weights``
+    given: str | Volume  # key of the volume, or one for all cases
+    size: Sequence[int]  # of the patches
+    settings: Mapping[str, Any]  # of every op
 
     def op_of(self, sample: Sample) -> MaskedPatch | WeightedPatch:
         """Return what draws the patches of a sample."""
@@ -451,58 +434,43 @@ def _placement(
 
     ``given`` has the arguments that belong to a mask.
     """
+    named = [name for name, value in given.items() if _is_given(name, value)]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:
-        _refuse_beside_weights({"mask": mask, **given}, sampling)
-        op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
-    elif mask is not None:
-        drawing = {name: given[name] for name in ("class_weights", "oversample")}
-        named = _named(drawing, otherwise)
-        if named and sampling != "uniform":
-            msg = f"{named} belongs to sampling='uniform': a grid draws nothing"
-            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
-        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
-    else:
-        if named := _named(given, otherwise):
-            msg = f"{named} belongs to mask="
-            raise PatchSizeError(msg, do='Give mask= too: the key of a label, e.g. "label".')
-        return None
-    if not isinstance(volume, (str, Volume)):
-        msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
-        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
-    settings |= {"otherwise": otherwise, "origin": origin}
-    # One op of nothing: what the arguments alone show is refused where they were written.
-    patch = op_class(size, _Nothing(), **settings)
-    if isinstance(patch, MaskedPatch):
-        _check_background(patch, origin)
-    return _Placement(op_class, argument, volume, size, settings)
-
-
-class _Nothing:
-    token = ""
-
-
-def _refuse_beside_weights(given: Mapping[str, Any], sampling: str) -> None:
-    """Raise where ``weights=`` stands beside what belongs to a mask, or to a grid."""
-    for name, value in given.items():
-        if _is_given(name, value):
+        for name in (*(() if mask is None else ("mask",)), *named):
             raise PatchSizeError(
                 f"{name} says what is inside, where every voxel counts alike; weights= says how "
                 "often each is drawn. Give one of them.",
                 do="To draw inside a mask only, write 0 into the weights of all else.",
             )
-    if sampling != "uniform":
-        raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
-
-
-def _named(given: Mapping[str, Any], otherwise: str) -> str:
-    """Return the first argument that was given; nothing if none was."""
-    named = [name for name, value in given.items() if _is_given(name, value)]
-    return (named or [""])[0] or ("otherwise" if otherwise != "error" else "")
+        if sampling != "uniform":
+            raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
+        op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
+    else:
+        named += ["otherwise"] if otherwise != "error" else []
+        drawing = [name for name in named if name != "min_share"]
+        if mask is None:
+            if named:
+                do = 'Give mask= too: the key of a label, e.g. "label".'
+                raise PatchSizeError(f"{named[0]} belongs to mask=", do=do)
+            return None
+        if drawing and sampling != "uniform":
+            msg = f"{drawing[0]} belongs to sampling='uniform': a grid draws nothing"
+            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
+        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
+    if not isinstance(volume, (str, Volume)):
+        msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
+        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
+    settings |= {"otherwise": otherwise, "origin": origin}
+    # One op of nothing: what the arguments alone show is refused where they were written.
+    patch = op_class(size, SimpleNamespace(token=""), **settings)
+    if isinstance(patch, MaskedPatch):
+        _check_background(patch, origin)
+    return _Placement(op_class, argument, volume, size, settings)
 
 
 def _is_given(name: str, value: Any) -> bool:
-    """Whether an argument is not as it is by default; a volume is not asked for its truth."""
+    """Whether an argument is not as it is by default."""
     if value is None or name == "oversample":
         return value is not None
     return not (isinstance(value, (int, float, Mapping)) and not value)

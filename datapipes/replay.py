@@ -15,11 +15,10 @@ from ..intensity import ValueOp, ValueStep
 from ..spatial import SpatialPlan, Step
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_steps import replayed, streams_of
-from .choices import ChoicePipe
 from .datapipe import PerItem, wrong_item
 from .forms import chained
 from .spatial import FusedSpatial, SpatialPipe
-from .values import ValuePipe
+from .values import ChoicePipe, ValuePipe
 
 _GIVE = 'Give it batch["meta"][0]["draws"].'
 # What an op draws has the form that it has for a volume that any patch fits into.

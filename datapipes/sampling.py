@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from ..core import CallSite, Sample
@@ -124,21 +125,17 @@ class Sampling:
             msg = f"{key!r} is a {patch.kind} of mode={patch.policy.mode!r}: {error}"
             do = "Leave antialias out for it, or give it mode='linear'."
             raise PolicyConflict(msg, do=do).at(self.origin) from None
-        if "fill" in mine:
-            self._refuse_fill(key, patch, policy)
-        return policy
-
-    def _refuse_fill(self, key: str, patch: LazyPatch, policy: Policy) -> None:
         hard = any(is_hard(step.op) for step in patch.pending.steps)
-        if policy.padding != "constant" and not hard:
+        if "fill" in mine and policy.padding != "constant" and not hard:
             raise PolicyConflict(
                 f"fill={policy.fill:g} is for padding='constant', but {key!r} has "
                 f"padding={policy.padding!r}, which does not use it",
                 do="Write padding='constant' beside it.",
             ).at(self.origin)
-        if patch.kind == "label" and not policy.fill.is_integer():
+        if "fill" in mine and patch.kind == "label" and not policy.fill.is_integer():
             msg = f"fill={policy.fill:g} is no label, and {key!r} holds labels"
             raise PolicyConflict(msg, do="Give a whole number.").at(self.origin)
+        return policy
 
 
 def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
@@ -149,10 +146,14 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
     """
     if not sampling.changes:
         return
-    labels = _labels(parent)
+    opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
+    labels = frozenset(label for pipe in opened for label in vars(pipe).get("labels") or ())
     for pipe, flushed, regrouped in _of_one_plan(parent):
-        for other_key, other_field, other in _renamed_changes(pipe, regrouped):
-            for key, field, value in sampling.changes:
+        for given_key, other_field, other in sampling_changes(pipe):
+            keys = [given_key]  # under the names that pipes after it have given
+            for after in reversed(regrouped):
+                keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]
+            for (key, field, value), other_key in product(sampling.changes, keys):
                 same = field == other_field and _meets(key, other_key, labels, flushed)
                 if same and value != other:
                     msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
@@ -201,24 +202,8 @@ def overriding_keys(
     """Return the keys whose policies are to hold whatever pipes ask for."""
     if as_flag("override", override) and not policies:
         msg = "override=True makes policies= hold, and none are given"
-        do = 'Write policies={"image": vp.Policy(...)} beside it.'
-        raise SampleError(msg, do=do).at(origin)
+        raise SampleError(msg, do='Write policies={"image": vp.Policy(...)} beside it.').at(origin)
     return tuple(sorted(policies)) if override else ()
-
-
-def _renamed_changes(pipe: Pipe, regrouped: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
-    """Yield what a pipe asked for, under the keys that pipes after it have given."""
-    for key, field, value in sampling_changes(pipe):
-        keys = [key]
-        for after in reversed(regrouped):
-            keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]
-        yield from ((one, field, value) for one in keys)
-
-
-def _labels(parent: Pipe) -> frozenset[str]:
-    """Return the keys that hold labels, as far as a chain says so."""
-    opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
-    return frozenset(label for pipe in opened for label in vars(pipe).get("labels") or ())
 
 
 def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]) -> bool:

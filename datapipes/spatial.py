@@ -1,17 +1,17 @@
-# ruff: noqa: D101  (the docstring of a form is that of its op)
 """Spatial pipes: the chained forms of the spatial ops, which add them to every sample's plan."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..core import CallSite, Sample
-from ..core.errors import PolicyConflict, SampleError, VoxpipeError, missing_key_hint
+from ..core import Sample
+from ..core.errors import PolicyConflict, SampleError, missing_key_hint
 from ..core.sample import META
+from ..core.validate import as_keys
 from ..graph import Pipe, traits_of, walk
 from ..spatial import (
     Affine,
@@ -31,6 +31,7 @@ from ..spatial import (
     Pad,
     PendingPlan,
     RandomCrop,
+    ResampleTo,
     Resize,
     Rotate,
     Rotate90,
@@ -43,12 +44,12 @@ from ..spatial import (
     joined,
     stored_labels,
 )
+from ..spatial.lazy.virtual_volume import VirtualVolume
 from ..spatial.ops.op import is_hard
-from ..spatial.volume_like import made_like
 from ..volumes import Volume
 from .cases import FromCases, ListCases
 from .channels import Regrouped
-from .datapipe import DataPipe, PerItem, stream_name, wrong_item
+from .datapipe import DataPipe, PerItem, lazy_patches, located, stream_name, wrong_item
 from .op_pipe import OpPipe, tell_mistakes
 from .open_volume import OpenVolume, is_volume
 from .sampling import (
@@ -63,9 +64,7 @@ from .sampling import (
 _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
-def refuse_useless_fill(
-    sampling: Sampling, origin: CallSite, parent: Pipe, ops: Iterable[Any]
-) -> None:
+def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) -> None:
     """Raise if a pipe asks for a fill that some volume certainly does not use.
 
     Where that cannot be told from the chain, because a pipe of the user's or a source that is no
@@ -77,7 +76,7 @@ def refuse_useless_fill(
     every = list(walk(parent))
     if not all(map(_is_plain, every)):
         return
-    if any(is_hard(op) for pipe in every for op in _ops_of(pipe)):
+    if any(is_hard(step.op) for pipe in every for step in vars(pipe).get("steps") or ()):
         return
     constant = {
         key
@@ -94,7 +93,7 @@ def refuse_useless_fill(
                     f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
                     f"{volume!r} that padding, and others do not use it",
                     do="Write padding='constant' beside it.",
-                ).at(origin)
+                )
 
 
 def _is_plain(pipe: Pipe) -> bool:
@@ -106,13 +105,8 @@ def _is_plain(pipe: Pipe) -> bool:
     return ours or type(pipe).__name__ in _PASSING
 
 
-def _ops_of(pipe: Pipe) -> Iterator[Any]:
-    yield from (step.op for step in vars(pipe).get("steps") or ())
-
-
-def _intensities(every: Iterable[Pipe]) -> list[str]:
+def _intensities(pipes: Sequence[Pipe]) -> list[str]:
     """Return the keys that certainly hold an opened intensity in the first sample."""
-    pipes = list(every)
     opened = [pipe for pipe in pipes if isinstance(pipe, OpenVolume)]
     sources = [pipe for pipe in pipes if isinstance(pipe, (FromCases, ListCases))]
     if len(opened) != 1 or len(sources) != 1:
@@ -134,13 +128,11 @@ def _intensities(every: Iterable[Pipe]) -> list[str]:
 def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
     """Return the sampling that a pipe with these arguments and spatial ops asks for."""
     given = {name: arguments[name] for name in SAMPLING_ARGUMENTS if name in arguments}
-    try:
+    with located(pipe):
         sampling = Sampling.of(**given).at(pipe.origin)
         refuse_conflict(sampling, pipe.origin, pipe.parent)
         if ops:
-            refuse_useless_fill(sampling, pipe.origin, pipe.parent, ops)
-    except VoxpipeError as error:
-        raise error.at(pipe.origin)  # noqa: B904
+            refuse_useless_fill(sampling, pipe.parent, ops)
     return sampling
 
 
@@ -287,12 +279,9 @@ class DataDependentPipe(SpatialPipe):
             raise wrong_item(self, item, "a sample with a lazy volume", "Put open_volume() before.")
         (step,) = self.steps
         op: Any = step.op
-        try:
-            op = self._as_stored(op, item.get(op.needs.key))
-            volume = named_volume(op.needs.key, item, "key")
-        except VoxpipeError as error:
-            raise error.at(self.origin, item.case)  # noqa: B904
-        asking = replace(step, op=Answered(op, volume))
+        key = op.needs.key
+        stored = self._as_stored(op, item.get(key))
+        asking = replace(step, op=Answered(stored, named_volume(key, item, "key")))
         return add_steps(self, PipeSteps([asking]), item, None, self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
@@ -326,8 +315,8 @@ def _first_value_op(thing: Any) -> str | None:
         return None
     if thing.values:
         return thing.values[0].op.describe()
-    made = made_like(thing.volume)
-    below = thing.members or (() if made is None else (made.patch,))
+    made = (thing.volume.patch,) if isinstance(thing.volume, VirtualVolume) else ()
+    below: Sequence[Any] = thing.members or made
     return next((found for found in map(_first_value_op, below) if found is not None), None)
 
 
@@ -465,3 +454,90 @@ class TranslatePipe(SpatialPipe, form="translate", op=Translate): ...
 
 
 class ZoomPipe(SpatialPipe, form="zoom", op=Zoom): ...
+
+
+class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
+    """Bring volumes onto one grid: each voxel then holds what lies at its place in the world.
+
+    It is part of the one interpolation that the plan of each volume is.
+
+    Parameters
+    ----------
+    grid
+        A ``Grid(shape, affine)``, for all volumes alike, anywhere among the spatial pipes. Or the
+        key of a volume, whose grid the others get: then right after ``open_volume``, as volumes on
+        different grids have no spatial op in common before.
+    keys
+        With a key: the volumes to bring there, by default all others. What is not named must lie
+        on its grid.
+
+    Raises
+    ------
+    SampleError
+        A sample has no volume of that key, or a spatial pipe came before.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> case = {"ct": np.zeros((8, 8, 8)), "pet": np.zeros((4, 4, 4))}
+    >>> pipe = from_cases([case]).open_volume().resample_to("ct").lazy_patch(4)
+    >>> [patch.shape for patch in next(iter(pipe)).values()]
+    [(1, 4, 4, 4), (1, 4, 4, 4)]
+    """
+
+    keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
+
+    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
+        arguments = self.arguments(args, kwargs)
+        grid, keys = arguments["grid"], arguments.get("keys")
+        self.like = grid if isinstance(grid, str) else None
+        self.keys = None if keys is None else as_keys("resample_to(keys=)", keys)
+        if self.like is None:
+            if keys is not None:
+                raise TypeError("keys= belongs to resample_to(key); a grid is for all volumes")
+            super().__init__(parent, **arguments)
+            return
+        PerItem.__init__(self, parent)
+        self.stream_names: tuple[str, ...] = ()
+        self.is_step = False
+        self.sampling = sampling_of(self, arguments)
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with its volumes on one grid."""
+        return super().apply(item) if self.like is None else self._brought(item, self.like)
+
+    def _brought(self, item: Sample, like: str) -> Sample:
+        lazy = lazy_patches(self, item, (like, *(self.keys or ())))
+        if any(patch.pending.steps for patch in lazy.values()):
+            raise SampleError(
+                f"resample_to({like!r}) comes after a spatial pipe",
+                do="Put it right after open_volume(), where each volume still has its own grid.",
+            ).at(self.origin, item.case)
+        self.sampling.refuse_unknown(lazy, item.case)
+        brought = set(lazy if self.keys is None else self.keys) - {like}
+        start: dict[str, LazyPatch] = {}
+
+        def begun(patch: LazyPatch) -> LazyPatch:
+            # With a volume, which stands where it was brought already, or may be brought there.
+            begins = patch.commutes and not patch.members
+            stands = key in brought or patch.pending.moving is None
+            return patch if begins and stands else patch.flushed()
+
+        for key, patch in lazy.items():
+            start[key] = patch.with_each(begun)
+        firsts = {key: patch.leaves[0] for key, patch in start.items()}
+        references = {key: firsts[key].volume for key in lazy if key not in brought}
+        shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
+
+        def moved(patch: LazyPatch) -> LazyPatch:
+            return patch.with_pending(shared.of_moving(patch.volume) if key in brought else shared)
+
+        for key, patch in start.items():
+            start[key] = self.sampling.apply(key, patch).with_each(moved)
+        return item.with_data(**start)
+
+
+if not TYPE_CHECKING:  # the forms: ``iter`` takes them all
+    __all__ = [name for name in globals() if name.endswith("Pipe") and name != "OpPipe"]
+    __all__ = sorted({*__all__, "FusedSpatial"} - {"DataDependentPipe", "DataPipe"})

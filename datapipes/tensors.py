@@ -57,11 +57,6 @@ def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
     """Return the item with every tensor in it changed.
 
     Mappings, samples, lists and tuples, named ones too, are gone into; other things stay.
-
-    Examples
-    --------
-    >>> map_tensors({"a": [torch.ones(1)], "b": "word"}, torch.neg)
-    {'a': [tensor([-1.])], 'b': 'word'}
     """
     if isinstance(item, torch.Tensor):
         return change(item)
@@ -84,13 +79,7 @@ def _like(item: Any, parts: Any) -> Any:
 
 
 def parse_device(call: str, device: Any) -> torch.device:
-    """Return the device that an argument names.
-
-    Examples
-    --------
-    >>> parse_device("to_device", "cuda:1")
-    device(type='cuda', index=1)
-    """
+    """Return the device that an argument names."""
     known = '"cpu", "cuda", "cuda:1" or another torch.device'
     try:
         return torch.device(device)

@@ -38,11 +38,9 @@ class Facts:
     cores: int
     """Processors that this rank may use: its share, where several run on the machine."""
     ranks: int = 1
-    """Ranks that share the machine."""
     threads: int = 1
     """Patches that each worker realizes at once."""
     items: float = 1.0
-    """Items in a batch."""
     amplification: float = 1.0
     """Voxels in the chunks that are read, by voxels that are needed."""
     waits: bool = False

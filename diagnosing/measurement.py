@@ -11,6 +11,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Real
@@ -51,11 +52,8 @@ class Extent:
     """How much is measured."""
 
     batches: int = BATCHES
-    """Different batches."""
     seconds: float = SECONDS
-    """Time for each part."""
     clock: Clock = time.perf_counter
-    """Tells the time in seconds."""
 
     def __post_init__(self) -> None:
         validate_int("batches", self.batches, least=1)
@@ -79,6 +77,14 @@ class Extent:
             return is_over or (most is not None and number >= most)
 
         return is_enough
+
+    def seconds_per_call(self, call: Callable[[], object], least: int) -> float:
+        """Return how long a call takes, of ``least`` calls or as many as there is time for."""
+        done, number, started = self.done(least), 0, self.clock()
+        while not done(number):
+            call()
+            number += 1
+        return (self.clock() - started) / number
 
 
 def copy_service(service: ReadingService) -> ReadingService:
@@ -181,17 +187,12 @@ class Subject:
     """A loader, as far as it is measured. Nothing in it is changed."""
 
     graph: Pipe
-    """The graph as it runs."""
     service: ReadingService
-    """Where it runs."""
     seed: int
-    """Seed of the run."""
     epoch: int
-    """Epoch of the next batch."""
     place: Place
     """Which batches of it were delivered."""
     running: bool = False
-    """Whether an epoch is under way."""
     kept: float | None = None
     """Seconds for which the caller's own loop kept a batch, if it ran."""
 
@@ -314,11 +315,9 @@ class _Measuring:
         self._together = tuple(dict.fromkeys(name for names in outcomes for name in names))
         if self._together:
             self._seconds["decode"] = cold
-            self._notes.append(
-                "decode holds fetching too: they cannot be told apart for "
-                + self._together[0]
-                + (f" and {len(self._together) - 1} more" if self._together[1:] else "")
-            )
+            more = f" and {len(self._together) - 1} more" if self._together[1:] else ""
+            what = "decode holds fetching too: they cannot be told apart for"
+            self._notes.append(f"{what} {self._together[0]}{more}")
             return tasks
         warm, _ = self._pass("fetch", tasks)
         needed = sum(read.read_bytes(whole_chunks=True) for task in tasks for read in task.reads)
@@ -357,66 +356,51 @@ class _Measuring:
             return
         subject = self._subject
         work = Planned(split, self._work.limits)
-        running = self._service.epoch(work, subject.seed, subject.epoch, Place())
-        try:
+        epoch = self._service.epoch(work, subject.seed, subject.epoch, Place())
+        with closing(epoch) as running:
             yield from running
-        finally:
-            running.close()
 
     def _whole(self, last: int, step: Step | None) -> float:
         """Run the loader for a while on what comes next; return batches per second."""
         service = copy_service(self._subject.service)
-        batches = self._batches(service, last)
-        try:
+        batch = None
+
+        def use() -> None:
+            nonlocal batch
+            batch = next(batches)
+            if step is not None:
+                step(batch)
+
+        with ExitStack() as ending, closing(self._batches(service, last)) as batches:
+            ending.callback(service.stop)
             # Workers start, import and open; the consumer's first step warms up.
             for _ in range(self._least):
-                batch = next(batches)
-                if step is not None:
-                    step(batch)
-            number, started = 0, self._extent.clock()
-            done = self._extent.done(self._least)
-            while not done(number):
-                batch = next(batches)
-                number += 1
-                if step is not None:
-                    step(batch)
-            rate = number / (self._extent.clock() - started)
-        finally:
-            batches.close()
-            service.stop()
+                use()
+            rate = 1 / self._extent.seconds_per_call(use, self._least)
         self._consuming(batch, step)
         return rate
 
     def _batches(self, service: ReadingService, last: int) -> Generator[Any, None, None]:
         work = service.distribute(untimed(self._subject.graph))
         for epoch, place in _runs(self._subject.epoch, Place(last + 1)):
-            running = service.epoch(work, self._subject.seed, epoch, place)
-            try:
+            with closing(service.epoch(work, self._subject.seed, epoch, place)) as running:
                 for made in running:
                     batch = made.batch if isinstance(made, BatchResult) else made
                     if batch is not None:
                         yield batch
-            finally:
-                running.close()
             if running.last < 0 and epoch > self._subject.epoch:
                 raise _nothing()
 
     def _consuming(self, batch: Any, step: Step | None) -> None:
-        if step is None:
-            if self._subject.kept is None:
-                self._notes.append(
-                    "the consumer was not measured: give step=, or run your loop over the loader "
-                    "before"
-                )
-            else:
-                self._seconds["consumer"] = self._subject.kept
-                self._notes.append("consumer: how long your loop kept a batch, the median")
-            return
-        done, number, started = self._extent.done(1), 0, self._extent.clock()
-        while not done(number):
-            step(batch)
-            number += 1
-        self._seconds["consumer"] = (self._extent.clock() - started) / number
+        if step is not None:
+            taken = self._extent.seconds_per_call(lambda: step(batch), 1)
+            self._seconds["consumer"] = taken
+        elif self._subject.kept is not None:
+            self._seconds["consumer"] = self._subject.kept
+            self._notes.append("consumer: how long your loop kept a batch, the median")
+        else:
+            how = "give step=, or run your loop over the loader before"
+            self._notes.append(f"the consumer was not measured: {how}")
 
 
 def amplification(reads: Sequence[ReadPlan]) -> float:

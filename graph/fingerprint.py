@@ -63,13 +63,7 @@ def is_switched_off(pipe: Pipe) -> bool:
 
 
 def stable_text(value: Any, depth: int = 0) -> str:
-    """Return a text that is equal for equal settings in any process.
-
-    Examples
-    --------
-    >>> stable_text({"b": (1, 2.0), "a": len})
-    "{'a': builtins.len, 'b': [1, 2.0]}"
-    """
+    """Return a text that is equal for equal settings in any process."""
     if is_pipe(value):
         return "pipe"
     if isinstance(value, enum.Enum):

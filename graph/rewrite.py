@@ -30,16 +30,6 @@ def rebuilt(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
 
     ``old`` is the pipe as it was, and ``here`` that pipe on its changed parents: the very same
     object where none of them changed, else a copy.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> chain = IterableWrapper(range(2)).map(str)
-    >>> other = IterableWrapper([5])
-    >>> list(rebuilt(chain, lambda old, here: here if parents_of(old) else other))
-    ['5']
-    >>> rebuilt(chain, lambda old, here: here) is chain
-    True
     """
     made: dict[int, Pipe] = {}
     ahead: list[Pipe] = []
@@ -106,7 +96,6 @@ class Change:
     """What one rule did, or why it did not."""
 
     rule: str
-    """Name of the rule."""
     at: str
     """The pipe, as the user wrote it."""
     became: str | None = None
@@ -125,7 +114,6 @@ class Rewritten:
     """A graph before and after."""
 
     before: Pipe
-    """The sink that was given."""
     after: Pipe
     """The sink that came out; the same object if nothing changed."""
     changes: tuple[Change, ...] = ()

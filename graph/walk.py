@@ -89,18 +89,8 @@ def stream_names(pipe: Pipe) -> tuple[str, ...]:
 def branch_mark(pipe: Pipe) -> str:
     """Return which branch ``pipe`` is in, of a fork or of what else gives items to several pipes.
 
-    Nothing outside of branches, in the first one, and where all of them have met again. It tells
-    the branch, not the place where that is read: no adapter, copy or cut changes it.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> first, second = IterableWrapper([1]).fork(2)
-    >>> inner = second.fork(3)
-    >>> [branch_mark(each.map(str)) for each in (first, *inner)]
-    ['', '1', '1.1', '1.2']
-    >>> branch_mark(first.zip(*inner))
-    ''
+    Nothing outside of branches, in the first one, and where all of them have met again; ``"1.2"``
+    in a fork of a fork. No adapter, copy or cut changes it.
     """
     labels: dict[int, str] = {}
     counts: dict[int, int] = {}

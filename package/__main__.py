@@ -21,32 +21,17 @@ from .storage.location import is_url
 
 def _add_shared(command: argparse.ArgumentParser) -> None:
     """Let a command take options of the format, as ``open_volume()`` does, and of the store."""
-    command.add_argument(
-        "--reader",
-        type=_pair,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of open_volume() for the format, VALUE as above: --reader dataset=ct, "
-        "--reader level=1; may be repeated",
-    )
-    command.add_argument(
-        "--storage-options",
-        type=_object,
-        default={},
-        metavar="JSON",
-        help="for URLs: storage_options as a JSON object, or a file that holds one, which other "
+    pairs: Any = {"type": _pair, "action": "append", "default": [], "metavar": "KEY=VALUE"}
+    what = "an option of open_volume() for the format, VALUE as below: --reader dataset=ct, "
+    command.add_argument("--reader", **pairs, help=f"{what}--reader level=1; may be repeated")
+    what = (
+        "for URLs: storage_options as a JSON object, or a file that holds one, which other "
         'users of the machine cannot see: \'{"endpoint_url": "https://..."}\' (default: what the '
-        "environment says)",
+        "environment says)"
     )
-    command.add_argument(
-        "--option",
-        type=_pair,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated",
-    )
+    command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=what)
+    what = "one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated"
+    command.add_argument("--option", **pairs, help=what)
 
 
 def _options_of(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
@@ -83,33 +68,19 @@ def _pair(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _add_patterns(command: argparse.ArgumentParser, name: str, what: str) -> None:
-    command.add_argument(
-        name,
-        metavar=name.upper(),
-        help=f"{what}; with patterns, a glob of case folders, or the first pattern",
-    )
-    command.add_argument(
-        "patterns",
-        metavar="KEY=PATTERN",
-        nargs="*",
-        help="the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
+def _add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> None:
+    what = f"{place}; with patterns, a glob of case folders, or the first pattern"
+    command.add_argument(name, metavar=name.upper(), help=what)
+    what = (
+        "the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
         'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
-        "(default: every volume that is found)",
+        "(default: every volume that is found)"
     )
-    command.add_argument(
-        "--optional",
-        nargs="+",
-        default=[],
-        metavar="KEY",
-        help="keys that a case may lack, as in list_cases(); each is one of the patterns",
-    )
-    command.add_argument(
-        "--labels",
-        nargs="+",
-        metavar="KEY",
-        help="keys that hold labels (default: those of open_volume())",
-    )
+    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", help=what)
+    what = "keys that a case may lack, as in list_cases(); each is one of the patterns"
+    command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=what)
+    what = "keys that hold labels (default: those of open_volume())"
+    command.add_argument("--labels", nargs="+", metavar="KEY", help=what)
 
 
 # Options of which several values follow each other, so that a pattern may stand among them.
@@ -203,18 +174,12 @@ def _add_check(commands: Any) -> None:
     place = "a manifest (.json), a folder or URL, one volume, or a glob (in quotes) of volumes or"
     _add_patterns(command, "data", f"{place} folders")
     whole, number = _positive(int), _positive(float)
-    command.add_argument(
-        "--workers", type=whole, default=2, metavar="N", help="processes (default: %(default)s)"
-    )
-    command.add_argument(
-        "--voxels", action="store_true", help="decode every voxel too: finds damage inside files"
-    )
-    command.add_argument(
-        "--timeout",
-        type=number,
-        metavar="S",
-        help="longest time for one volume, in seconds (default: 60; 600 with --voxels)",
-    )
+    what = "processes (default: %(default)s)"
+    command.add_argument("--workers", type=whole, default=2, metavar="N", help=what)
+    what = "decode every voxel too: finds damage inside files"
+    command.add_argument("--voxels", action="store_true", help=what)
+    what = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"
+    command.add_argument("--timeout", type=number, metavar="S", help=what)
     _add_shared(command)
     command.set_defaults(run=_run_check)
 
@@ -271,26 +236,13 @@ def _add_index(commands: Any) -> None:
     )
     place = "a folder of cases, one volume, or a glob (in quotes) of volumes or folders"
     _add_patterns(command, "url", place)
-    command.add_argument(
-        "-o",
-        "--output",
-        default="manifest.json",
-        metavar="FILE",
-        help="path or URL (default: %(default)s)",
-    )
-    command.add_argument(
-        "--no-statistics",
-        dest="statistics",
-        action="store_false",
-        help="read headers only; normalize() will compute what it needs",
-    )
-    command.add_argument(
-        "--hash",
-        choices=("stamp", "full"),
-        default="stamp",
-        help="stamp: size and time of writing, or ETag; full: also every stored byte "
-        "(default: %(default)s)",
-    )
+    what = "path or URL (default: %(default)s)"
+    command.add_argument("-o", "--output", default="manifest.json", metavar="FILE", help=what)
+    what = "read headers only; normalize() will compute what it needs"
+    command.add_argument("--no-statistics", dest="statistics", action="store_false", help=what)
+    what = "stamp: size and time of writing, or ETag; full: also every stored byte"
+    what += " (default: %(default)s)"
+    command.add_argument("--hash", choices=("stamp", "full"), default="stamp", help=what)
     _add_shared(command)
     command.set_defaults(run=_run_index)
 
@@ -325,30 +277,17 @@ def _add_convert(commands: Any) -> None:
         "stored type. A command that was killed continues where it was when given again; what is "
         "at the destination is whole or absent.",
     )
-    command.add_argument(
-        "source",
-        metavar="SRC",
-        help="a volume, a folder of cases, or a glob of either; path or URL",
-    )
-    command.add_argument(
-        "destination", metavar="DST", help="the zarr to write, or the folder for all of them"
-    )
+    what = "a volume, a folder of cases, or a glob of either; path or URL"
+    command.add_argument("source", metavar="SRC", help=what)
+    what = "the zarr to write, or the folder for all of them"
+    command.add_argument("destination", metavar="DST", help=what)
     for unit in ("chunk", "shard"):
         what = f"voxels per axis of a {unit} (default: chosen)"
         command.add_argument(f"--{unit}", type=int, metavar="N", help=what)
-    command.add_argument(
-        "--patch",
-        type=int,
-        default=96,
-        metavar="N",
-        help="voxels per axis of the patches that will be read (default: %(default)s)",
-    )
-    command.add_argument(
-        "--codec",
-        choices=("lz4", "zstd", "none"),
-        default="lz4",
-        help="lz4 decodes fastest, zstd stores least (default: %(default)s)",
-    )
+    what = "voxels per axis of the patches that will be read (default: %(default)s)"
+    command.add_argument("--patch", type=int, default=96, metavar="N", help=what)
+    what = "lz4 decodes fastest, zstd stores least (default: %(default)s)"
+    command.add_argument("--codec", choices=("lz4", "zstd", "none"), default="lz4", help=what)
     command.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
     _add_shared(command)
     command.set_defaults(run=_run_convert)

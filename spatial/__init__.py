@@ -29,8 +29,8 @@ from .plans.matrices import Space
 from .plans.plan import KernelClass, SpatialPlan, box_to_output, kernel_class
 from .plans.policy import INTENSITY, LABEL, Policy, policy_of
 from .plans.stages import Clip, Displacement, KernelStages
+from .resampling.interpolate import Source
 from .resampling.resample import apply_plan, resample
-from .resampling.source import Source
 
 __all__ = [
     "GRID_TOLERANCE",

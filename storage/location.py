@@ -22,6 +22,7 @@ from ..core.errors import (
     VoxpipeError,
 )
 from ..core.redact import public_name, public_text, secrets_in, urls_in
+from .remote_answers import Failure, failure_of, is_of_no_bucket
 
 __all__ = [
     "absolute_place",
@@ -60,9 +61,6 @@ def remote_errors(
 
     Values of ``options``, and credentials in the ``url`` as the user wrote it, are cut out.
     """
-    from .location import Secrets
-    from .remote_answers import Failure, failure_of
-
     secrets = Secrets(options or {}, name, url)
     name = public_name(name)
     try:
@@ -73,34 +71,50 @@ def remote_errors(
         raise VolumeNotFound(
             f"there is nothing at {name}.", do="Check the URL and the storage_options."
         ) from None
-    except ImportError as error:
-        raise MissingDependency(
-            f"reaching {name} needs a package that is not installed: {secrets.cut(str(error))}.",
-            do="Install the file system package that fsspec asks for.",
-        ) from error
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
-        if failure_of(error) is Failure.DENIED:
-            raise AccessDenied(
-                f"{doing} {name} was refused: {secrets.describe(error)}.",
-                do="Check the credentials in storage_options or in the environment.",
-            ) from None
-        raise VolumeReadError(
-            f"{doing} {name} failed: {secrets.describe(error)}.",
-            do="Check the URL, the storage_options and the connection.",
-        ) from None
+        raise remote_error(error, doing, name, secrets.describe(error)) from None
+
+
+def remote_error(error: Exception, doing: str, place: str, told: str) -> VoxpipeError:
+    """Return our error for what went wrong at a place, with what is told of it without secrets."""
+    failure = failure_of(error)
+    if isinstance(error, ImportError):
+        return MissingDependency(
+            f"reaching {place} needs a package that is not installed: {told}.",
+            do="Install the file system package that fsspec asks for.",
+        )
+    if failure is Failure.NO_RANGES:
+        return VolumeReadError(
+            f"the server of {place} sends all of it when asked for a part: it does not know "
+            "ranges.",
+            do="Copy the file to a local disk or to an object store.",
+        )
+    if failure is Failure.DENIED:
+        return AccessDenied(
+            f"{doing} {place} was refused: {told}.",
+            do="Check the credentials in storage_options or in the environment.",
+        )
+    if failure is Failure.UNTRUSTED:
+        return VolumeReadError(
+            f"the certificate of the server of {place} is not believed: {told}.",
+            do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
+            'its certificate, or client_kwargs={"verify": file} for S3.',
+        )
+    kind = VolumeNotFound if is_of_no_bucket(error) else VolumeReadError
+    return kind(
+        f"{doing} {place} failed: {told}.",
+        do="Check the URL, the storage_options and the connection.",
+    )
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL and the path in it.
-
-    fsspec keeps one file system per process and arguments, and makes a fresh one
-    after a fork, so this is cheap and safe to call again.
-    """
+    """Return the file system of a URL, of which fsspec keeps one, and the path in it."""
     import fsspec
 
     _refuse_split(url)
-    _quiet_logs()
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
     return system, path
@@ -125,11 +139,6 @@ _LOGGERS = (
     *("s3fs", "gcsfs", "adlfs", "tar", "webhdfs"),
 )
 _REDACTED = _Redacted()
-
-
-def _quiet_logs() -> None:
-    for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
 
 
 def _refuse_split(url: str) -> None:
@@ -164,10 +173,7 @@ class _Stay(HTTPRedirectHandler):
 
 
 def redirect_of(address: str) -> str:
-    """Return the host to which a web address leads who asks for it; empty for none.
-
-    Asked without credentials, once, and no longer than a few seconds.
-    """
+    """Return the host to which a web address redirects who has no credentials; empty for none."""
     if not address.startswith(("http://", "https://")):
         return ""
     try:

@@ -79,10 +79,7 @@ def _remove_link(path: Path) -> None:
 
 
 def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> None:
-    """Take the kernel's lock of an open file; closing the file gives it back.
-
-    Polled, because waiting in the kernel has no timeout.
-    """
+    """Take the kernel's lock of a file, until that is closed; polled, or it had no timeout."""
     import fcntl
 
     while True:
@@ -116,9 +113,7 @@ class RemoteLease:
     Whoever begins looks first and makes its object only where there is none, so a store that knows
     no conditional requests does not lose a lease that is held. What was made there is read again,
     which finds all but two writers that begin within the same moment.
-
-    ``path`` names the object, ``name`` the place in errors; ``seconds`` is how long a lease lasts
-    that is not renewed.
+    A lease that is not renewed lasts ``seconds``.
     """
 
     def __init__(
@@ -149,13 +144,13 @@ class RemoteLease:
             ended.set()
             beating.join()
             with remote_errors(self._name, self._options):
-                if self._is_ours(self._read()):
+                if self._is_ours(self._get(self._path)):
                     with suppress(FileNotFoundError):
                         self._system.rm_file(self._path)
 
     def check(self) -> None:
         """Raise ``CacheBusy`` where the lease is not ours any more: another writer goes on."""
-        if not self._is_ours(self._read()):
+        if not self._is_ours(self._get(self._path)):
             raise CacheBusy(
                 f"another process took over writing {self._name}, because this one had not said "
                 f"for {self._seconds:g} s that it is alive.",
@@ -167,7 +162,7 @@ class RemoteLease:
         chain: list[bytes] = []
         unchanged = 0
         while True:
-            found, now = self._read(), time.monotonic()
+            found, now = self._get(self._path), time.monotonic()
             if found is None and self._create(self._path):
                 return
             if found is not None and self._stands(chain, found):
@@ -201,7 +196,7 @@ class RemoteLease:
         if not self._create(claim):
             return False
         # Who was faster may have finished taking it over before the claim was made.
-        taken = self._read() == chain[0]
+        taken = self._get(self._path) == chain[0]
         if taken:
             self._system.pipe_file(self._path, self._content())
         # From the last: who finds the first one gone finds our lease.
@@ -219,7 +214,7 @@ class RemoteLease:
         while not ended.wait(self._seconds / _BEATS):
             # One that fails is followed by others; ``check`` tells if all of them did.
             with suppress(Exception):
-                if not self._is_ours(self._read()):
+                if not self._is_ours(self._get(self._path)):
                     return
                 self._beat += 1
                 self._system.pipe_file(self._path, self._content())
@@ -244,9 +239,6 @@ class RemoteLease:
             return found == content
         # A store may not know the condition.
         return self._get(path) == content
-
-    def _read(self) -> bytes | None:
-        return self._get(self._path)
 
     def _get(self, path: str) -> bytes | None:
         try:

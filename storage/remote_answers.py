@@ -1,9 +1,7 @@
 """What is asked of a remote store, and whether an answer is that: every client is checked here.
 
-A proxy, a cache or a cut connection gives other bytes than those that were asked for, under a
-status that says that all is well. So start, stop and total of an answer, its version and its
-length are compared with what was asked for: before anything is allocated for its body where the
-client tells, and once more when the body is here.
+A proxy, a cache or a cut connection gives other bytes under a status that says that all is well:
+so span, version and length are compared, before the body where the client tells, and after it.
 """
 
 from __future__ import annotations
@@ -84,7 +82,7 @@ class Answer(NamedTuple):
     """What it says to hold; None where the client hides it."""
 
 
-class Asked(NamedTuple):
+class RangeRequest(NamedTuple):
     """Bytes of one object, and what is known of it."""
 
     key: str
@@ -131,26 +129,20 @@ class Asked(NamedTuple):
 
     def is_of(self, facts: Any) -> bool:
         """Whether the version that is asked for is the one of which a store tells these facts."""
-        if self.size not in (None, facts.size):
-            return False
-        if self.etag and facts.etag:
-            return bool(self.etag == facts.etag)
-        return not (self.modified and facts.modified) or int(self.modified) == int(facts.modified)
+        return self.size in (None, facts.size) and not self._is_other(facts.etag, facts.modified)
+
+    def _is_other(self, etag: str, modified: float) -> bool:
+        if self.etag and etag:
+            return etag != self.etag
+        # Headers of HTTP tell whole seconds.
+        return bool(self.modified and modified) and int(modified) != int(self.modified)
 
     def check(self, head: Head) -> None:
-        """Raise ``WrongAnswer`` unless an answer says to hold what is asked for.
-
-        ``TooLong`` where that is more than the limit.
-        """
+        """Raise ``WrongAnswer`` or ``TooLong`` unless an answer says to hold what is asked for."""
         if self.limit and head.stop - head.start > self.limit:
             raise TooLong(head.stop - head.start, self.limit)
-        if self.etag and head.etag:
-            is_other = head.etag != self.etag
-        else:  # headers of HTTP tell whole seconds
-            known = bool(self.modified and head.modified)
-            is_other = known and int(head.modified) != int(self.modified)
         version = (head.etag, head.total, head.modified)
-        if is_other:
+        if self._is_other(head.etag, head.modified):
             raise OtherVersion("it is of another version", version)
         if self.size is not None and head.total not in (None, self.size):
             size = f"{head.total} bytes in all, not {self.size}"
@@ -267,7 +259,7 @@ def failure_of(error: BaseException) -> Failure:
         return Failure.NO_RANGES
     if isinstance(error, WrongAnswer):
         return Failure.WRONG
-    error = told_of(error)
+    error = cause_of(error)
     if has_expired(error):
         return Failure.DENIED
     if _UNTRUSTED.search(_text(error)):
@@ -301,7 +293,7 @@ def is_of_page(error: BaseException) -> bool:
     if _PAGE.search(_text(error)):
         return True
     # What botocore makes of a body that is not S3's, where there is one.
-    response = getattr(told_of(error).__cause__ or error, "response", None)
+    response = getattr(cause_of(error).__cause__ or error, "response", None)
     found = response.get("Error", {}) if isinstance(response, dict) else {}
     return found.get("Code") == "" and not found.get("Message")
 
@@ -327,7 +319,7 @@ def _of_obstore(text: str) -> Failure:
     return Failure.TRANSIENT if _NO_ANSWER.search(text) else Failure.FINAL
 
 
-def told_of(error: BaseException) -> BaseException:
+def cause_of(error: BaseException) -> BaseException:
     """Return what went wrong: fsspec says of a web server that fails that there is no file."""
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):

@@ -325,7 +325,7 @@ class ValueOpContract(OpContract):
             inside = tuple(slice(a, a + n) for a, n in zip(self.START, self.SIZE, strict=True))
             part = np.empty((whole.shape[0], *self.SIZE), whole.dtype)
 
-            patch.realize_plan(patch.plan.crop(self.START, self.SIZE), part)
+            patch.realize(part, patch.plan.crop(self.START, self.SIZE))
 
             assert _close(part, whole[(slice(None), *inside)])
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.errors import UnknownFormat, VolumeNotFound
 from ..storage.content import content_key
-from ..storage.local_io import check_io
+from ..storage.file_reader import check_io
 from ..storage.location import absolute_place, is_url, public_name
 from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew

@@ -12,7 +12,7 @@ from ...core import Stream
 from ...core.call_site import CallSite, warn
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
-from ..datapipe import DataPipe, length_of
+from ..datapipe import DataPipe, SameLength, length_of
 from ..epoch import Drawing
 from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
@@ -25,8 +25,7 @@ def iterable_pipes(name: str, pipes: tuple[Any, ...]) -> tuple[Pipe, ...]:
     """Return the pipes, if they are iterable pipes."""
     for pipe in pipes:
         if not isinstance(pipe, IterDataPipe):
-            msg = f"{name}() takes IterDataPipes, got {type(pipe).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"{name}() takes IterDataPipes, got {type(pipe).__name__}")
     return pipes
 
 
@@ -45,8 +44,6 @@ class MultiplexerLongest(DataPipe):
     >>> list(IterableWrapper([1, 2, 3]).mux_longest(IterableWrapper([10])))
     [1, 10, 2, 3]
     """
-
-    traits: ClassVar[Traits] = Traits()
 
     def __init__(self, *datapipes: Pipe) -> None:
         super().__init__()
@@ -77,19 +74,12 @@ class ZipperLongest(DataPipe):
     fill_value
         What stands for the items of a pipe that has ended.
 
-    Raises
-    ------
-    TypeError
-        If one of them is no iterable pipe.
-
     Examples
     --------
     >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([1, 2]).zip_longest(IterableWrapper([10]), fill_value=-1))
     [(1, 10), (2, -1)]
     """
-
-    traits: ClassVar[Traits] = Traits()
 
     def __init__(self, *datapipes: Pipe, fill_value: Any = None) -> None:
         super().__init__()
@@ -120,7 +110,7 @@ _DROPPED = (
 )
 
 
-class _KeyZipper(DataPipe):
+class _KeyZipper(SameLength):
     """Yields items of the parent, each joined with another one that has its key."""
 
     traits: ClassVar[Traits] = Traits(runs_user_code=True)
@@ -132,8 +122,7 @@ class _KeyZipper(DataPipe):
         merge_fn: Callable[[Any, Any], Any] | None,
         keep_key: bool,
     ) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.key_fn = function("key_fn", key_fn)
         self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
         self.keep_key = keep_key
@@ -141,9 +130,6 @@ class _KeyZipper(DataPipe):
     def _joined(self, key: Hashable, item: Any, other: Any) -> Any:
         merged = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
         return (key, merged) if self.keep_key else merged
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)
 
 
 @offered("zip_with_iter")
@@ -173,8 +159,6 @@ class IterKeyZipper(_KeyZipper):
 
     Raises
     ------
-    TypeError
-        If ``ref_datapipe`` is no iterable pipe.
     BufferError
         While iterating: no item has the key, or the one that had it was dropped.
     ValueError
@@ -223,7 +207,11 @@ class IterKeyZipper(_KeyZipper):
                 while key not in kept:
                     other = next(reference, _ENDED)
                     if other is _ENDED:
-                        raise self._unmatched(item)
+                        raise BufferError(
+                            "No matching key can be found from reference DataPipe for the data "
+                            f"{item!r}. It has none, or it came earlier and was dropped: give a "
+                            "larger buffer_size= or buffer_bytes=."
+                        )
                     full = kept.add(self.ref_key_fn(other), other)
                     if full and not warned:
                         warned = True
@@ -231,13 +219,6 @@ class IterKeyZipper(_KeyZipper):
                 yield self._joined(key, item, kept.take(key))
         finally:
             kept.close()
-
-    def _unmatched(self, item: Any) -> BufferError:
-        return BufferError(
-            f"No matching key can be found from reference DataPipe for the data {item!r}. "
-            "It has none, or it came earlier and was dropped: give a larger buffer_size= or "
-            "buffer_bytes=."
-        )
 
 
 class _Kept:
@@ -254,8 +235,7 @@ class _Kept:
     def add(self, key: Hashable, item: Any) -> str:
         """Keep an item; return which limit it went beyond, if others were dropped for it."""
         if key in self._items:
-            msg = f"Duplicate key is found in reference DataPipe: {key!r}"
-            raise ValueError(msg)
+            raise ValueError(f"Duplicate key is found in reference DataPipe: {key!r}")
         size = 0 if self._most_bytes is None else bytes_of(item)
         full = self._full(size)
         told = full
@@ -294,8 +274,6 @@ class MapKeyZipper(_KeyZipper):
 
     Parameters
     ----------
-    source_iterdatapipe
-        The parent.
     map_datapipe
         Where the other item is looked up.
     key_fn
@@ -307,8 +285,6 @@ class MapKeyZipper(_KeyZipper):
 
     Raises
     ------
-    TypeError
-        If ``map_datapipe`` is no map-style pipe.
     KeyError
         While iterating: it has nothing under a key.
 
@@ -352,15 +328,10 @@ class SampleMultiplexer(Drawing):
     Parameters
     ----------
     pipes_to_weights_dict
-        Weight by pipe. When a pipe is exhausted the others go on, by their relative weights.
+        Weight above 0 by pipe. When one is exhausted the others go on, by their relative weights.
     seed
         Enters what is drawn. Outside a loader every pass is the same with it; in a loader each
         epoch differs in any case, and depends on the loader's seed too.
-
-    Raises
-    ------
-    ValueError
-        If there is no pipe, or a weight is not above 0.
 
     Examples
     --------
@@ -371,7 +342,6 @@ class SampleMultiplexer(Drawing):
     ([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], True)
     """
 
-    traits: ClassVar[Traits] = Traits()
     chained = "SampleMultiplexer"
 
     def __init__(
@@ -384,8 +354,7 @@ class SampleMultiplexer(Drawing):
         self.weights = tuple(pipes_to_weights_dict.values())
         for weight in self.weights:
             if not weight > 0:
-                msg = f"Expecting a positive and non-zero weight, got {weight}"
-                raise ValueError(msg)
+                raise ValueError(f"Expecting a positive and non-zero weight, got {weight}")
         self.seed = seed
         # The pipes were arguments: kept as such, they would travel along with every copy.
         self._arguments = ((self.weights,), {"seed": seed})

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from ...core import Sample
 from ...core.call_site import warn
 from ...core.errors import GraphError
-from ...graph import Pipe, Traits, describe, walk
+from ...graph import Pipe, describe, walk
 from ...spatial import LazyPatch, PendingPlan
 from ...spatial.lazy.stack import StackedPatch
-from ..datapipe import Running, first_random_pipe, length_of
+from ..datapipe import DataPipe, Running, first_random_pipe, length_of
 from ..epoch import Seeded
 from ..forms import offered
 from ..tensors import bytes_of
@@ -28,13 +28,12 @@ def limit_of(size: float | None) -> float:
     if size is None:
         return float("inf")
     if not size > 0:
-        msg = f"size is a number of megabytes above 0, got {size}"
-        raise ValueError(msg)
+        raise ValueError(f"size is a number of megabytes above 0, got {size}")
     return size * MEGABYTE
 
 
 @offered("in_memory_cache")
-class InMemoryCacheHolder(Running):
+class InMemoryCacheHolder(Running, DataPipe):
     """Keep the last items of the first pass in memory, and yield them from there in later ones.
 
     Parameters
@@ -58,8 +57,6 @@ class InMemoryCacheHolder(Running):
     ------
     GraphError
         If something was drawn for the samples that come in, as that differs in every epoch.
-    ValueError
-        If the size is not above 0.
 
     Examples
     --------
@@ -69,7 +66,6 @@ class InMemoryCacheHolder(Running):
     ([0, 1, 2], [0, 1, 2])
     """
 
-    traits: ClassVar[Traits] = Traits()
     keeps_items: ClassVar[bool] = True
     """In a loader what comes before is told the first epoch in each of them."""
     outlives_epochs: ClassVar[bool] = True

@@ -15,8 +15,8 @@ from ...volumes.catalog.whole_pass import SLAB_VOXELS, slabs
 from ...volumes.voxels import plain
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
+from ..resampling.interpolate import Source
 from ..resampling.resample import resample
-from ..resampling.source import Source
 from .weight_table import Triple
 
 _HALF = 0.5

@@ -218,7 +218,7 @@ def test_only_what_is_read_is_smoothed() -> None:
     whole = LazyPatch(stored, pending, SMOOTH)
     part = whole.plan.crop((4, 5, 6), (3, 3, 3))
 
-    out = whole.realize_plan(part, np.empty((1, 3, 3, 3), np.float32))
+    out = whole.realize(np.empty((1, 3, 3, 3), np.float32), part)
 
     assert len(asked) == 1
     assert asked[0].size == np.prod([2 * 6 + 2 * 4 + 2] * 3)

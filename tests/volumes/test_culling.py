@@ -116,7 +116,7 @@ def realized(volume, plan, policy):
     """Return a patch of a volume by a plan given as a matrix."""
     pending = PendingPlan({"image": volume})
     made = SpatialPlan(volume.grid, matrix_of(plan), plan[2], keeps_dtype=False)
-    object.__setattr__(pending, "_resolved", (made, {}, made))
+    vars(pending).update(plan=made, draws={}, shared_plan=made)
     return LazyPatch(volume, pending, policy).realize()
 
 

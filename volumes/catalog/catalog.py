@@ -14,7 +14,7 @@ from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
 from ...core.redact import public_text, used_name
 from ...core.validate import count_text
 from ...storage.content import content_key
-from ...storage.small_object_cache import DOCUMENTS
+from ...storage.read_ahead import DOCUMENTS
 from ..backend import Backend
 from ..chunks.decoders import register_decoder
 from ..formats.zarr_backend import documents_token

@@ -19,8 +19,7 @@ from ...core.errors import VolumeNotFound
 from ...storage.content import content_key
 from ...storage.location import file_system, remote_errors
 from ...storage.remote import open_for_versions, open_remote
-from ...storage.remote_objects import Entry, version_of
-from ...storage.remote_ranges import RemoteRanges
+from ...storage.remote_ranges import Entry, RemoteRanges
 from ..formats.local_file import file_stamp
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
@@ -48,7 +47,13 @@ class Stamp:
     """Time of writing, ETag, or a digest of those of all files; empty where nobody tells."""
 
     def change(self, now: Stamp) -> str:
-        """Say in words how ``now`` differs; empty if it does not."""
+        """Say in words how ``now`` differs; empty if it does not.
+
+        Examples
+        --------
+        >>> Stamp("file", 10, 1, "a").change(Stamp("file", 12, 1, "b"))
+        'it had 10 bytes and has 12'
+        """
         if self == now:
             return ""
         if self.size != now.size:
@@ -60,8 +65,9 @@ class Stamp:
 
 def stamp_at(source: LocatedSource) -> Stamp:
     """Return the version of what is stored at a path or URL."""
-    if not source.path:
-        return _remote_stamp(source)
+    begun = begin_stamp(source, "")
+    if begun is not None:
+        return begun.result()
     if not os.path.isdir(source.path):
         size, modified = file_stamp(source.path)
         return Stamp("file", size, 1, str(modified))
@@ -99,45 +105,12 @@ def _listed(entries: list[tuple[str, int, str]]) -> Stamp:
 def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
     """Begin to ask for the version of what is stored behind a URL, beside everything else.
 
-    What an earlier stamp looked at is asked for first. None for local paths, and for file systems
-    that cannot do so.
+    What an earlier stamp looked at is asked for first. None for local paths.
     """
     if source.path:
         return None
     store = open_for_versions(source.location, source.options.storage_options)
-    if not isinstance(store, RemoteRanges):
-        return None
     return store.begin(_asked(store, source.name, how))
-
-
-def _remote_stamp(source: LocatedSource) -> Stamp:
-    begun = begin_stamp(source, "")
-    if begun is not None:
-        return begun.result()
-    options = source.options.storage_options
-    system, path = file_system(source.location, options)
-    with remote_errors(source.location, options):
-        # A listing that somebody made earlier in this process may be of an earlier version.
-        system.invalidate_cache(path)
-        info = system.info(path)
-        if info.get("type") != "directory":
-            return Stamp("file", int(info.get("size") or 0), 1, version_of(info))
-        found = system.find(path, detail=True)
-        if len(found) > MOST_LISTED:
-            infos = {name: found.get(f"{path.rstrip('/')}/{name}") for name in METADATA}
-            return _metadata(
-                [
-                    Entry(name, int(info.get("size") or 0), version_of(info))
-                    for name, info in infos.items()
-                    if info is not None
-                ]
-            )
-    entries = [
-        (key[len(path) :], int(i.get("size") or 0), version_of(i)) for key, i in found.items()
-    ]
-    if not entries:
-        raise VolumeNotFound(f"there is nothing at {source.name}.", do="Check the URL.")
-    return _listed(entries)
 
 
 async def _asked(store: RemoteRanges, name: str, how: str) -> Stamp:

@@ -29,9 +29,15 @@ from ...storage.ranges import (
     Span,
     coalesce_policy,
 )
-from ...storage.read_ahead import AheadStore, ReadAhead, Ticket, without_gaps, works_ahead
+from ...storage.read_ahead import (
+    SMALL_BYTES,
+    AheadStore,
+    ReadAhead,
+    Ticket,
+    without_gaps,
+    works_ahead,
+)
 from ...storage.retry import DAMAGED, LOOKS
-from ...storage.small_object_cache import SMALL_BYTES
 from ...storage.zip_ranges import ZipRanges
 from ..session import opening_session
 from .chunked_array import ChunkMap, Index

@@ -23,8 +23,15 @@ from ...core.memory import usable_memory
 from ...storage.decoded_cache import DecodedCache, is_in_memory
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
-from ...storage.file_reader import HINTS, FileReader, Hint, rows_of_box
-from ...storage.local_io import IoChoice, choose_io, file_system_of
+from ...storage.file_reader import (
+    HINTS,
+    FileReader,
+    Hint,
+    IoChoice,
+    choose_io,
+    file_system_of,
+    rows_of_box,
+)
 from ...storage.ranges import REMOTE_RUN, CoalescePolicy, Span, coalesce, coalesce_policy
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RemoteFile
@@ -284,6 +291,8 @@ class LocalRaw(FilesBackend):
                 self._file = RawFile(file, fields, files[-1].io, name)
             access = "view" if self._file.choice.mode == "mmap" else "range"
         super().__init__(files, fields.header(access), name)
+        # Decoded, it takes a descriptor, wherever the file lies.
+        self.remote = False
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know: how the file is read, at the usual speed there."""
@@ -332,7 +341,7 @@ class LocalRaw(FilesBackend):
             raw.seek(0)
             self._write(raw)
 
-        if self.remote:
+        if isinstance(self.files[-1], RemoteFile):
             read_anew(write)
         else:
             write()

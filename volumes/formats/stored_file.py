@@ -22,7 +22,7 @@ from ...core.errors import (
 )
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key
-from ...storage.local_io import file_system_at
+from ...storage.file_reader import file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import Folder, LocalRanges, changed_at, leads_outside
 from ...storage.remote import RemoteFile

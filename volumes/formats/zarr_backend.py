@@ -29,14 +29,13 @@ from ...core.errors import (
 )
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
-from ...storage.local_io import file_system_at
+from ...storage.file_reader import file_system_at
 from ...storage.location import remote_errors
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
+from ...storage.read_ahead import DOCUMENTS
 from ...storage.remote import open_remote
-from ...storage.remote_objects import RemoteObjects
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING
-from ...storage.small_object_cache import DOCUMENTS
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Channels
 from ..header import Header, Triple
@@ -72,7 +71,7 @@ class ZarrBackend(ChunkedBackend):
     """A zarr array, read by voxpipe or by zarr-python."""
 
     _array: ZarrArray | ForeignArray
-    _store: LocalRanges | RemoteObjects | None = None
+    _store: LocalRanges | RemoteRanges | None = None
     """Of many objects, which may be removed one by one."""
     _absences = 0
 
@@ -184,7 +183,7 @@ class ListedZarr(ZarrBackend):
     def _list(self) -> str:
         raise NotImplementedError
 
-    def _note_document(self, store: LocalRanges | RemoteObjects) -> None:
+    def _note_document(self, store: LocalRanges | RemoteRanges) -> None:
         """Note what says that the array is there: what is missing then is fill."""
         path = self._array.path.strip("/")
         keys = [f"{path}/{name}".lstrip("/") for name in METADATA_FILES]
@@ -315,8 +314,6 @@ class RemoteZarr(ListedZarr):
         """
         if self._failed or self._mixed >= moment:
             return False
-        if not isinstance(self._remote, RemoteRanges):
-            return True
         return self._remote.newest <= moment * 1e-9 + self._remote.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
@@ -326,8 +323,7 @@ class RemoteZarr(ListedZarr):
     def _forget_stored(self) -> None:
         """Let the next volume read the metadata anew, too."""
         super()._forget_stored()
-        if isinstance(self._remote, RemoteRanges):
-            self._remote.forget_versions()
+        self._remote.forget_versions()
         self._stale = True
         DOCUMENTS.forget_all(self._token)
 
@@ -365,8 +361,6 @@ class RemoteZarr(ListedZarr):
 
     def _brought_newer(self) -> bool:
         """Whether objects were written since this was opened, or since this was asked last."""
-        if not isinstance(self._remote, RemoteRanges):
-            return False
         newest, replaced = self._remote.newest, self._remote.replaced
         known = max(self._newest, self._begun + self._remote.ahead + _CLOCKS_APART)
         if newest <= known and replaced <= self._replaced:
@@ -449,7 +443,7 @@ def opened(store: RangeStore, name: str, token: str, level: Any) -> ZarrImage:
         return image_of(open_ranges_node(store, name), level, name)
 
 
-def _still_there(store: LocalRanges | RemoteObjects, key: str) -> bytes | None:
+def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
     """Return an object that was there before; None if it is gone, which is asked for again."""
     for _ in range(MOST_MISSING):
         try:

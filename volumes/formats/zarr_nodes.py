@@ -25,8 +25,8 @@ from ...core import Region
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound, VoxpipeError
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
+from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
-from ...storage.remote_objects import version_of
 from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend
 from ..registry import registered_names, resolve_backend
