@@ -31,7 +31,7 @@ from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases
 from ..datapipes.open_volume import LABELS, looks_like_label
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, not_sent
-from ..spatial import LazyPatch, PendingPlan
+from ..spatial import LazyPatch, TransformChain
 from ..storage.location import absolute_place
 from ..volumes import (
     Finding,
@@ -362,7 +362,7 @@ def _mismatches(findings: Iterable[Finding]) -> Iterator[Finding]:
         if not placed:
             continue
         try:
-            PendingPlan(placed).shared_grid  # noqa: B018  asking is what checks
+            TransformChain(placed).shared_grid  # noqa: B018  asking is what checks
         except VoxpipeError as error:
             yield Finding.of_error(error, case, "+".join(placed), case)
 

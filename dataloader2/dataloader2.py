@@ -29,8 +29,7 @@ from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Subject, diagnose
 from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.distributed import without_parts
-from ..reading_services.reading_service import Dividing
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import Planned, Replicated, batch_count
 from ..volumes.scheme import ReadScheme
 from .compiler import (
@@ -299,7 +298,7 @@ class DataLoader2:
         """Return the number of batches of an epoch; TypeError where it is not known."""
         own = self._service
         # Ranks may have been started since the loader was made.
-        return batch_count(own.divided(self._work) if isinstance(own, Dividing) else self._work)
+        return batch_count(own.divided(self._work) if hasattr(own, "divided") else self._work)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.

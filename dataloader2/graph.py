@@ -16,7 +16,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from ..core.errors import GraphError, NotRemovable
 from ..graph import Pipe, describe, is_pipe, origin_of, parents_of, traits_of, walk
 from ..graph.node import swap_parents
-from ..reading_services.seed_generator import SeedGenerator
+from ..reading_services.replica import SeedGenerator
 
 DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"
 """Any datapipe."""

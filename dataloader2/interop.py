@@ -17,7 +17,7 @@ from ..datapipes import DataPipe
 from ..graph import Pipe, clone, verify
 from ..reading_services import ReadingService
 from ..reading_services.place import Place
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.replica import MAX_SEED
 from .compiler import AdapterLike, adapter_list, check_epoch
 from .dataloader2 import DataLoader2
 

@@ -11,7 +11,6 @@ from ..datapipes.cost import AccessPattern, measure_access
 from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.memory_budget import budgets
-from ..reading_services.reading_service import Budgeting
 from ..reading_services.work import Work
 from ..storage.disk_cache import cache_budget
 from ..storage.ranges import CoalescePolicy
@@ -80,7 +79,7 @@ def negotiate(
         # What they keep in one epoch they have in the next.
         again = {key: replace(d, scattered=True) for key, d in pattern.demands.items()}
         pattern = replace(pattern, demands=again)
-    if isinstance(service, Budgeting):
+    if hasattr(service, "budgets"):
         remote = any(layout.remote for layout in pattern.layouts.values())
         offers = service.budgets(work, remote=remote)
     else:

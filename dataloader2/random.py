@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.validate import validate_int
-from ..reading_services.seed_generator import MAX_SEED, SeedGenerator
+from ..reading_services.replica import MAX_SEED, SeedGenerator
 
 __all__ = ["SeedGenerator", "dist_share_seed"]
 

@@ -39,8 +39,7 @@ from ..graph import (
     walk,
 )
 from ..reading_services.place import Place, Run
-from ..reading_services.reading_service import Checkpointing, Refusing, Restoring
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import Replicated, Work
 from .position import Position
 
@@ -250,7 +249,7 @@ def _as_before(shares: int) -> str:
 
 def checkpoint_of(service: Any) -> str:
     """Return the state of a reading service in base64; empty if it has none of its own."""
-    data = service.checkpoint() if isinstance(service, Checkpointing) else None
+    data = service.checkpoint() if hasattr(service, "checkpoint") else None
     return "" if data is None else base64.b64encode(data).decode()
 
 
@@ -258,10 +257,10 @@ def restorer(service: Any, saved: str) -> Callable[[], None]:
     """Return what gives a service its state back; raise, and change nothing, if it takes none."""
     if not saved:
         return lambda: None
-    if not isinstance(service, Restoring):
+    if not hasattr(service, "restore"):
         msg = f"the state holds one of a reading service, and {service!r} has none"
         raise StateMismatch(msg, do="Give the service that it was saved with.")
-    if isinstance(service, Refusing):
+    if hasattr(service, "refuse_state"):
         try:
             service.refuse_state()
         except TypeError as error:

@@ -13,8 +13,7 @@ import torch
 from ..core.errors import NotOffered
 from ..graph import Pipe
 from ..reading_services import WorkerInfo
-from ..reading_services.replica import apply_shares
-from ..reading_services.seed_generator import SeedGenerator
+from ..reading_services.replica import SeedGenerator, apply_shares
 from .graph import set_graph_random_seed
 
 __all__ = ["WorkerInfo", "process_init_fn", "process_reset_fn"]

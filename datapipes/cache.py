@@ -13,7 +13,7 @@ from ..core.memory import usable_memory
 from ..core.redact import Redacted
 from ..core.validate import as_keys, validate_int
 from ..graph import Pipe, describe
-from ..spatial import LazyPatch, PendingPlan
+from ..spatial import LazyPatch, TransformChain
 from ..spatial.lazy.kept_copy import kept_in
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.virtual_volume import use_tiles_alone
@@ -304,7 +304,7 @@ class Recache(PerItem):
         leaves = [(key, leaf) for key, patch in patches.items() for leaf in patch.leaves]
         copies = {id(leaf.volume): self._volume(key, leaf.volume) for key, leaf in leaves}
         # Volumes share a plan, but for those that resample_to() brought onto another grid.
-        pending: dict[int, PendingPlan] = {}
+        pending: dict[int, TransformChain] = {}
         for _, leaf in leaves:
             plan = leaf.pending
             if id(plan) not in pending:

@@ -9,8 +9,9 @@ from ..core import Sample
 from ..core.errors import PatchSizeError, SampleError
 from ..core.validate import as_keys
 from ..graph import Pipe
+from ..intensity import SelectChannels, ValueStep
 from ..spatial import LazyPatch
-from ..spatial.lazy.stack import channel_step, stacked, unstacked
+from ..spatial.lazy.stack import stacked, unstacked
 from .datapipe import PerItem, lazy_patches, stream_name
 from .forms import chained
 
@@ -157,7 +158,7 @@ class Unstack(Regrouped):
             msg = f"{self.key!r} has {count} channels, and unstack() names {len(self.names)}"
             raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, sample.case)
         steps = [
-            channel_step(n, stream_name=stream, origin=self.origin)
+            ValueStep(SelectChannels(n), stream, self.origin)
             for n, stream in enumerate(self.stream_names)
         ]
         apart = unstacked(patch, lambda channel: steps[channel])

@@ -19,7 +19,7 @@ from ..core.redact import Redacted, origin_of
 from ..core.suggest import closest, colours_hint
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
-from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
+from ..spatial import LazyPatch, Policy, TransformChain, policy_of
 from ..spatial.lazy.stack import sampled_as_before
 from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
 from ..storage.file_reader import check_io
@@ -277,7 +277,7 @@ class OpenVolume(Seeded):
                     msg = f"the mask of {key!r} is called {name!r}, which the sample has already"
                     raise SampleError(msg, do="Call that volume otherwise.")
                 volumes |= {} if mask is None else {name: mask}
-        pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
+        pending = TransformChain(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
             key: LazyPatch(
                 volume,

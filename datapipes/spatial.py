@@ -29,7 +29,6 @@ from ..spatial import (
     LazyPatch,
     Orientation,
     Pad,
-    PendingPlan,
     RandomCrop,
     ResampleTo,
     Resize,
@@ -39,6 +38,7 @@ from ..spatial import (
     Spacing,
     SpatialOp,
     Step,
+    TransformChain,
     Translate,
     Zoom,
     joined,
@@ -187,7 +187,7 @@ def add_steps(
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
     # Volumes share a plan, but for those that a flush has given one of their own.
     # The old one is kept beside the new: one that a flush just made would leave its id to another.
-    plans: dict[int, tuple[PendingPlan, PendingPlan]] = {}
+    plans: dict[int, tuple[TransformChain, TransformChain]] = {}
 
     def following(patch: LazyPatch) -> LazyPatch:
         if not patch.commutes:
@@ -242,7 +242,7 @@ def _add_on_other_grid(
     return patch
 
 
-def pending_of(pipe: DataPipe, sample: Any) -> PendingPlan:
+def pending_of(pipe: DataPipe, sample: Any) -> TransformChain:
     """Return the plan that the lazy patches of ``sample`` share, under the sample's identity."""
     things = sample.values() if isinstance(sample, Sample) else ()
     lazy = [thing.pending for thing in things if isinstance(thing, LazyPatch)]
@@ -531,7 +531,9 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
 
         def moved(patch: LazyPatch) -> LazyPatch:
-            return patch.with_pending(shared.of_moving(patch.volume) if key in brought else shared)
+            # The ops see the grids of the references, and draw what they draw for these.
+            own = replace(shared, moving=patch.volume) if key in brought else shared
+            return patch.with_pending(own)
 
         for key, patch in start.items():
             start[key] = self.sampling.apply(key, patch).with_each(moved)

@@ -4,7 +4,7 @@ from ..core.grid import GRID_TOLERANCE
 from ..intensity import Epilogue
 from .lazy.lazy_patch import LazyPatch
 from .lazy.patch_steps import refuse_changed, stored_labels
-from .lazy.pending import PendingPlan, joined
+from .lazy.transform_chain import TransformChain, joined
 from .ops.affine_op import Affine, Augment, Rotate, Shear, Translate, Zoom
 from .ops.axis_op import Flip, Orientation, Rotate90
 from .ops.choices import Choices, On, OneOf, RandomApply, RandomOrder, SomeOf
@@ -68,7 +68,6 @@ __all__ = [
     "Orientation",
     "Pad",
     "PatchLargerThanVolume",
-    "PendingPlan",
     "Policy",
     "RandomApply",
     "RandomCrop",
@@ -86,6 +85,7 @@ __all__ = [
     "SpatialOp",
     "SpatialPlan",
     "Step",
+    "TransformChain",
     "Translate",
     "UniformPatch",
     "UniformRegion",

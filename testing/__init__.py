@@ -1,4 +1,4 @@
-"""Contracts for plug-ins, as pytest classes: what a backend, store, decoder or op must do.
+"""Contracts for plug-ins, as pytest classes: what a backend, store, decoder, op or service must do.
 
 pytest comes with the ``test`` extra only.
 """
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .decoder_contract import DecoderCase, DecoderContract
     from .op_contract import SpatialOpContract, ValueOpContract
     from .range_store_contract import RANGE_OBJECTS, RangeStoreContract
+    from .service_contract import ServiceContract
     from .store_contract import BackendContract, StoreCase, StoreContract
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "DecoderCase",
     "DecoderContract",
     "RangeStoreContract",
+    "ServiceContract",
     "SpatialOpContract",
     "StoreCase",
     "StoreContract",
@@ -34,6 +36,7 @@ _HOMES = {
     "decoder_contract": "DecoderCase DecoderContract",
     "op_contract": "SpatialOpContract ValueOpContract",
     "range_store_contract": "RANGE_OBJECTS RangeStoreContract",
+    "service_contract": "ServiceContract",
     "store_contract": "BackendContract StoreCase StoreContract",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)

@@ -12,7 +12,7 @@ from ...core import Sample
 from ...core.call_site import warn
 from ...core.errors import GraphError
 from ...graph import Pipe, describe, walk
-from ...spatial import LazyPatch, PendingPlan
+from ...spatial import LazyPatch, TransformChain
 from ...spatial.lazy.stack import StackedPatch
 from ..datapipe import DataPipe, Running, first_random_pipe, length_of
 from ..epoch import Seeded
@@ -141,7 +141,7 @@ def _of_run(item: Any, run: tuple[int, int]) -> Any:
     if not isinstance(item, Sample):
         return item
     # Volumes of a sample share a plan.
-    plans: dict[int, PendingPlan] = {}
+    plans: dict[int, TransformChain] = {}
     lazy = {
         key: _patch_of_run(thing, run, plans)
         for key, thing in item.items()
@@ -151,7 +151,7 @@ def _of_run(item: Any, run: tuple[int, int]) -> Any:
 
 
 def _patch_of_run(
-    patch: LazyPatch, run: tuple[int, int], plans: dict[int, PendingPlan]
+    patch: LazyPatch, run: tuple[int, int], plans: dict[int, TransformChain]
 ) -> LazyPatch:
     """Return a patch that draws for another epoch, which its plan tells, or those of members."""
     if isinstance(patch, StackedPatch):

@@ -34,8 +34,8 @@ from ..resampling.resample import outside_of
 from ..volume_like import StackedVolumes, VolumeLike, patch_before
 from .patch_facts import PatchFacts
 from .patch_report import NoArithmetic, described, explained, provenance_of
-from .pending import PendingPlan
 from .read_plan import ReadPlan
+from .transform_chain import TransformChain
 from .virtual_volume import RealizedVolume, VirtualVolume
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LazyPatch(NoArithmetic):
 
     volume: VolumeLike
     """Where the voxels are stored."""
-    pending: PendingPlan
+    pending: TransformChain
     """What is done to them; one object for all patches of a sample."""
     policy: Policy
     """How they are sampled."""
@@ -76,8 +76,8 @@ class LazyPatch(NoArithmetic):
     members: tuple[LazyPatch, ...] = ()
     """Patches that are made one by one, each into channels of its own; of a ``StackedPatch``."""
 
-    def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> LazyPatch:
-        """Return the patch of another pending plan, sampled otherwise if ``policy`` is given."""
+    def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> LazyPatch:
+        """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
         # What a planner does most; ``dataclasses.replace`` takes four times as long.
         patch = object.__new__(type(self))
         state = {name: self.__dict__[name] for name in self.__dataclass_fields__}

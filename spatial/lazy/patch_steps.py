@@ -12,8 +12,8 @@ from ...core.errors import SampleError
 from ...intensity import RemapLabels, ValueStep
 from ..ops.op import Step
 from .lazy_patch import LazyPatch, patches_of
-from .pending import PendingPlan
 from .stack import StackedPatch
+from .transform_chain import TransformChain
 from .virtual_volume import VirtualVolume
 
 S = TypeVar("S", Step, ValueStep)
@@ -99,7 +99,7 @@ class _OtherSteps:
         stays = volume.copy is None or before.draws == volume.patch.draws
         return replace(volume, patch=before, copy=volume.copy if stays else None)
 
-    def _pending(self, pending: PendingPlan) -> PendingPlan:
+    def _pending(self, pending: TransformChain) -> TransformChain:
         steps = tuple(map(self._step, pending.steps))
         references: Any = pending.references
         volumes = {key: self._once(one, self._volume) for key, one in references.items()}

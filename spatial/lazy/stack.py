@@ -29,9 +29,9 @@ from ..resampling.interpolate import Source, convert
 from ..volume_like import stored_of
 from .lazy_patch import LazyPatch
 from .patch_facts import PatchFacts
-from .pending import PendingPlan
 from .read_plan import ReadPlan
-from .virtual_volume import RealizedVolume, VirtualVolume, read_volume
+from .transform_chain import TransformChain
+from .virtual_volume import RealizedVolume, VirtualVolume
 
 
 def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
@@ -110,7 +110,10 @@ def _apart(stored: Sequence[Any]) -> Volume:
 def read_volume_of(patch: LazyPatch) -> Any:
     """Return what is read for a patch: a volume, the copy that is kept, or those of all members."""
     # Whether it can be asked how it is stored is for the caller to see; it is no ``Volume`` else.
-    read = [read_volume(leaf.volume) for leaf in patch.leaves]
+    read: list[Any] = [leaf.volume for leaf in patch.leaves]
+    for n, volume in enumerate(read):
+        while isinstance(volume, VirtualVolume):
+            volume = read[n] = volume.patch.volume if volume.copy is None else volume.copy
     other = next((volume for volume in read if not isinstance(volume, Volume)), None)
     if len(read) == 1 or other is not None:
         return read[0] if other is None else other
@@ -161,11 +164,6 @@ def _step_of_member(step_of: Callable[[int], ValueStep], first: int, channel: in
     return replace(step_of(first + channel), op=SelectChannels(channel))
 
 
-def channel_step(channel: int, **place: Any) -> ValueStep:
-    """Return the step that keeps one channel; ``place`` says where it was written."""
-    return ValueStep(SelectChannels(channel), **place)
-
-
 @dataclass(frozen=True, eq=False)
 class StackedPatch(LazyPatch):
     """Patches, its ``members``, that are made one by one, each into channels of its own."""
@@ -203,9 +201,9 @@ class StackedPatch(LazyPatch):
         )
         return plain.made_of(self, soft, because or self.because, **how)
 
-    def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> StackedPatch:
+    def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> StackedPatch:
         """Return the patch with plans that are worked out anew, those of its members too."""
-        fresh: dict[int, PendingPlan] = {id(self.pending): pending}
+        fresh: dict[int, TransformChain] = {id(self.pending): pending}
         for member in self.members:
             fresh.setdefault(id(member.pending), replace(member.pending))
         members = [one.with_pending(fresh[id(one.pending)]) for one in self.members]

@@ -294,13 +294,6 @@ def _around(regions: Sequence[Region]) -> Region | None:
     return Region(tuple(start), tuple(stop))
 
 
-def read_volume(volume: Any) -> Any:
-    """Return the volume that lies in a file and is read for this one."""
-    while isinstance(volume, VirtualVolume):
-        volume = volume.patch.volume if volume.copy is None else volume.copy
-    return volume
-
-
 class RealizedVolume(Volume):
     """What ``realize()`` made of a patch, opened again: voxels in memory, on the patch's grid."""
 

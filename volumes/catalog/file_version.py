@@ -20,7 +20,7 @@ from ...storage.content import content_key
 from ...storage.location import file_system, remote_errors
 from ...storage.remote import open_for_versions, open_remote
 from ...storage.remote_ranges import Entry, RemoteRanges
-from ..formats.local_file import file_stamp
+from ..formats.stored_file import file_stamp
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..source import LocatedSource

@@ -55,7 +55,7 @@ from ...storage.ranges import LocalRanges, ReadRange
 from ..backend import Backend, Channels
 from ..formats.zarr_array import open_node
 from ..formats.zarr_backend import ZarrBackend
-from ..formats.zarr_image import image_of
+from ..formats.zarr_nodes import image_of
 from ..header import Header, affine_entries
 from ..session import opening_session
 from ..source import LocatedSource

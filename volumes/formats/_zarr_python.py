@@ -26,7 +26,8 @@ from ...core.sample import parse_json
 from ...storage.decompress import most_between
 from ...storage.ranges import RangeStore, ReadRange
 from ..chunks.ranged_chunks import stored_bytes
-from .zarr_metadata import BOUNDED, MOST_CHUNK_BYTES, Codec, codec_v2, codec_v3, undone
+from .chunked_backend import MOST_CHUNK_BYTES
+from .zarr_metadata import BOUNDED, Codec, codec_v2, codec_v3, undone
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _OF_ARRAYS = ("zarr.json", ".zarray")
@@ -151,16 +152,16 @@ class RangesStore(Store):
             return None
         folder, _, file = key.rpartition("/")
         if file in _OF_ARRAYS:
-            data = self._told(folder, data)
+            data = self._noted(folder, data)
         start, stop = _range(key, byte_range)[1:]
         return bytes(data)[start:stop]
 
-    def _told(self, folder: str, data: bytes) -> bytes:
+    def _noted(self, folder: str, data: bytes) -> bytes:
         """Note what the metadata of an array say; return what zarr-python is told of them."""
         try:
             document = parse_json(data)
             size = _object_bytes(document)
-            told, codecs = _uncompressed(document) if size else (document, ())
+            shown, codecs = _uncompressed(document) if size else (document, ())
         except (AttributeError, KeyError, TypeError, ValueError):
             return data  # a group, or something of which zarr-python says what is wrong with it
         if size > MOST_CHUNK_BYTES:
@@ -170,7 +171,7 @@ class RangesStore(Store):
                 do="Store it in smaller chunks.",
             )
         self._arrays[folder] = _Objects(size, tuple(codecs))
-        return json.dumps(told).encode() if codecs else data
+        return json.dumps(shown).encode() if codecs else data
 
     def _objects_at(self, key: str) -> _Objects:
         """Return what is known of the objects of the array in which a key lies."""
@@ -184,10 +185,8 @@ class RangesStore(Store):
 class _Objects(NamedTuple):
     """What is known of the chunks or shards of an array."""
 
-    size: int = 0
-    """What one takes in bytes, decoded; 0 if that is not known."""
-    codecs: tuple[Codec, ...] = ()
-    """Which of their codecs are undone here, in the order of encoding."""
+    size: int = 0  # bytes of one that is decoded; 0 if that is not known
+    codecs: tuple[Codec, ...] = ()  # those that are undone here, in the order of encoding
 
 
 def _range(key: str, asked: ByteRequest | None) -> ReadRange:

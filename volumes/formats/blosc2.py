@@ -1,17 +1,11 @@
 """``.b2nd``, the array format of blosc2: what nnU-Net stores its preprocessed cases in.
 
 A chunk holds many small blocks, and a block is what is decoded: into place, and only those that
-a patch touches. The axes stay in stored order, (C, I, J, K): nnU-Net's are (C, Z, Y, X) as
-SimpleITK gives them.
-
-The header of a blosc2 frame with an array in it, read without blosc2. The format is C-Blosc2's
-(README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst): MessagePack, of which each entry begins with
-a byte that says its type.
-
-``.b2nd`` behind a URL: the header by itself, then the file once into the cache on this machine.
-blosc2 reads files and memory only. nnU-Net's cases are some ten megabytes, of which an epoch reads
-most. A copy that cannot be decoded is made again: the format has no check sums, so what was damaged
-on its way is found when its blocks are needed, maybe by a later run.
+a patch touches. The axes stay in stored order: nnU-Net's are (C, Z, Y, X) as SimpleITK gives them.
+Behind a URL the header is read by itself (README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst of
+C-Blosc2), then the file once into the cache here: blosc2 reads files and memory only, and an epoch
+needs most of a case. The format has no check sums, so what was damaged on its way is found when its
+blocks are needed, maybe by a later run; then the copy is made again.
 """
 
 from __future__ import annotations
@@ -23,8 +17,8 @@ import operator
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from dataclasses import replace
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +27,8 @@ from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import (
     BadHeader,
     CacheTooSmall,
-    MissingDependency,
     TruncatedVolume,
     VolumeNotFound,
-    VoxpipeError,
 )
 from ...storage.decoded_cache import DecodedCache
 from ...storage.decompress import copy
@@ -44,13 +36,19 @@ from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray, Index
-from ..header import IDENTITY, Header
 from ..session import opening_session
-from ..voxels import Voxels, refuse_unreadable
-from .chunked_backend import ChunkedBackend, plain_layout
-from .local_file import MAPS
-from .stored_file import FilesBackend, Format, LocalStoredFile, RemoteStoredFile, StoredFile
-from .zarr_metadata import MOST_CHUNK_BYTES
+from ..voxels import Voxels
+from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
+from .stored_file import (
+    MAPS,
+    FilesBackend,
+    Format,
+    LocalStoredFile,
+    RemoteStoredFile,
+    StoredFile,
+    import_package,
+    library_errors,
+)
 
 # Magic, bytes of the header (int32) and of the frame (uint64).
 _HEAD = struct.Struct(">2x8sxixQ")
@@ -62,16 +60,12 @@ MOST_HEAD_BYTES = 1024**2
 _LAYER = b"\xa4b2nd\xd2"
 
 
-@dataclass(frozen=True)
-class FrameHeader:
+class FrameHeader(NamedTuple):
     """What is in a frame."""
 
-    length: int
-    """Of the frame, in bytes."""
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    blocks: tuple[int, ...]
-    """Decode units inside a chunk."""
+    blocks: tuple[int, ...]  # decode units inside a chunk
     dtype: np.dtype[Any]
 
 
@@ -84,17 +78,9 @@ def frame_sizes(head: bytes, name: str) -> tuple[int, int]:
 
 
 def read_frame_header(head: bytes, name: str) -> FrameHeader:
-    """Return what the header of a frame says.
-
-    Raises
-    ------
-    BadHeader
-        It makes no sense, or the frame holds no array.
-    """
-    header, length = frame_sizes(head, name)
-    _blosc2(name)
-    import msgpack  # type: ignore[import-untyped]  # which blosc2 needs itself
-
+    """Return what the header of a frame says."""
+    header, _ = frame_sizes(head, name)
+    msgpack = import_package("msgpack", name)  # which blosc2 needs itself
     try:
         at = head.index(_LAYER, 0, header) + len(_LAYER)
         layers = msgpack.Unpacker()
@@ -114,7 +100,7 @@ def read_frame_header(head: bytes, name: str) -> FrameHeader:
             f"{blocks}.",
             do="Copy or write it again.",
         )
-    return FrameHeader(length, shape, chunks, blocks, dtype)
+    return FrameHeader(shape, chunks, blocks, dtype)
 
 
 class Blosc2Backend(ChunkedBackend):
@@ -124,16 +110,10 @@ class Blosc2Backend(ChunkedBackend):
         name = file.name
         mapped, stored = _opened(file)
         dtype, shape = np.dtype(stored.dtype), tuple(stored.shape)
-        refuse_unreadable(dtype, name)
-        if min(shape, default=0) < 1:
-            raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
-        layout = plain_layout(shape, name)
         chunk, block = tuple(stored.chunks), tuple(stored.blocks)
-        if math.prod(chunk) * dtype.itemsize > MOST_CHUNK_BYTES:
-            raise BadHeader(
-                f"one chunk of {name}, {chunk} {dtype}, takes more than {MOST_CHUNK_BYTES} bytes.",
-                do="Store it in smaller chunks.",
-            )
+        layout = plain_layout(shape, name)
+        chunked_header(layout, chunk, dtype, name)
+        header = chunked_header(layout, block, dtype, name)
         expected = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
         if stored.schunk.nchunks != expected:
             raise BadHeader(
@@ -154,7 +134,6 @@ class Blosc2Backend(ChunkedBackend):
             token=file.content_key,
             cuts=ChunkGrid(shape, chunk, block),
         )
-        header = Header(layout.shape, IDENTITY, dtype, layout.spatial_part(block), "range")
         super().__init__(array, layout, [file], header, name)
 
 
@@ -162,16 +141,8 @@ class Blocks:
     """The blocks of one array, each decoded alone. The decoder is one object with one state.
 
     In its chunk a block lies in one piece, the blocks in C order, each of full size: what
-    hangs over the edge of the chunk is stored as zeros. So a block is a run of items.
-
-    Parameters
-    ----------
-    mapped
-        The file; it has to live as long as the array.
-    stored
-        The array of blosc2.
-    name
-        What errors call it.
+    hangs over the edge of the chunk is stored as zeros. So a block is a run of items. The mapped
+    file has to live as long as the array.
     """
 
     strided = False
@@ -185,17 +156,14 @@ class Blocks:
         self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
         self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
         self._size = math.prod(stored.blocks)
-        if self.items.typesize != np.dtype(stored.dtype).itemsize or self._count() != len(
-            self.items
-        ):
+        count, size = len(self.items), self.items.typesize
+        expected = math.prod((*self._chunks, *self._per_chunk, self._size))
+        if size != np.dtype(stored.dtype).itemsize or count != expected:
             raise BadHeader(
-                f"{name} holds {len(self.items)} items of {self.items.typesize} bytes, and its "
-                f"shapes of blocks speak of {self._count()} of {stored.dtype}.",
+                f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of "
+                f"{expected} of {stored.dtype}.",
                 do="Copy or write the file again.",
             )
-
-    def _count(self) -> int:
-        return math.prod((*self._chunks, *self._per_chunk, self._size))
 
     def fetch_chunks(self, chunks: Sequence[Index]) -> Blocks:
         """Let go of pages if there are too many; the system brings in those that are touched."""
@@ -227,8 +195,8 @@ class Blocks:
 
 def _opened(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
     """Return the mapped file, which has to live as long, and the array in it."""
-    blosc2, name = _blosc2(file.name), file.name
-    try:
+    blosc2, name = import_package("blosc2", file.name), file.name
+    with library_errors(f"{name} is no sound blosc2 array", "Copy or write it again."):
         with file.open() as opened:
             # blosc2 4.14 never lets go of a file that it refuses.
             _check_length(frame_sizes(opened.read(HEAD_BYTES), name)[1], file)
@@ -236,13 +204,6 @@ def _opened(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
         found = blosc2.ndarray_from_cframe(mapped, copy=False)
         # Its own threads would compete with the workers, which fill all cores.
         found.schunk.dparams = blosc2.DParams(nthreads=1)
-    except (VoxpipeError, MemoryError):
-        raise
-    except Exception as error:  # RuntimeError, ValueError: as blosc2 says
-        raise BadHeader(
-            f"{name} is no sound blosc2 array: {type(error).__name__}: {error}.",
-            do="Copy or write it again.",
-        ) from error
     return mapped, found
 
 
@@ -252,17 +213,6 @@ def _check_length(length: int, file: StoredFile) -> None:
             f"{file.name} holds {file.size} bytes, and its header speaks of {length}.",
             do="Copy, download or upload the file again.",
         )
-
-
-def _blosc2(name: str) -> Any:
-    try:
-        import blosc2
-    except ImportError:
-        raise MissingDependency(
-            f"reading {name} needs blosc2, which is not installed.",
-            do="pip install 'voxpipe[formats]'",
-        ) from None
-    return blosc2
 
 
 # Between making the copy and mapping it, another process may need its room; each time at least
@@ -281,12 +231,10 @@ class RemoteBlosc2(FilesBackend):
         size, length = frame_sizes(head, file.name)
         _check_length(length, file)
         frame = read_frame_header(file.head(size) if size > len(head) else head, file.name)
-        refuse_unreadable(frame.dtype, file.name)
         layout = plain_layout(frame.shape, file.name)
+        header = chunked_header(layout, frame.blocks, frame.dtype, file.name)
         IO_COUNTERS.count(headers=1)
-        chunks = layout.spatial_part(frame.blocks)
-        header = Header(layout.shape, IDENTITY, frame.dtype, chunks, "stream")
-        super().__init__([file], header, file.name)
+        super().__init__([file], replace(header, access="stream"), file.name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the blocks that the region touches, of the copy that the first call makes."""
@@ -308,7 +256,7 @@ class RemoteBlosc2(FilesBackend):
                 try:
                     self._copy = self._copied()
                 except DAMAGED:
-                    self._cache().drop(self._file.cache_key)
+                    self._cache.drop(self._file.cache_key)
                     raise
             return self._copy
 
@@ -317,13 +265,14 @@ class RemoteBlosc2(FilesBackend):
         with self._lock:
             if self._copy is copied:
                 self._copy = None
-                self._cache().drop(self._file.cache_key)
+                self._cache.drop(self._file.cache_key)
 
+    @property
     def _cache(self) -> DecodedCache:
         return DecodedCache(cache_directory(), cache_budget())
 
     def _copied(self) -> Blosc2Backend:
-        cache = self._cache()
+        cache = self._cache
         for attempt in range(_ATTEMPTS):
             with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
                 if isinstance(raw, io.BytesIO):  # it has no name

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
@@ -15,8 +16,8 @@ from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closes
 from ..backend import Channels
 from ..chunks.chunked_array import Needed
-from ..header import Header, Shape, Triple
-from ..voxels import Voxels, plain
+from ..header import IDENTITY, Header, Shape, Triple
+from ..voxels import Voxels, plain, refuse_unreadable
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
@@ -108,6 +109,39 @@ def named_layout(stored: tuple[int, ...], axes: Sequence[str], name: str) -> Lay
     x, y, z = (place.get(axis) for axis in SPATIAL)
     folded = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
     return Layout(stored, folded, (x, y, z))
+
+
+def check_number(number: Any, count: int, what: str, name: str) -> None:
+    """Refuse what is no number of one of ``count`` parts of a file."""
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+        raise BadHeader(
+            f"{name} has no {what} {number!r}, but 0 to {count - 1}.", do=f"Give {what}=."
+        )
+
+
+# No chunk of a sound array is larger; a header that claims more is refused before memory is taken.
+MOST_CHUNK_BYTES = 4 * 1024**3
+
+
+def chunked_header(
+    layout: Layout,
+    chunks: Sequence[int],
+    dtype: np.dtype[Any],
+    name: str,
+    affine: tuple[float, ...] = IDENTITY,
+    **more: Any,
+) -> Header:
+    """Return the header of an array in chunks, once its shape, type and chunks make sense."""
+    refuse_unreadable(dtype, name)
+    if min(layout.stored, default=0) < 1:
+        raise BadHeader(f"{name} holds no voxels: shape {layout.stored}.", do="Check the file.")
+    if math.prod(chunks) * dtype.itemsize > MOST_CHUNK_BYTES:
+        raise BadHeader(
+            f"one chunk of {name}, {tuple(chunks)} {dtype}, takes more than {MOST_CHUNK_BYTES} "
+            "bytes.",
+            do="Store it in smaller chunks.",
+        )
+    return Header(layout.shape, affine, dtype, layout.spatial_part(chunks), "range", **more)
 
 
 class ChunkedBackend(FilesBackend):

@@ -19,9 +19,8 @@ from ..backend import Backend
 from ..header import affine_entries, affine_matrix
 from ..registry import BackendRequest
 from .itk import check_claims, check_ratio, header_of, is_installed, planes_of, simpleitk
-from .local_file import open_local
 from .raw import LocalRaw, RawHeader
-from .stored_file import Format, LocalStoredFile
+from .stored_file import Format, LocalStoredFile, open_local
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
 # Series lie among other files; one of so many tells.

@@ -2,11 +2,8 @@
 
 The header is read without voxels. These are decoded once, into the cache directory, and
 mapped from there: ITK's readers decode everything for any region, but for a few formats.
-
-Files that end early, or claim more than they hold, which some of ITK's readers do not notice. They
-hand out whatever the memory held where the file had no more (seen with SimpleITK 2.5.7: cut files
-of the formats below are read without a word). So what such a file must hold is counted here, before
-it is read.
+Some do not notice that a file ends early, or claims more than it holds, and hand out whatever the
+memory held (SimpleITK 2.5.7). So what such a file must hold is counted here, before it is read.
 """
 
 from __future__ import annotations
@@ -38,10 +35,9 @@ from ..array_source import ArraySource
 from ..backend import Backend
 from ..header import affine_entries
 from ..registry import BackendRequest
-from .hdf5_links import refuse_leading_on
-from .local_file import open_local
+from .hdf5 import refuse_leading_on
 from .raw import LocalRaw, RawHeader, fold, world_affine
-from .stored_file import Format, LocalStoredFile, StoredFile
+from .stored_file import Format, LocalStoredFile, StoredFile, open_local
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0 and MRC 2014.
 _HEADERS = {"GiplImageIO": 256, "MRCImageIO": 1024}
@@ -151,17 +147,7 @@ def _claims(name: str, what: str) -> BadHeader:
 
 
 def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
-    """Raise ``TruncatedVolume`` for a file that is too short, where its format lets us tell.
-
-    Parameters
-    ----------
-    file
-        A local file.
-    image_io
-        ITK's reader of it.
-    voxel_bytes
-        Bytes of the decoded voxels.
-    """
+    """Raise ``TruncatedVolume`` for a file that is too short, where its format lets us tell."""
     check_ratio(file, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
@@ -273,13 +259,7 @@ def _open(request: BackendRequest, name: str) -> Backend:
 
 
 def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
-    """Open any file that SimpleITK reads; only the header is read.
-
-    Raises
-    ------
-    BadHeader, UnknownFormat, LeadsOutside, MissingDependency
-        SimpleITK cannot read it, or its voxels are no plain numbers.
-    """
+    """Open any file that SimpleITK reads; only the header is read."""
     file = LocalStoredFile(path, name)
     reader = _informed(path, name, follow)
     fields, image_io = _fields(reader, name), _image_io(reader)
@@ -333,13 +313,8 @@ def _informed(path: str, name: str, follow: str = "beside") -> Any:
 def from_itk(image: Any, affine: tuple[float, ...] | None) -> ArraySource:
     """Return the source of a ``SimpleITK.Image``; its voxels are not copied.
 
-    Parameters
-    ----------
-    image
-        Two to four axes, any number of components; (C, I, J, K) are its components and
-        axes in SimpleITK's order, and the affine turns LPS into RAS.
-    affine
-        Overrides the image's.
+    (C, I, J, K) are its components and axes in SimpleITK's order, and its affine, unless another
+    is given, turns LPS into RAS.
     """
     itk = simpleitk()
     # A copy shares the voxels until one of the two is written to.
@@ -436,15 +411,8 @@ def _fields(image: Any, name: str) -> RawHeader:
         raise BadHeader(f"{name} holds no voxels: shape {size}.", do="Check the file.")
     matrix = np.array(image.GetDirection()).reshape(count, count) * np.array(image.GetSpacing())
     affine = world_affine([matrix[:, axis] for axis in range(min(count, 3))], image.GetOrigin()[:3])
-    interleaved = (components,) if is_vector else ()
-    first = len(interleaved)
-    return RawHeader(
-        shape=(*interleaved, *size, *(1,) * (3 - count)),
-        dtype=dtype,
-        offset=0,
-        affine=affine_entries(affine, name),
-        axes=(first, first + 1, first + 2),
-    )
+    entries, colours = affine_entries(affine, name), components if is_vector else 1
+    return RawHeader.of_sizes(size, dtype, 0, entries, colours=colours)
 
 
 def _components(image: Any) -> int:

@@ -54,14 +54,8 @@ def parse_metaimage(head: bytes, name: str) -> TextHeader:
     skip, lowest = fields.integer("HeaderSize"), length if is_local else 0
     if skip < -1 or 0 < skip < lowest or (skip == -1 and (is_compressed or len(files) > 1)):
         raise fields.error(f"its HeaderSize is {skip}")
-    first = int(channels > 1)
-    raw = RawHeader(
-        shape=(*(channels,) * first, *sizes, *(1,) * (3 - len(sizes))),
-        dtype=_dtype(fields),
-        offset=0,
-        affine=affine_entries(_affine(fields, len(sizes)), name),
-        axes=(first, first + 1, first + 2),
-    )
+    affine = affine_entries(_affine(fields, len(sizes)), name)
+    raw = RawHeader.of_sizes(sizes, _dtype(fields), 0, affine, colours=channels)
     encoding = "zlib" if is_compressed else "raw"
     return TextHeader(raw, encoding, files, max(skip, lowest), from_end=skip == -1)
 

@@ -34,17 +34,7 @@ def open_mgh(file: StoredFile) -> Backend:
 
 
 def parse_mgh(raw: bytes, name: str) -> RawHeader:
-    """Read the first 284 bytes of an MGH file.
-
-    Raises
-    ------
-    TruncatedVolume
-        Fewer bytes than that.
-    BadHeader
-        The bytes are no MGH header.
-    UnknownFormat
-        The voxels are of a type that FreeSurfer's own reader does not know either.
-    """
+    """Read the first 284 bytes of an MGH file."""
     from nibabel.freesurfer.mghformat import MGHHeader
 
     if raw.startswith(_GZIP_MAGIC):

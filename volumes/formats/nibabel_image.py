@@ -92,9 +92,7 @@ class FileOfImage:
     """Opens the file of an image with what the image knows, whatever its header says by now."""
 
     fields: RawHeader
-    """Where the voxels are, what they are and where they lie."""
-    encoding: str
-    """How the file is compressed; ``"raw"`` if it is not."""
+    encoding: str  # "raw" for a file that is not compressed
 
     def create_backend(self, request: BackendRequest) -> Backend:
         """Open it, as it would be opened by its path where header and image agree."""
@@ -148,18 +146,15 @@ def _as_in_a_file(stored: Any, affine: tuple[float, ...]) -> FileOfImage | None:
         return None
     shape = tuple(int(n) for n in stored.shape)
     dtype = np.dtype(stored.dtype)
-    colours = (len(dtype.names or ()),) if is_colour(dtype) else ()
-    if not colours:
+    if is_colour(dtype):
+        colours = len(dtype.names or ())
+        fields = RawHeader.of_sizes(
+            shape, np.dtype("u1"), int(stored.offset), affine, colours=colours
+        )
+    else:
         refuse_unreadable(dtype, path)
-    fields = RawHeader(
-        shape=(*colours, *(*shape, 1, 1)[: max(3, len(shape))]),
-        dtype=np.dtype(np.uint8) if colours else dtype,
-        offset=int(stored.offset),
-        affine=affine,
-        slope=1.0 if colours else float(stored.slope),
-        intercept=0.0 if colours else float(stored.inter),
-        axes=(1, 2, 3) if colours else (0, 1, 2),
-    )
+        scale = float(stored.slope), float(stored.inter)
+        fields = RawHeader.of_sizes(shape, dtype, int(stored.offset), affine, scale=scale)
     return FileOfImage(fields, _ENCODINGS.get(suffix, "raw"))
 
 

@@ -41,8 +41,7 @@ from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
 from ..voxels import Voxels, plain, touch
 from .chunked_backend import Layout
-from .local_file import MAPS, Place
-from .stored_file import FilesBackend, StoredFile, joined_key
+from .stored_file import MAPS, FilesBackend, Place, StoredFile, joined_key
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,13 @@ class RawHeader:
     shape: tuple[int, ...]
     """As stored, the fastest axis first."""
     dtype: np.dtype[Any]
-    """Type of the numbers as stored, with its byte order."""
+    """As stored, with its byte order."""
     offset: int
     """Where the voxels begin in the stream, in bytes."""
     affine: tuple[float, ...]
     """Voxel to world in millimetres, 16 entries row by row."""
     slope: float = 1.0
-    """Factor from stored number to value, 1 where the header asks for no scaling."""
     intercept: float = 0.0
-    """Value of a stored 0."""
     axes: Triple = (0, 1, 2)
     """Which stored axes are I, J, K; the others are folded into C."""
 
@@ -92,6 +89,25 @@ class RawHeader:
                 axes.append(axis if fortran else last - axis)
         return cls(shape, dtype, offset, affine, axes=(axes[0], axes[1], axes[2]))
 
+    @classmethod
+    def of_sizes(
+        cls,
+        sizes: Sequence[int],
+        dtype: np.dtype[Any],
+        offset: int,
+        affine: tuple[float, ...],
+        *,
+        scale: tuple[float, float] = (1.0, 0.0),
+        colours: int = 1,
+    ) -> RawHeader:
+        """Return the header of I, J, K, which may be fewer, and further axes behind them.
+
+        Colours run faster than these.
+        """
+        first = int(colours > 1)
+        shape = (*(colours,) * first, *sizes, *(1,) * (3 - len(sizes)))
+        return cls(shape, dtype, offset, affine, *scale, (first, first + 1, first + 2))
+
     @property
     def channels(self) -> int:
         """Colour, time and further axes, folded; the first stored of them runs fastest."""
@@ -110,14 +126,8 @@ class RawHeader:
     def header(self, access: Access) -> Header:
         """Return what a backend answers."""
         i, j, k = (self.shape[axis] for axis in self.axes)
-        return Header(
-            (self.channels, i, j, k),
-            self.affine,
-            self.dtype,
-            access=access,
-            slope=self.slope,
-            intercept=self.intercept,
-        )
+        scale = self.slope, self.intercept
+        return Header((self.channels, i, j, k), self.affine, self.dtype, None, access, *scale)
 
     def view(self, buffer: Any) -> NDArray[Any]:
         """Return the voxels of a mapped file, without copying: channel axes first, then I, J, K.
@@ -130,8 +140,7 @@ class RawHeader:
     def row_spans(self, region: Region, channels: Channels, most: int) -> list[Span]:
         """Return the runs of bytes that hold a region, in the order of the stream.
 
-        A run goes along the fastest axis; where that is whole, along the next too, as
-        long as it has at most ``most`` bytes.
+        Along the fastest axis; where that is whole, along the next too, up to ``most`` bytes.
         """
         lengths, box = self.stored_box(region, channels)
         return rows_of_box(lengths, box, self.dtype.itemsize, self.offset, most)
@@ -142,7 +151,7 @@ class RawHeader:
         return lengths[::-1], self._ranges(region, channels)[::-1]
 
     def of_rows(self, flat: NDArray[np.uint8], region: Region, channels: Channels) -> NDArray[Any]:
-        """Return the bytes of :meth:`row_spans`, one after another, as (C, i, j, k)."""
+        """Return the bytes of a region, in the order of the stream, as (C, i, j, k)."""
         sizes = [last - first for first, last in self._ranges(region, channels)]
         return fold(self._turned(flat.view(self.dtype), sizes), channels, self.channels)
 
@@ -200,16 +209,6 @@ def fold(array: NDArray[Any], channels: Channels, count: int) -> NDArray[Any]:
     return array[slice(*channels)] if array.shape[0] == count else array
 
 
-def check_length(header: RawHeader, actual: int, name: str) -> None:
-    """Raise ``TruncatedVolume`` if a stream of ``actual`` bytes cannot hold the voxels."""
-    if actual < header.end:
-        raise TruncatedVolume(
-            f"{name} holds {actual} bytes, and its header speaks of {header.end} "
-            f"({'x'.join(map(str, header.shape))} {header.dtype.name} from byte {header.offset}).",
-            do="Copy or download the file again.",
-        )
-
-
 def open_raw(
     fields: RawHeader,
     files: Sequence[StoredFile],
@@ -221,29 +220,19 @@ def open_raw(
 ) -> Backend:
     """Return the backend of voxels whose header was read.
 
-    Parameters
-    ----------
-    fields
-        What the header says; ``offset`` counts from where the decoded stream begins.
-    files
-        The header's file first, that of the voxels last; often they are one.
-    name
-        What errors call the volume.
-    encoding
-        ``"raw"``, or how the stream is compressed (:mod:`compressed_streams`).
-    skip
-        Bytes of the file before a compressed stream.
-    trailing
-        Whether something else may follow the voxels in a compressed stream.
-
-    Raises
-    ------
-    TruncatedVolume
-        The file is too short for what the header speaks of.
+    The header's file comes first, that of the voxels last; often they are one. The stream begins
+    ``skip`` bytes into that, compressed as ``encoding`` says, and the ``offset`` of the voxels
+    counts from there; where ``trailing``, something else may follow them.
     """
     IO_COUNTERS.count(headers=1)
     if encoding != "raw":
-        _check_ratio(fields, files[-1].size - skip, encoding, name)
+        size = max(0, files[-1].size - skip)
+        if fields.end > size * BEST_RATIOS[encoding]:
+            raise TruncatedVolume(
+                f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
+                "that its header speaks of.",
+                do="Copy or download the file again.",
+            )
 
         def write(raw: BinaryIO) -> None:
             with files[-1].open() as compressed:
@@ -251,19 +240,15 @@ def open_raw(
                 decompress(compressed, raw, encoding, fields.end, name, trailing=trailing)
 
         return LocalRaw(fields, files, name, write)
-    check_length(fields, files[-1].size, name)
+    if files[-1].size < fields.end:
+        raise TruncatedVolume(
+            f"{name} holds {files[-1].size} bytes, and its header speaks of {fields.end} "
+            f"({'x'.join(map(str, fields.shape))} {fields.dtype.name} from byte {fields.offset}).",
+            do="Copy or download the file again.",
+        )
     if isinstance(files[-1], RemoteFile):
         return RemoteRaw(fields, files, name)
     return LocalRaw(fields, files, name)
-
-
-def _check_ratio(fields: RawHeader, size: int, encoding: str, name: str) -> None:
-    if fields.end > max(0, size) * BEST_RATIOS[encoding]:
-        raise TruncatedVolume(
-            f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
-            "that its header speaks of.",
-            do="Copy or download the file again.",
-        )
 
 
 class LocalRaw(FilesBackend):
@@ -275,6 +260,10 @@ class LocalRaw(FilesBackend):
     gets a file, and writes the decoded stream to it.
     """
 
+    _choice: IoChoice | None = None
+    _view: NDArray[Any] | None = None
+    _place: Place | None = None
+
     def __init__(
         self,
         fields: RawHeader,
@@ -284,58 +273,94 @@ class LocalRaw(FilesBackend):
     ) -> None:
         self._fields, self._write = fields, write
         self._lock = threading.Lock()
-        self._file: RawFile | None = None
         access: Access = "stream"
         if write is None:
             with files[-1].open() as file:
-                self._file = RawFile(file, fields, files[-1].io, name)
-            access = "view" if self._file.choice.mode == "mmap" else "range"
+                self._use(file, files[-1].io, name)
+            access = "range" if self._view is None else "view"
         super().__init__(files, fields.header(access), name)
         # Decoded, it takes a descriptor, wherever the file lies.
         self.remote = False
 
+    def _use(self, file: BinaryIO, wanted: str, name: str) -> None:
+        """Read voxels from an open file, which may be closed afterwards, as was wanted."""
+        if isinstance(file, io.BytesIO):
+            self._view = plain(self._fields.view(file.getvalue()))
+            self._choice = IoChoice("mmap", "it is in memory")
+            return
+        size = os.fstat(file.fileno()).st_size
+        choice = choose_io(wanted, file_system_of(file), size, usable_memory())
+        if choice.mode == "mmap":
+            self._view = plain(self._fields.view(MAPS.add(file)))
+            self._place = MAPS.place_of(self._view)
+        else:
+            self._reader = FileReader(file, choice, name)
+            choice = self._reader.choice
+        self._choice = choice
+
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know: how the file is read, at the usual speed there."""
-        found = super().layout(volumes)
-        if self._write is not None or self._file is None:
+        found, choice = super().layout(volumes), self._choice
+        if self._write is not None or choice is None:
             return found
-        choice = self._file.choice
         return found.on_network(str(choice)) if choice.network else found.read_by(str(choice))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region: a view where the file is mapped."""
-        array = self._voxels().read(region, channels)
+        if self._choice is None:
+            self._decode()
+        count = self._fields.channels
+        if self._view is not None:
+            MAPS.trim()
+            array = part_of(self._view, region, channels, count)
+        else:
+            wanted = channels or (0, count)
+            flat = self._reader.read(*self._box(region, wanted)).reshape(-1)
+            array = plain(self._fields.of_rows(flat, region, wanted))
         return Voxels(array, self.header.slope, self.header.intercept)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth telling what is going to be read."""
-        return self._file is not None and self._file.looks_ahead
-
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
-        """Tell the system what is going to be read; not of a copy that is not made yet."""
-        return None if self._file is None else self._file.prefetch(region)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Bring in the bytes of the file on which the region lies."""
-        return self._voxels().fetch(region, channels)
+        found = self.read(region, channels).array
+        return found.nbytes if self._view is None else touch(found)
 
-    def _voxels(self) -> RawFile:
-        """Return the open file, or the decoded copy, which the first call may have to make."""
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth telling what is going to be read; not before it is decoded."""
+        choice = self._choice
+        return choice is not None and choice.mode != "direct" and HINTS.worth_asking()
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
+        """Tell the system what is going to be read; not of a copy that is not made yet."""
+        if self._choice is None:
+            return None
+        if self._view is None:
+            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
+        if self._place is None:
+            return None
+        others = (slice(None),) * (self._view.ndim - 3)
+        return self._place.prefetch(self._view, (*others, *region.slices))
+
+    def _box(
+        self, region: Region, channels: Channels
+    ) -> tuple[Sequence[int], Sequence[Span], int, int]:
+        lengths, box = self._fields.stored_box(region, channels)
+        return lengths, box, self._fields.dtype.itemsize, self._fields.offset
+
+    def _decode(self) -> None:
+        """Make the decoded copy; a file behind a URL is read again where it makes no sense."""
         with self._lock:
-            if self._file is None:
-                cache = DecodedCache(cache_directory(), cache_budget())
-                key = joined_key([file.cache_key for file in self.files])
-                # How it is read depends on where the cache directory is.
-                with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
-                    # Without a disk that takes it, every handle that is open costs as much.
-                    self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
-                    self._file = RawFile(raw, self._fields, self.files[-1].io, self.name)
-            return self._file
+            if self._choice is not None:
+                return
+            cache = DecodedCache(cache_directory(), cache_budget())
+            key = joined_key([file.cache_key for file in self.files])
+            # How it is read depends on where the cache directory is.
+            with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
+                # Without a disk that takes it, every handle that is open costs as much.
+                self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
+                self._use(raw, self.files[-1].io, self.name)
 
     def _write_copy(self, raw: BinaryIO) -> None:
-        """Decode into ``raw``; a file behind a URL again where it makes no sense."""
-
         def write() -> None:
             assert self._write is not None
             raw.seek(0)
@@ -396,79 +421,6 @@ def rows_of(
             flat[at : at + stop - start] = source[start - first : stop - first]
             at, row = at + stop - start, row + 1
     return flat
-
-
-def io_of(file: BinaryIO, wanted: str) -> IoChoice:
-    """Return how an open file is read, given what the user said."""
-    size = os.fstat(file.fileno()).st_size
-    return choose_io(wanted, file_system_of(file), size, usable_memory())
-
-
-class RawFile:
-    """The voxels of one open file, whose header was read.
-
-    Parameters
-    ----------
-    file
-        Open for reading; may be closed afterwards.
-    fields
-        What the header says; ``offset`` counts from the beginning of this file.
-    wanted
-        How to read it, as the user said.
-    name
-        What errors call the volume.
-    """
-
-    def __init__(self, file: BinaryIO, fields: RawHeader, wanted: str, name: str) -> None:
-        self._fields = fields
-        self._view: NDArray[Any] | None = None
-        self._place: Place | None = None
-        if isinstance(file, io.BytesIO):
-            self.choice = IoChoice("mmap", "it is in memory")
-            self._view = plain(fields.view(file.getvalue()))
-            return
-        self.choice = io_of(file, wanted)
-        if self.choice.mode == "mmap":
-            self._view = plain(fields.view(MAPS.add(file)))
-            self._place = MAPS.place_of(self._view)
-        else:
-            self._reader = FileReader(file, self.choice, name)
-            self.choice = self._reader.choice
-
-    def read(self, region: Region, channels: Channels | None = None) -> NDArray[Any]:
-        """Return a region as (C, i, j, k): a view, or memory of its own."""
-        count = self._fields.channels
-        if self._view is not None:
-            MAPS.trim()
-            return part_of(self._view, region, channels, count)
-        wanted = channels or (0, count)
-        flat = self._reader.read(*self._box(region, wanted)).reshape(-1)
-        return plain(self._fields.of_rows(flat, region, wanted))
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of a region."""
-        found = self.read(region, channels)
-        return touch(found) if self._view is not None else found.nbytes
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth telling what is going to be read."""
-        return self.choice.mode != "direct" and HINTS.worth_asking()
-
-    def prefetch(self, region: Region) -> Hint | None:
-        """Tell the system that a region is going to be read."""
-        if self._view is None:
-            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
-        if self._place is None:
-            return None
-        others = (slice(None),) * (self._view.ndim - 3)
-        return self._place.prefetch(self._view, (*others, *region.slices))
-
-    def _box(
-        self, region: Region, channels: Channels
-    ) -> tuple[Sequence[int], Sequence[Span], int, int]:
-        lengths, box = self._fields.stored_box(region, channels)
-        return lengths, box, self._fields.dtype.itemsize, self._fields.offset
 
 
 # Left and posterior are counted the other way round.

@@ -18,7 +18,6 @@ import numpy as np
 from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.call_site import warn
 from ...core.errors import (
-    BadHeader,
     CorruptVolume,
     EmptyVolume,
     TruncatedVolume,
@@ -30,7 +29,6 @@ from ...core.errors import (
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.file_reader import file_system_at
-from ...storage.location import remote_errors
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.read_ahead import DOCUMENTS
 from ...storage.remote import open_remote
@@ -38,18 +36,20 @@ from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Channels
-from ..header import Header, Triple
+from ..header import Triple
 from ..registry import BackendRequest
 from ..scheme import StoreLayout
 from ..session import opening_session
-from ..voxels import Voxels, refuse_unreadable
-from .chunked_backend import ChunkedBackend
+from ..voxels import Voxels
+from .chunked_backend import ChunkedBackend, chunked_header
 from .stored_file import Format, LocalStoredFile, StoredFile, location_of
-from .zarr_array import ForeignArray, ZarrArray, open_node
-from .zarr_image import ZarrImage, image_of
+from .zarr_array import ZarrArray, open_node
 from .zarr_metadata import NotOurs
 from .zarr_nodes import (
     METADATA_FILES,
+    ForeignArray,
+    ZarrImage,
+    image_of,
     is_node,
     open_ranges_node,
     open_store_node,
@@ -84,13 +84,16 @@ class ZarrBackend(ChunkedBackend):
     ) -> None:
         IO_COUNTERS.count(headers=1)
         array, layout = image.array, image.layout
-        dtype = np.dtype(array.dtype)
-        refuse_unreadable(dtype, name)
-        if min(layout.shape) < 1:
-            raise BadHeader(f"{name} holds no voxels: {layout.stored}.", do="Check the file.")
-        chunks = layout.spatial_part(array.chunks)
-        scale = image.slope, image.intercept
-        header = Header(layout.shape, image.affine, dtype, chunks, "range", *scale, stamp=stamp)
+        header = chunked_header(
+            layout,
+            array.chunks,
+            np.dtype(array.dtype),
+            name,
+            image.affine,
+            slope=image.slope,
+            intercept=image.intercept,
+            stamp=stamp,
+        )
         self.levels = image.coarser
         self._in_doubt = True
         self.keeps_chunks = isinstance(array, ZarrArray)
@@ -157,20 +160,13 @@ class ListedZarr(ZarrBackend):
             if self._before not in (None, listed):
                 self._forget_stored()
             self._listed = self._before = listed
+        if not listed:
+            return ""
         # What decides which values stored objects are; ours and zarr-python's are the same.
         array, header = self._array, self.header
         fill = 0 if array.fill_value is None else np.asarray(array.fill_value).item()
-        return (
-            content_key(
-                listed,
-                (
-                    *(tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill),
-                    *(header.slope, header.intercept),
-                ),
-            )
-            if listed
-            else ""
-        )
+        kind = tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill
+        return content_key(listed, (*kind, header.slope, header.intercept))
 
     def _forget_stored(self) -> None:
         """Forget what was read of other objects than those that are there now."""
@@ -280,17 +276,16 @@ class RemoteZarr(ListedZarr):
     _look_pause = LOOK_PAUSE
 
     def __init__(self, url: str, storage_options: Mapping[str, Any], name: str, level: Any) -> None:
-        self._url, self._storage_options = url, storage_options
+        self._url = url
         self._stale = False
         # By our clock: before anything is read.
         self._begun, self._newest = time.time(), 0.0
         self._replaced = self._mixed = self._last_read = 0
-        with remote_errors(name, storage_options, url=url):
-            self._remote = store = open_remote(url, storage_options)
-            self._token = token = documents_token(url, storage_options)
-            with store.documents(token):
-                super().__init__(opened(store, name, token, level), name)
-                self._note_document(store)
+        self._remote = store = open_remote(url, storage_options)
+        self._token = token = documents_token(url, storage_options)
+        with store.documents(token):
+            super().__init__(opened(store, name, token, level), name)
+            self._note_document(store)
         self.remote = True
 
     @property
@@ -317,8 +312,7 @@ class RemoteZarr(ListedZarr):
         return self._remote.newest <= moment * 1e-9 + self._remote.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
-        with remote_errors(self.name, self._storage_options, url=self._url):
-            return listing_key(self._url, self._remote.entries())
+        return listing_key(self._url, self._remote.entries())
 
     def _forget_stored(self) -> None:
         """Let the next volume read the metadata anew, too."""
@@ -329,8 +323,7 @@ class RemoteZarr(ListedZarr):
 
     def _stores_chunks(self) -> bool:
         # Of as many objects some are chunks.
-        with remote_errors(self.name, self._storage_options, url=self._url):
-            found = self._remote.entries(_MOST_METADATA)
+        found = self._remote.entries(_MOST_METADATA)
         return len(found) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in found)
 
     def read(

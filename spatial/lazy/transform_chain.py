@@ -1,9 +1,9 @@
 """The plan of one sample, not yet worked out: which volumes, which item, which ops.
 
-A pending plan costs nothing to make and a few hundred bytes to send. It is worked out when
+A transform chain costs nothing to make and a few hundred bytes to send. It is worked out when
 someone asks for the plan: headers are read, the volumes are checked to lie on one grid, every op
-draws from its own stream, and the matrices compose. All patches of a sample share one pending
-plan, so this happens once per sample and process.
+draws from its own stream, and the matrices compose. All patches of a sample share one
+chain, so this happens once per sample and process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPARE: list[np.random.Generator] = []
 
 
 @dataclass(frozen=True, eq=False)
-class PendingPlan:
+class TransformChain:
     """What will be done to all volumes of one sample."""
 
     references: Mapping[str, VolumeLike]
@@ -53,15 +53,15 @@ class PendingPlan:
         if not self.references:
             raise ValueError("a plan needs at least one volume")
 
-    def then(self, *steps: Step) -> PendingPlan:
+    def then(self, *steps: Step) -> TransformChain:
         """Return the plan followed by ``steps``, which draw from the identity as it is now."""
         return self.following(self.identity, joined(self.steps, steps, len(self.identity)))
 
-    def following(self, identity: tuple[int, ...], steps: tuple[Step, ...]) -> PendingPlan:
+    def following(self, identity: tuple[int, ...], steps: tuple[Step, ...]) -> TransformChain:
         """Return the plan of another item by other steps, which :func:`joined` made."""
         # Past the constructor: what it makes sure of holds for this plan, and a planner makes
         # one of these per sample and pipe.
-        plan = object.__new__(PendingPlan)
+        plan = object.__new__(TransformChain)
         plan.__dict__.update(
             references=self.references,
             seed=self.seed,
@@ -72,21 +72,10 @@ class PendingPlan:
         )
         return plan
 
-    def of_moving(self, volume: VolumeLike) -> PendingPlan:
-        """Return the plan of a volume on a grid of its own, which gives the same output grid."""
-        # The ops see the grids of the references, and draw what they draw for these.
-        return replace(self, moving=volume)
-
     @property
     def keeps_dtype(self) -> bool:
         """Whether the ops, known or not yet drawn, move whole voxels only."""
         return self.moving is None and all(step.op.lattice for step in self.steps)
-
-    def child(self, ordinal: int) -> PendingPlan:
-        """Return the plan of the ``ordinal``-th item made from this one."""
-        # Steps that are there already keep their draws: all patches of a volume that was rotated as
-        # a whole see the same rotation.
-        return self.following((*self.identity, ordinal), self.steps)
 
     @property
     def shared_grid(self) -> Grid:
