@@ -190,11 +190,14 @@ class ChunkGrid:
     def __init__(
         self, shape: Sequence[int], chunk: Sequence[int], block: Sequence[int] | None = None
     ) -> None:
-        self._shape, self._chunk = np.array(shape, np.int64), np.array(chunk, np.int64)
-        self._block = self._chunk if block is None else np.array(block, np.int64)
-        self._per_chunk = -(-self._chunk // self._block)
-        whole, rest = np.divmod(self._shape, self._chunk)
-        self.counts = tuple((whole * self._per_chunk - (-rest // self._block)).tolist())
+        self._is_whole = block is None
+        block = chunk if block is None else block
+        per_chunk = [-(-c // b) for c, b in zip(chunk, block, strict=True)]
+        self._shape, self._chunk, self._block, self._per_chunk = np.array(
+            [shape, chunk, block, per_chunk], np.int64
+        )
+        axes = zip(shape, chunk, block, per_chunk, strict=True)
+        self.counts = tuple(n // c * per - (-(n % c) // b) for n, c, b, per in axes)
         """Number of parts along each axis."""
 
     def touched(self, region: Region) -> NDArray[np.int64]:
@@ -225,6 +228,9 @@ class ChunkGrid:
 
     def bounds(self, parts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where parts (N, axes) begin, and one past their last voxels inside the array."""
+        if self._is_whole:
+            start = parts * self._chunk
+            return start, np.minimum(start + self._chunk, self._shape)
         # One ends where the next begins, sooner than its length where it is cut short.
         chunk, part = np.divmod(np.stack([parts, parts + 1]), self._per_chunk)
         start, following = chunk * self._chunk + part * self._block
@@ -237,19 +243,17 @@ class ChunkGrid:
 
         A patch touches a hundred chunks, but only five of each axis: slices are made of these.
         """
-        start, stop = self.bounds(parts)
-        columns = []
-        for n, (first, last) in enumerate(region):
-            _, one, back = np.unique(parts[:, n], return_index=True, return_inverse=True)
-            spans = [
-                (slice(max(a, first) - first, c), slice(max(a, first) - a, c + first - a))
-                for a, c in zip(
-                    start[one, n].tolist(),
-                    (np.minimum(stop[one, n], last) - first).tolist(),
-                    strict=True,
-                )
-            ]
-            columns.append([spans[i] for i in back.tolist()])
-        for row in zip(*columns, strict=True):
-            there, here = zip(*row, strict=True)
-            yield there, here
+        filled: list[dict[int, slice]] = [{} for _ in region]
+        taken: list[dict[int, slice]] = [{} for _ in region]
+        ends = (each.tolist() for each in self.bounds(parts))
+        for row, start, stop in zip(parts.tolist(), *ends, strict=True):
+            for n, i in enumerate(row):
+                if i not in filled[n]:
+                    first, last = region.start[n], region.stop[n]
+                    a, b = max(start[n], first), min(stop[n], last)
+                    filled[n][i] = slice(a - first, b - first)
+                    taken[n][i] = slice(a - start[n], b - start[n])
+            yield (
+                tuple(map(dict.__getitem__, filled, row)),
+                tuple(map(dict.__getitem__, taken, row)),
+            )

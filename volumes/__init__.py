@@ -2,8 +2,7 @@
 
 from .axis_map import AxisMap
 from .backend import Backend
-from .catalog.catalog import catalogued, describe_volume, index_cases
-from .catalog.examine import Finding, examine, serve
+from .catalog.catalog import Finding, catalogued, describe_volume, index_cases, serve
 from .catalog.find import (
     cases_without_label,
     find_by_folder,
@@ -16,7 +15,7 @@ from .catalog.manifest import Entry, Manifest, read_manifest, write_manifest
 from .catalog.statistics import Statistics, volume_statistics
 from .catalog.whole_pass import volume_histogram
 from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
-from .conversion.convert import Converted, convert
+from .conversion.convert import convert
 from .conversion.recached import recached
 from .header import Header
 from .registry import (
@@ -34,7 +33,6 @@ __all__ = [
     "AxisMap",
     "Backend",
     "BackendRequest",
-    "Converted",
     "Decoder",
     "Entry",
     "Finding",
@@ -50,7 +48,6 @@ __all__ = [
     "custom_backends",
     "custom_decoders",
     "describe_volume",
-    "examine",
     "find_by_folder",
     "find_volumes",
     "index_cases",

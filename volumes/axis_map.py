@@ -1,10 +1,8 @@
 """Which stored section stands at each place of an axis: missing, doubled and shifted sections.
 
-An axis map is a table per axis, from the index that a user sees (virtual) to the one that is
-stored (physical), or -1 where nothing is. Most tables follow from a rule (all sections are two
-late; section 7 is bad), so a map is a few rules, and they become tables once the length of the
-stored axis is known. The affine stays what it was: virtual index ``i`` lies where the stored
-index ``i`` would, at the same spacing. It is what is shown there that moves.
+A map is a few rules, which become tables from the index that a user sees (virtual) to the stored
+one (physical) once the length of the axis is known. The affine stays what it was: virtual index
+``i`` lies where the stored index ``i`` would. It is what is shown there that moves.
 """
 
 from __future__ import annotations
@@ -312,19 +310,8 @@ def _axis(axis: str | int) -> int:
 
 
 def _nearest(present: Table, length: int) -> Table:
-    """Return the nearest of the ``present`` indices at each of ``length``; of two the lower.
-
-    Examples
-    --------
-    >>> _nearest(np.array([1, 5]), 7).tolist()
-    [1, 1, 1, 1, 5, 5, 5]
-    """
-    here = np.arange(length)
-    after = np.minimum(np.searchsorted(present, here), len(present) - 1)
-    before = np.maximum(after - 1, 0)
-    is_before = here - present[before] <= present[after] - here
-    # Beyond the last one, and before the first, both are the same.
-    nearest: Table = np.where(
-        is_before & (present[before] <= here), present[before], present[after]
-    )
+    """Return the nearest of the ``present`` indices at each of ``length``; of two the lower."""
+    # The one after is nearer from behind the middle on.
+    middles = (present[1:] + present[:-1]) / 2
+    nearest: Table = present[np.searchsorted(middles, np.arange(length))]
     return nearest

@@ -103,13 +103,9 @@ def wanted_ahead(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
     """Return the bytes that each process would fetch for patches to come, if it may."""
     if not layout.remote:
         return 0
-    return min(MOST_AHEAD // budget.sharing, _asked_at_once(layout, demand, budget))
-
-
-def _asked_at_once(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
-    """Return the bytes of all patches of the jobs that wait in one process."""
+    # All patches of the jobs that wait in one process.
     jobs = -(-budget.batches_ahead // budget.processes)
-    return jobs * demand.items * _patch_bytes(layout, demand)
+    return min(MOST_AHEAD // budget.sharing, jobs * demand.items * _patch_bytes(layout, demand))
 
 
 def _patch_bytes(layout: StoreLayout, demand: Demand) -> int:

@@ -200,17 +200,7 @@ class Opened(NamedTuple):
 
 
 class Versions:
-    """The versions of volumes that passes read in this process, the first of each.
-
-    Examples
-    --------
-    >>> versions = Versions()
-    >>> key = ("a pass", "a volume")
-    >>> [versions.first(Opened(key, n, n, "a.nii")).version for n in (1, 2)]
-    [1, 1]
-    >>> len(versions.take()), versions.take()
-    (1, ())
-    """
+    """The versions of volumes that passes read in this process, the first of each."""
 
     def __init__(self) -> None:
         self._first: LRUCache[Opened] = LRUCache(MOST_VERSIONS)
@@ -240,15 +230,6 @@ class Session:
     A process has one by default, :data:`SESSION`, which volumes use unless they are bound to
     another: ``volume.in_session(session)``. What a volume is bound to does not travel: in another
     process it uses the one there.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from voxpipe.volumes import Volume
-    >>> session = Session()
-    >>> volume = Volume(np.zeros((4, 4, 4), np.int16)).in_session(session)
-    >>> volume.numpy().shape, len(session.handles)
-    ((1, 4, 4, 4), 0)
     """
 
     def __init__(self, chunks: ChunkCache | None = None, ahead: ReadAhead | None = None) -> None:

@@ -114,17 +114,14 @@ class LocatedSource:
             source=self.location,
         )
         backend = resolve_backend(request)
-        if backend is None:
-            raise self._unknown()
-        return as_backend(backend, self.name)
-
-    def _unknown(self) -> Exception:
+        if backend is not None:
+            return as_backend(backend, self.name)
         if self.path and not os.path.exists(self.path):
-            return VolumeNotFound(f"there is no file {self.path}.", do="Check the path.")
+            raise VolumeNotFound(f"there is no file {self.path}.", do="Check the path.")
         if self.path and os.path.isdir(self.path):
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
-            return UnknownFormat(what, do="Give the path of one volume.")
-        return unknown_format(self.name, registered_names())
+            raise UnknownFormat(what, do="Give the path of one volume.")
+        raise unknown_format(self.name, registered_names())
 
 
 def as_backend(backend: Any, name: str) -> Backend:

@@ -322,11 +322,12 @@ class Volume:
             The region reaches outside; this is an ``IndexError``.
         """
         backend = self._backend()
-        check_inside(region, backend.shape, self.name)
+        header = backend.header
+        check_inside(region, header.shape, backend.name)
         if region.is_empty:
-            empty = np.empty((backend.shape[0], *region.shape), backend.disk_dtype)
-            return Voxels(empty, backend.header.slope, backend.header.intercept)
-        return counted_read(backend, region, (0, backend.shape[0]), box)
+            empty = np.empty((header.shape[0], *region.shape), header.disk_dtype)
+            return Voxels(empty, header.slope, header.intercept)
+        return counted_read(backend, region, (0, header.shape[0]), box)
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` with the same arguments is going to need.
@@ -362,7 +363,7 @@ class Volume:
         return fetched
 
     def refuse_change(self) -> None:
-        """Raise if what is stored is another version than when this volume was opened.
+        """Raise ``VolumeChanged`` where what is stored is not the version that was opened.
 
         Patches ask when they have their voxels, in whichever process. A volume that a manifest
         describes is compared with that, when it is opened.
@@ -370,8 +371,8 @@ class Volume:
         backend = self._backend()
         version, moment = self._opened or (backend.version, 0)
         if self._pass:
-            opened = Opened((self._pass, self.token), version, moment, self.name)
-            first = self.session.versions.first(opened)
+            opened = Opened((self._pass, self._source.token), version, moment, backend.name)
+            first = (self._session or SESSION).versions.first(opened)
             version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
@@ -477,13 +478,14 @@ class Volume:
                 self._header = self._source.known_header()
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if self._header is None else 0
-        backend = self.session.handles.agreeing(self._source, self._header)
+        handles = (self._session or SESSION).handles
+        backend = handles.agreeing(self._source, self._header)
         self._header = backend.header
         if now:
             self._opened = backend.version, now
         elif self._opened is not None and not self._compared and backend.version != self._opened[0]:
             # This process may have it open from another epoch.
-            backend = self.session.handles.opened_again(self._source, backend)
+            backend = handles.opened_again(self._source, backend)
         self._compared = True
         return backend
 

@@ -99,15 +99,7 @@ def for_numpy(
 
 
 def value_dtype(stored: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
-    """Return the native type of values made from stored numbers.
-
-    Examples
-    --------
-    >>> value_dtype(np.dtype(">i2")).name, value_dtype(np.dtype(">i2"), 2.0).name
-    ('int16', 'float32')
-    >>> value_dtype(np.dtype("int32"), 2.0).name, value_dtype(np.dtype("bool")).name
-    ('float64', 'bool')
-    """
+    """Return the native type of values made from stored numbers."""
     native = stored.newbyteorder("=")
     if (slope, intercept) == (1.0, 0.0) or native.kind in "bc":
         return native
@@ -143,14 +135,7 @@ _PAGE_BYTES = 4096
 
 
 def touch(array: NDArray[Any]) -> int:
-    """Look at one element of every page on which ``array`` lies; return its bytes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> touch(np.zeros((1, 64, 64, 64), np.int16))
-    524288
-    """
+    """Look at one element of every page on which ``array`` lies; return its bytes."""
     if array.size:
         fastest = min(range(array.ndim), key=lambda axis: abs(array.strides[axis]) or _PAGE_BYTES)
         step = max(1, _PAGE_BYTES // max(1, abs(array.strides[fastest])))

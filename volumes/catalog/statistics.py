@@ -25,15 +25,7 @@ MOST_LABELS = 4096
 
 
 class ClassBoxes:
-    """Boxes of whole numbers, from a volume that comes in pieces.
-
-    Examples
-    --------
-    >>> boxes = ClassBoxes()
-    >>> boxes.add(np.array([[[[0, 7, 7]]]]), (4, 0, 0))
-    >>> boxes.table()
-    ((0, (4, 0, 0, 5, 1, 1)), (7, (4, 0, 1, 5, 1, 3)))
-    """
+    """Boxes of whole numbers, from a volume that comes in pieces."""
 
     def __init__(self) -> None:
         self._boxes: dict[int, list[int]] | None = {}
@@ -96,14 +88,7 @@ def _at_once(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of none, or of some numbers.
-
-    Examples
-    --------
-    >>> both = Moments.of(np.array([1, 2])).joined(Moments.of(np.array([6])))
-    >>> both.mean, both.squares, both.low, both.high, both.count
-    (3.0, 14.0, 1.0, 6.0, 3)
-    """
+    """Of none, or of some numbers."""
 
     count: int = 0
     """How many."""

@@ -126,14 +126,6 @@ def volume_histogram(
     middle is below 10^-4 of each number as a rule. The first call reads every voxel once; later
     ones, in this process or for the same content in another, read nothing. Of a mask with several
     channels any counts; a channel that is named twice counts twice.
-
-    Examples
-    --------
-    >>> volume = Volume(np.array([[[1, 2, 3, 6]]], np.int16))
-    >>> volume_histogram(volume).percentile(50)
-    2.5
-    >>> volume_histogram(volume, Volume(np.array([[[0, 0, 1, 1]]], np.uint8))).mean
-    4.5
     """
     if mask is not None and mask.shape[1:] != volume.shape[1:]:
         raise VolumeError(
@@ -211,13 +203,7 @@ class ForegroundRule:
     """These values instead; with neither, all that is not 0."""
 
     def of(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which values are of interest.
-
-        Examples
-        --------
-        >>> ForegroundRule(above=2).of(np.array([1, 2, 3])).tolist()
-        [False, False, True]
-        """
+        """Return which values are of interest."""
         if self.labels:
             return np.isin(values, self.labels)
         found: NDArray[np.bool_] = values != 0 if self.above is None else values > self.above
@@ -237,13 +223,6 @@ def occupied_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Re
     Later ones, in this process or for the same content in another, read nothing. ``level`` counts
     resolutions, 0 for its own, the coarsest if it has fewer; a box of a coarser one is widened by
     one of its voxels, and lacks what that level has lost.
-
-    Examples
-    --------
-    >>> array = np.zeros((8, 8, 8))
-    >>> array[2:4, 5, 1:7] = 3
-    >>> occupied_box(Volume(array), ForegroundRule(above=0))
-    Region(2:4, 5:6, 1:7)
     """
     recorded = _recorded_box(volume, interest)
     if recorded is not None:

@@ -28,18 +28,7 @@ ENTRY_BYTES = 512
 
 
 class ChunkCache:
-    """Decoded chunks by key, in their stored type, within a number of bytes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> cache = ChunkCache(100)
-    >>> told = cache.announce(["a"])
-    >>> for key in "abc":
-    ...     _ = cache.put(key, np.zeros(40, np.uint8))
-    >>> [cache.get(key) is not None for key in "abc"]
-    [True, False, True]
-    """
+    """Decoded chunks by key, in their stored type, within a number of bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes

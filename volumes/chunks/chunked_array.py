@@ -112,6 +112,7 @@ class ChunkedArray:
         self.chunk_bytes = math.prod(chunks) * dtype.itemsize
         self._fill = np.asarray(fill_value).astype(dtype)[()]
         self._cuts = ChunkGrid(shape, chunks) if cuts is None else cuts
+        self.voxels = self._cuts.voxels
         self._source, self._cache, self._token = source, cache, token
         self._asked: dict[Any, NDArray[np.int64]] = {}
 
@@ -131,10 +132,6 @@ class ChunkedArray:
             self._asked.clear()
         self._asked[question] = chunks
         return chunks
-
-    def voxels(self, chunks: NDArray[np.int64]) -> int:
-        """Return how many voxels of the array chunks (N, axes) hold."""
-        return self._cuts.voxels(chunks)
 
     def read(
         self,

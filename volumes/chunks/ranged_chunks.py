@@ -101,13 +101,7 @@ def _shortage(data: memoryview | None, place: ReadRange | None) -> str:
 
 
 def _widened(request: ReadRange) -> ReadRange:
-    """Return an index with as much beside it as costs nothing: all of a shard that is small.
-
-    Examples
-    --------
-    >>> _widened(ReadRange("a", -1028)), _widened(ReadRange("a", 0, 1028))
-    (ReadRange(object='a', start=-16384, stop=None), ReadRange(object='a', start=0, stop=16384))
-    """
+    """Return an index with as much beside it as costs nothing: all of a shard that is small."""
     if request.stop is None:
         return request._replace(start=min(request.start, -SMALL_BYTES))
     return request._replace(stop=max(request.stop, SMALL_BYTES))
@@ -148,6 +142,9 @@ class RangedChunks:
     ) -> None:
         self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
         self._chunk_bytes = chunk_bytes
+        self._strided = bool(getattr(decoder, "strided", False))
+        # Which ranges become one request, where no scheme says it.
+        self._usual = CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
         self.is_far = works_ahead(store)
         self._ahead = opening_session().ahead
 
@@ -166,7 +163,7 @@ class RangedChunks:
         data.update(zip((index for index, _ in stored), answers, strict=True))
         forget = partial(forgotten, self._ahead, self._token)
         again = self._again if works_ahead(self._store) else None
-        return Bytes(data, dict(stored), self._decoder, forget, again)
+        return Bytes(data, dict(stored), self._decoder, self._strided, forget, again)
 
     def _again(self, index: Index) -> memoryview | None:
         """Read the stored bytes of a chunk from the store itself; None if it is not stored."""
@@ -185,7 +182,7 @@ class RangedChunks:
         store = self._store
         if not works_ahead(store):
             return None
-        fetch_ahead = partial(self._fetch_ahead, store, self._joining())
+        fetch_ahead = partial(self._fetch_ahead, store, coalesce_policy(self._usual))
         return self._ahead.begin(self._token, chunks, lambda _: size, store, fetch_ahead)
 
     async def _fetch_ahead(
@@ -328,15 +325,8 @@ class RangedChunks:
                     f"{place.object or 'the file'}, and takes {self._chunk_bytes} when decoded.",
                     do="Copy or write this file again.",
                 )
-        plan = CoalescedRanges(places, *self._joining())
+        plan = CoalescedRanges(places, *coalesce_policy(self._usual))
         return plan.split(stored_bytes(self._store, plan.requests, self._chunk_bytes))
-
-    def _joining(self) -> CoalescePolicy:
-        """Return which ranges become one request: as the scheme says, or the store."""
-        store = self._store
-        return coalesce_policy(
-            CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,15 +339,12 @@ class Bytes:
     """Where they lie, of those that were not asked for ahead."""
     decoder: ChunkDecoder
     """Makes voxels of them."""
+    strided: bool = False
+    """Whether the decoder writes into memory of any strides."""
     forget: Callable[[Index], None] = lambda index: None
     """Called with a chunk that is damaged, before that is raised."""
     again: Callable[[Index], memoryview | None] | None = None
     """Reads a chunk from a store whose answers may be damaged on their way."""
-
-    @property
-    def strided(self) -> bool:
-        """Whether the decoder writes into memory of any strides."""
-        return bool(getattr(self.decoder, "strided", False))
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode one chunk; False if it is not stored."""
@@ -374,15 +361,10 @@ class Bytes:
                 raise
         else:
             return True
-        return self._decode_again(self.again, index, out)
-
-    def _decode_again(
-        self, again: Callable[[Index], memoryview | None], index: Index, out: NDArray[Any]
-    ) -> bool:
-        """Read and decode a chunk whose bytes made no sense: the way here may have done that."""
+        # Its bytes made no sense, and the way here may have done that.
         for left in reversed(range(LOOKS - 1)):
             try:
-                found = again(index)
+                found = self.again(index)
                 if found is None:
                     return False
                 self.decoder.decode(found, out, index)

@@ -1,10 +1,8 @@
 """A volume that is converted into the cache when it is first read, and read from there.
 
-Converted volumes on the local disk, within a budget of bytes: the decoded cache, for folders. The
-rules are those of :mod:`.decoded_cache`: an entry appears by renaming, one process writes it, locks
-are the kernel's, the least recently used go first. But a folder is opened again with every read, so
-an entry in use must stay: whoever reads from it holds a shared lock on it, and only entries that
-nobody holds are evicted.
+The rules are those of :mod:`.decoded_cache`, for folders. But a folder is opened again with every
+read, so an entry in use must stay: whoever reads from it holds a shared lock on it, and only
+entries that nobody holds are evicted.
 """
 
 from __future__ import annotations
@@ -133,7 +131,9 @@ class ConvertedCache:
 
     def _make(self, key: str, path: Path, volume: Any, plan: ConvertPlan) -> None:
         """Write an entry, unless another process does; what lies there unsound goes first."""
-        self._look_for_room(plan)
+        # Find out early what the disk cannot hold.
+        if shutil.disk_usage(self.directory).free < _bytes_of(plan) // _BEST_RATIO:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
         sums = self.directory / SUMS / key
         target = LocalDestination(path, sealed=lambda group: seal(group, sums))
         try:
@@ -158,11 +158,6 @@ class ConvertedCache:
                 do=f"Raise {BUDGET_VARIABLE}, or point recache(directory=) to a larger disk.",
             )
         self._trim(keep=key)
-
-    def _look_for_room(self, plan: ConvertPlan) -> None:
-        """Find out early what the disk cannot hold."""
-        if shutil.disk_usage(self.directory).free < _bytes_of(plan) // _BEST_RATIO:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
 
     def _refusal(self, error: Exception) -> OSError | None:
         """Return what a full or closed disk said; None for an error of the volume that is read."""
@@ -285,7 +280,7 @@ class ConvertedCopy(ZarrBackend):
 
 
 class Uncopied(Backend):
-    """A volume of which no copy can be kept: read as it is, and told as its copy would be."""
+    """A volume of which no copy can be kept: read as it is, with the header of its copy."""
 
     counts_below = True
     culls = True
