@@ -152,7 +152,7 @@ def provenance_of(patch: PatchLike) -> Provenance:
     entries = {
         "file": patch.volume.name,
         "stored_shape": [sum(read.volume.shape[0] for read in reads), *plan.source.shape],
-        "region": [list(pair) for pair in zip(region.start, region.stop, strict=True)],
+        "region": [list(pair) for pair in region],
         "matrix": plan.matrix.tolist(),
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),
