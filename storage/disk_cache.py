@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, TypeVar
 from ..core.call_site import WarnOnce
 from ..core.errors import CacheBusy, CacheUnused, VolumeReadError
 from .location import is_url, local_path, public_name
-from .locks import NO_LINK, lock, open_lock
+from .locks import NO_LINK, is_still, lock, open_lock
 
 T = TypeVar("T")
 
@@ -221,9 +221,8 @@ def _alone(file: Path, deadline: float) -> Iterator[bool]:
             opened = open_lock(lock_file)
             try:
                 lock(opened, deadline, lambda: CacheBusy("waited too long.", do=""))
-                with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(opened.fileno()), os.stat(lock_file)):
-                        held = opened
+                if is_still(opened.fileno(), lock_file):
+                    held = opened
             finally:
                 if held is None:
                     opened.close()

@@ -30,6 +30,7 @@ from typing import Any
 from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits, parents_of, walk
+from ...storage.locks import is_still
 from ...storage.ranges import open_regular
 from ..datapipe import DataPipe, located
 from ..forms import offered
@@ -106,7 +107,7 @@ def claim(path: str) -> _FileLock | None:
         except BaseException:
             os.close(file)
             raise
-        if not _is_still(file, promise):
+        if not is_still(file, promise):
             # Its owner gave it up in between.
             os.close(file)
             continue
@@ -149,13 +150,6 @@ def _remove_orphan(promise: str) -> bool:
         return not os.path.exists(promise)
     finally:
         os.close(folder)
-
-
-def _is_still(file: int, path: str) -> bool:
-    """Whether an open file is the one that has this path now."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    return False
 
 
 def _place() -> str:
