@@ -19,12 +19,9 @@ from .adapter import Adapter, annotate, copy_with, note_of
 class Hints:
     """What a graph asks of whoever runs it; None leaves it to the reading service."""
 
-    threads: int | None = None
-    """Patches that each process realizes at once."""
-    processes: int | None = None
-    """Worker processes; 0 for none."""
-    device: str | None = None
-    """Where the tensors of batches end up."""
+    threads: int | None = None  # patches that each process realizes at once
+    processes: int | None = None  # worker processes; 0 for none
+    device: str | None = None  # where the tensors of batches end up
 
 
 class Runtime(Adapter):

@@ -28,10 +28,8 @@ class Progress:
     """How far one epoch has come; outlives its iterator."""
 
     position: Position
-    is_live: bool = False
-    """Whether an iterator was made for it."""
-    begun: bool = False
-    """Whether a batch was asked for."""
+    is_live: bool = False  # whether an iterator was made for it
+    begun: bool = False  # whether a batch was asked for
     batches: Epoch | None = None
     """What runs. Whoever takes over ends it, also while its iterator is being collected."""
 

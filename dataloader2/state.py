@@ -56,30 +56,20 @@ class State:
     """The position of a loader."""
 
     seed: int
-    epoch: int
-    """Epoch of the next batch."""
-    next_batch: int
-    """The first batch of that epoch that was not delivered."""
-    ahead: tuple[Run, ...]
-    """Runs of later ones that were, where batches come as they are ready."""
+    epoch: int  # epoch of the next batch
+    next_batch: int  # the first batch of that epoch that was not delivered
+    ahead: tuple[Run, ...]  # runs of later ones that were, where batches come as they are ready
     shares: int
     """0 where any worker can do any batch; else among how many the graph was divided. Below 0 if
     its items came as they were ready: so it was always saved, and states are kept."""
-    graph: str
-    """Fingerprint of the graph as the user wrote it."""
-    data: str
-    """Fingerprint of the list of cases."""
-    failed: int = 0
-    """Items of that epoch that failed so far, which ``OnError`` has a budget for."""
+    graph: str  # fingerprint of the graph as the user wrote it
+    data: str  # fingerprint of the list of cases
+    failed: int = 0  # items of that epoch that failed so far, which ``OnError`` has a budget for
     version: int = VERSION
-    pipes: str = ""
-    """Name and short hash of each pipe, to say which one differs."""
-    cases: str = ""
-    """The number of cases and short hashes of them, to say which ones differ."""
-    order: str | None = None
-    """What adapters changed of the order; None if that is not known."""
-    service: str = ""
-    """State of a reading service that has one of its own, in base 64."""
+    pipes: str = ""  # name and short hash of each pipe, to say which one differs
+    cases: str = ""  # the number of cases and short hashes of them, to say which ones differ
+    order: str | None = None  # what adapters changed of the order; None if that is not known
+    service: str = ""  # state of a reading service that has one of its own, in base 64
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain data."""
@@ -285,8 +275,7 @@ class Outline:
 
     sink: Pipe
     graph: str
-    pipes: str
-    """Name and short hash of the first pipes, sources first."""
+    pipes: str  # name and short hash of the first pipes, sources first
 
     @classmethod
     def of(cls, sink: Pipe) -> Outline:

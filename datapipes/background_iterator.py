@@ -42,8 +42,7 @@ from .datapipe import DataPipe, Running, SameLength
 from .forms import offered
 from .tensors import BUFFER_BYTES, bytes_of
 
-STOP_SECONDS = 2.0
-"""For how long one thread is waited for, unless told otherwise."""
+STOP_SECONDS = 2.0  # for how long one thread is waited for, unless told otherwise
 # The first may have two thirds of what all may have, the next two thirds of the rest, and so on:
 # nobody is left without a moment, in which an idle thread ends, and together they stay below this.
 _OF_THE_REST = 2 / 3

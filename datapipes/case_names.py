@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 from ..core.redact import public_name
 from ..volumes.catalog.find import plain_name
 
-CASE = "case"
-"""Key under which a given case may carry its name."""
-WILDCARD = re.compile(r"[*?[]")
-"""Where a pattern begins to stand for several places."""
+CASE = "case"  # key under which a given case may carry its name
+WILDCARD = re.compile(r"[*?[]")  # where a pattern begins to stand for several places
 # A pattern whose folder is one star, and whose file begins with one.
 _FILE_AS_FOLDER = re.compile(r"(^|/)\*/\*[^/]*$")
 

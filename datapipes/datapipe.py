@@ -123,8 +123,7 @@ def _settings(pipe: Pipe) -> Any:
     return settings
 
 
-UNPLANNED = -1
-"""In place of the position in a batch."""
+UNPLANNED = -1  # in place of the position in a batch
 
 
 @dataclass(frozen=True)

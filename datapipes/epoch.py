@@ -14,16 +14,7 @@ import torch
 
 from ..core import Sample, Stream
 from ..core.errors import VoxpipeError
-from ..graph import (
-    Pipe,
-    clone,
-    describe,
-    parents_of,
-    readers,
-    traits_of,
-    walk,
-    with_parents,
-)
+from ..graph import Pipe, clone, describe, parents_of, readers, traits_of, walk, with_parents
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels

@@ -53,8 +53,7 @@ def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
     return LikelyLabels(origin) if any(getattr(p, "guesses", False) for p in opening) else None
 
 
-Inherited = dict[str, Redacted]
-"""Storage options by scheme and bucket (``s3://scans``)."""
+Inherited = dict[str, Redacted]  # storage options by scheme and bucket (``s3://scans``)
 
 
 def inherited_options(parent: Pipe) -> Inherited:
@@ -117,8 +116,7 @@ def _is_by_key(name: str, given: Any, keys: Collection[str]) -> bool:
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
-STORED = "_stored"
-"""What is appended to a key for the mask of its missing sections."""
+STORED = "_stored"  # what is appended to a key for the mask of its missing sections
 # A tap in a missing section spoils a value by its weight: so the mask is interpolated as the image.
 SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""

@@ -26,8 +26,7 @@ from .forms import chained
 from .patch_sampler import PatchSampler
 
 NONE, GLOBAL, WINDOWED, CHUNK_LOCAL = "none", "global", "windowed", "chunk_local"
-OWN = "own"
-"""An order that a subclass says."""
+OWN = "own"  # an order that a subclass says
 WINDOW = 1024
 MEMORY_BYTES = 256 * 1024**2
 

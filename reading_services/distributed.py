@@ -13,16 +13,7 @@ import torch.distributed as dist
 
 from ..core.call_site import shorten
 from ..core.errors import GraphError
-from ..graph import (
-    Pipe,
-    chained_name,
-    describe,
-    fingerprint,
-    parents_of,
-    rebuilt,
-    traits_of,
-    walk,
-)
+from ..graph import Pipe, chained_name, describe, fingerprint, parents_of, rebuilt, traits_of, walk
 from ..graph.node import copy_pipe
 from ..graph.walk import readers
 from ..volumes.scheme import Budget

@@ -169,12 +169,7 @@ class TarArchiveLoader(_ArchiveLoader):
     """
 
     def __init__(
-        self,
-        parent: Pipe,
-        mode: str = "r:*",
-        length: int = -1,
-        *,
-        most_bytes: int | None = None,
+        self, parent: Pipe, mode: str = "r:*", length: int = -1, *, most_bytes: int | None = None
     ) -> None:
         super().__init__(parent, length, most_bytes=most_bytes)
         self.mode = mode

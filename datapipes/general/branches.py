@@ -18,8 +18,7 @@ from ..datapipe import DataPipe, Running, length_of
 from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
 
-UNBOUNDED = -1
-"""As ``buffer_size``: no limit."""
+UNBOUNDED = -1  # as ``buffer_size``: no limit
 
 
 class _Trunk(Running, DataPipe):

@@ -42,8 +42,7 @@ from .streams import janitor, pair_of
 # has written into it who it is. A dead owner holds no lock, so what it left is simply taken over;
 # where a child that it forked still holds the lock for it, the number of the process tells.
 
-PROMISE = ".promise"
-"""End of the name of a promise."""
+PROMISE = ".promise"  # end of the name of a promise
 _MOST_BYTES = 4096
 
 

@@ -17,8 +17,7 @@ from ..forms import offered
 from ..rank_barrier import RankBarrier
 from ..tensors import BUFFER_BYTES
 
-TIMEOUT = 1800.0
-"""Seconds that a rank may take for an item, unless told otherwise: half an hour."""
+TIMEOUT = 1800.0  # seconds that a rank may take for an item, unless told otherwise: half an hour
 
 
 class Announcement(IntEnum):

@@ -22,8 +22,7 @@ from ..forms import offered
 Column = Hashable | list[Hashable] | tuple[Hashable, ...] | None
 """An index or key, several, or None for the item itself."""
 
-APPEND = -1
-"""As ``output_col``: put the result at the end."""
+APPEND = -1  # as ``output_col``: put the result at the end
 
 
 def function(name: str, value: Any) -> Any:
@@ -164,10 +163,7 @@ class FlatMapper(DataPipe):
     traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
-        self,
-        datapipe: Pipe,
-        fn: Callable[..., Iterable[Any]] | None = None,
-        input_col: Any = None,
+        self, datapipe: Pipe, fn: Callable[..., Iterable[Any]] | None = None, input_col: Any = None
     ) -> None:
         super().__init__()
         self.parent = datapipe

@@ -60,9 +60,7 @@ class IterToMapConverter(Running, MapPipe):
     _map: dict[Hashable, Any] | None
 
     def __init__(
-        self,
-        datapipe: Any,
-        key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = None,
+        self, datapipe: Any, key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = None
     ) -> None:
         super().__init__()
         if not isinstance(datapipe, IterDataPipe):

@@ -21,10 +21,8 @@ from ..datapipe import PerItem
 from ..forms import offered
 from .streams import janitor, pair_of
 
-KINDS = ("sha256", "md5")
-"""Kinds of hashes that files are checked with."""
-PARTIAL = ".part"
-"""End of the name of a file that is being written."""
+KINDS = ("sha256", "md5")  # kinds of hashes that files are checked with
+PARTIAL = ".part"  # end of the name of a file that is being written
 _PIECE_BYTES = 1024**2
 
 
