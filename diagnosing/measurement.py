@@ -39,8 +39,10 @@ from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged, ranks_beside, share_of
 
-BATCHES = 8  # batches whose plans are looked at: enough that their mean says something
-SECONDS = 1.0  # time for which each part is measured: long against a batch, short for whoever waits
+BATCHES = 8
+"""Batches whose plans are looked at: enough that their mean says something."""
+SECONDS = 1.0
+"""Time for which each part is measured: long against a batch, short for whoever waits."""
 
 Clock: TypeAlias = "Callable[[], float]"
 
@@ -188,9 +190,11 @@ class Subject:
     service: ReadingService
     seed: int
     epoch: int
-    place: Place  # which batches of it were delivered
+    place: Place
+    """Which batches of it were delivered."""
     running: bool = False
-    kept: float | None = None  # seconds for which the caller's own loop kept a batch, if it ran
+    kept: float | None = None
+    """Seconds for which the caller's own loop kept a batch, if it ran."""
 
 
 def diagnose(

@@ -274,7 +274,8 @@ class Replicated(_Settings):
         return "\n".join(lines)
 
 
-Work: TypeAlias = Planned | Replicated  # how a verified graph is run
+Work: TypeAlias = Planned | Replicated
+"""How a verified graph is run."""
 
 
 def work_of(graph: Pipe, hooks: Hooks = NO_HOOKS) -> Work:
