@@ -29,6 +29,8 @@ class Runtime(Adapter):
 
     The batches stay the same; only where they are made changes, and on which device they arrive.
 
+    ``processes`` is for services that have workers; a loader without one of them warns.
+
     Parameters
     ----------
     threads
@@ -48,10 +50,6 @@ class Runtime(Adapter):
         It is a CUDA device that is not there. This is a ``RuntimeError``.
     GraphError
         When the loader is made: there is no such pipe.
-
-    Notes
-    -----
-    ``processes`` is for services that have workers; a loader without one of them warns.
 
     Examples
     --------

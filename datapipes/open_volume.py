@@ -129,6 +129,9 @@ _ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_opt
 class OpenVolume(Seeded):
     """Make a lazy volume of every path, URL, array or store in a sample.
 
+    The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
+    mapping of key to path from a torch pipe; its position then is its identity.
+
     Parameters
     ----------
     labels
@@ -163,11 +166,6 @@ class OpenVolume(Seeded):
         and links that lead out of their folders, and whatever a backend or reader of your own
         takes. These and ``io`` are one value for all volumes, or a mapping by key:
         ``affine={"label": matrix}``.
-
-    Notes
-    -----
-    The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
-    mapping of key to path from a torch pipe; its position then is its identity.
 
     Examples
     --------

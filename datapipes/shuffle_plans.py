@@ -160,17 +160,15 @@ class ShufflePlans(SameLength):
     elsewhere the descriptions are, a kilobyte each. ``shuffle_report()`` tells what an order
     costs and gives, without reading a voxel.
 
+    ``chunk_local`` reads the header of the first case, to tell how many visits fit into memory.
+    Each worker has a cache of its own, and is given the batches of the same visits where that
+    keeps no other one waiting.
+
     Parameters
     ----------
     spec
         A :class:`ShuffleSpec`, or one of a subclass that says its order; by default all patches
         of the epoch.
-
-    Notes
-    -----
-    ``chunk_local`` reads the header of the first case, to tell how many visits fit into memory.
-    Each worker has a cache of its own, and is given the batches of the same visits where that
-    keeps no other one waiting.
 
     Raises
     ------

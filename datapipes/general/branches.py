@@ -321,6 +321,9 @@ class _InTurn(_Trunk):
 class RandomSplitter(DataPipe):
     """Return a list of pipes among which the parent's items are divided at random.
 
+    The same seed divides as it does in torchdata 0.9. Nothing is buffered: one part can be
+    iterated at a time, and each goes through the whole parent.
+
     Parameters
     ----------
     source_datapipe
@@ -336,11 +339,6 @@ class RandomSplitter(DataPipe):
         Number of items; by default ``len()`` of the parent.
     target
         Name of the one part to return instead of the list.
-
-    Notes
-    -----
-    The same seed divides as it does in torchdata 0.9. Nothing is buffered: one part can be
-    iterated at a time, and each goes through the whole parent.
 
     Raises
     ------

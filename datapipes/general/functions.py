@@ -185,6 +185,9 @@ _ENDED = object()
 class ShuffledFlatMapper(FlatMapper, Shuffling):
     """Apply a function to each item, and yield what it returns, drawn from several at a time.
 
+    Which of them comes next is drawn; within one result the order stays. Without shuffling it is
+    ``flatmap``.
+
     Parameters
     ----------
     datapipe, fn, input_col
@@ -192,11 +195,6 @@ class ShuffledFlatMapper(FlatMapper, Shuffling):
     buffer_size
         How many results are under way at once, at least 1. Each is read one item at a time, so what
         a generator yields is not held.
-
-    Notes
-    -----
-    Which of them comes next is drawn; within one result the order stays. Without shuffling it is
-    ``flatmap``.
 
     Examples
     --------

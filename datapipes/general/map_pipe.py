@@ -116,16 +116,14 @@ class IterToMapConverter(Running, MapPipe):
 class InMemoryCacheHolder(Running, MapPipe):
     """Keep each item that was asked for in memory.
 
+    The very same object is returned each time: do not change it in place. What was kept does
+    not travel to a worker.
+
     Parameters
     ----------
     size
         Megabytes that items may take, with the data of their arrays and tensors; None for any
         number. The oldest make room, and are made anew when they are asked for.
-
-    Notes
-    -----
-    The very same object is returned each time: do not change it in place. What was kept does
-    not travel to a worker.
 
     Examples
     --------
