@@ -33,20 +33,11 @@ class Sampling:
     """Where the user wrote it."""
 
     @classmethod
-    def of(
-        cls,
-        *,
-        mode: Any = None,
-        padding: Any = None,
-        fill: Any = None,
-        dtype: Any = None,
-        antialias: Any = None,
-    ) -> Sampling:
-        """Return what the arguments ask for; each is a value or a mapping by key."""
+    def of(cls, given: Mapping[str, Any], origin: CallSite) -> Sampling:
+        """Return what ``SAMPLING_ARGUMENTS`` ask for; each is a value or a mapping by key."""
         changes: list[tuple[str, str, Any]] = []
-        asked = {"mode": mode, "padding": padding, "fill": fill, "dtype": dtype}
-        asked["antialias"] = antialias
-        for field, value in asked.items():
+        for field in SAMPLING_ARGUMENTS:
+            value = given.get(field)
             if isinstance(value, (tuple, list)):
                 msg = (
                     f"{field} is one value, or one by key: write "
@@ -61,11 +52,7 @@ class Sampling:
             Policy(**{field: value})  # refuses unknown names here, where they were written
         for place in dict.fromkeys(key for key, _, _ in changes):
             Policy(**{field: value for key, field, value in changes if key == place})
-        return cls(tuple(changes))
-
-    def at(self, origin: CallSite) -> Sampling:
-        """Return the same, written at ``origin``."""
-        return dataclasses.replace(self, origin=origin)
+        return cls(tuple(changes), origin)
 
     def refuse_unknown(self, keys: Collection[str], case: str) -> None:
         """Raise if a key is not among those of the volumes of a sample."""

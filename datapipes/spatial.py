@@ -49,8 +49,8 @@ from ..spatial.ops.op import is_hard
 from ..volumes import Volume
 from .cases import FromCases, ListCases
 from .channels import Regrouped
-from .datapipe import DataPipe, PerItem, lazy_patches, located, stream_name, wrong_item
-from .op_pipe import OpPipe, tell_mistakes
+from .datapipe import DataPipe, PerItem, lazy_patches, located, wrong_item
+from .op_pipe import OpPipe, bound
 from .open_volume import OpenVolume, is_volume
 from .sampling import (
     EVERY_INTENSITY,
@@ -127,9 +127,8 @@ def _intensities(pipes: Sequence[Pipe]) -> list[str]:
 
 def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
     """Return the sampling that a pipe with these arguments and spatial ops asks for."""
-    given = {name: arguments[name] for name in SAMPLING_ARGUMENTS if name in arguments}
     with located(pipe):
-        sampling = Sampling.of(**given).at(pipe.origin)
+        sampling = Sampling.of(arguments, pipe.origin)
         refuse_conflict(sampling, pipe.origin, pipe.parent)
         if ops:
             refuse_useless_fill(sampling, pipe.parent, ops)
@@ -146,15 +145,10 @@ class SpatialPipe(OpPipe):
     stands_apart = "gives volumes plans of their own"
     """Why it is none, in words that follow its own."""
 
-    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
-        super().__init__(parent)
-        arguments = self.arguments(args, kwargs)
-        op: SpatialOp = self.make_op(arguments)
-        self.sampling = sampling_of(self, arguments, [op])
-        tell_mistakes(op, self.origin)
-        name = arguments.get("name", "")
-        self.stream_names = (stream_name(parent, name, self.chained),)
-        self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, shared=bool(name))])
+    def hold(self, op: SpatialOp, given: Mapping[str, Any], *, shared: bool) -> None:
+        """Make the step that is added, and what is said of sampling."""
+        self.sampling = sampling_of(self, given, [op])
+        self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, shared=shared)])
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the steps added to its plan."""
@@ -489,7 +483,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
-        arguments = self.arguments(args, kwargs)
+        arguments = bound(self.chained, self.__signature__, args, kwargs)
         grid, keys = arguments["grid"], arguments.get("keys")
         self.like = grid if isinstance(grid, str) else None
         self.keys = None if keys is None else as_keys("resample_to(keys=)", keys)
