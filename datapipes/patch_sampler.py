@@ -267,7 +267,14 @@ class PatchSampler(DataPipe):
         every = None
         if self._placement is None:
             every = self._steps(UniformPatch(self.given_size, self.origin), self.region)
-        return self._of_samples(lambda one: self._visit(one, *(every or self._steps_of(one))))
+
+        def visit(sample: Any) -> Callable[[int], Sample]:
+            patch, region = every or self._steps_of(sample)
+            # The region draws from the case, before there is an ordinal: one for all patches.
+            start = sample if region is None else add_steps(self, region, sample)
+            return partial(add_steps, self, patch, start)
+
+        return self._of_samples(visit)
 
     def _of_samples(self, make: Callable[[Any], T]) -> Iterator[T]:
         """Yield what ``make`` returns for each sample, but for those that may be left out."""
@@ -278,14 +285,6 @@ class PatchSampler(DataPipe):
                 note_error(self, sample, error)
             else:
                 yield made
-
-    def _visit(
-        self, sample: Any, patch: PipeSteps, region: PipeSteps | None
-    ) -> Callable[[int], Sample]:
-        """Return what makes the patches of one volume, by their ordinals."""
-        # The region draws from the case, before there is an ordinal: one for all patches.
-        visit = sample if region is None else add_steps(self, region, sample)
-        return partial(add_steps, self, patch, visit)
 
     def _steps(
         self, patch: SpatialOp, region: SpatialOp | None = None

@@ -145,7 +145,9 @@ class _Trunk(Running, DataPipe):
 
     def _too_far(self, waiting: list[int]) -> BufferError | None:
         """Return an error if more waits than may; ``waiting`` items for each branch."""
-        if self.buffer_size != UNBOUNDED and self._room_taken(waiting) > self.buffer_size:
+        # How many wait in all, or how far the slowest column lies behind.
+        room = sum(waiting) if self.columns is None else max(waiting)
+        if self.buffer_size != UNBOUNDED and room > self.buffer_size:
             what = f"buffer size {self.buffer_size} is insufficient"
             more = "buffer_size="
         elif self.buffer_bytes is not None and self._bytes > self.buffer_bytes and max(waiting) > 1:
@@ -159,10 +161,6 @@ class _Trunk(Running, DataPipe):
         error = BufferError(text)
         add_location(error, self.origin)
         return error
-
-    def _room_taken(self, waiting: list[int]) -> int:
-        """Return how many items wait in all, or how far the slowest column lies behind."""
-        return sum(waiting) if self.columns is None else max(waiting)
 
     def _drop(self) -> None:
         self._items = None
