@@ -230,11 +230,9 @@ class DataLoader2Iterator:
 
 
 def _copy_error(error: Exception) -> Exception:
-    """Return the error to raise when a failed epoch is asked once more.
-
-    A copy: the traceback of the error holds the caller's frames, these hold the iterator, and
-    an iterator that held the error would keep the caller's batch until the next collection.
-    """
+    """Return the error to raise when a failed epoch is asked once more."""
+    # A copy: the traceback of the error holds the caller's frames, these hold the iterator, and an
+    # iterator that held the error would keep the caller's batch until the next collection.
     try:
         again = copy.copy(error)
     except Exception:  # a user's class whose constructor wants more than its message

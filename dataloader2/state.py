@@ -85,10 +85,8 @@ class State:
 
     @classmethod
     def from_json(cls, data: Any, *, outline: Outline, order: str, shares: int) -> State:
-        """Return the state in ``data`` if it belongs to this graph, data set and order.
-
-        BadState names the field that is wrong, and StateMismatch what differs.
-        """
+        """Return the state in ``data`` if it belongs to this graph, data set and order."""
+        # BadState names the field that is wrong, and StateMismatch what differs.
         fields = _checked(_plain(data))
         state = cls(**{**fields, "ahead": _runs(fields["ahead"])})
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
@@ -172,10 +170,8 @@ _DICTS = frozenset((dict, OrderedDict))
 
 
 def _plain(data: Any) -> Mapping[str, Any]:
-    """Return a state in which everything is of the very classes that JSON has.
-
-    Something of another class, e.g. a number of NumPy, is named by its field, not shown.
-    """
+    """Return a state in which everything is of the very classes that JSON has."""
+    # Something of another class, e.g. a number of NumPy, is named by its field, not shown.
     if type(data) not in _DICTS:
         got = shorten(data) if type(data) in _LEAVES else type(data).__name__
         raise BadState(f"a state is the dict that state_dict() returned, got {got}")

@@ -57,10 +57,8 @@ Inherited = dict[str, Redacted]  # storage options by scheme and bucket (``s3://
 
 
 def inherited_options(parent: Pipe) -> Inherited:
-    """Return the storage options of the listings upstream, by the buckets that they found.
-
-    Ask once their cases have come: else this lists the storage.
-    """
+    """Return the storage options of the listings upstream, by the buckets that they found."""
+    # Ask once their cases have come: else this lists the storage.
     found: Inherited = {}
     for pipe in walk(parent):
         if isinstance(pipe, ListCases) and pipe.storage_options:
@@ -71,10 +69,8 @@ def inherited_options(parent: Pipe) -> Inherited:
 
 
 def options_for(source: Any, inherited: Inherited) -> Redacted | None:
-    """Return the options for a source; None unless it lies in one of the buckets.
-
-    A URL of another server gets none: credentials are for the place that they were given for.
-    """
+    """Return the options for a source; None unless it lies in one of the buckets."""
+    # A URL of another server gets none: credentials are for the place that they were given for.
     if not inherited or not isinstance(source, (str, os.PathLike)):
         return None
     return inherited.get(origin_of(os.fspath(source)))

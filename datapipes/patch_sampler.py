@@ -260,10 +260,8 @@ class PatchSampler(DataPipe):
                 yield add_steps(self, self._steps(patches[n])[0], sample, n)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
-        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
-
-        So patches can be taken in any order while none is kept. A grid has no such numbers.
-        """
+        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal."""
+        # So patches can be taken in any order while none is kept. A grid has no such numbers.
         every = None
         if self._placement is None:
             every = self._steps(UniformPatch(self.given_size, self.origin), self.region)
@@ -429,10 +427,8 @@ def _placement(
     sampling: str,
     origin: CallSite,
 ) -> _Placement | None:
-    """Return what makes the ops of a pipe with these arguments; None where none says where.
-
-    ``given`` has the arguments that belong to a mask.
-    """
+    """Return what makes the ops of a pipe with these arguments; None where none says where."""
+    # ``given`` has the arguments that belong to a mask.
     named = [name for name, value in given.items() if _is_given(name, value)]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:

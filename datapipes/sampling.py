@@ -126,11 +126,9 @@ class Sampling:
 
 
 def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
-    """Raise if a pipe of the same plan asked for something else for the same volumes.
-
-    A plan is resampled once, so it has one policy; taking the last would silently
-    change what the first asked for. A flush begins a new plan.
-    """
+    """Raise if a pipe of the same plan asked for something else for the same volumes."""
+    # A plan is resampled once, so it has one policy; taking the last would silently change what the
+    # first asked for. A flush begins a new plan.
     if not sampling.changes:
         return
     opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
@@ -204,10 +202,8 @@ def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]
 
 
 def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:
-    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since.
-
-    And with those that gave volumes other keys since, the last one first.
-    """
+    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since."""
+    # And with those that gave volumes other keys since, the last one first.
     stack: list[tuple[Pipe, frozenset[str], tuple[Any, ...]]] = [(sink, frozenset(), ())]
     seen: set[tuple[int, frozenset[str], tuple[int, ...]]] = set()
     while stack:

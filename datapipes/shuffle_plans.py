@@ -276,10 +276,8 @@ class ShufflePlans(SameLength):
 
 
 def visit_bytes(visit: Visit) -> int:
-    """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none.
-
-    Reads a header.
-    """
+    """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
+    # Reads a header.
     found: dict[tuple[Any, ...], int] = {}
     with without_reading():
         for number in range(min(visit.count, _LOOKED_AT)):

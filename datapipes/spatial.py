@@ -65,11 +65,9 @@ _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
 def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) -> None:
-    """Raise if a pipe asks for a fill that some volume certainly does not use.
-
-    Where that cannot be told from the chain, because a pipe of the user's or a source that is no
-    list comes before, nothing is said; the first sample tells.
-    """
+    """Raise if a pipe asks for a fill that some volume certainly does not use."""
+    # Where that cannot be told from the chain, because a pipe of the user's or a source that is no
+    # list comes before, nothing is said; the first sample tells.
     filled = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
     if not filled or any(map(is_hard, ops)):
         return
@@ -217,13 +215,11 @@ def any_on_other_grid(sample: Any) -> bool:
 def _add_on_other_grid(
     patch: LazyPatch, padding: str, steps: Sequence[Step], identity: tuple[int, ...]
 ) -> LazyPatch:
-    """Return a patch of a volume that came from another grid with more steps on its plan.
-
-    What a hard crop of whole voxels leaves ends at voxels of the grid that the volume was brought
-    to, between its own. Padding that repeats or mirrors these needs them, so after such a crop the
-    volume is sampled anew from what it is on that grid. Fill needs none, and after an op that
-    interpolates a hard crop leaves fill on any grid.
-    """
+    """Return a patch of a volume that came from another grid with more steps on its plan."""
+    # What a hard crop of whole voxels leaves ends at voxels of the grid that the volume was brought
+    # to, between its own. Padding that repeats or mirrors these needs them, so after such a crop
+    # the volume is sampled anew from what it is on that grid. Fill needs none, and after an op that
+    # interpolates a hard crop leaves fill on any grid.
     for step in steps:
         pending = patch.pending
         whole = takewhile(lambda one: one.op.lattice, pending.steps)
@@ -279,10 +275,8 @@ class DataDependentPipe(SpatialPipe):
         return add_steps(self, PipeSteps([asking]), item, None, self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
-        """Return the op with labels as they are stored.
-
-        Raises where a threshold could be meant for values that a pipe has changed.
-        """
+        """Return the op with labels as they are stored."""
+        # Raises where a threshold could be meant for values that a pipe has changed.
         if op.needs.above is None:
             labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)
             if labels == op.needs.labels:

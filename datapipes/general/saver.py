@@ -86,12 +86,10 @@ def pieces_of(data: Any) -> Iterator[bytes]:
 def write_atomically(
     path: str, data: Any, hashes: ExpectedHashes | None = None, key: str = ""
 ) -> None:
-    """Write ``data`` to ``path``; its folder is made.
-
-    It is on the disk before it gets its name: a machine that loses its power leaves all of it or
-    nothing. Who holds a ``key`` is the only one who writes under it, so what a killed writer left
-    is written over. A stream is closed.
-    """
+    """Write ``data`` to ``path``; its folder is made."""
+    # It is on the disk before it gets its name: a machine that loses its power leaves all of it or
+    # nothing. Who holds a ``key`` is the only one who writes under it, so what a killed writer left
+    # is written over. A stream is closed.
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, exist_ok=True)

@@ -70,10 +70,8 @@ class Threads:
         self.end()
 
     def end(self, last: Callable[[], None] | None = None) -> None:
-        """Let the threads end after the calls that were given, and wait, but not for ever.
-
-        ``last`` is called by one of them before it ends; its errors are lost.
-        """
+        """Let the threads end after the calls that were given, and wait, but not for ever."""
+        # ``last`` is called by one of them before it ends; its errors are lost.
         if last is not None:
             self._calls.put((Future(), last))
             if not self._threads:
