@@ -312,12 +312,6 @@ def explain(pipe: Pipe) -> str:
 DataPipe.explainer = staticmethod(explain)
 
 
-# What the patches of a chain ask of the stores: measured on the first plans, without a voxel.
-#
-# Plans cost microseconds, so a few hundred are made and looked at. Headers cost a request each, so
-# only the patches of the first few cases are: cases of one list are stored alike. They are those
-# with which the epoch goes on, so that no header is read that it would not read anyway.
-
 # A percentile of 99 needs about as many.
 MEASURED = 256
 # Headers of a bucket take 0.1 s each, and the epoch waits for them.
