@@ -1,18 +1,19 @@
 """Adapters: each rewrites a graph before it runs."""
 
-from .adapter import Adapter
+from .adapter import Adapter, Annotation, note_of
 from .eager import Eager
 from .fuse import FuseReads, FuseSpatial
 from .lint import Lint, Mistake
-from .on_error import OnError, policy_of
+from .on_error import OnError
 from .override import Override, Shuffle
 from .prefetch import Prefetch
 from .profile import MemoryProfile, Profile
-from .runtime import Hints, Runtime, hints_of
-from .timeout import CacheTimeout, Limits, Timeout, limits_of
+from .runtime import Hints, Runtime
+from .timeout import CacheTimeout, Limits, Timeout
 
 __all__ = [
     "Adapter",
+    "Annotation",
     "CacheTimeout",
     "Eager",
     "FuseReads",
@@ -29,7 +30,5 @@ __all__ = [
     "Runtime",
     "Shuffle",
     "Timeout",
-    "hints_of",
-    "limits_of",
-    "policy_of",
+    "note_of",
 ]

@@ -7,11 +7,14 @@ and a graph with nothing to do comes back as the same object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from ..datapipes import PerItem
 from ..graph import Pipe, Rewritten, Rule, Traits, find, settle
+
+T = TypeVar("T")
 
 
 class Adapter:
@@ -36,36 +39,38 @@ class Adapter:
         return f"{type(self).__name__}()"
 
 
-T = TypeVar("T")
-
-
-class Annotation(PerItem, Generic[T]):
-    """Passes items on as they are; a subclass for each kind of note.
-
-    Parameters
-    ----------
-    parent
-        The graph.
-    note
-        What is said of it.
-    """
+class Annotation(PerItem):
+    """Passes items on as they are; its note is for whoever runs the graph, and looks for it."""
 
     traits: ClassVar[Any] = Traits(per_item=True, watches=True)
 
-    def __init__(self, parent: Pipe, note: T) -> None:
+    def __init__(self, parent: Pipe, note: Any) -> None:
         super().__init__(parent)
         self.note = note
 
     def instructions(self) -> tuple[()]:
-        """Return nothing: whoever runs the graph reads the note."""
+        """Return nothing."""
         return ()
 
     def apply(self, item: Any) -> Any:
         """Return the item as it is."""
         return item
 
-    @classmethod
-    def on(cls, sink: Pipe, default: T) -> T:
-        """Return the note of this kind that is nearest to the sink, or ``default``."""
-        found = find(sink, cls)
-        return found[-1].note if found else default
+
+def copy_with(pipe: Pipe, **settings: Any) -> Pipe:
+    """Return a copy of a pipe with other settings."""
+    twin = copy.copy(pipe)
+    vars(twin).update(settings)
+    return twin
+
+
+def annotate(sink: Pipe, note: Any) -> Rewritten:
+    """Return the graph with a note of a class of its own at its end, unless it says that."""
+    same = note_of(sink, type(note)) == note
+    return Rewritten(sink, sink if same else Annotation(sink, note))
+
+
+def note_of(sink: Pipe, kind: Callable[[], T]) -> T:
+    """Return the note of a class that is nearest to the end of a graph, or one of its defaults."""
+    notes = [each.note for each in find(sink, Annotation) if type(each.note) is kind]
+    return notes[-1] if notes else kind()

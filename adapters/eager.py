@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..datapipes.choices import ChoicePipe
 from ..datapipes.iter import Cache, Flush, FusedSpatial, SpatialPipe
+from ..datapipes.values import ChoicePipe
 from ..graph import Pipe, Refused, Rule, Site, origin_of, parents_of, with_parents
 from .adapter import Adapter
 
@@ -48,12 +48,12 @@ class Eager(Adapter):
 
     def rules(self) -> Sequence[Rule]:
         """Return the one rule."""
-        return (Rule("sample anew", _after_another, _flushed),)
+        return (Rule("sample anew", _after_another, _flush),)
 
 
 def _is_spatial(pipe: Pipe) -> bool:
     if isinstance(pipe, ChoicePipe):
-        return pipe.adding is not None
+        return bool(pipe.steps)
     return isinstance(pipe, (SpatialPipe, FusedSpatial))
 
 
@@ -82,11 +82,9 @@ def _has_pending(pipe: Pipe) -> bool:
     return False
 
 
-def _flushed(pipe: Pipe) -> Pipe:
-    return with_parents(pipe, [_flush(parent, pipe) for parent in parents_of(pipe)])
-
-
-def _flush(parent: Pipe, before: Pipe) -> Flush:
-    flush = Flush(parent)
-    flush.put_before = origin_of(before)
-    return flush
+def _flush(pipe: Pipe) -> Pipe:
+    flushes = []
+    for parent in parents_of(pipe):
+        flushes.append(Flush(parent))
+        flushes[-1].put_before = origin_of(pipe)
+    return with_parents(pipe, flushes)

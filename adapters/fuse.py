@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Sequence
+from functools import partial
 
-from ..datapipes.choices import ChoicePipe
 from ..datapipes.iter import (
     BatchPatches,
     Cache,
@@ -16,54 +15,49 @@ from ..datapipes.iter import (
     SpatialPipe,
     ValuePipe,
 )
+from ..datapipes.values import ChoicePipe
 from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
 from ..spatial import Step
 from ..spatial.ops.op import displaces
 from ..spatial.plans.stages import BY_NUMPY, KERNEL_DISPLACEMENTS
-from .adapter import Adapter
+from .adapter import Adapter, copy_with
 from .profile import Timed
 
 
 def left_to_numpy(site: Site) -> Refused | None:
     """Refuse a pipe that displaces voxels after as many others in its plan as the kernel does."""
-    mine = _displacing(site.pipe)
-    names = [*_upstream(site.pipe), *mine]
-    if not mine or len(names) <= KERNEL_DISPLACEMENTS:
+    pipe, names = site.pipe, _displacing(site.pipe)
+    if not names:
+        return None
+    # Upstream to where the plan begins: where voxels are sampled anew, of some volumes at least.
+    while len(parents := parents_of(pipe)) == 1 and not _breaking(parents[0], of_all=True):
+        (pipe,) = parents
+        names = [*_displacing(pipe), *names]
+    if len(names) <= KERNEL_DISPLACEMENTS:
         return None
     return Refused(f"{', '.join(names)} meet in one plan: {BY_NUMPY}")
 
 
-def _upstream(pipe: Pipe) -> list[str]:
-    """Return the displacing steps upstream in the same plan, the first one first.
-
-    A pipe after which voxels are sampled anew begins a plan, of some volumes at least.
-    """
-    names: list[str] = []
-    while len(parents := parents_of(pipe)) == 1 and not _begins_a_plan(parents[0]):
-        (pipe,) = parents
-        names = [*_displacing(pipe), *names]
-    return names
-
-
 def _displacing(pipe: Pipe) -> list[str]:
-    return [step.stream_name for step in _steps(pipe) if displaces(step.op)]
+    """Return the names of the steps of a pipe that displace voxels."""
+    steps: Sequence[Step] = ()
+    if isinstance(pipe, (ChoicePipe, FusedSpatial)) or (
+        isinstance(pipe, SpatialPipe) and pipe.is_step
+    ):
+        steps = pipe.steps
+    return [step.stream_name for step in steps if displaces(step.op)]
 
 
-def _steps(pipe: Pipe) -> Sequence[Step]:
-    if isinstance(pipe, ChoicePipe):
-        return () if pipe.adding is None else pipe.adding.steps
-    if isinstance(pipe, FusedSpatial) or (isinstance(pipe, SpatialPipe) and pipe.is_step):
-        return pipe.steps
-    return ()
-
-
-def _begins_a_plan(pipe: Pipe) -> bool:
+def _breaking(pipe: Pipe, *, of_all: bool = False) -> str:
+    """Return what of a pipe makes later spatial ops wait, of all volumes or of any, or nothing."""
     if isinstance(pipe, (Cache, Flush)):
-        return pipe.keys is None
+        return "" if of_all and pipe.keys is not None else describe(pipe)
     if isinstance(pipe, ValuePipe):
-        return not pipe.step.op.commutes
+        return "" if pipe.step.op.commutes else describe(pipe)
     change = pipe.change if isinstance(pipe, ChoicePipe) else None
-    return change is not None and not change.step.op.commutes
+    if change is None or change.step.op.commutes:
+        return ""
+    return f"{change.step.op.waited_for}, {describe(pipe)},"
 
 
 _LOG = logging.getLogger("voxpipe.fusion")
@@ -93,12 +87,13 @@ class FuseSpatial(Adapter):
 
     def rules(self) -> Sequence[Rule]:
         """Return the four rules, and one that only tells what the kernel will not do."""
+        straight = partial(copy_with, straight=True)
         return (
-            Rule("fuse spatial", _neighbours, _fused),
-            Rule("change values lazily", _realized_before_values, _changed_lazily),
-            Rule("realize in the batch", _realized_before_batch, _realized_in_batch),
-            Rule("straight into the batch", _batch_of_lazy_samples, _straight),
-            Rule("resample by the kernel", left_to_numpy, _straight),
+            Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
+            Rule("change values lazily", _realized_before_values, _change_lazily),
+            Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
+            Rule("straight into the batch", _batch_of_lazy_samples, straight),
+            Rule("resample by the kernel", left_to_numpy, straight),
         )
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
@@ -112,7 +107,7 @@ class FuseSpatial(Adapter):
 def _neighbours(site: Site) -> Pair | Refused | None:
     """Two spatial pipes, one feeding only the other."""
     second = site.pipe
-    if isinstance(second, ChoicePipe) and second.adding:
+    if isinstance(second, ChoicePipe) and second.steps:
         return _kept_apart(second.parent)
     if not isinstance(second, SpatialPipe):
         return None
@@ -134,33 +129,14 @@ def _kept_apart(pipe: Pipe) -> Refused | None:
     by, moved = "", False
     while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timed)):
         by = _breaking(pipe) or by
-        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.adding)
+        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.steps)
         pipe = pipe.parent
     if not by or not (moved or isinstance(pipe, (SpatialPipe, FusedSpatial))):
         return None
     return Refused(f"{by} stands before it, so voxels are sampled anew after that")
 
 
-def _breaking(pipe: Pipe) -> str:
-    """Return what of a pipe makes later spatial ops wait, or nothing."""
-    if isinstance(pipe, (Cache, Flush)):
-        return describe(pipe)
-    if isinstance(pipe, ValuePipe):
-        return "" if pipe.step.op.commutes else describe(pipe)
-    change = pipe.change if isinstance(pipe, ChoicePipe) else None
-    if change is None or change.step.op.commutes:
-        return ""
-    return f"{change.step.op.waited_for}, {describe(pipe)},"
-
-
-def _fused(pair: Pair) -> Pipe:
-    first, second = pair
-    assert isinstance(first, (SpatialPipe, FusedSpatial))
-    assert isinstance(second, SpatialPipe)
-    return FusedSpatial.joining(first, second)
-
-
-def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
+def _realized_before(reader: type, site: Site) -> Pair | Refused | None:
     if not isinstance(site.pipe, reader):
         return None
     parent = parents_of(site.pipe)[0]
@@ -173,7 +149,7 @@ def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
 
 def _realized_before_values(site: Site) -> Pair | Refused | None:
     """Return what makes the same of a patch, whether or not there is a volume around it."""
-    found = _realized_before(site, ValuePipe)
+    found = _realized_before(ValuePipe, site)
     if not isinstance(found, tuple):
         return found
     assert isinstance(site.pipe, ValuePipe)
@@ -186,18 +162,13 @@ def _realized_before_values(site: Site) -> Pair | Refused | None:
     return found
 
 
-def _changed_lazily(pair: Pair) -> Pipe:
+def _change_lazily(pair: Pair) -> Pipe:
     realize, values = pair
     return with_parents(realize, [with_parents(values, parents_of(realize))])
 
 
-def _realized_before_batch(site: Site) -> Pair | Refused | None:
-    return _realized_before(site, BatchPatches)
-
-
-def _realized_in_batch(pair: Pair) -> Pipe:
-    realize, batch = pair
-    return with_parents(batch, parents_of(realize))
+def _skip_first(pair: Pair) -> Pipe:
+    return with_parents(pair[1], parents_of(pair[0]))
 
 
 def _batch_of_lazy_samples(site: Site) -> Pipe | None:
@@ -205,13 +176,6 @@ def _batch_of_lazy_samples(site: Site) -> Pipe | None:
     if not isinstance(pipe, BatchPatches) or pipe.straight or isinstance(pipe.parent, Realize):
         return None
     return pipe
-
-
-def _straight(pipe: Pipe) -> Pipe:
-    twin = copy.copy(pipe)
-    assert isinstance(twin, BatchPatches)
-    twin.straight = True
-    return twin
 
 
 class FuseReads(Adapter):
@@ -231,7 +195,7 @@ class FuseReads(Adapter):
 
     def rules(self) -> Sequence[Rule]:
         """Return the rule."""
-        return (Rule("fuse reads", _batch_of_lazy_patches, _joining),)
+        return (Rule("fuse reads", _batch_of_lazy_patches, partial(copy_with, joins=True)),)
 
 
 def _batch_of_lazy_patches(site: Site) -> BatchPatches | Refused | None:
@@ -241,9 +205,3 @@ def _batch_of_lazy_patches(site: Site) -> BatchPatches | Refused | None:
     if not pipe.straight:
         return Refused("patches are realized before the batch; give FuseSpatial before FuseReads")
     return pipe
-
-
-def _joining(pipe: BatchPatches) -> Pipe:
-    twin = copy.copy(pipe)
-    twin.joins = True
-    return twin

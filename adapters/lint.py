@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,9 +12,11 @@ from torch.utils.data import IterDataPipe
 
 from ..core import CallSite
 from ..core.errors import LintWarning
-from ..datapipes.cost import passes_of
+from ..core.memory import usable_memory
+from ..datapipes.cost import measure_access, passes_of
 from ..datapipes.datapipe import draws
-from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, SpatialPipe
+from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, ShufflePlans, SpatialPipe
+from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import (
     Cut,
     NoCut,
@@ -28,13 +31,23 @@ from ..graph import (
     walk,
 )
 from ..graph.cut import split_of
+from ..volumes.scheme import Demand, StoreLayout
 from .adapter import Adapter
 from .profile import untimed
-from .scattered import scattered
 
 # What a disk of 2 GB/s brings in half a second: less is not worth a word.
 MUCH_BYTES = 10**9
+# What the loader grants itself for decoded chunks where it needs more than usual.
+_MEMORY_PART = 4
+# Below that a cache that holds everything would save less than half of the decoding.
+_AGAIN = 2.0
 _CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
+# Names of mistakes at a pipe; that of a graph and its loader.
+_OF_PIPES = SHARDS, _BATCHES, _FROZEN, _REPEATED, _TWICE = (
+    *("unshuffled-shards", "one-volume-batches"),
+    *("frozen-draws", "repeated-draws", "twice-interpolated"),
+)
+_IDLE = "idle-workers"
 
 
 @dataclass(frozen=True)
@@ -97,8 +110,6 @@ class Upstream:
         )
 
 
-Finding: TypeAlias = "tuple[str, str] | None"
-"""What happens because of a mistake, and how to mend it."""
 Places: TypeAlias = "tuple[tuple[Pipe, str, str], ...]"
 """Pipes with what happens because of them, and how to mend it."""
 
@@ -137,9 +148,9 @@ class Lint(Adapter):
     """
 
     def __init__(self, *, ignore: Collection[str] = ()) -> None:
-        unknown = sorted(set(ignore) - set(_NAMES))
+        unknown = sorted(set(ignore) - set(NAMES))
         if isinstance(ignore, str) or unknown:
-            msg = f"ignore takes names out of {_NAMES}, got {ignore!r}"
+            msg = f"ignore takes names out of {NAMES}, got {ignore!r}"
             raise ValueError(msg)
         self.ignore = frozenset(ignore)
 
@@ -150,10 +161,9 @@ class Lint(Adapter):
         upstream: dict[int, Upstream] = {}
         for one in walk(pipe):
             before = Upstream.of([upstream[id(parent)] for parent in parents_of(one)])
-            for name, check in _OF_PIPES.items():
-                finding = None if name in self.ignore else check(one, before)
-                if finding is not None:
-                    found.append(Mistake(name, *finding, origin_of(one)))
+            for name, what, do in _mistakes_at(one, before):
+                if name not in self.ignore:
+                    found.append(Mistake(name, what, do, origin_of(one)))
             upstream[id(one)] = before.after(one)
         for name, look in _OF_GRAPHS.items():
             for at, what, do in () if name in self.ignore else look(pipe, split):
@@ -178,44 +188,30 @@ class Lint(Adapter):
         return Rewritten(pipe, pipe)
 
 
-def _unshuffled_shards(pipe: Any, before: Upstream) -> Finding:
-    if not traits_of(pipe).shards or before.shuffled:
-        return None
-    what = "each worker and rank sees the same share of the items in every epoch"
-    return what, "Put .shuffle() before .sharding_filter()."
-
-
-def _one_volume_batches(pipe: Any, before: Upstream) -> Finding:
-    patches = before.patches
-    if not traits_of(pipe).group or patches is None or before.shuffled_patches:
-        return None
-    # On a grid their number depends on the shape of the volume.
-    count: Any = "all" if patches.sampling == "grid" else patches.samples_per_volume
-    if count == 1:
-        return None
-    what = f"{count} patches of a volume follow each other into the same batches"
-    return what, "Put .shuffle() after .lazy_patch(), or .interleave() for fewer reads."
-
-
-def _frozen_draws(pipe: Any, before: Upstream) -> Finding:
-    if chained_name(pipe) not in _CACHES or not before.draws:
-        return None
-    what = f"{describe(pipe)} keeps patches and augmentations of the first epoch for all others"
-    return what, "Put the cache before .lazy_patch() and before whatever draws."
-
-
-def _repeated_draws(pipe: Any, before: Upstream) -> Finding:
-    if chained_name(pipe) not in ("repeat", "cycle") or not before.draws:
-        return None
-    what = f"{describe(pipe)} gives each patch again as it is: draws belong to the epoch"
-    return what, "Leave it out and iterate more epochs, or give samples_per_volume= more."
-
-
-def _twice_interpolated(pipe: Any, before: Upstream) -> Finding:
-    if not isinstance(pipe, SpatialPipe) or not before.voxels:
-        return None
-    what = f"{describe(pipe)} interpolates voxels that were interpolated before"
-    return what, "Put it before .flush() or .realize(): then all moves are made at once."
+def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
+    """Yield name, what happens because of it, and how to mend it, of each mistake at a pipe."""
+    traits, form, patches = traits_of(pipe), chained_name(pipe), before.patches
+    if traits.shards and not before.shuffled:
+        what = "each worker and rank sees the same share of the items in every epoch"
+        yield SHARDS, what, "Put .shuffle() before .sharding_filter()."
+    if traits.group and patches is not None and not before.shuffled_patches:
+        # On a grid their number depends on the shape of the volume.
+        count: Any = "all" if patches.sampling == "grid" else patches.samples_per_volume
+        if count != 1:
+            what = f"{count} patches of a volume follow each other into the same batches"
+            do = "Put .shuffle() after .lazy_patch(), or .interleave() for fewer reads."
+            yield _BATCHES, what, do
+    if form in _CACHES and before.draws:
+        what = f"{describe(pipe)} keeps patches and augmentations of the first epoch for all others"
+        yield _FROZEN, what, "Put the cache before .lazy_patch() and before whatever draws."
+    if form in ("repeat", "cycle") and before.draws:
+        what = f"{describe(pipe)} gives each patch again as it is: draws belong to the epoch"
+        do = "Leave it out and iterate more epochs, or give samples_per_volume= more."
+        yield _REPEATED, what, do
+    if isinstance(pipe, SpatialPipe) and before.voxels:
+        what = f"{describe(pipe)} interpolates voxels that were interpolated before"
+        do = "Put it before .flush() or .realize(): then all moves are made at once."
+        yield _TWICE, what, do
 
 
 def _planned_functions(sink: Pipe, split: Cut | NoCut) -> Places:
@@ -261,22 +257,72 @@ def _whole_volumes(sink: Pipe, split: Cut | NoCut) -> Places:
 
 
 def _scattered(sink: Pipe, split: Cut | NoCut) -> Places:
-    found = scattered(sink)
-    return () if found is None else (found,)
+    """Find a shuffle of patches that makes every chunk be decoded again and again.
+
+    Nothing where nothing is decoded twice anyway: volumes that are mapped or in memory, few patches
+    of each, or all that are mixed fit into memory. Reads headers, where patches are shuffled.
+    """
+    found = _shuffle_of_patches(sink)
+    if found is None:
+        return ()
+    shuffle, patches = found
+    pattern = measure_access(untimed(sink), 0, 0)
+    memory = max(MEMORY_BYTES, (usable_memory() or 0) // _MEMORY_PART)
+    for key, layout in pattern.layouts.items():
+        demand = pattern.demands[key]
+        again, mixed = _again(layout, demand), _mixed(shuffle, layout, demand)
+        if again < _AGAIN or mixed <= memory:
+            continue
+        what = f"{describe(shuffle)} mixes the patches of volumes of {_size(mixed)} ({key!r}), "
+        what += f"more than memory keeps: each chunk is decoded about {again:.0f} times an epoch"
+        what += ", and not once"
+        do = f"Put .shuffle_plans(ShuffleSpec.chunk_local({MEMORY_BYTES})) in its place, after "
+        do = f"{do}{describe(patches)}: it mixes what a cache of so much keeps."
+        return ((shuffle, what, do),)
+    return ()
 
 
-_OF_PIPES: dict[str, Callable[[Any, Upstream], Finding]] = {
-    "unshuffled-shards": _unshuffled_shards,
-    "one-volume-batches": _one_volume_batches,
-    "frozen-draws": _frozen_draws,
-    "repeated-draws": _repeated_draws,
-    "twice-interpolated": _twice_interpolated,
-}
+def _shuffle_of_patches(sink: Pipe) -> tuple[Any, PatchSampler] | None:
+    """Return the first shuffle of plans behind a pipe that cuts several patches of a volume."""
+    behind: dict[int, PatchSampler | None] = {}
+    for pipe in walk(sink):
+        above = [behind[id(parent)] for parent in parents_of(pipe)]
+        cut = above[0] if len(above) == 1 else None
+        # Of an order of the user's own nothing is known.
+        spec = pipe.spec.kind if isinstance(pipe, ShufflePlans) else GLOBAL
+        is_local = spec in (CHUNK_LOCAL, NONE, OWN)
+        if cut is not None and hasattr(type(pipe), "set_shuffle") and not is_local:
+            return pipe, cut
+        behind[id(pipe)] = pipe if isinstance(pipe, PatchSampler) else cut
+    return None
+
+
+def _again(layout: StoreLayout, demand: Demand) -> float:
+    """Return how often a chunk is decoded in an epoch if nothing is kept."""
+    if layout.chunk is None:
+        return 1.0
+    chunks = math.prod(-(-n // c) for n, c in zip(layout.shape, layout.chunk, strict=True))
+    return demand.draws * demand.chunks / chunks
+
+
+def _mixed(shuffle: Any, layout: StoreLayout, demand: Demand) -> int:
+    """Return the decoded bytes of the volumes whose patches are mixed."""
+    window = getattr(shuffle, "buffer_size", None)
+    if isinstance(shuffle, ShufflePlans) and shuffle.spec.kind != GLOBAL:
+        window = shuffle.spec.size
+    count = layout.volumes
+    if window is not None:
+        count = min(count, -(-window // demand.draws))
+    return count * math.prod(layout.shape) * layout.itemsize
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
+
+
 _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
     "scattered-chunks": _scattered,
     "planned-functions": _planned_functions,
     "whole-volumes": _whole_volumes,
 }
-# Of a graph and its loader.
-_IDLE = "idle-workers"
-_NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE])
+NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE])

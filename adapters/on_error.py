@@ -11,7 +11,7 @@ from ..core.errors import GraphError
 from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, Rewritten, origin_of
 from ..graph.cut import split_of
-from .adapter import Adapter, Annotation
+from .adapter import Adapter, annotate, note_of
 
 # A few broken files in a data set are usual; more of them are a missing disk or wrong credentials.
 BUDGET = 10
@@ -87,24 +87,14 @@ class OnError(Adapter):
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the policy on its sink."""
-        if policy_of(pipe) == self.policy:
-            return Rewritten(pipe, pipe)
         split = split_of(pipe)
-        if self.policy.action != RAISE and isinstance(split, NoCut):
+        is_new = self.policy.action != RAISE and note_of(pipe, ErrorPolicy) != self.policy
+        if is_new and isinstance(split, NoCut):
             raise GraphError(
                 f"OnError cannot leave anything out of this graph: {split.reason}",
                 do="Catch errors in your own functions, or make the graph one that can be split.",
             ).at(origin_of(pipe))
-        return Rewritten(pipe, Excused(pipe, self.policy))
+        return annotate(pipe, self.policy)
 
     def __repr__(self) -> str:
         return f"OnError({self.policy.action!r}, budget={self.policy.budget})"
-
-
-class Excused(Annotation[ErrorPolicy]):
-    """Says to the reading service what may fail."""
-
-
-def policy_of(sink: Pipe) -> ErrorPolicy:
-    """Return what is done about errors in a graph: as set nearest to its sink."""
-    return Excused.on(sink, ErrorPolicy())

@@ -99,8 +99,8 @@ class Shuffle(Adapter):
 
         sink: Any = rebuilt(pipe, switched)
         if self.enable and not changes:
-            told = "Shuffle found no shuffle() in the graph and appends one: batches are shuffled"
-            warnings.warn(f"{told}; put .shuffle() where it belongs", stacklevel=3)
+            what = "Shuffle found no shuffle() in the graph and appends one: batches are shuffled"
+            warnings.warn(f"{what}; put .shuffle() where it belongs", stacklevel=3)
             sink = sink.shuffle()
             changes.append(Change("shuffle", describe(pipe), became=describe(sink)))
         return Rewritten(pipe, sink if changes else pipe, tuple(changes))

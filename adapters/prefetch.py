@@ -60,14 +60,11 @@ class Prefetch(Adapter):
             if any(isinstance(p, Prefetcher) for p in (place, *readers)):
                 changes.append(Change("prefetch", describe(place), refused="it prefetches already"))
                 continue
-            sink = self._added(sink, place)
+            sink = insert_after(sink, place, self._prefetch)
             changes.append(Change("prefetch", describe(place), became=f"prefetch({self.items})"))
         return Rewritten(pipe, sink, tuple(changes))
 
-    def _added(self, sink: Pipe, place: Pipe) -> Pipe:
-        return insert_after(sink, place, self._prefetching)
-
-    def _prefetching(self, parent: Pipe) -> Pipe:
+    def _prefetch(self, parent: Pipe) -> Pipe:
         return Prefetcher(parent, self.items, buffer_bytes=self.bytes)
 
     def __repr__(self) -> str:

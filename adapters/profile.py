@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..batching import Watch
-from ..core import IO_COUNTERS, IOCounters
+from ..core import IO_COUNTERS
 from ..core.counters import PIPE_STATS, PipeCounts
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..datapipes.datapipe import DataPipe, length_of
 from ..graph import (
+    Change,
     Pipe,
-    Refused,
     Rewritten,
-    Rule,
-    Site,
     Traits,
+    clone,
     describe,
     origin_of,
     parents_of,
     rebuilt,
-    settle,
     traits_of,
     walk,
     with_parents,
 )
+from ..graph.explain import is_branch
 from .adapter import Adapter
 
-
-@dataclass
-class _Inside:
-    """What timed pipes further up took while this one waited for them."""
-
-    seconds: float = 0.0
-    tally: IOCounters = field(default_factory=IOCounters)
-    grown: int = 0
-
-
-_OUTER: ContextVar[_Inside | None] = ContextVar("timed", default=None)
+# What timed pipes further up took while this one waited for them.
+_OUTER: ContextVar[PipeCounts | None] = ContextVar("timed", default=None)
 
 
 class Timed(DataPipe):
@@ -68,10 +56,9 @@ class Timed(DataPipe):
         return (Watch(self.profile, self.pipe, self.memory),)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parent's items."""
         parent = iter(self.parent)
         while True:
-            outer, inside = _OUTER.get(), _Inside()
+            outer, inside = _OUTER.get(), PipeCounts()
             token = _OUTER.set(inside)
             grown = -resident_bytes() if self.memory else 0
             started, before = time.perf_counter(), IO_COUNTERS.snapshot()
@@ -104,22 +91,16 @@ class Timed(DataPipe):
             yield item
 
     def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
 
 
 def untimed(sink: Pipe) -> Pipe:
     """Return a copy of the graph without timed pipes: a profile counts what the user runs."""
 
-    def copied(pipe: Pipe, here: Pipe) -> Pipe:
-        if isinstance(pipe, Timed):
-            return parents_of(here)[0]
-        return copy.copy(pipe) if here is pipe else here
+    def without(old: Pipe, here: Pipe) -> Pipe:
+        return parents_of(here)[0] if isinstance(old, Timed) else here
 
-    return rebuilt(sink, copied)
-
-
-_MIB = 1024 * 1024
+    return rebuilt(clone(sink), without)
 
 
 class Profile(Adapter):
@@ -158,41 +139,40 @@ class Profile(Adapter):
 
     memory = False
     """Whether memory is looked at after every item."""
+    columns: ClassVar[tuple[str, ...]] = (
+        *("items", "seconds", "share", "wait", "reads", "MiB", "interpolations"),
+        *("MiB out", "MiB held"),
+    )
+    """Of the table, behind the pipe."""
 
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
         self._pipes: list[str] = []
 
-    def rules(self) -> Sequence[Rule]:
-        """Return the rule that wraps each edge that is not yet timed."""
-        return (Rule("time pipes", self._untimed, self._timed_parents),)
-
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with a timed pipe after each pipe, the sink included."""
         if isinstance(pipe, Timed):
             return Rewritten(pipe, pipe)
-        self._pipes = [_name(p) for p in walk(pipe) if _is_timeable(p)]
-        inner = settle(pipe, self.rules())
-        if not _is_timeable(pipe):
-            return inner
-        return Rewritten(pipe, self._timed(inner.after, _name(pipe)))
+        self._pipes = [_name(p) for p in walk(pipe) if not traits_of(p).watches]
+        changes = []
 
-    def _untimed(self, site: Site) -> Site | Refused | None:
-        # The reader of an edge is matched, not the pipe above it: that one would match
-        # again once wrapped, and the rule would never settle.
-        # Between torch's fork or demux and its children stands more than an iterator.
-        if isinstance(site.pipe, Timed) or hasattr(type(site.pipe), "_is_child_datapipe"):
-            return None
-        return site if any(map(_is_timeable, parents_of(site.pipe))) else None
+        def with_timed_parents(old: Pipe, new: Pipe) -> Pipe:
+            # Between torch's fork or demux and its children stands more than an iterator.
+            if isinstance(old, Timed) or is_branch(old):
+                return new
+            timed = with_parents(new, list(map(self._timed, parents_of(new))))
+            if timed is not new:
+                changes.append(Change("time pipes", describe(new), became=describe(timed)))
+            return timed
 
-    def _timed_parents(self, site: Site) -> Pipe:
-        parents = [
-            self._timed(p, _name(p)) if _is_timeable(p) else p for p in parents_of(site.pipe)
-        ]
-        return with_parents(site.pipe, parents)
+        after = self._timed(rebuilt(pipe, with_timed_parents))
+        return Rewritten(pipe, after, tuple(changes))
 
-    def _timed(self, pipe: Pipe, name: str) -> Timed:
-        return Timed(pipe, self.id, name, memory=self.memory)
+    def _timed(self, pipe: Pipe) -> Pipe:
+        # Timers and limits only watch: what they cost is not the user's.
+        if traits_of(pipe).watches:
+            return pipe
+        return Timed(pipe, self.id, _name(pipe), memory=self.memory)
 
     def entries(self) -> list[tuple[str, PipeCounts]]:
         """Return what each pipe did so far, in the order of the graph."""
@@ -220,8 +200,10 @@ class Profile(Adapter):
 
     def table(self) -> str:
         """Return the profile as text, one line per pipe."""
-        total = sum(e.seconds for _, e in self.entries()) or 1.0
-        return aligned([_HEAD, *(_row(name, e, total) for name, e in self.entries())])
+        entries = self.entries()
+        total = sum(e.seconds for _, e in entries) or 1.0
+        rows = [[name, *(_CELLS[c](e, total) for c in self.columns)] for name, e in entries]
+        return aligned([["pipe", *self.columns], *rows])
 
     def __str__(self) -> str:
         return self.table()
@@ -250,75 +232,44 @@ class MemoryProfile(Profile):
     """
 
     memory = True
-
-    def table(self) -> str:
-        """Return the profile as text, one line per pipe."""
-        head = ("pipe", "items", "MiB out", "MiB held", "MiB grown", "processes")
-        rows = [
-            (
-                name,
-                str(e.items),
-                _mib(e.bytes_out),
-                _mib(max(e.resident.values(), default=0)),
-                _mib(e.grown),
-                str(len(e.resident)),
-            )
-            for name, e in self.entries()
-        ]
-        return aligned([head, *rows])
-
-
-_HEAD = (
-    *("pipe", "items", "seconds", "share", "wait", "reads", "MiB", "interpolations"),
-    *("MiB out", "MiB held"),
-)
-
-
-def _row(name: str, entry: PipeCounts, total: float) -> tuple[str, ...]:
-    return (
-        name,
-        str(entry.items),
-        f"{entry.seconds:.2f}",
-        f"{entry.seconds / total:.0%}",
-        f"{entry.wait:.2f}",
-        str(entry.tally.reads),
-        _mib(entry.tally.bytes_read),
-        str(entry.tally.interpolations),
-        _mib(entry.bytes_out),
-        _mib(max(entry.resident.values(), default=0)),
-    )
+    columns = ("items", "MiB out", "MiB held", "MiB grown", "processes")
 
 
 def _mib(size: int) -> str:
-    return f"{size / _MIB:.1f}"
+    return f"{size / 2**20:.1f}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as lines, the first column to the left and the others to the right."""
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+_CELLS: dict[str, Callable[[PipeCounts, float], str]] = {
+    "items": lambda e, total: str(e.items),
+    "seconds": lambda e, total: f"{e.seconds:.2f}",
+    "share": lambda e, total: f"{e.seconds / total:.0%}",
+    "wait": lambda e, total: f"{e.wait:.2f}",
+    "reads": lambda e, total: str(e.tally.reads),
+    "MiB": lambda e, total: _mib(e.tally.bytes_read),
+    "interpolations": lambda e, total: str(e.tally.interpolations),
+    "MiB out": lambda e, total: _mib(e.bytes_out),
+    "MiB held": lambda e, total: _mib(max(e.resident.values(), default=0)),
+    "MiB grown": lambda e, total: _mib(e.grown),
+    "processes": lambda e, total: str(len(e.resident)),
+}
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
+    """Return rows of cells as lines, the columns in ``left`` to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(w) if n == 0 else cell.rjust(w)
+            cell.ljust(w) if n in left else cell.rjust(w)
             for n, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
+        ).rstrip()
         for row in rows
     )
 
 
-def _is_timeable(pipe: Pipe) -> bool:
-    # Timers and limits only watch: what they cost is not the user's.
-    return not traits_of(pipe).watches
-
-
 def _name(pipe: Pipe) -> str:
-    origin = origin_of(pipe)
+    """Return the row of a pipe, numbered where another one upstream would have the same."""
+    origin, text = origin_of(pipe), describe(pipe)
     place = f"   {origin.file.rsplit('/', 1)[-1]}:{origin.line}" if origin is not None else ""
-    before = sum(_is_namesake(other, pipe) for other in walk(pipe)) - 1
-    number = f" #{before + 1}" if before else ""
-    return f"{describe(pipe)}{number}{place}"
-
-
-def _is_namesake(other: Pipe, pipe: Pipe) -> bool:
-    """Whether two pipes would have one row, and their figures be added up."""
-    same = type(other) is type(pipe) and origin_of(other) == origin_of(pipe)
-    return same and describe(other) == describe(pipe)
+    same = ((type(p), origin_of(p), describe(p)) == (type(pipe), origin, text) for p in walk(pipe))
+    number = sum(same)
+    return f"{text}{f' #{number}' if number > 1 else ''}{place}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -12,16 +11,8 @@ from ..core.errors import GraphError
 from ..core.validate import validate_int
 from ..datapipes.iter import BatchPatches, Realize
 from ..datapipes.tensors import need_cuda
-from ..graph import (
-    Change,
-    Pipe,
-    Rewritten,
-    chained_name,
-    describe,
-    origin_of,
-    rebuilt,
-)
-from .adapter import Adapter, Annotation
+from ..graph import Change, Pipe, Rewritten, chained_name, describe, origin_of, rebuilt
+from .adapter import Adapter, annotate, copy_with, note_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +59,7 @@ class Runtime(Adapter):
     Examples
     --------
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> hints_of(Runtime(processes=2)(Runtime(threads=4)(IterableWrapper([1]))))
+    >>> note_of(Runtime(processes=2)(Runtime(threads=4)(IterableWrapper([1]))), Hints)
     Hints(threads=4, processes=2, device=None)
     """
 
@@ -99,19 +90,17 @@ class Runtime(Adapter):
         """Return the graph with the hints on its sink, or with those of one pipe on that."""
         if self.at is not None:
             return self._with_threads(pipe)
-        given = {k: v for k, v in dataclasses.asdict(self.hints).items() if v is not None}
-        hints = dataclasses.replace(hints_of(pipe), **given)
-        if hints == hints_of(pipe):
-            return Rewritten(pipe, pipe)
-        return Rewritten(pipe, Annotated(pipe, hints))
+        return annotate(pipe, dataclasses.replace(note_of(pipe, Hints), **self._given()))
+
+    def _given(self) -> dict[str, Any]:
+        return {k: v for k, v in dataclasses.asdict(self.hints).items() if v is not None}
 
     def _with_threads(self, sink: Pipe) -> Rewritten:
         changes = []
 
         def with_threads(old: Pipe, new: Any) -> Pipe:
             if isinstance(new, (Realize, BatchPatches)) and chained_name(old) == self.at:
-                new = copy.copy(new)
-                new.threads = self.hints.threads
+                new = copy_with(new, threads=self.hints.threads)
                 became = f"{self.hints.threads} threads"
                 changes.append(Change("runtime", describe(old), became=became))
             return new  # type: ignore[no-any-return]
@@ -126,15 +115,5 @@ class Runtime(Adapter):
         return Rewritten(sink, after, tuple(changes))
 
     def __repr__(self) -> str:
-        given = {k: v for k, v in dataclasses.asdict(self.hints).items() if v is not None}
-        given |= {"at": self.at} if self.at is not None else {}
+        given = self._given() | ({"at": self.at} if self.at is not None else {})
         return f"Runtime({', '.join(f'{k}={v!r}' for k, v in given.items())})"
-
-
-class Annotated(Annotation[Hints]):
-    """Says to the reading service with what the graph runs."""
-
-
-def hints_of(sink: Pipe) -> Hints:
-    """Return what a graph asks for: as set nearest to its sink."""
-    return Annotated.on(sink, Hints())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ..core.errors import GraphError
@@ -23,7 +23,7 @@ from ..graph import (
     walk,
 )
 from ..graph.cut import split_of
-from .adapter import Adapter, Annotation
+from .adapter import Adapter, annotate, copy_with, note_of
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
 # seconds from a busy network disk.
@@ -65,6 +65,11 @@ class Limits:
         """How often to look at what processes are at; None for never."""
         least = min([self.idle, *(seconds for _, seconds in self.pipes)])
         return None if math.isinf(least) else max(_LEAST_POLL, least / _LOOKS)
+
+    @property
+    def thread_stop(self) -> float:
+        """For how long threads of this process are waited for when an epoch is left."""
+        return self.stop if self.enforced else THREAD_SECONDS
 
 
 class Timeout(Adapter):
@@ -109,10 +114,8 @@ class Timeout(Adapter):
         idle: float | None = None,
         at: str | None = None,
     ) -> None:
-        given = {"start": start, "stop": stop, "idle": idle}
-        self._given: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
-        }
+        given: dict[str, Any] = {"start": start, "stop": stop, "idle": idle}
+        self._given = {name: value for name, value in given.items() if value is not None}
         for name, value in {"item": item, **self._given}.items():
             msg = f"a timeout is a positive number of seconds, got {name}={value!r}"
             if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -126,9 +129,7 @@ class Timeout(Adapter):
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the limits on its sink."""
         limits = self.limits if self._at is None else self._with_pipe(pipe, self._at)
-        if limits_of(pipe) == limits:
-            return Rewritten(pipe, pipe)
-        return Rewritten(pipe, Limited(pipe, limits))
+        return annotate(pipe, limits)
 
     def _with_pipe(self, sink: Pipe, name: str) -> Limits:
         split = split_of(sink)
@@ -136,12 +137,12 @@ class Timeout(Adapter):
         pipes = (pipe for pipe in walk(sink) if id(pipe) in here)
         seen = [chained_name(pipe) for pipe in pipes if not traits_of(pipe).watches]
         if name not in seen:
-            told = ", ".join(dict.fromkeys(seen)) or "none"
+            others = ", ".join(dict.fromkeys(seen)) or "none"
             raise GraphError(
-                f"Timeout(at={name!r}) names no pipe that is watched; there is {told}",
+                f"Timeout(at={name!r}) names no pipe that is watched; there is {others}",
                 do="Give the adapter after those that change pipes, or use Timeout(item=...).",
             ).at(origin_of(sink))
-        limits = limits_of(sink)
+        limits = note_of(sink, Limits)
         named = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
         return dataclasses.replace(limits, enforced=True, pipes=named, **self._given)
 
@@ -150,20 +151,6 @@ class Timeout(Adapter):
             rest = "".join(f", {name}={value:g}" for name, value in self._given.items())
             return f"Timeout({self._seconds:g}, at={self._at!r}{rest})"
         return f"Timeout(item={self.limits.item:g})"
-
-
-class Limited(Annotation[Limits]):
-    """Says to the reading service how long items may take; who asks for a batch watches."""
-
-
-def thread_seconds(limits: Limits) -> float:
-    """Return for how long threads of this process are waited for when an epoch is left."""
-    return limits.stop if limits.enforced else THREAD_SECONDS
-
-
-def limits_of(sink: Pipe) -> Limits:
-    """Return the limits that hold for a graph: those set nearest to its sink."""
-    return Limited.on(sink, Limits())
 
 
 class CacheTimeout(Adapter):
@@ -197,18 +184,14 @@ class CacheTimeout(Adapter):
 
     def rules(self) -> Sequence[Rule]:
         """Return the one rule: a cache that waits for another time becomes one that does."""
-        return (Rule("wait for cached files", self._match, self._build),)
+        build = partial(copy_with, timeout=self.timeout)
+        return (Rule("wait for cached files", self._match, build),)
 
     def _match(self, site: Site) -> Any:
         # By its name: a graph without it should not load the pipes of files.
         pipe: Any = site.pipe
         ends = getattr(type(pipe), "chained", "") == "end_caching"
         return pipe if ends and pipe.timeout != self.timeout else None
-
-    def _build(self, found: Any) -> Any:
-        twin = copy.copy(found)
-        twin.timeout = self.timeout
-        return twin
 
     def __repr__(self) -> str:
         return f"CacheTimeout({self.timeout:g})"

@@ -1,49 +1,54 @@
 """The realizing part of a graph as frozen instructions: samples in, a batch out; no torch."""
 
 from .collate import (
+    ApplyValue,
     ArraySpec,
-    BatchMemory,
-    Gather,
+    Collate,
     LikelyLabels,
-    OwnMemory,
     Realized,
-    batch_memory,
-    using,
+    RealizePatches,
+    batches_in,
 )
-from .job import DATA_ERRORS, ErrorPolicy, Failure, Job, Outcome, Tolerant
+from .job import (
+    CURRENT_STEP,
+    DATA_ERRORS,
+    NOWHERE,
+    BatchResult,
+    ErrorPolicy,
+    ErrorTolerant,
+    Failure,
+    Instruction,
+    Job,
+    Recipe,
+    Transform,
+    Watch,
+)
 from .join_reads import JoinReads
-from .realize import ApplyValue, RealizePatches
-from .recipe import NOWHERE, STANDING, Instruction, Recipe, Standing, Transform, Watch
-from .threads import InThreads, in_threads, usable_cores, using_threads, with_threads
+from .threads import InThreads, in_threads, usable_cores, using_threads
 
 __all__ = [
+    "CURRENT_STEP",
     "DATA_ERRORS",
     "NOWHERE",
-    "STANDING",
     "ApplyValue",
     "ArraySpec",
-    "BatchMemory",
+    "BatchResult",
+    "Collate",
     "ErrorPolicy",
+    "ErrorTolerant",
     "Failure",
-    "Gather",
     "InThreads",
     "Instruction",
     "Job",
     "JoinReads",
     "LikelyLabels",
-    "Outcome",
-    "OwnMemory",
     "RealizePatches",
     "Realized",
     "Recipe",
-    "Standing",
-    "Tolerant",
     "Transform",
     "Watch",
-    "batch_memory",
+    "batches_in",
     "in_threads",
     "usable_cores",
-    "using",
     "using_threads",
-    "with_threads",
 ]

@@ -1,14 +1,13 @@
-"""Stack samples into a batch; lazy patches are realized where the batch lies."""
+"""What becomes of samples in a batch: values change, patches are realized, arrays are stacked."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,10 @@ from ..core.errors import (
 from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_like_image
 from ..core.memory import refuse_beyond_memory
 from ..core.sample import case_of
-from ..spatial import LazyPatch, Source
+from ..intensity import ValueStep
+from ..spatial import LazyPatch, Source, stored_labels
 from ..spatial.lazy.read_plan import stored_shown_to
-from ..spatial.volume_like import patch_before
+from ..spatial.volume_like import patch_before, stored_of
 from ..storage.ranges import reads_of
 from ..volumes import Volume, is_volume
 from .threads import in_threads
@@ -37,14 +37,12 @@ from .threads import in_threads
 
 @dataclass(frozen=True, eq=False)
 class Realized:
-    """An array that the user sees as a tensor of the same memory.
+    """An array that the user sees as a tensor of the same memory."""
 
-    A worker that only realizes plans has no torch, whose import takes a second and 190 MB;
-    the tensor is made where the batch is handed over.
-    """
+    # A worker that only realizes plans has no torch, whose import takes a second and 190 MB; the
+    # tensor is made where the batch is handed over.
 
     array: NDArray[Any]
-    """Any shape and type that torch has too."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,12 +55,6 @@ class Realized:
         return self.array.dtype
 
 
-# Where a batch is put together.
-#
-# ``batch_patches`` asks for memory here. By default that is the process's own; a
-# worker puts a shared-memory slot in its place, so that a batch is written where the
-# consumer will read it.
-
 ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"
 """Shape and type of one array of a batch."""
 
@@ -70,35 +62,30 @@ ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"
 class BatchMemory(Protocol):
     """Something that hands out memory for all arrays of a batch at once."""
 
-    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
-        """Return one C-ordered, uninitialised array per spec."""
-
-
-class OwnMemory:
-    """The process's own memory."""
+    # A worker puts a slot of shared memory in the place of the process's own, so that a batch is
+    # written where the consumer will read it.
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered, uninitialised array per spec."""
-        return [np.empty(shape, dtype) for shape, dtype in specs]
 
 
-_OWN = OwnMemory()
-_CURRENT: ContextVar[BatchMemory] = ContextVar("batch_memory")
+_MEMORY: ContextVar[BatchMemory | None] = ContextVar("batch_memory", default=None)
 
 
-def batch_memory() -> BatchMemory:
-    """Return the memory in which batches are made now."""
-    return _CURRENT.get(_OWN)
+def new_arrays(specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+    """Return one C-ordered, uninitialised array per spec, of the memory in use."""
+    memory = _MEMORY.get()
+    return [np.empty(*spec) for spec in specs] if memory is None else memory.take(specs)
 
 
-@contextlib.contextmanager
-def using(memory: BatchMemory) -> Iterator[None]:
-    """Make batches in ``memory`` inside the ``with`` block."""
-    token = _CURRENT.set(memory)
+@contextmanager
+def batches_in(memory: BatchMemory | None) -> Iterator[None]:
+    """Make batches in ``memory`` inside the ``with`` block; None for the process's own."""
+    token = _MEMORY.set(memory)
     try:
         yield
     finally:
-        _CURRENT.reset(token)
+        _MEMORY.reset(token)
 
 
 # So many batches of a key are looked at: random patches of an organ are often empty.
@@ -106,11 +93,10 @@ _LOOKED_AT = 16
 
 
 class LikelyLabels:
-    """Looks whether what is taken for an image holds classes: in the first batches of a process.
+    """Looks whether what is taken for an image holds classes: in the first batches of a process."""
 
-    It sees the voxels as they are stored: between classes that were interpolated lie others.
-    Copies of a pipe share one; in a worker it begins anew.
-    """
+    # It sees the voxels as they are stored: between classes that were interpolated lie others.
+    # Copies of a pipe share one; in a worker it begins anew.
 
     def __init__(self, origin: CallSite | None) -> None:
         self._origin = origin
@@ -119,7 +105,7 @@ class LikelyLabels:
 
     def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
         """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
-        guessed = patch.kind != "label" and patch.policy.mode != "nearest"
+        guessed = patch.volume.kind != "label" and patch.policy.mode != "nearest"
         if not guessed or self._left.get(key, _LOOKED_AT) == 0 or is_looking_ahead():
             return nullcontext()
         seen, moved = self._seen.setdefault(key, []), _is_interpolated(patch)
@@ -131,7 +117,7 @@ class LikelyLabels:
 
         return stored_shown_to(show)
 
-    def tell(self, key: str) -> None:
+    def judge(self, key: str) -> None:
         """Warn, once, where the voxels that were seen are few whole numbers."""
         seen = self._seen.get(key, [])
         if not seen or is_looking_ahead():
@@ -166,70 +152,75 @@ def _is_interpolated(patch: LazyPatch | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Gather:
+class Collate:
     """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
     straight: bool = True
     """Whether patches are realized straight into the batch, without memory of their own."""
     origin: CallSite | None = None
-    """Where the user wrote the pipe."""
     of_cases: bool = False
     """Whether the chain began with cases, so that items without provenance have lost it."""
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
-    """Looks for labels among the images; None where the user has said which are labels."""
+    """None where the user has said which are labels."""
     once: WarnOnce = field(default_factory=WarnOnce, compare=False, repr=False)
     """Knows the keys of which it was said that they hold paths, or that they hold none."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return one batch of ``items``, in a list.
-
-        Raises
-        ------
-        PatchSizeError
-            If the samples differ in shape or in their keys.
-        SampleError
-            If an item is not a mapping.
-        """
+        """Return one batch of ``items``, in a list."""
         try:
-            keys = _keys(items)
-            arrays = [key for key in keys if _is_array(items[0][key])]
-            if not arrays:
+            _refuse_other_keys(items)
+            things = {key: [item[key] for item in items] for key in items[0]}
+            specs = {key: _spec_of(items, key) for key in things}
+            stacked = {key: spec for key, spec in specs.items() if spec is not None}
+            if not stacked:
                 _refuse_unopened(items[0])
-            specs = [_spec_of(key, items) for key in arrays]
-            for key, (shape, dtype) in zip(arrays, specs, strict=True):
-                refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
-            memory = dict(zip(arrays, batch_memory().take(specs), strict=True))
+            arrays = dict(zip(stacked, new_arrays([*stacked.values()]), strict=True))
             slots = [
-                (out, sample, key)
-                for key, stack in memory.items()
-                for out, sample in zip(stack, items, strict=True)
+                (out, item, key)
+                for key, array in arrays.items()
+                for out, item in zip(array, items, strict=True)
             ]
             in_threads(self._fill, slots)
-            self._tell(memory)
+            if self.likely is not None:
+                for key in arrays:
+                    self.likely.judge(key)
         except Exception as error:
             raise add_location(error, self.origin)  # noqa: B904  the very same error
         batch = {
-            key: Realized(memory[key]) if key in memory else _collated([s[key] for s in items])
-            for key in keys
+            key: Realized(arrays[key]) if key in arrays else _listed(things[key]) for key in things
         }
-        if all(isinstance(sample, Sample) for sample in items):
-            batch[META] = [sample.provenance() for sample in items]
-            self._warn_of_paths(items[0], [key for key in keys if key not in memory])
+        if all(isinstance(item, Sample) for item in items):
+            batch[META] = [item.provenance() for item in items]
+            if len(arrays) < len(things) and not is_looking_ahead():
+                self._warn_of_paths({key: things[key][0] for key in things if key not in arrays})
         elif self.of_cases:
-            self._warn_of_loss()
+            # The text names no case, so that Python shows it once.
+            text = (
+                "samples became plain mappings on their way, so the batch has no 'meta'\n"
+                f"  at {self.origin}\n  Return sample.with_data(image=..., ...) from .map() "
+                "instead of a dict of your own."
+            )
+            warn(text, ProvenanceLost, self.origin)
         return [batch]
 
-    def _tell(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            if self.likely is not None:
-                self.likely.tell(key)
-
-    def _warn_of_paths(self, sample: Sample, keys: Sequence[str]) -> None:
-        """Warn of volumes that ``open_volume()`` was told to leave alone, or did not recognise."""
-        if is_looking_ahead():
+    def _fill(self, slot: tuple[NDArray[Any], Any, str]) -> None:
+        out, item, key = slot
+        thing = item[key]
+        if not isinstance(thing, LazyPatch):
+            out[...] = _array_of(thing)
             return
-        for key in keys:
-            thing = sample[key]
+        try:
+            watch = nullcontext() if self.likely is None else self.likely.watch(key, thing)
+            with reads_of(key), watch:
+                made = thing.realize(out if self.straight else None)
+        except Exception as error:
+            raise add_location(error, case=case_of(item), key=key)  # noqa: B904
+        if made is not out:
+            out[...] = made
+
+    def _warn_of_paths(self, things: Mapping[str, Any]) -> None:
+        """Warn of volumes that ``open_volume()`` was told to leave alone, or did not recognise."""
+        for key, thing in things.items():
             given = thing if isinstance(thing, (list, tuple)) and thing else [thing]
             if key in self.once or not isinstance(given[0], (str, PathLike)):
                 continue
@@ -243,61 +234,42 @@ class Gather:
             else:  # the disk is not asked again
                 self.once.leave(key)
 
-    def _warn_of_loss(self) -> None:
-        # The text names no case, so that Python shows it once.
-        text = (
-            "samples became plain mappings on their way, so the batch has no 'meta'\n"
-            f"  at {self.origin}\n"
-            "  Return sample.with_data(image=..., ...) from .map() instead of a dict of your own."
-        )
-        warn(text, ProvenanceLost, self.origin)
-
-    def _fill(self, slot: tuple[NDArray[Any], Any, str]) -> None:
-        out, sample, key = slot
-        thing = sample[key]
-        if not isinstance(thing, LazyPatch):
-            out[...] = _array_of(thing)
-            return
-        try:
-            likely = nullcontext() if self.likely is None else self.likely.watch(key, thing)
-            with reads_of(key), likely:
-                if self.straight:
-                    thing.realize(out=out)
-                else:
-                    out[...] = thing.realize()
-        except Exception as error:
-            raise add_location(error, case=case_of(sample), key=key)  # noqa: B904
-
-
-_NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
-_OTHER = "Use torch's batch() and collate() for other items."
-
 
 def _refuse_unopened(sample: Any) -> None:
     """Say so where paths would be collected, and nothing else."""
-    if not isinstance(sample, Sample):
-        return
-    told = [key for key, thing in sample.items() if isinstance(thing, (str, PathLike, Volume))]
-    if told:
-        msg = f"batch_patches() stacks voxels, and the sample has {', '.join(told)} not opened yet"
+    given = sample.items() if isinstance(sample, Sample) else ()
+    closed = [key for key, thing in given if isinstance(thing, (str, PathLike, Volume))]
+    if closed:
+        keys = ", ".join(closed)
+        msg = f"batch_patches() stacks voxels, and the sample has {keys} not opened yet"
         raise SampleError(msg, do="Put open_volume() before it.").at(case=sample.case)
 
 
-def _keys(samples: Sequence[Any]) -> list[str]:
+def _refuse_other_keys(samples: Sequence[Any]) -> None:
     for sample in samples:
         if not isinstance(sample, Mapping):
+            do = "Use torch's batch() and collate() for other items."
+            if sample is None:
+                do = "A function before it, in map() say, returned nothing: let it return the "
+                do += "sample."
             msg = f"batch_patches stacks samples or mappings, got {type(sample).__name__}"
-            raise SampleError(msg, do=_NOTHING if sample is None else _OTHER)
+            raise SampleError(msg, do=do)
         if set(sample) != set(samples[0]):
             first, other = _name(samples[0]), _name(sample)
             msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"
             (lacked, *_) = sorted(set(sample) ^ set(samples[0]), key=str)
             do = missing_key_hint(lacked, "Every sample of a batch needs the same keys.")
             raise PatchSizeError(msg, do=do)
-    return list(samples[0])
 
 
-def _spec_of(key: str, samples: Sequence[Any]) -> ArraySpec:
+def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
+    """Return shape and type of what is stacked; None of what is listed."""
+    first = samples[0][key]
+    if not isinstance(first, (LazyPatch, Realized, np.ndarray)):
+        # A tensor counts, but is not asked for its class by name.
+        like = hasattr(type(first), "__array__") and hasattr(type(first), "numpy")
+        if not like or isinstance(first, (np.generic, Volume)):
+            return None
     shapes = []
     for sample in samples:
         try:
@@ -305,35 +277,26 @@ def _spec_of(key: str, samples: Sequence[Any]) -> ArraySpec:
         except Exception as error:
             raise add_location(error, case=case_of(sample))  # noqa: B904
         if shapes[-1] != shapes[0]:
-            msg = (
-                f"{key} of {_name(samples[0])} is {shapes[0]}, "
-                f"that of {_name(sample)} is {shapes[-1]}"
-            )
+            one, other = _name(samples[0]), _name(sample)
+            msg = f"{key} of {one} is {shapes[0]}, that of {other} is {shapes[-1]}"
             do = "Cut patches of one size: .lazy_patch(size) or .crop_or_pad(size)."
             if shapes[-1][1:] == shapes[0][1:]:
                 do = "They differ in channels alone, which no crop changes: leave such cases out."
             raise PatchSizeError(msg, do=do)
-    dtype = np.result_type(*(_dtype_of(sample[key]) for sample in samples))
-    return (len(samples), *shapes[0]), dtype
-
-
-def _is_array(thing: Any) -> bool:
-    """Whether ``thing`` is stacked: a tensor counts, but is not asked for its class by name."""
-    if isinstance(thing, (LazyPatch, Realized, np.ndarray)):
-        return True
-    like = hasattr(type(thing), "__array__") and hasattr(type(thing), "numpy")
-    return like and not isinstance(thing, (np.generic, Volume))
+    things = [sample[key] for sample in samples]
+    dtype = np.result_type(
+        *(one.dtype if isinstance(one, LazyPatch) else _array_of(one).dtype for one in things)
+    )
+    shape = (len(samples), *shapes[0])
+    refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
+    return shape, dtype
 
 
 def _array_of(thing: Any) -> NDArray[Any]:
     return thing.array if isinstance(thing, Realized) else np.asarray(thing)
 
 
-def _dtype_of(thing: Any) -> np.dtype[Any]:
-    return thing.dtype if isinstance(thing, LazyPatch) else _array_of(thing).dtype
-
-
-def _collated(things: list[Any]) -> Any:
+def _listed(things: list[Any]) -> Any:
     """Return numbers as one array, other things as they are, in a list."""
     if not all(isinstance(thing, (bool, int, float)) for thing in things):
         return things
@@ -343,3 +306,126 @@ def _collated(things: list[Any]) -> Any:
 
 def _name(sample: Any) -> str:
     return f"case {sample.case}" if isinstance(sample, Sample) else "a sample"
+
+
+@dataclass(frozen=True)
+class RealizePatches:
+    """Read and resample every lazy patch of each sample; the rest passes through."""
+
+    origin: CallSite
+    likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
+    """None where the user has said which are labels."""
+
+    def __call__(self, items: Sequence[Any]) -> list[Sample]:
+        """Return the samples with voxels in them."""
+        return [self._sample(item) for item in items]
+
+    def _sample(self, item: Any) -> Sample:
+        if not isinstance(item, Sample):
+            do = "Put realize() after open_volume(); from .map() return sample.with_data(...)."
+            _refuse_no_sample(item, do, self.origin)
+        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        try:
+            arrays = in_threads(self._made, lazy.items())
+            if self.likely is not None:
+                for key in lazy:
+                    self.likely.judge(key)
+        except Exception as error:
+            raise add_location(error, self.origin, item.case)  # noqa: B904
+        made = dict(zip(lazy, map(Realized, arrays), strict=True))
+        return item.replace(data={**dict(item), **made}, patches={**item.patches, **lazy})
+
+    def _made(self, entry: tuple[str, LazyPatch]) -> NDArray[Any]:
+        key, patch = entry
+        try:
+            watch = nullcontext() if self.likely is None else self.likely.watch(key, patch)
+            with reads_of(key), watch:
+                return patch.realize()
+        except Exception as error:
+            raise add_location(error, key=key)  # noqa: B904
+
+
+def _refuse_no_sample(item: Any, do: str, origin: CallSite) -> NoReturn:
+    raise SampleError(f"a sample expected, got {type(item).__name__}", do=do).at(origin)
+
+
+@dataclass(frozen=True)
+class ApplyValue:
+    """Apply a value op to each sample: put off on lazy patches, at once on realized ones."""
+
+    step: ValueStep
+    keys: Collection[str] | None
+    """Volumes it applies to; by default all of the kind that the op is for."""
+    origin: CallSite
+
+    def __call__(self, items: Sequence[Any]) -> list[Sample]:
+        """Return the samples with the op applied, or with that still to be done."""
+        return [self._sample(item) for item in items]
+
+    def _sample(self, item: Any) -> Sample:
+        op = self.step.op
+        if not isinstance(item, Sample):
+            do = f"Put {op.name}() after open_volume()."
+            if isinstance(item, Mapping) and META in item:
+                do = f"Put {op.name}() before batch_patches(): it changes one sample."
+            _refuse_no_sample(item, do, self.origin)
+        both = (*item.patches.items(), *item.items())
+        patches = {key: one for key, one in both if isinstance(one, LazyPatch)}
+        if not patches and not item.patches:  # nothing yet whose values could change
+            have = ", ".join(f"{key!r} ({type(one).__name__})" for key, one in item.items())
+            msg = f"{op.name}() changes opened volumes, and the sample has {have or 'nothing'}"
+            do = "Put open_volume() before it."
+            raise SampleError(msg, do=do).at(self.origin, item.case)
+        asked: Collection[str] = self.keys or ()
+        if self.keys is None:
+            is_label = op.kind == "label"
+            asked = [key for key, one in patches.items() if (one.kind == "label") == is_label]
+        if not getattr(op, "for_asked", True):
+            asked = ()
+        for key in (*asked, *op.named_keys):
+            if key not in item:
+                msg = f"{op.name}() is to change {key!r}, but the sample has {', '.join(item)}"
+                do = f"Name one of these in {'On()' if key in op.named_keys else 'keys='}."
+                do = missing_key_hint(key, do)
+                raise SampleError(msg, do=do).at(self.origin, item.case)
+        data, changed = dict(item), dict(item.patches)
+        try:
+            for key in dict.fromkeys((*asked, *op.named_keys)):
+                data[key], after = self._changed(item, key, asked=key in asked)
+                if after is not None:
+                    changed[key] = after
+        except Exception as error:
+            raise add_location(error, self.origin, item.case)  # noqa: B904
+        return item.replace(data=data, patches=changed)
+
+    def _changed(self, sample: Sample, key: str, *, asked: bool) -> tuple[Any, LazyPatch | None]:
+        """Return the volume with the op applied; and, if it is realized, what it is made of."""
+        op = self.step.op.of_key(key, asked=asked)
+        step = replace(self.step, op=op, key=key, mask=self._mask(sample, op.mask_key))
+        thing = sample[key]
+        if isinstance(thing, LazyPatch):
+            return thing.with_value(step), None
+        made_from = sample.patches.get(key)
+        if not isinstance(made_from, LazyPatch) or not isinstance(thing, Realized):
+            msg = f"{op.name}() does not know where {key!r} of case {sample.case} comes from"
+            do = "It changes lazy patches and what realize() made of them."
+            raise SampleError(msg, do=do).at(self.origin)
+        after = made_from.with_value(step)
+        return Realized(after.changed_by_last(thing.array)), after
+
+    def _mask(self, sample: Sample, key: str | None) -> Any:
+        """Return the stored volume that the op wants statistics inside of, if it wants one."""
+        if key is None:
+            return None
+        patch: Any = sample.get(key)
+        if not isinstance(patch, LazyPatch):
+            patch = sample.patches.get(key)
+        name = self.step.op.name
+        if not isinstance(patch, LazyPatch):
+            msg = f"{name}() takes statistics inside {key!r}, but the sample has "
+            msg += ", ".join(sample)
+            do = "Name one of these in inside=."
+            do = do if key in sample else missing_key_hint(key, do)
+            raise SampleError(msg, do=do).at(self.origin, sample.case)
+        stored_labels(patch, (), f"{name}(inside={key!r})", key)
+        return stored_of(patch.volume)

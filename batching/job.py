@@ -1,17 +1,32 @@
-"""The descriptions of one batch, and what becomes of it where some of its items cannot be made."""
+"""The descriptions of one batch, what makes it of them, and what of those that cannot be made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from ..core.errors import GridMismatch, VolumeError, VoxpipeError
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import IO_COUNTERS
+from ..core.counters import PIPE_STATS, PipeCounts
+from ..core.errors import (
+    LOCATABLE,
+    GraphError,
+    GridMismatch,
+    VolumeError,
+    VoxpipeError,
+    add_location,
+)
+from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..core.redact import public_name
 from ..core.sample import case_of
 from ..storage.location import Secrets
 from ..volumes import Volume
-from .collate import OwnMemory, using
+from .collate import batches_in
 
 # A message is read by a person; the batch is in the plan.
 _MOST_CASES = 4
@@ -50,14 +65,10 @@ class Failure:
 class Job:
     """The descriptions of one batch."""
 
-    index: int
-    """Position of the batch in its epoch."""
+    index: int  # position of the batch in its epoch
     items: tuple[Any, ...]
-    """What the planner yielded for it."""
-    part: int = 0
-    """Which part of the batch of all ranks this is."""
-    failures: tuple[Failure, ...] = ()
-    """Cases before it that could not be planned."""
+    part: int = 0  # which part of the batch of all ranks this is
+    failures: tuple[Failure, ...] = ()  # cases before it that could not be planned
     numbers: tuple[int, ...] = ()
     """Which items of the epoch these are, on all ranks together; empty where nobody asks."""
 
@@ -67,40 +78,27 @@ class Job:
 
     def cases(self) -> str:
         """Return the names of the cases, for messages; empty where items have none."""
-        names = [case_of(item) for item in self.items]
-        return ", ".join(dict.fromkeys(name for name in names if name))
+        return ", ".join(dict.fromkeys(filter(None, map(case_of, self.items))))
 
     def place(self, item: int = -1) -> str:
-        """Return which batch, or which item of it, this is, for messages.
-
-        Examples
-        --------
-        >>> Job(3, ("a", "b")).place(1), Job(3, ("a", "b")).place(), Job(3, ("a",)).place(0)
-        ('item 1 of batch 3', 'batch 3', 'batch 3')
-        """
+        """Return which batch, or which item of it, this is, for messages: "item 1 of batch 3"."""
         alone = item < 0 or len(self.items) <= 1
         return f"batch {self.index}" if alone else f"item {item} of batch {self.index}"
 
     def cases_with(self, name: str) -> str:
         """Return the cases that read a volume of this name, for messages; else all cases."""
         found = [case_of(item) for item in self.items if name in _files_of(item)]
-        return ", ".join(dict.fromkeys(case for case in found if case)) or self.cases()
+        return ", ".join(dict.fromkeys(filter(None, found))) or self.cases()
 
     def files(self, item: int = -1) -> str:
-        """Return the cases with the volumes of each, of all items or of one, for messages.
-
-        Empty where items have no names.
-        """
-        chosen = self.items if item < 0 else self.items[item : item + 1]
-        told = dict.fromkeys(filter(None, map(_with_files, chosen)))
-        shown = [*told][:_MOST_CASES]
-        more = [f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else []
-        return ", ".join([*shown, *more])
-
-
-def _with_files(item: Any) -> str:
-    case, names = case_of(item), _files_of(item)
-    return f"{case} ({', '.join(names)})" if case and names else case
+        """Return the cases and their volumes, of all items or of one; empty without names."""
+        found: dict[str, None] = {}
+        for one in self.items if item < 0 else self.items[item : item + 1]:
+            case, names = case_of(one), _files_of(one)
+            found[f"{case} ({', '.join(names)})" if case and names else case] = None
+        found.pop("", None)
+        more = len(found) - _MOST_CASES
+        return ", ".join([*found][:_MOST_CASES] + ([f"and {more} more"] if more > 0 else []))
 
 
 def _files_of(item: Any) -> list[str]:
@@ -108,6 +106,136 @@ def _files_of(item: Any) -> list[str]:
     things = item.values() if isinstance(item, Mapping) else ()
     volumes = [getattr(thing, "volume", thing) for thing in things]
     return list(dict.fromkeys(str(v.name) for v in volumes if isinstance(v, Volume)))
+
+
+# A worker that hangs or dies cannot say what it was doing. So it writes down which step of which
+# item it is at before each step, two stores of 4 bytes, where the consumer's process can look.
+
+NOWHERE = -1
+"""No step, or no single item."""
+_BYTES = 8
+
+
+class CurrentStep:
+    """The step and the item at hand."""
+
+    def __init__(self) -> None:
+        self._numbers: NDArray[np.int32] = np.full(2, NOWHERE, np.int32)
+
+    def share(self, memory: NDArray[np.uint8]) -> None:
+        """Keep the numbers in ``memory``, at least 8 bytes, from now on."""
+        self._numbers = memory[:_BYTES].view(np.int32)
+        self.at(NOWHERE)
+
+    @property
+    def step(self) -> int:
+        """Position of the step in the realizing part."""
+        return int(self._numbers[0])
+
+    @property
+    def item(self) -> int:
+        """Position of the item in its batch; ``NOWHERE`` for the batch as a whole."""
+        return int(self._numbers[1])
+
+    def at(self, step: int, item: int = NOWHERE) -> None:
+        """Note that ``step`` begins."""
+        self._numbers[1] = item
+        self._numbers[0] = step
+
+
+def step_noted_in(memory: Any) -> tuple[int, int]:
+    """Return the step and the item that another process notes in ``memory``."""
+    step, item = memory[:_BYTES].view(np.int32)
+    return int(step), int(item)
+
+
+CURRENT_STEP = CurrentStep()
+"""Where this process is. Read of workers only, which make one batch at a time."""
+
+
+class Transform(Protocol):
+    """A frozen, picklable value that makes items of items. It remembers nothing."""
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return what ``items`` become."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Enter in the ledger what the instructions since the last watch took."""
+
+    profile: str  # whose entry
+    pipe: str  # the pipe as the user wrote it
+    memory: bool = False  # whether to look at every item by how much the process grew
+
+
+Instruction: TypeAlias = "Transform | Watch"
+"""One thing to do with the items at hand."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Turns jobs into batches."""
+
+    instructions: tuple[Instruction, ...]  # in the order of the chain
+
+    def run(self, job: Job, seed: int, epoch: int) -> Any:
+        """Return the batch of ``job``; seed and epoch are in its items already."""
+        items: Sequence[Any] = job.items
+        watches = [one for one in self.instructions if isinstance(one, Watch)]
+        clock = _Clock(any(one.memory for one in watches)) if watches else None
+        try:
+            for number, instruction in enumerate(self.instructions):
+                CURRENT_STEP.at(number)
+                if not isinstance(instruction, Watch):
+                    items = instruction(items)
+                elif clock is not None:
+                    clock.enter(instruction, items)
+        except LOCATABLE as error:
+            raise add_location(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
+        finally:
+            CURRENT_STEP.at(NOWHERE)
+        return items[0] if len(items) == 1 else the_batch(job, items)
+
+
+def the_batch(job: Job, made: Sequence[Any], *, filters: bool = False) -> Any:
+    """Return the one item that was made of a job, or refuse; with ``filters`` there may be none."""
+    if len(made) == 1:
+        return made[0]
+    if not made and filters:
+        return BatchResult(None, (), is_empty=True)
+    of = f" ({job.cases()})" if job.cases() else ""
+    msg = f"batch {job.index}{of} became {len(made)} items instead of one"
+    raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
+
+
+class _Clock:
+    """Time and counts since the last watch."""
+
+    def __init__(self, memory: bool) -> None:
+        self._memory = memory
+        self._first = time.perf_counter()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._resident = resident_bytes() if self._memory else 0
+        self._started, self._before = time.perf_counter(), IO_COUNTERS.snapshot()
+
+    def enter(self, watch: Watch, items: Sequence[Any]) -> None:
+        """Put down what was done since the last time."""
+        seconds, counts = time.perf_counter() - self._started, IO_COUNTERS.snapshot() - self._before
+        resident = {os.getpid(): resident_bytes()} if self._memory else MEMORY_SAMPLER.read()
+        entry = PipeCounts(
+            len(items),
+            seconds,
+            counts,
+            wait=self._started - self._first,
+            bytes_out=array_bytes(items),
+            resident=resident,
+            grown=sum(resident.values()) - self._resident if self._memory else 0,
+        )
+        PIPE_STATS.add((watch.profile, watch.pipe), entry)
+        self._begin()
 
 
 # What becomes of a batch of which some items cannot be made: a pure function of the batch.
@@ -140,45 +268,25 @@ class ErrorPolicy:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BatchResult:
     """A batch in which something failed."""
 
-    batch: Any
-    """What could be made; None if nothing could."""
+    batch: Any  # what could be made; None if nothing could
     failures: tuple[Failure, ...]
-    """What could not."""
-    is_empty: bool = False
-    """Whether there is no batch."""
-    elsewhere: int = 0
-    """How many items of other ranks' parts of the batch could not be made."""
+    is_empty: bool = False  # whether there is no batch
+    elsewhere: int = 0  # how many items of other ranks' parts of the batch could not be made
 
 
 class Maker(Protocol):
-    """Makes batches of jobs."""
+    """Makes batches of jobs: a ``Recipe``, or what stands for one where pipes are needed."""
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``."""
 
 
 @dataclass(frozen=True)
-class Tolerant:
-    """Makes batches, without the items that cannot be made.
-
-    Examples
-    --------
-    >>> from voxpipe.core.errors import BadHeader
-    >>> class Maker:
-    ...     def run(self, job, seed, epoch):
-    ...         if "b" in job.items:
-    ...             raise BadHeader("b is broken")
-    ...         return "".join(job.items)
-    >>> job = Job(0, ("a", "b", "c"))
-    >>> outcome = Tolerant(Maker(), ErrorPolicy("skip")).run(job, 0, 0)
-    >>> outcome.batch, [(f.item, f.what) for f in outcome.failures]
-    ('ac', [(1, 'b is broken')])
-    >>> Tolerant(Maker(), ErrorPolicy("replace")).run(job, 0, 0).batch
-    'acc'
-    """
+class ErrorTolerant:
+    """Makes batches, without the items that cannot be made."""
 
     maker: Maker
     policy: ErrorPolicy
@@ -186,39 +294,36 @@ class Tolerant:
     """Whether other ranks make their parts of the batch, so that this one must have some."""
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
-        """Return the batch of ``job``; an ``Outcome`` if something failed."""
+        """Return the batch of ``job``; a ``BatchResult`` if something failed."""
+        failures = job.failures
         if not job.items:
-            return Outcome(None, job.failures, is_empty=True)
+            return BatchResult(None, failures, is_empty=True)
         try:
-            batch = self.maker.run(job, seed, epoch)
+            made = self.maker.run(job, seed, epoch)
         except self.policy.errors:
-            return self._without_bad(job, seed, epoch)
-        return _with_failures(batch, job.failures)
+            bad = self._errors(job, seed, epoch)
+            if not bad:
+                # It was the weather, or the items do not fit together: this tells which.
+                return self.maker.run(job, seed, epoch)
+            items = remaining(job.items, set(bad), self.policy.action)
+            if not items and self.together:
+                raise next(iter(bad.values()))  # noqa: B904  the very same error
+            replaced = self.policy.action == REPLACE and bool(items)
+            for n, error in bad.items():
+                instead = case_of(items[n]) if replaced else ""
+                failures = (*failures, failure_of(error, job.index, n, job.items[n], instead))
+            if not items:
+                return BatchResult(None, failures, is_empty=True)
+            numbers = remaining(job.numbers, set(bad), self.policy.action) if job.numbers else ()
+            made = self.maker.run(replace(job, items=items, numbers=numbers), seed, epoch)
+        if isinstance(made, BatchResult):  # there may be none, of items that were filtered out
+            return replace(made, failures=failures)
+        return BatchResult(made, failures) if failures else made
 
-    def _without_bad(self, job: Job, seed: int, epoch: int) -> Any:
-        found = self._alone(job, seed, epoch)
-        if not found:
-            # It was the weather, or the items do not fit together: this tells which.
-            return self.maker.run(job, seed, epoch)
-        items = remaining(job.items, set(found), self.policy.action)
-        if not items and self.together:
-            raise next(iter(found.values()))
-        replaced = self.policy.action == REPLACE and bool(items)
-        failures = tuple(
-            failure_of(error, job.index, n, job.items[n], case_of(items[n]) if replaced else "")
-            for n, error in found.items()
-        )
-        failures = (*job.failures, *failures)
-        if not items:
-            return Outcome(None, failures, is_empty=True)
-        numbers = remaining(job.numbers, set(found), self.policy.action) if job.numbers else ()
-        again = replace(job, items=items, numbers=numbers)
-        return _with_failures(self.maker.run(again, seed, epoch), failures)
-
-    def _alone(self, job: Job, seed: int, epoch: int) -> dict[int, Exception]:
+    def _errors(self, job: Job, seed: int, epoch: int) -> dict[int, Exception]:
         """Return the errors of the items that cannot be made by themselves, by position."""
         found: dict[int, Exception] = {}
-        with using(OwnMemory()):
+        with batches_in(None):
             for number, item in enumerate(job.items):
                 try:
                     alone = replace(job, items=(item,), numbers=(job.number(number),))
@@ -226,13 +331,6 @@ class Tolerant:
                 except self.policy.errors as error:
                     found[number] = error.with_traceback(None)
         return found
-
-
-def _with_failures(made: Any, failures: tuple[Failure, ...]) -> Any:
-    """Return a batch with what failed in it; there may be none, of items that were sifted out."""
-    if isinstance(made, Outcome):
-        return replace(made, failures=failures)
-    return Outcome(made, failures) if failures else made
 
 
 def remaining(items: tuple[Any, ...], bad: set[int], action: str) -> tuple[Any, ...]:
@@ -256,13 +354,12 @@ def failure_of(
     error: Exception, batch: int, item: int, thing: Any, instead: str = "", pipe: str = ""
 ) -> Failure:
     """Return what is told of an error, without credentials."""
-    secrets = Secrets({})
-    notes = [str(note) for note in getattr(error, "__notes__", ())]
+    secrets, what = Secrets({}), str(error)
     if isinstance(error, VoxpipeError):
         what = error.what
-        pipe = str(error.origin) if error.origin is not None else pipe
+        pipe = pipe if error.origin is None else str(error.origin)
     else:
-        what = str(error)
+        notes = map(str, getattr(error, "__notes__", ()))
         pipe = next((note[3:] for note in notes if note.startswith("at ")), pipe)
     return Failure(
         batch=batch,

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..core import CallSite, OrientedBox, Region, Sample
 from ..core.errors import add_location
-from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.read_plan import ChunkBytes
@@ -45,12 +44,8 @@ def with_voxels(patch: LazyPatch, region: Region, voxels: Voxels) -> LazyPatch:
     """Return a patch of a stored volume that finds a region of it in memory."""
     volume: Any = patch.volume
     statistics = patch.statistics or volume_statistics
-
-    def of_the_real_one(_: Any) -> RecordedStatistics:
-        return statistics(volume)
-
     held: Any = HeldRegion(volume, region, voxels)
-    return replace(patch, volume=held, statistics=of_the_real_one)
+    return replace(patch, volume=held, statistics=lambda _: statistics(volume))
 
 
 # One block of four image patches of 160^3 in float32, beside the batch itself.
@@ -59,46 +54,44 @@ MOST_BYTES = 64 * 1024**2
 
 @dataclass(frozen=True)
 class JoinReads:
-    """Let lazy patches of a batch that lie beside each other share one read.
+    """Let lazy patches of a batch that lie beside each other share one read."""
 
-    Patches of the same volume are joined while the block around them takes no more chunks than
-    they take one by one. The voxels of a patch stay the same.
-    """
+    # Patches of the same volume are joined while the block around them takes no more chunks than
+    # they take one by one. The voxels of a patch stay the same.
 
     origin: CallSite | None = None
-    """Where the user wrote the pipe."""
-    most_bytes: int = MOST_BYTES
-    """What one block may take, decoded."""
+    most_bytes: int = MOST_BYTES  # what one block may take, decoded
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return the samples; those that were joined look into the same block."""
         wanted = [
             Reader(number, key, part, place)
             for number, item in enumerate(items)
-            if isinstance(item, Sample)
-            for key, thing in item.items()
+            for key, patch in patches_of(item).items()
             # Ops on all channels may look around: more is read than each part knows of.
-            if isinstance(thing, LazyPatch) and not (thing.members and thing.values)
-            for place, part in enumerate(thing.parts)
-            if _is_plain(part)
+            if not (patch.members and patch.values)
+            for place, part in enumerate(patch.parts)
+            # Those that read one region of one stored volume.
+            if isinstance(part.volume, Volume)
+            if not (part.read_plan.region.is_empty or part.read_plan.level)
         ]
-        blocks = [block for block in joined(wanted, self.most_bytes) if len(block.parts) > 1]
-        read = in_threads(self._read, blocks)
+        blocks = [block for block in joined(wanted, self.most_bytes) if len(block.readers) > 1]
         changed = [dict[str, Any]() for _ in items]
-        for block, voxels in zip(blocks, read, strict=True):
-            for part in block.parts:
-                patch = changed[part.item].get(part.key, items[part.item][part.key])
+        for block, voxels in zip(blocks, in_threads(self._read, blocks), strict=True):
+            for one in block.readers:
+                patch = changed[one.item].get(one.key, items[one.item][one.key])
                 parts = list(patch.parts)
-                parts[part.place] = with_voxels(part.patch, block.region, voxels)
-                changed[part.item][part.key] = patch.with_parts(parts)
+                parts[one.place] = with_voxels(one.patch, block.region, voxels)
+                changed[one.item][one.key] = patch.with_parts(parts)
         return [
             item.with_data(**new) if new else item for item, new in zip(items, changed, strict=True)
         ]
 
     def _read(self, block: Block) -> Voxels:
-        volume: Any = block.parts[0].patch.volume
+        first = block.readers[0]
+        volume: Any = first.patch.volume
         try:
-            with reads_of(block.parts[0].key):
+            with reads_of(first.key):
                 voxels: Voxels = volume.read(block.region)
         except Exception as error:
             raise add_location(error, self.origin)  # noqa: B904  the very same error
@@ -109,18 +102,10 @@ class JoinReads:
 class Reader:
     """A patch that reads one region of one stored volume."""
 
-    item: int
-    """Which sample."""
+    item: int  # which sample
     key: str
-    """Which of its volumes."""
     patch: LazyPatch
-    place: int = 0
-    """Which of the volumes that are stacked under this key."""
-
-    @property
-    def region(self) -> Region:
-        """What it reads."""
-        return self.patch.read_plan.region
+    place: int = 0  # which of the volumes that are stacked under this key
 
 
 @dataclass(frozen=True)
@@ -128,9 +113,7 @@ class Block:
     """Patches that are read together."""
 
     region: Region
-    """What is read."""
-    parts: tuple[Reader, ...]
-    """For whom."""
+    readers: tuple[Reader, ...]
     touched: Mapping[Any, int]
     """Bytes by chunk that the patches touch; a chunk that several touch is decoded once anyway."""
 
@@ -139,35 +122,32 @@ class Block:
         """What they touch."""
         return sum(self.touched.values())
 
-    def with_part(self, part: Reader, touched: Mapping[Any, int]) -> Block:
-        """Return the block around one more patch."""
-        start = tuple(map(min, self.region.start, part.region.start))
-        stop = tuple(map(max, self.region.stop, part.region.stop))
-        return Block(Region(start, stop), (*self.parts, part), {**self.touched, **touched})
-
 
 def joined(wanted: Sequence[Reader], most_bytes: int) -> list[Block]:
     """Return who is read together; a patch that gains nothing is a block of its own."""
     blocks: list[Block] = []
-    for part in sorted(wanted, key=lambda one: (id(one.patch.volume), one.region.start)):
-        touched = _touched(part)
+    placed = [(id(one.patch.volume), one.patch.read_plan.region, one) for one in wanted]
+    for volume_id, region, one in sorted(placed, key=lambda each: (each[0], each[1].start)):
+        volume: Any = one.patch.volume
+        touched: dict[Any, int] = {}
+        if volume.chunks is None:  # bare voxels are read as they lie, by each patch for itself
+            touched[one.item, one.key, one.place] = _block_bytes(volume, region)
+        else:
+            chunks = (each for read in one.patch.reads() for each in read.chunks(()))
+            touched.update((each.chunk, each.bytes) for each in chunks)
         for place, block in enumerate(blocks):
-            if block.parts[0].patch.volume is not part.patch.volume:
+            if id(block.readers[0].patch.volume) != volume_id:
                 continue
-            wider = block.with_part(part, touched)
-            if _block_bytes(part.patch.volume, wider.region) <= min(wider.bytes, most_bytes):
+            start = tuple(map(min, block.region.start, region.start))
+            stop = tuple(map(max, block.region.stop, region.stop))
+            both = {**block.touched, **touched}
+            wider = Block(Region(start, stop), (*block.readers, one), both)
+            if _block_bytes(volume, wider.region) <= min(wider.bytes, most_bytes):
                 blocks[place] = wider
                 break
         else:
-            blocks.append(Block(part.region, (part,), touched))
+            blocks.append(Block(region, (one,), touched))
     return blocks
-
-
-def _touched(part: Reader) -> dict[Any, int]:
-    volume: Any = part.patch.volume
-    if volume.chunks is None:  # bare voxels are read as they lie, by each patch for itself
-        return {(part.item, part.key, part.place): _block_bytes(volume, part.region)}
-    return {each.chunk: each.bytes for read in part.patch.reads() for each in read.chunks(())}
 
 
 def _block_bytes(volume: Any, region: Region) -> int:
@@ -177,13 +157,6 @@ def _block_bytes(volume: Any, region: Region) -> int:
         return int(needed.bytes)
     itemsize: int = np.dtype(volume.disk_dtype).itemsize
     return math.prod(region.shape) * int(volume.shape[0]) * itemsize
-
-
-def _is_plain(patch: LazyPatch) -> bool:
-    """Whether a patch reads one region of one stored volume."""
-    if not isinstance(patch.volume, Volume):
-        return False
-    return not (patch.read_plan.region.is_empty or patch.read_plan.level)
 
 
 def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:

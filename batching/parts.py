@@ -1,8 +1,7 @@
 """One part of making a batch at a time: what ``diagnose`` runs where batches are made.
 
-A reading service is given tasks instead of jobs, and one instruction that does a single part
-of each. So workers, channels and slots are those of the loader, and only what is done with a
-batch differs. No torch here, as in all that a worker runs.
+A reading service is given tasks instead of jobs, and one instruction that does a single part of
+each. So workers, channels and slots are those of the loader. No torch, as in all that workers run.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,8 @@ from ..spatial import LazyPatch, SpatialPlan
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
 from ..volumes.voxels import Voxels, touch
-from .collate import ArraySpec, BatchMemory, Realized, batch_memory, using
-from .job import Job
+from .collate import ArraySpec, Realized, batches_in, new_arrays
+from .job import Job, Maker
 from .join_reads import with_voxels
 from .threads import in_threads
 
@@ -34,12 +33,9 @@ MOST_HELD_BYTES = 256 * 1024**2
 class Task:
     """One part of the making of one batch."""
 
-    part: str
-    """``"open"``, ``"fetch"``, ``"read"``, ``"hold"``, ``"resample"`` or ``"transport"``."""
+    part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"hold"``, ``"resample"`` or ``"transport"``
     job: Job
-    """The batch."""
-    reads: tuple[ReadPlan, ...]
-    """What it reads."""
+    reads: tuple[ReadPlan, ...]  # what the batch reads
 
     @property
     def case(self) -> str:
@@ -47,31 +43,29 @@ class Task:
         return self.job.cases()
 
 
-class Maker(Protocol):
-    """Makes batches: a ``Recipe``, or what stands for one where pipes are needed."""
-
-    def run(self, job: Job, seed: int, epoch: int) -> Any:
-        """Return the batch of ``job``."""
-
-
 class Parts:
-    """An instruction that does the part that each task names.
+    """An instruction that does the part that each task names."""
 
-    Unlike others it remembers: the voxels that it holds in memory, and the layout of a batch.
-    Neither travels.
-    """
+    # Unlike others it remembers: the voxels that it holds in memory, and the layout of a batch.
+    # Neither travels.
 
     def __init__(self, maker: Maker, seed: int, epoch: int) -> None:
         self._maker = maker
         self._run = (seed, epoch)
+        self._forget()
+
+    def _forget(self) -> None:
         self._held: list[tuple[Any, ...]] = []
         self._held_bytes = 0
         self._turn = 0
-        self._template: _Template | None = None
+        self._template: tuple[Any, _RecordedMemory] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        empty = {"_held": [], "_held_bytes": 0, "_turn": 0, "_template": None}
-        return {**self.__dict__, **empty}
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._maker, self._run
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._maker, self._run = state
+        self._forget()
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return what comes of each task."""
@@ -87,8 +81,7 @@ class Parts:
 
     def fetch(self, task: Task) -> tuple[str, ...]:
         """Bring in the stored bytes; return the volumes of which that cannot be done alone."""
-        told = in_threads(_fetched, task.reads)
-        pairs = zip(task.reads, told, strict=True)
+        pairs = zip(task.reads, in_threads(_fetched, task.reads), strict=True)
         return tuple(read.volume.name for read, is_apart in pairs if not is_apart)
 
     def read(self, task: Task) -> None:
@@ -96,10 +89,8 @@ class Parts:
         in_threads(_read, task.reads)
 
     def hold(self, task: Task) -> None:
-        """Keep what a batch needs in memory, as far as there is room, and make it once.
-
-        What is worked out once per volume, such as its statistics, is then there.
-        """
+        """Keep what a batch needs in memory, as far as there is room, and make it once."""
+        # What is worked out once per volume, such as its statistics, is then there.
         if self._held and self._held_bytes >= MOST_HELD_BYTES:
             return
         items, size = held(task.job.items)
@@ -116,13 +107,14 @@ class Parts:
         self._made(_again(task.job.index, items))
 
     def transport(self, task: Task) -> Any:
-        """Return a batch of the real layout, made of nothing."""
+        """Return a batch of the real layout, whose arrays are new and hold nothing."""
         if self._template is None:
-            memory = _Noting(batch_memory())
-            with using(memory):
-                batch = self._made(task.job)
-            self._template = _Template(batch, memory.taken)
-        return self._template.filled(batch_memory())
+            memory = _RecordedMemory()
+            with batches_in(memory):
+                self._template = self._made(task.job), memory
+        batch, memory = self._template
+        fresh = [array for specs in memory.specs for array in new_arrays(specs)]
+        return _swapped(batch, dict(zip(memory.addresses, fresh, strict=True)))
 
     def _made(self, job: Job) -> Any:
         return self._maker.run(job, *self._run)
@@ -176,10 +168,8 @@ def _again(index: int, items: tuple[Any, ...]) -> Job:
 
 
 def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) -> Iterator[Any]:
-    """Yield the items with each lazy patch changed, and its plan not worked out yet.
-
-    A plan is worked out once per object; a batch that is made twice has to do it twice.
-    """
+    """Yield the items with each lazy patch changed, and its plan not worked out yet."""
+    # A plan is worked out once per object; a batch that is made twice has to do it twice.
     for item in items:
         if not isinstance(item, Sample):
             yield item
@@ -193,35 +183,23 @@ def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) 
         yield item.with_data(**patches)
 
 
-class _Noting:
-    """Batch memory that remembers what it has handed out."""
+class _RecordedMemory:
+    """Batch memory that remembers what it has handed out, and where that lies."""
 
-    def __init__(self, memory: BatchMemory) -> None:
-        self._memory = memory
-        self.taken: list[tuple[list[ArraySpec], list[NDArray[Any]]]] = []
+    def __init__(self) -> None:
+        self.specs: list[Sequence[ArraySpec]] = []
+        self.addresses: list[int] = []
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[Any]]:
         """Return the arrays."""
-        arrays: list[NDArray[Any]] = self._memory.take(specs)
-        self.taken.append((list(specs), arrays))
+        arrays = [np.empty(*spec) for spec in specs]
+        self.specs.append(specs)
+        self.addresses += [array.ctypes.data for array in arrays]
         return arrays
 
 
-class _Template:
-    """A batch whose arrays in batch memory can be replaced by fresh ones."""
-
-    def __init__(self, batch: Any, taken: list[tuple[list[ArraySpec], list[NDArray[Any]]]]) -> None:
-        self._batch = batch
-        self._specs = [specs for specs, _ in taken]
-        self._places = [array.ctypes.data for _, arrays in taken for array in arrays]
-
-    def filled(self, memory: BatchMemory) -> Any:
-        """Return the batch with uninitialised arrays of ``memory``; what lay elsewhere stays."""
-        fresh = [array for specs in self._specs for array in memory.take(specs)]
-        return _swapped(self._batch, dict(zip(self._places, fresh, strict=True)))
-
-
 def _swapped(thing: Any, arrays: dict[int, NDArray[Any]]) -> Any:
+    """Return a batch with the arrays at these addresses replaced; what lay elsewhere stays."""
     if isinstance(thing, dict):
         return {key: _swapped(value, arrays) for key, value in thing.items()}
     if type(thing) in (list, tuple):
@@ -230,15 +208,10 @@ def _swapped(thing: Any, arrays: dict[int, NDArray[Any]]) -> Any:
         return Realized(arrays.get(thing.array.ctypes.data, thing.array))
     if isinstance(thing, np.ndarray):
         return arrays.get(thing.ctypes.data, thing)
-    return _swapped_tensor(thing, arrays) if "torch" in sys.modules else thing
-
-
-def _swapped_tensor(thing: Any, arrays: dict[int, NDArray[Any]]) -> Any:
+    if "torch" not in sys.modules:
+        return thing
     import torch
 
-    if not isinstance(thing, torch.Tensor):
-        return thing
-    array = arrays.get(thing.data_ptr())
-    if array is None or array.nbytes != thing.nbytes:
-        return thing
-    return torch.from_numpy(array)
+    array = arrays.get(thing.data_ptr()) if isinstance(thing, torch.Tensor) else None
+    same = array is not None and array.nbytes == thing.nbytes
+    return torch.from_numpy(array) if same else thing

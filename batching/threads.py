@@ -6,10 +6,10 @@ itself realizes several patches at once. Who runs a recipe says how many; by def
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -27,32 +27,20 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-@contextlib.contextmanager
-def using_threads(count: int) -> Iterator[None]:
-    """Realize up to ``count`` patches at once inside the ``with`` block."""
-    if count < 2:
+@contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """Realize up to ``count`` patches at once inside the block; None leaves what holds outside."""
+    if count is None:
         yield
         return
-    with ThreadPoolExecutor(count, thread_name_prefix="voxpipe-realize") as executor:
+    name = "voxpipe-realize"
+    pool = nullcontext() if count < 2 else ThreadPoolExecutor(count, thread_name_prefix=name)
+    with pool as executor:
         token = _EXECUTOR.set(executor)
         try:
             yield
         finally:
             _EXECUTOR.reset(token)
-
-
-@contextlib.contextmanager
-def with_threads(count: int | None) -> Iterator[None]:
-    """As ``using_threads``, also where others were chosen around it; None leaves those."""
-    if count is None:
-        yield
-        return
-    token = _EXECUTOR.set(None)
-    try:
-        with using_threads(count):
-            yield
-    finally:
-        _EXECUTOR.reset(token)
 
 
 @dataclass(frozen=True)
@@ -69,23 +57,15 @@ class InThreads:
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return what ``items`` become."""
-        with with_threads(self.threads):
+        with using_threads(self.threads):
             made: list[Any] = self.instruction(items)
         return made
 
 
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
-    """Return ``function`` of each thing, in order; the first error, in order, is raised.
-
-    It returns or raises when every call has ended: none still writes into memory that the
-    caller then gives away.
-
-    Examples
-    --------
-    >>> with using_threads(2):
-    ...     in_threads(abs, [-1, 2, -3])
-    [1, 2, 3]
-    """
+    """Return ``function`` of each thing, in order; the first error, in order, is raised."""
+    # It returns or raises when every call has ended: none still writes into memory that the caller
+    # then gives away.
     executor, given = _EXECUTOR.get(), list(things)
     if executor is None or len(given) < 2:
         return [function(thing) for thing in given]

@@ -194,7 +194,9 @@ def write_zarr(job: dict[str, Any]) -> None:
     chunks = tuple(min(job.get("chunk", CHUNK), n) for n in shape)
     stored = zarr.create_array(job["path"], shape=shape, chunks=chunks, dtype="int16")
     grid = ChunkGrid(shape, chunks)
-    touched = {chunk for region in planned_regions(job) for chunk in grid.touched(region)}
+    touched = {
+        tuple(chunk) for region in planned_regions(job) for chunk in grid.touched(region).tolist()
+    }
     for chunk in sorted(touched):
         region = grid.region(chunk)
         stored[region.slices] = _scan(region, shape)

@@ -26,30 +26,15 @@ NO_TURN: Matrix3x3 = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
 def affine3x4(matrix: Any) -> Affine3x4:
-    """Return the rows of a 3x4 or 4x4 matrix.
-
-    Raises
-    ------
-    ValueError
-        It has another shape.
-
-    Examples
-    --------
-    >>> affine3x4(np.eye(4)) == IDENTITY
-    True
-    """
+    """Return the rows of a 3x4 or 4x4 matrix; what is rows already comes back as it is."""
+    if type(matrix) is tuple and len(matrix) == len(IDENTITY):
+        return matrix
     array = np.asarray(matrix, dtype=np.float64)
     if array.shape not in ((4, 4), (3, 4)):
         msg = f"an affine map is a matrix of 4x4 or 3x4, got {array.shape}"
         raise ValueError(msg)
     a, b, c, d, e, f, g, h, i, j, k, m = array[:3].ravel().tolist()
     return (a, b, c, d, e, f, g, h, i, j, k, m)
-
-
-def as_affine3x4(matrix: Any) -> Affine3x4:
-    """Return ``matrix`` as rows; what is rows already comes back as it is."""
-    is_rows = type(matrix) is tuple and len(matrix) == len(IDENTITY)
-    return matrix if is_rows else affine3x4(matrix)
 
 
 def matrix4x4(rows: Affine3x4) -> NDArray[np.float64]:
@@ -66,22 +51,8 @@ def linear_of(rows: Affine3x4) -> Matrix3x3:
     return (a, b, c, d, e, f, g, h, i)
 
 
-def affine(linear: Matrix3x3, move: Sequence[float]) -> Affine3x4:
-    """Return the affine map of a linear part and a translation."""
-    a, b, c, d, e, f, g, h, i = linear
-    x, y, z = move
-    return (a, b, c, x, d, e, f, y, g, h, i, z)
-
-
 def compose(first: Affine3x4, second: Affine3x4) -> Affine3x4:
-    """Return the matrix product ``first @ second``.
-
-    Examples
-    --------
-    >>> shift = translate(IDENTITY, (1, 2, 3))
-    >>> compose(shift, shift)[3::4]
-    (2.0, 4.0, 6.0)
-    """
+    """Return the matrix product ``first @ second``."""
     a, b, c, x, d, e, f, y, g, h, i, z = first
     j, k, m, u, n, o, p, v, q, r, s, w = second
     return (
@@ -101,13 +72,7 @@ def compose(first: Affine3x4, second: Affine3x4) -> Affine3x4:
 
 
 def translate(rows: Affine3x4, shift: Sequence[float]) -> Affine3x4:
-    """Return ``rows`` composed with a translation by ``shift`` that comes before it.
-
-    Examples
-    --------
-    >>> translate((2.0, 0, 0, 5.0, 0, 1.0, 0, 0, 0, 0, 1.0, 0), (3, 0, 0))[3]
-    11.0
-    """
+    """Return ``rows`` composed with a translation by ``shift`` that comes before it."""
     a, b, c, x, d, e, f, y, g, h, i, z = rows
     u, v, w = shift
     return (
@@ -148,18 +113,7 @@ def determinant(linear: Matrix3x3) -> float:
 
 
 def inverse(linear: Matrix3x3) -> Matrix3x3:
-    """Return the inverse of a 3x3 matrix.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        It has none.
-
-    Examples
-    --------
-    >>> inverse((2.0, 0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.5))
-    (0.5, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 2.0)
-    """
+    """Return the inverse of a 3x3 matrix; ``numpy.linalg.LinAlgError`` where there is none."""
     a, b, c, d, e, f, g, h, i = linear
     if not (b or c or d or f or g or h) and a and e and i:
         return (1.0 / a, 0.0, 0.0, 0.0, 1.0 / e, 0.0, 0.0, 0.0, 1.0 / i)
@@ -168,7 +122,9 @@ def inverse(linear: Matrix3x3) -> Matrix3x3:
     u, v, w = e * i - f * h, f * g - d * i, d * h - e * g
     volume = a * u + b * v + c * w
     if not _SMALLEST < abs(volume) < _LARGEST:
-        return _inverse_by_elimination(linear)
+        matrix = np.array(linear, dtype=np.float64).reshape(3, 3)
+        a, b, c, d, e, f, g, h, i = np.linalg.inv(matrix).ravel().tolist()
+        return (a, b, c, d, e, f, g, h, i)
     return (
         u / volume,
         (c * h - b * i) / volume,
@@ -184,9 +140,3 @@ def inverse(linear: Matrix3x3) -> Matrix3x3:
 
 # Products of three entries leave the range of doubles long before the inverse does.
 _SMALLEST, _LARGEST = 1e-200, 1e200
-
-
-def _inverse_by_elimination(linear: Matrix3x3) -> Matrix3x3:
-    matrix = np.array(linear, dtype=np.float64).reshape(3, 3)
-    a, b, c, d, e, f, g, h, i = np.linalg.inv(matrix).ravel().tolist()
-    return (a, b, c, d, e, f, g, h, i)

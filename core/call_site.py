@@ -83,11 +83,7 @@ def shorten(value: Any) -> str:
 
 
 class _Beginning(reprlib.Repr):
-    """The beginning of a ``repr``, at least what is shown of it.
-
-    All of it may be gigabytes, end in a ``RecursionError``, or be a number of more digits than
-    Python writes down.
-    """
+    """The beginning of a ``repr``: all of it may be gigabytes, or end in a ``RecursionError``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,10 +110,7 @@ _BEGINNING = _Beginning()
 
 
 def _told(value: Any, levels: int = _DEEPEST_OPS) -> str | None:
-    """Return an op, or a list of ops, in the user's words; None for anything else.
-
-    An op is known by its ``describe``; a mapping is one from op to weight.
-    """
+    """Return an op, a list of ops or a mapping to weights in the user's words; else None."""
     if isinstance(value, (Mapping, list, tuple)):
         told: list[str] = []
         for one in value:
@@ -129,12 +122,9 @@ def _told(value: Any, levels: int = _DEEPEST_OPS) -> str | None:
         joined = ", ".join(told)
         text = f"{{{joined}}}" if isinstance(value, Mapping) else f"[{joined}]"
         return text if told else None
-    describe = getattr(value, "describe", None)
-    return (
-        describe()
-        if dataclasses.is_dataclass(value) and not isinstance(value, type) and callable(describe)
-        else None
-    )
+    is_op = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    describe = getattr(value, "describe", None) if is_op else None
+    return describe() if callable(describe) else None
 
 
 def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -152,16 +142,13 @@ def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return f"{name}({', '.join(parts)})"
 
 
-def _is_generated(frame: FrameType) -> bool:
-    """Whether it runs what a dataclass wrote, which stands in no file."""
-    return frame.f_code.co_name == "__init__" and frame.f_code.co_filename == "<string>"
-
-
 def caller(call: str) -> CallSite:
     """Return the innermost frame outside voxpipe and torch as the origin of ``call``."""
     frame = sys._getframe(1)
+    # What a dataclass wrote stands in no file.
     while frame.f_back is not None and (
-        _is_machinery(frame.f_globals.get("__name__", "")) or _is_generated(frame)
+        _is_machinery(frame)
+        or (frame.f_code.co_name, frame.f_code.co_filename) == ("__init__", "<string>")
     ):
         frame = frame.f_back
     return CallSite(call, frame.f_code.co_filename, frame.f_lineno)
@@ -186,10 +173,7 @@ def is_looking_ahead() -> bool:
 
 
 def warn(text: str, category: type[Warning], origin: CallSite | None = None) -> None:
-    """Warn of what was written at ``origin``, else of the user's line that led here.
-
-    To a thread of ours no line of the user's leads; the pipe for which it works was written at one.
-    """
+    """Warn of what was written at ``origin``, else of the user's line that led here."""
     if is_looking_ahead():
         return
     if origin is None:
@@ -207,10 +191,9 @@ def _led_here() -> tuple[int, CallSite | None]:
     depth, frame = 2, sys._getframe(2)
     pipe: CallSite | None = None
     while frame.f_back is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package in _THREADS:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _THREADS:
             return depth, pipe
-        if not _is_machinery(frame.f_globals.get("__name__", "")):
+        if not _is_machinery(frame):
             return depth, None
         pipe = pipe or _written_at(frame)
         depth, frame = depth + 1, frame.f_back
@@ -229,19 +212,18 @@ def _written_at(frame: FrameType) -> CallSite | None:
 class WarnOnce:
     """Warns of each thing once, and not while somebody looks ahead.
 
-    Copies of a pipe share theirs; what is pickled arrives with nothing told. Of more than 4096
-    things the first are forgotten.
+    Copies of a pipe share theirs; what is pickled arrives with nothing told.
 
     Examples
     --------
     >>> once = WarnOnce()
     >>> with looking_ahead():
     ...     once.warn("gt", "'gt' is an intensity", UserWarning)
-    >>> with warnings.catch_warnings(record=True) as told:
+    >>> with warnings.catch_warnings(record=True) as warned:
     ...     warnings.simplefilter("always")
     ...     once.warn("gt", "'gt' is an intensity", UserWarning)
     ...     once.warn("gt", "'gt' is an intensity", UserWarning)
-    >>> len(told)
+    >>> len(warned)
     1
     """
 
@@ -279,6 +261,6 @@ class WarnOnce:
         return WarnOnce, ()
 
 
-def _is_machinery(module: str) -> bool:
+def _is_machinery(frame: FrameType) -> bool:
     # ``python -m voxpipe`` and doctests run under other names and count as the user.
-    return module.split(".", 1)[0] in _MACHINERY
+    return frame.f_globals.get("__name__", "").partition(".")[0] in _MACHINERY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import astuple, dataclass, field, fields
 
 from .locks import ForkSafeLock
@@ -12,14 +13,7 @@ _LOCK = ForkSafeLock()
 
 @dataclass
 class IOCounters:
-    """Running totals since the process started.
-
-    Examples
-    --------
-    >>> before = IOCounters(reads=2, bytes_read=100)
-    >>> (IOCounters(reads=5, bytes_read=160) - before).bytes_read
-    60
-    """
+    """Running totals since the process started."""
 
     reads: int = 0
     """Regions read from a volume."""
@@ -50,7 +44,7 @@ class IOCounters:
 
     def snapshot(self) -> IOCounters:
         """Return a copy that stays as it is."""
-        return IOCounters(*astuple(self))
+        return copy(self)
 
     def to_json(self) -> dict[str, int]:
         """Return the counts by name."""
@@ -66,8 +60,7 @@ IO_COUNTERS = IOCounters()
 # A worker sends what its pipes did since the last batch along with the next one; the
 # consumer's process adds it to its own, of which ``Profile`` reads the sum.
 
-Key = tuple[str, str]
-"""(id of the profile, the pipe as the user wrote it)."""
+Key = tuple[str, str]  # (id of the profile, the pipe as the user wrote it)
 
 
 @dataclass
@@ -135,5 +128,4 @@ class PipeStats:
             self._entries = {k: e for k, e in self._entries.items() if k[0] != profile}
 
 
-PIPE_STATS = PipeStats()
-"""What the pipes of this process did."""
+PIPE_STATS = PipeStats()  # what the pipes of this process did

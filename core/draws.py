@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .call_site import shorten
+from .call_site import CallSite, shorten
 from .errors import BadRecord, VoxpipeError
 from .validate import is_integer
 
@@ -28,29 +28,14 @@ class Chosen(NamedTuple):
     """From which the members' own draws follow, below 2^53."""
 
     def generator(self, member: int, place: int) -> np.random.Generator:
-        """Return the random numbers of the ``place``-th op of a member.
-
-        Examples
-        --------
-        >>> chosen = Chosen([0, 1], key=7)
-        >>> chosen.generator(0, 0).random() == chosen.generator(1, 0).random()
-        False
-        """
+        """Return the random numbers of the ``place``-th op of a member."""
         # Key and counter are numbers of their own in Philox: no two of these streams meet.
         return np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, place, member]))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How members are chosen.
-
-    Examples
-    --------
-    >>> choice = Choice("some_of", 4, count=(1, 2))
-    >>> chosen = choice.draw(np.random.default_rng(3))
-    >>> 1 <= len(chosen.members) <= 2
-    True
-    """
+    """How members are chosen."""
 
     rule: Rule
     """``one_of``: one by its weight; ``some_of``: ``count`` different ones, in their order;
@@ -93,15 +78,7 @@ class Choice:
         return Chosen(self._members(random, many), int(key * 2**53))
 
     def unlike(self, members: Any) -> str:
-        """Return why these are no members that this chooses; nothing where they are.
-
-        Examples
-        --------
-        >>> Choice("one_of", 3).unlike([3])
-        'one of the members 0 to 2'
-        >>> Choice("one_of", 3).unlike([2])
-        ''
-        """
+        """Return what members this chooses instead, in words; nothing where it chooses these."""
         whole = isinstance(members, (list, tuple)) and all(map(is_integer, members))
         every, last = list(range(self.size)), self.size - 1
         given = list(members) if whole else []
@@ -134,6 +111,38 @@ class Choice:
         return sorted(sorted(every, key=lambda n: -ranks[n])[:count])
 
 
+@dataclass(frozen=True)
+class ChosenOps:
+    """What the spatial and the value part of a choice share."""
+
+    choice: Choice
+    """How members are chosen."""
+    members: tuple[tuple[tuple[int, Any], ...], ...]
+    """Chains of ops, each with its place among all ops of the member, those of the other part
+    included."""
+
+    @property
+    def name(self) -> str:
+        """The chained form, which is the rule."""
+        return self.choice.rule
+
+    def ops(self) -> Iterator[Any]:
+        """Yield all ops."""
+        return (op for chain in self.members for _, op in chain)
+
+    def acting(self, drawn: Mapping[str, Any]) -> Iterator[tuple[Any, Any, tuple[int, int]]]:
+        """Yield the ops that act, what they drew, and the member and place of each."""
+        for member, each in zip(drawn["chosen"], drawn["drawn"], strict=True):
+            for (place, op), values in zip(self.members[member], each, strict=True):
+                if values is not None:
+                    yield op, values, (member, place)
+
+    def describe(self) -> str:
+        """Return the rule and its members."""
+        chains = (", ".join(op.describe() for _, op in chain) or "-" for chain in self.members)
+        return f"{self.choice.rule} ({'; '.join(chains)})"
+
+
 # Keys of voxels' own numbers are the largest that are drawn.
 _LARGEST = 2**64
 # Which axes: as many as were drawn.
@@ -148,34 +157,50 @@ class RecordedDraw:
     """The parameters; None where the op did not act."""
 
 
+@dataclass(frozen=True)
+class OpStep:
+    """One op where it stands in a chain."""
+
+    op: Any
+    """What is done."""
+    stream_name: str
+    """Name of its random numbers: the name of the pipe, unique in the chain."""
+    origin: CallSite | None = None
+    """Where the user wrote it."""
+    depth: int | None = None
+    """How many entries of the item's identity it draws from; None means all. An op that was
+    applied before patches were cut draws from the case, and is the same for all its patches."""
+    shared: bool = False
+    """Whether chains of other sources draw alike under this name, because the user gave it."""
+    recorded: RecordedDraw | None = None
+    """What it does in the place of what it would draw."""
+
+    def describe(self) -> str:
+        """Return the op in the words of the user."""
+        words: str = self.op.describe()
+        return words + (", replayed" if self.recorded is not None else "")
+
+
 def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
-    """Refuse a record that ``op`` could not have drawn, by what it draws itself.
+    """Raise BadRecord for a record that ``op`` could not have drawn, by what ``draw(op)`` returns.
 
-    Parameters
-    ----------
-    op
-        A spatial or value op.
-    record
-        What is to be done instead of a draw.
-    draw
-        Returns what an op draws here.
-
-    Raises
-    ------
-    BadRecord
-        A name is missing or unknown, a value has another form, is not finite, or is none that
-        the op's argument of this name may have. Of a choice, one of its members has such a
-        record; the message says which, by its path.
+    A name is missing or unknown, a value has another form, is not finite, or is none that the op's
+    argument of this name may have. Of a choice, one of its members has such a record; the message
+    says which, by its path.
     """
     if record is None:
         return
-    op = getattr(op, "drawn_by", op)  # what one op draws, others may hold
+    op = getattr(op, "recorded_op", op)  # what one op draws, others may hold
     if not isinstance(record, Mapping):
         raise _bad(op, f"is {shorten(record)}, and a mapping from name to parameter is wanted")
     if isinstance(getattr(op, "choice", None), Choice):
         _refuse_members(op, record, draw)
         return
-    template = _template(op, draw)
+    always = dataclasses.replace(op, p=1.0) if getattr(op, "p", 1.0) not in (0, 1) else op
+    try:
+        template = draw(always)
+    except VoxpipeError:  # e.g. nothing is found that a recorded box would not need
+        return
     if template is None:
         return
     sometimes = getattr(op, "sometimes_drawn", ())
@@ -211,15 +236,6 @@ def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], An
 def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:
     if not isinstance(value, (list, tuple)) or len(value) != count:
         raise _bad(op, f"has {path} {shorten(value)}, and a list of {count} is wanted")
-
-
-def _template(op: Any, draw: Callable[[Any], Any]) -> Any:
-    """Return what the op draws where it acts; None where that is not known here."""
-    always = dataclasses.replace(op, p=1.0) if getattr(op, "p", 1.0) not in (0, 1) else op
-    try:
-        return draw(always)
-    except VoxpipeError:  # e.g. nothing is found that a recorded box would not need
-        return None
 
 
 def _refuse_value(op: Any, name: str, value: Any, drawn: Any) -> None:

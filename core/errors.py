@@ -173,13 +173,7 @@ def add_location(
 
 
 def missing_key_hint(key: str, do: str = "") -> str:
-    """Return what to do where a sample has no volume of a name that may be an optional one.
-
-    Examples
-    --------
-    >>> missing_key_hint("flair").partition(":")[0]
-    "If only some cases have 'flair' (optional= of list_cases)"
-    """
+    """Return what to do where a sample has no volume of a name that may be an optional one."""
     return (
         f"{do} If only some cases have {key!r} (optional= of list_cases): give it to the others "
         f"with .map(), or leave them out with .filter(lambda sample: {key!r} in sample), right "

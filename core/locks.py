@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-_EVERY: WeakSet[ForkSafeLock | ReentrantDeferredLock] = WeakSet()
+_EVERY: WeakSet[Any] = WeakSet()
 
 IMPORTED_LATE = frozenset(
     (
@@ -36,21 +36,20 @@ LONGEST_IMPORT = 30.0
 _LOOK = 0.001
 
 
+def renew_after_fork(thing: Any) -> None:
+    """Call ``thing.after_fork()`` in each forked child, while there is such a thing."""
+    _EVERY.add(thing)
+
+
 class ForkSafeLock:
     """A reentrant lock that is free in a forked child, whoever held it in the parent.
 
     For what is whole after each step, or forgotten in a child: a thread may have been in its midst.
-
-    Examples
-    --------
-    >>> lock = ForkSafeLock()
-    >>> with lock, lock:
-    ...     pass
     """
 
     def __init__(self) -> None:
         self.after_fork()
-        _EVERY.add(self)
+        renew_after_fork(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -64,18 +63,7 @@ class ForkSafeLock:
 
 
 class DeferredLock:
-    """A lock, and acts that wait for it without keeping anybody waiting.
-
-    Examples
-    --------
-    >>> turns, done = DeferredLock(), []
-    >>> with turns:
-    ...     turns.defer(lambda: done.append("act"))
-    ...     done.append("inside")
-    >>> turns.defer(lambda: done.append("at once"))
-    >>> done
-    ['inside', 'act', 'at once']
-    """
+    """A lock, and acts that wait for it without keeping anybody waiting."""
 
     def __init__(self) -> None:
         self._lock: Any = threading.Lock()
@@ -84,13 +72,13 @@ class DeferredLock:
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """Leave, and do what waits."""
         self._lock.release()
-        self._settle()
+        if self._due:
+            self._settle()
+
+    __exit__ = release
 
     def defer(self, act: Callable[[], object]) -> None:
         """Do something that needs the lock: now, or as soon as whoever has it leaves.
@@ -111,23 +99,12 @@ class DeferredLock:
 
 
 class ReentrantDeferredLock(DeferredLock):
-    """A deferred lock that is held for long, by one thread several times, and is free in a child.
-
-    Examples
-    --------
-    >>> turn = ReentrantDeferredLock()
-    >>> with turn:
-    ...     turn.defer(lambda: print("this thread is inside: at once"))
-    this thread is inside: at once
-    >>> turn.acquire(0.0)
-    True
-    >>> turn.release()
-    """
+    """A deferred lock that one thread holds long, several times; it is free in a child."""
 
     def __init__(self) -> None:
         super().__init__()
         self.after_fork()
-        _EVERY.add(self)
+        renew_after_fork(self)
 
     def acquire(self, seconds: float) -> bool:
         """Wait for it so long at most; say whether it was had."""
@@ -141,9 +118,7 @@ class ReentrantDeferredLock(DeferredLock):
 def await_imports() -> None:
     """Wait until no other thread is in an import of what is imported late.
 
-    A child that is forked meanwhile would wait for ever for the module. Python releases the lock of
-    all imports in a child, and not those of each module (3.11 to 3.14). An import that takes too
-    long, because it waits for the thread that forks, is not waited for any longer.
+    Python releases the lock of all imports in a child, and not those of each module (3.11 to 3.14).
     """
     deadline = time.monotonic() + LONGEST_IMPORT
     while _is_importing() and time.monotonic() < deadline:
@@ -179,11 +154,5 @@ LONGEST_SECONDS = 7 * 24 * 3600.0
 
 
 def timeout_or_none(seconds: float) -> float | None:
-    """Return how long to wait at most, as the standard library wants it: None without a limit.
-
-    Examples
-    --------
-    >>> timeout_or_none(-0.5), timeout_or_none(60.0), timeout_or_none(float("inf"))
-    (0.0, 60.0, None)
-    """
+    """Return how long to wait at most, as the standard library wants it: None without a limit."""
     return None if seconds > LONGEST_SECONDS else max(0.0, seconds)

@@ -6,16 +6,14 @@ whole volume is worked out once, and what another one asks for meanwhile is not 
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .locks import DeferredLock
+from .locks import DeferredLock, renew_after_fork
 
 V = TypeVar("V")
 
@@ -26,9 +24,8 @@ else:
     class cached_property:  # noqa: N801  the name of the one that it stands for
         """``functools.cached_property`` as it is from Python 3.12 on: without a lock.
 
-        Before, one lock was held for all instances of a class: their threads waited for each
-        other, and a child that was forked meanwhile waited for ever. Of two threads that make a
-        value at once, both get that of the first to finish.
+        Before, one lock was held for all instances of a class: a child that was forked meanwhile
+        waited for ever. Of two threads that make a value at once, both get that of the first.
         """
 
         def __init__(self, make):
@@ -48,8 +45,6 @@ else:
 # Of a few hundred bytes each.
 MAX_WEIGHT = 4096
 
-_EVERY: WeakSet[LRUCache[Any]] = WeakSet()
-
 
 class LRUCache(Generic[V]):
     """Values by key, of which those asked for least lately are dropped.
@@ -64,22 +59,17 @@ class LRUCache(Generic[V]):
     """
 
     def __init__(self, most: int = MAX_WEIGHT, weigh: Callable[[V], int] = lambda value: 1) -> None:
-        self.most = most
-        """How much all values may weigh together; one alone may weigh more."""
+        self.most = most  # how much all values may weigh together; one alone may weigh more
         self._weigh = weigh
         self._values: OrderedDict[Hashable, V] = OrderedDict()
-        self._weight = 0
-        self._begin()
-        _EVERY.add(self)
+        self.weight = 0  # how much all values weigh together
+        self.after_fork()
+        renew_after_fork(self)
 
-    def _begin(self) -> None:
+    def after_fork(self) -> None:
+        """Leave behind the locks of a parent, whose threads are not here to give them back."""
         self._lock = DeferredLock()
         self._being_made: dict[Hashable, tuple[threading.RLock, list[None]]] = {}
-
-    @property
-    def weight(self) -> int:
-        """How much all values weigh together."""
-        return self._weight
 
     def get(self, key: Hashable) -> V | None:
         """Return what is remembered, or None."""
@@ -95,15 +85,21 @@ class LRUCache(Generic[V]):
         Where it raises, nothing is remembered, and one of those that waited calls its own. None
         is not remembered either.
         """
-        found = self.get(key)
-        if found is not None:
-            return found
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None:
+                self._values.move_to_end(key)
+                return found
         with self._alone(key):
             found = self.get(key)
             if found is None:
                 found = make()
                 if found is not None:
-                    self._keep(key, found)
+                    with self._lock:
+                        self._values[key] = found
+                        self.weight += self._weigh(found)
+                        while len(self._values) > 1 and self.weight > self.most:
+                            self.weight -= self._weigh(self._values.popitem(last=False)[1])
             return found
 
     @contextmanager
@@ -121,34 +117,13 @@ class LRUCache(Generic[V]):
                 if not users:
                     self._being_made.pop(key, None)
 
-    def _keep(self, key: Hashable, value: V) -> None:
-        with self._lock:
-            self._values[key] = value
-            self._weight += self._weigh(value)
-            while len(self._values) > 1 and self._weight > self.most:
-                _, dropped = self._values.popitem(last=False)
-                self._weight -= self._weigh(dropped)
-
     def clear(self) -> None:
         """Forget everything; in the midst of something else, by a finalizer, right after it."""
         self._lock.defer(self._clear)
 
     def _clear(self) -> None:
         self._values.clear()
-        self._weight = 0
+        self.weight = 0
 
     def __len__(self) -> int:
         return len(self._values)
-
-    def after_fork(self) -> None:
-        """Leave behind the locks of a parent, whose threads are not here to give them back."""
-        self._begin()
-
-
-def _after_fork() -> None:
-    for one in _EVERY:
-        one.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -45,31 +45,7 @@ def _address_space() -> int:
 def refuse_beyond_memory(
     shape: Sequence[int], dtype: np.dtype[Any], of: object, most: int | None = None
 ) -> None:
-    """Raise before an array is made that no memory of this process can hold.
-
-    Parameters
-    ----------
-    shape, dtype
-        The array; its size may be beyond what NumPy counts.
-    of
-        What it is; its text is made where it is told.
-    most
-        Bytes that it may have; by default all that the process may use.
-
-    Raises
-    ------
-    BudgetExceeded
-        It is larger.
-
-    Examples
-    --------
-    >>> refuse_beyond_memory((4, 4), np.dtype("f4"), "the patch", most=64)
-    >>> try:
-    ...     refuse_beyond_memory((4, 5), np.dtype("f4"), "the patch", most=64)
-    ... except MemoryError as error:
-    ...     print(str(error).partition(": ")[2].splitlines()[0])
-    the patch of shape (4, 5) in float32
-    """
+    """Raise before an array is made that no memory of this process can hold."""
     size = math.prod(map(int, shape)) * dtype.itemsize
     limit = usable_memory() if most is None else most
     if limit and size > limit:
@@ -79,15 +55,7 @@ def refuse_beyond_memory(
 
 
 def memory_of(groups: Path, own: Path) -> int:
-    """Return the least of the machine's memory and the limits of control groups, in bytes.
-
-    Parameters
-    ----------
-    groups
-        Where control groups are mounted.
-    own
-        File that names the groups of this process.
-    """
+    """Return the least of the machine's memory and the limits of control groups, in bytes."""
     sizes = list(_limits(groups, own))
     with contextlib.suppress(AttributeError, ValueError, OSError):
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -140,13 +108,7 @@ def resident_bytes() -> int:
 
 
 class MemorySampler:
-    """Reads what is held from time to time.
-
-    Parameters
-    ----------
-    every
-        Seconds between two readings.
-    """
+    """Reads what is held from time to time."""
 
     def __init__(self, every: float = EVERY_SECONDS) -> None:
         self._every = every
@@ -161,19 +123,11 @@ class MemorySampler:
         return {os.getpid(): resident_bytes()}
 
 
-MEMORY_SAMPLER = MemorySampler()
-"""That of this process."""
+MEMORY_SAMPLER = MemorySampler()  # that of this process
 
 
 def array_bytes(item: Any) -> int:
-    """Return the bytes of the arrays and tensors that an item holds; of descriptions none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> array_bytes({"image": np.zeros((2, 3), np.float32), "case": "a"})
-    24
-    """
+    """Return the bytes of the arrays and tensors that an item holds; of descriptions none."""
     if isinstance(item, Mapping):
         return sum(array_bytes(value) for value in item.values())
     if isinstance(item, (list, tuple)):

@@ -38,21 +38,8 @@ def native_library(
 ) -> tuple[Any, str]:
     """Return the loaded library and an empty string, or None and why there is none.
 
-    Parameters
-    ----------
-    jobs
-        Functions that take the bytes of a job and return a status.
-    version
-        Function that returns the version of the interface of these.
-    expected
-        The version that the caller speaks.
-    numbers
-        Functions that take nothing and return a number.
-
-    Examples
-    --------
-    >>> native_library(["voxpipe_paint"], version="voxpipe_abi", expected=-1)[0] is None
-    True
+    ``jobs`` take the bytes of a job and return a status, ``numbers`` take nothing and return a
+    number; the function ``version`` returns the interface, which must be the ``expected`` one.
     """
     # The package's own name: the library lies beside the top of the package, wherever that is.
     spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")

@@ -62,16 +62,11 @@ class Url(NamedTuple):
 
     scheme: str
     """With ``://`` and what stands before it; all of a member of a chain without a place."""
-    user: str
-    """User and password, as written; empty where there is none."""
-    place: str
-    """Server, or bucket, and path."""
-    query: str
-    """Query and fragment, with the mark that they begin with."""
-    parameters: str
-    """Those of its path, joined: ``;key=value``."""
-    splits: str
-    """The mark inside the password at which clients end the server; empty for none."""
+    user: str  # user and password, as written; empty where there is none
+    place: str  # server, or bucket, and path
+    query: str  # query and fragment, with the mark that they begin with
+    parameters: str  # those of its path, joined: ``;key=value``
+    splits: str  # the mark inside the password at which clients end the server; empty for none
 
     def __repr__(self) -> str:
         return f"Url({self.scheme}{public_name(self.place)})"
@@ -106,8 +101,7 @@ def _parsed(text: str) -> Url:
 def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
     """Return whether a user stands before an @, and the mark that splits its password, if any.
 
-    A password with a / ends the server too early for every client. Such a URL reaches nothing,
-    but is told in the error that says so. Where it may be meant, up to the last @ is hidden.
+    A password with a / ends the server too early: where it may be one, up to the last @ is hidden.
     """
     server, _ = _server_of(rest)
     before, _, name = server.rpartition("@")
@@ -168,8 +162,7 @@ def _origin_of(text: str) -> str:
 
 def _server_of(rest: str) -> tuple[str, str]:
     """Return the server of a URL without its scheme, with user and port, and what ends it."""
-    server = _SERVER.match(rest)
-    assert server is not None  # it matches nothing, too
+    server: Any = _SERVER.match(rest)  # it matches nothing, too
     return server[0], rest[server.end() : server.end() + 1]
 
 
@@ -221,15 +214,7 @@ def _used(text: str) -> str:
 
 
 def public_value(value: Any, levels: int = 40) -> Any:
-    """Return a value with the locations in it without credentials: in lists and mappings too.
-
-    What lies more than ``levels`` deep in these is left out: nobody shows it.
-
-    Examples
-    --------
-    >>> public_value(["https://me:secret@host/a.nii", 3])
-    ['https://host/a.nii', 3]
-    """
+    """Return a value with the locations in it, up to ``levels`` deep, without credentials."""
     if isinstance(value, str):
         return public_name(value)
     if isinstance(value, os.PathLike):
@@ -246,13 +231,7 @@ def public_value(value: Any, levels: int = 40) -> Any:
 
 
 def has_secrets(value: Any) -> bool:
-    """Whether a location in a value, a list or a mapping has credentials.
-
-    Examples
-    --------
-    >>> has_secrets({"image": ["https://me:secret@host/a.nii"]}), has_secrets(["s3://b/a.nii", 3])
-    (True, False)
-    """
+    """Whether a location in a value, a list or a mapping has credentials."""
     if isinstance(value, str):
         return public_name(value) != value
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -266,11 +245,6 @@ def public_text(text: str) -> str:
     """Return a text that somebody wrote without user, password and query of the URLs in it.
 
     Where a URL ends nobody can tell: up to the next blank, everything is taken for a part of it.
-
-    Examples
-    --------
-    >>> public_text("403 for 'https://me:sec/r@t@host/a.nii?X-Signature=abc', see the manual")
-    "403 for 'https://host/a.nii', see the manual"
     """
     if "://" not in text:
         return text
@@ -284,12 +258,10 @@ def public_text(text: str) -> str:
 
 def _public_piece(text: str) -> str:
     """Return a text that begins with a URL, and holds no other one."""
-    scheme = _SCHEME.match(text)
-    assert scheme is not None
-    word = _WORD.match(text, scheme.end())
-    assert word is not None
-    closing = _CLOSING.search(word[0])
-    end = word.start() + (closing.start() if closing is not None else len(word[0]))
+    scheme: Any = _SCHEME.match(text)
+    word: Any = _WORD.match(text, scheme.end())
+    closing: Any = _CLOSING.search(word[0])
+    end = word.start() + closing.start()
     return public_name(text[:end]) + _LATE_QUERY.sub("", text[end:])
 
 

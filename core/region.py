@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import ge
@@ -101,65 +100,6 @@ class Region:
         return f"Region({', '.join(f'{a}:{b}' for a, b in self)})"
 
 
-@dataclass(frozen=True)
-class ChunkGrid:
-    """An array cut into equal chunks; the last ones may hang over the edge.
-
-    Examples
-    --------
-    >>> grid = ChunkGrid((10, 10), (4, 4))
-    >>> list(grid.touched(Region((3, 0), (5, 2))))
-    [(0, 0), (1, 0)]
-    >>> grid.region((2, 2))
-    Region(8:10, 8:10)
-    """
-
-    shape: tuple[int, ...]
-    """Shape of the whole array, in voxels."""
-    chunk: tuple[int, ...]
-    """Shape of one chunk, in voxels."""
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of chunks on each axis."""
-        return tuple(math.ceil(n / c) for n, c in zip(self.shape, self.chunk, strict=True))
-
-    def touched(self, region: Region) -> Iterator[tuple[int, ...]]:
-        """Yield the index of each chunk that shares a voxel with ``region``, in C order."""
-        inside = region.intersect(Region.of_shape(self.shape))
-        if inside.is_empty:
-            return
-        ranges = [
-            range(a // c, (b - 1) // c + 1) for (a, b), c in zip(inside, self.chunk, strict=True)
-        ]
-        index = [r.start for r in ranges]
-        while True:
-            yield tuple(index)
-            for axis in reversed(range(len(index))):
-                index[axis] += 1
-                if index[axis] < ranges[axis].stop:
-                    break
-                index[axis] = ranges[axis].start
-            else:
-                return
-
-    def region(self, index: tuple[int, ...]) -> Region:
-        """Return the voxels of one chunk, cut at the array's edge."""
-        start = tuple(i * c for i, c in zip(index, self.chunk, strict=True))
-        stop = tuple(min(a + c, n) for a, c, n in zip(start, self.chunk, self.shape, strict=True))
-        return Region(start, stop)
-
-    def cover(self, region: Region) -> Region:
-        """Return the smallest union of whole chunks around ``region``, as one region."""
-        inside = region.intersect(Region.of_shape(self.shape))
-        start = tuple(a // c * c for (a, _), c in zip(inside, self.chunk, strict=True))
-        stop = tuple(
-            min(math.ceil(b / c) * c, n)
-            for (_, b), c, n in zip(inside, self.chunk, self.shape, strict=True)
-        )
-        return Region(start, stop)
-
-
 @dataclass(frozen=True, eq=False)
 class OrientedBox:
     """Where the voxels of an output grid come from, as a box with the plan's axes.
@@ -226,3 +166,94 @@ class OrientedBox:
         half_output = (np.array(self.shape, dtype=np.float64) - 1) / 2
         reach = np.abs(self.matrix[:, :3]) @ half_output + np.array(self.halo)
         return np.floor(centre - reach), np.ceil(centre + reach) + 1
+
+
+class ChunkGrid:
+    """An array cut into equal chunks, the last of which may hang over the edge.
+
+    With ``block`` into parts of chunks, which begin anew in every chunk, whatever is left over.
+    Places are computed, as a header may claim any number of chunks.
+
+    Examples
+    --------
+    >>> cuts = ChunkGrid((10,), (6,), (4,))
+    >>> cuts.counts
+    (3,)
+    >>> [each.tolist() for each in cuts.bounds(np.array([[0], [1], [2]]))]
+    [[[0], [4], [6]], [[4], [6], [10]]]
+    >>> cuts.touched(Region((5,), (8,))).tolist()
+    [[1], [2]]
+    >>> list(cuts.pieces(np.array([[1], [2]]), Region((5,), (8,))))
+    [((slice(0, 1, None),), (slice(1, 2, None),)), ((slice(1, 3, None),), (slice(0, 2, None),))]
+    """
+
+    def __init__(
+        self, shape: Sequence[int], chunk: Sequence[int], block: Sequence[int] | None = None
+    ) -> None:
+        self._is_whole = block is None
+        block = chunk if block is None else block
+        per_chunk = [-(-c // b) for c, b in zip(chunk, block, strict=True)]
+        self._shape, self._chunk, self._block, self._per_chunk = np.array(
+            [shape, chunk, block, per_chunk], np.int64
+        )
+        axes = zip(shape, chunk, block, per_chunk, strict=True)
+        self.counts = tuple(n // c * per - (-(n % c) // b) for n, c, b, per in axes)
+        """Number of parts along each axis."""
+
+    def touched(self, region: Region) -> NDArray[np.int64]:
+        """Return the index of each part (N, axes) that a region touches, in C order."""
+        if region.is_empty:
+            return np.empty((0, len(self.counts)), np.int64)
+        ends = np.array([region.start, region.stop]) - [[0], [1]]
+        chunk, voxel = np.divmod(ends, self._chunk)
+        first, last = (chunk * self._per_chunk + voxel // self._block).tolist()
+        ranges = [np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]
+        return np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
+
+    def needed(
+        self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
+    ) -> NDArray[np.int64]:
+        """Return the index of each part (N, axes) of a region that a box in three axes touches."""
+        parts = self.touched(region)
+        if box is None or len(parts) < 2:
+            return parts
+        start, stop = self.bounds(parts)
+        start, stop = np.maximum(start, region.start), np.minimum(stop, region.stop)
+        return parts[box.touches(start[:, axes], stop[:, axes])]
+
+    def voxels(self, parts: NDArray[np.int64]) -> int:
+        """Return how many voxels of the array parts (N, axes) hold."""
+        start, stop = self.bounds(parts)
+        return int((stop - start).prod(axis=1).sum())
+
+    def bounds(self, parts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where parts (N, axes) begin, and one past their last voxels inside the array."""
+        if self._is_whole:
+            start = parts * self._chunk
+            return start, np.minimum(start + self._chunk, self._shape)
+        # One ends where the next begins, sooner than its length where it is cut short.
+        chunk, part = np.divmod(np.stack([parts, parts + 1]), self._per_chunk)
+        start, following = chunk * self._chunk + part * self._block
+        return start, np.minimum(following, self._shape)
+
+    def pieces(
+        self, parts: NDArray[np.int64], region: Region
+    ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        """Yield of each of some parts which part of a region it fills, and which of itself that is.
+
+        A patch touches a hundred chunks, but only five of each axis: slices are made of these.
+        """
+        filled: list[dict[int, slice]] = [{} for _ in region]
+        taken: list[dict[int, slice]] = [{} for _ in region]
+        ends = (each.tolist() for each in self.bounds(parts))
+        for row, start, stop in zip(parts.tolist(), *ends, strict=True):
+            for n, i in enumerate(row):
+                if i not in filled[n]:
+                    first, last = region.start[n], region.stop[n]
+                    a, b = max(start[n], first), min(stop[n], last)
+                    filled[n][i] = slice(a - first, b - first)
+                    taken[n][i] = slice(a - start[n], b - start[n])
+            yield (
+                tuple(map(dict.__getitem__, filled, row)),
+                tuple(map(dict.__getitem__, taken, row)),
+            )

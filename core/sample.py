@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ class Described(Protocol):
         """Return file, source region and matrix."""
 
 
-class Sample(MutableMapping[str, Any]):
+class Sample(dict[str, Any]):
     """A mapping from key (``image``, ``label``, ...) to a thing, with provenance.
 
     What the thing is changes along the chain: a path, then a ``Volume``, then a
@@ -39,7 +39,7 @@ class Sample(MutableMapping[str, Any]):
     (0, 3)
     """
 
-    __slots__ = ("_data", "case", "epoch", "identity", "patches", "seed")
+    __slots__ = ("case", "epoch", "identity", "patches", "seed")
 
     def __init__(
         self,
@@ -54,15 +54,14 @@ class Sample(MutableMapping[str, Any]):
         if META in data:
             msg = f"the key {META!r} is taken by the provenance; name the volume otherwise"
             raise ValueError(msg)
+        super().__init__(data)
         set_ = object.__setattr__
-        set_(self, "_data", dict(data))
         set_(self, "case", case)
         set_(self, "identity", identity)
         set_(self, "seed", seed)
         set_(self, "epoch", epoch)
         set_(self, "patches", dict(patches or {}))
 
-    _data: dict[str, Any]
     case: str
     """Name of the case."""
     identity: tuple[int, ...]
@@ -78,53 +77,16 @@ class Sample(MutableMapping[str, Any]):
         msg = f"a Sample does not change; use with_data({name}=...) to get a new one"
         raise AttributeError(msg)
 
-    def __getitem__(self, key: str) -> Any:
-        try:
-            return self._data[key]
-        except KeyError:
-            have = ", ".join(map(repr, self._data)) or "nothing"
-            msg = f"{key!r} is not in this sample, which has {have}"
-            raise KeyError(msg) from None
-
-    def __setitem__(self, key: str, thing: Any) -> None:
-        # For torch's own ``map(fn, input_col=...)``, which writes into the item it was
-        # given. No pipe of voxpipe does; the provenance cannot be changed at all.
-        self._data[key] = thing
-
-    def __delitem__(self, key: str) -> None:
-        del self._data[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._data)
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    # Those of the dictionary are what the ones of MutableMapping imitate.
-    def keys(self) -> KeysView[str]:
-        """Return a view of the keys."""
-        return self._data.keys()
-
-    def values(self) -> ValuesView[Any]:
-        """Return a view of the things."""
-        return self._data.values()
-
-    def items(self) -> ItemsView[str, Any]:
-        """Return a view of the pairs."""
-        return self._data.items()
+    def __missing__(self, key: str) -> Any:
+        have = ", ".join(map(repr, self)) or "nothing"
+        raise KeyError(f"{key!r} is not in this sample, which has {have}")
 
     def replace(self, **changes: Any) -> Sample:
         """Return a sample in which the named attributes are others (``data=``, ``case=`` ...)."""
-        state: dict[str, Any] = {
-            "data": self._data,
-            "case": self.case,
-            "identity": self.identity,
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "patches": self.patches,
-        }
-        state.update(changes)
-        return Sample(state.pop("data"), **state)
+        return Sample(changes.pop("data", self), **{**self._attributes(), **changes})
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
 
     def with_data(self, **things: Any) -> Sample:
         """Return a sample in which the named keys hold other things."""
@@ -137,7 +99,7 @@ class Sample(MutableMapping[str, Any]):
     def moved(self, things: Mapping[str, Any], identity: tuple[int, ...]) -> Sample:
         """Return the sample of another identity in which some keys hold other things."""
         return Sample(
-            {**self._data, **things},
+            {**self, **things},
             case=self.case,
             identity=identity,
             seed=self.seed,
@@ -152,9 +114,14 @@ class Sample(MutableMapping[str, Any]):
         per random pipe.
         """
         # Asking the class: asking the object would resolve the plan of a lazy patch.
-        lazy = {k: v for k, v in self._data.items() if hasattr(type(v), "provenance")}
+        lazy = {k: v for k, v in self.items() if hasattr(type(v), "provenance")}
         described = {**self.patches, **lazy}
         draws: dict[str, Any] = {}
+        sources: dict[str, Any] = {}
+        for key, patch in described.items():
+            # What a lazy patch tells is plain data already, and part of it not made yet.
+            told = patch.provenance()
+            sources[key] = told if hasattr(type(told), "__missing__") else to_jsonable(told)
         for patch in (*self.patches.values(), *lazy.values()):
             draws.update(patch.draws)
         return {
@@ -162,94 +129,49 @@ class Sample(MutableMapping[str, Any]):
             "identity": list(self.identity),
             "seed": self.seed,
             "epoch": self.epoch,
-            "sources": {key: _as_data(patch.provenance()) for key, patch in described.items()},
+            "sources": sources,
             "draws": to_jsonable(draws),
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self._data, self.case, self.identity, self.seed, self.epoch, self.patches)
-        return (_restore, state)
+        return _restore, (dict(self), self._attributes())
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{k}={v!r}" for k, v in self._data.items())
+        inside = ", ".join(f"{k}={v!r}" for k, v in self.items())
         return f"Sample({self.case or self.identity}: {inside})"
 
 
-def _restore(
-    data: dict[str, Any],
-    case: str,
-    identity: tuple[int, ...],
-    seed: int,
-    epoch: int,
-    patches: dict[str, Described],
-) -> Sample:
-    return Sample(data, case=case, identity=identity, seed=seed, epoch=epoch, patches=patches)
-
-
-def _as_data(provenance: Mapping[str, Any]) -> Any:
-    """Return plain data; what a lazy patch tells is that already, and part of it not made yet."""
-    return provenance if hasattr(type(provenance), "__missing__") else to_jsonable(provenance)
+def _restore(data: dict[str, Any], attributes: dict[str, Any]) -> Sample:
+    return Sample(data, **attributes)
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def case_of(item: Any) -> str:
-    """Return the name of the case of an item; empty if it has none.
-
-    Examples
-    --------
-    >>> case_of(Sample({}, case="a")), case_of(0)
-    ('a', '')
-    """
+    """Return the name of the case of an item; empty if it has none."""
     return str(getattr(item, "case", ""))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON says, whoever wrote it.
-
-    Raises
-    ------
-    ValueError
-        It is no JSON, or has lists in lists deeper than Python follows, where the parser of the
-        standard library raises ``RecursionError``.
-
-    Examples
-    --------
-    >>> parse_json("[" * 100_000)
-    Traceback (most recent call last):
-        ...
-    ValueError: it is nested too deeply
-    """
+    """Return what JSON says; ValueError too where its lists are deeper than Python follows."""
     try:
         return json.loads(text)
     except RecursionError:
-        msg = "it is nested too deeply"
-        raise ValueError(msg) from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return ``value`` with NumPy arrays and scalars turned into what JSON knows.
-
-    Examples
-    --------
-    >>> to_jsonable({"a": np.float64(1.5), "b": (np.int64(2), np.eye(1))})
-    {'a': 1.5, 'b': [2, [[1.0]]]}
-    """
-    kind = type(value)
-    if kind in _PLAIN:
+    """Return ``value`` with NumPy arrays and scalars turned into what JSON knows."""
+    if type(value) in _PLAIN:
         return value
-    if kind is list or kind is tuple:
-        # Most of a provenance are numbers in lists: not worth a call each.
+    # Most of a provenance are numbers in lists: not worth a call each.
+    if isinstance(value, (list, tuple)):
         return [v if type(v) in _PLAIN else to_jsonable(v) for v in value]
-    if kind is dict:
+    if isinstance(value, Mapping):
         return {k: v if type(v) in _PLAIN else to_jsonable(v) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, Mapping):
-        return {k: to_jsonable(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_jsonable(v) for v in value]
     return value

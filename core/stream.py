@@ -107,18 +107,10 @@ _EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
 
 
 def stream_identity(identity: tuple[int, ...], depth: int | None, shared: bool) -> tuple[int, ...]:
-    """Return the part of an item's identity that a step draws from.
+    """Return the first ``depth`` entries of an item's identity (or all), which a step draws from.
 
-    Parameters
-    ----------
-    identity
-        Of the item: case and patch ordinal, behind a negative number where the graph has several
-        sources and the case is none of the first.
-    depth
-        How many entries count; None means all.
-    shared
-        Whether the number of the source does not count: the user named the stream, so that
-        chains of two sources draw alike for the cases in one place.
+    ``shared``, where the user named the stream, leaves out the negative number by which cases of
+    a second source begin: chains of two sources draw alike for the cases in one place.
 
     Examples
     --------

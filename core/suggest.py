@@ -11,54 +11,42 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
-FOREIGN_ARGUMENTS = {
-    "angle": ("degrees",),
-    "scale": ("zoom", "factor"),
-    "scales": ("zoom", "factor"),
-    "scale_range": ("zoom", "factor"),
-    "zoom": ("factor",),
-    "zoom_range": ("factor",),
-    "downsampling": ("factor",),
-    "rotate_range": ("rotate",),
-    "translation": ("translate",),
-    "translate_range": ("translate",),
-    "shear_range": ("shear",),
-    "prob": ("p",),
-    "pixdim": ("spacing",),
-    "target": ("spacing",),
-    "spatial_size": ("size", "shape"),
-    "target_shape": ("size",),
-    "roi_size": ("size",),
-    "roi_start": ("start",),
-    "roi_end": ("end",),
-    "roi_center": ("center",),
-    "roi_slices": ("slices",),
-    "roi_scale": ("scale",),
-    "spatial_axis": ("axes",),
-    "spatial_axes": ("axes",),
-    "max_k": ("k",),
-    "k_divisible": ("divisible", "k"),
-    "source_key": ("key",),
-    "padding_mode": ("padding",),
-    "max_displacement": ("amount",),
-    "subtrahend": ("mean",),
-    "divisor": ("std",),
-    "nonzero": ("above",),
-    "transforms": ("ops",),
-    "num_transforms": ("count",),
-    "retain_stats": ("keep_statistics",),
-    "invert_image": ("invert",),
-    "preserve_range": ("keep_range",),
-    "num_samples": ("samples_per_volume",),
-    "num_patches": ("samples_per_volume",),
-    "samples": ("samples_per_volume",),
-    "patch_size": ("size",),
-    "patch_overlap": ("overlap",),
-    "probability_map": ("weights",),
-    "weight_map": ("weights",),
-    "w_key": ("weights",),
-    "oversample_foreground_percent": ("oversample",),
+_BY_OURS = {
+    ("degrees",): "angle",
+    ("zoom", "factor"): "scale scales scale_range",
+    ("factor",): "zoom zoom_range downsampling",
+    ("rotate",): "rotate_range",
+    ("translate",): "translation translate_range",
+    ("shear",): "shear_range",
+    ("p",): "prob",
+    ("spacing",): "pixdim target",
+    ("size", "shape"): "spatial_size",
+    ("size",): "target_shape roi_size patch_size",
+    ("start",): "roi_start",
+    ("end",): "roi_end",
+    ("center",): "roi_center",
+    ("slices",): "roi_slices",
+    ("scale",): "roi_scale",
+    ("axes",): "spatial_axis spatial_axes",
+    ("k",): "max_k",
+    ("divisible", "k"): "k_divisible",
+    ("key",): "source_key",
+    ("padding",): "padding_mode",
+    ("amount",): "max_displacement",
+    ("mean",): "subtrahend",
+    ("std",): "divisor",
+    ("above",): "nonzero",
+    ("ops",): "transforms",
+    ("count",): "num_transforms",
+    ("keep_statistics",): "retain_stats",
+    ("invert",): "invert_image",
+    ("keep_range",): "preserve_range",
+    ("samples_per_volume",): "num_samples num_patches samples",
+    ("overlap",): "patch_overlap",
+    ("weights",): "probability_map weight_map w_key",
+    ("oversample",): "oversample_foreground_percent",
 }
+FOREIGN_ARGUMENTS = {word: ours for ours, theirs in _BY_OURS.items() for word in theirs.split()}
 """What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
 NO_COUNTERPART = {
     "keys": (
@@ -84,52 +72,19 @@ _LEAST_PLANE = 16
 
 
 def closest(word: str, known: Collection[str], cutoff: float, most: int = 1) -> list[str]:
-    """Return the known names that are spelt nearly so, the nearest first.
-
-    Parameters
-    ----------
-    word
-        What was given.
-    known
-        The names that there are.
-    cutoff
-        How alike they must be, 0 to 1: ``difflib``'s ratio.
-    most
-        How many are returned.
-
-    Examples
-    --------
-    >>> closest("imgae", ["image", "label"], 0.5)
-    ['image']
-    """
+    """Return the known names spelt nearly so, the nearest first; ``cutoff`` is difflib's ratio."""
     return difflib.get_close_matches(word, known, n=most, cutoff=cutoff)
 
 
 def numbers_of(amount: Any) -> tuple[float, ...]:
-    """Return all numbers of an amount: a scalar, a range, or one of these per axis.
-
-    Examples
-    --------
-    >>> numbers_of((0.0, 1.0, (-2.0, 2.0)))
-    (0.0, 1.0, -2.0, 2.0)
-    """
+    """Return all numbers of an amount: a scalar, a range, or one of these per axis."""
     if not isinstance(amount, tuple):
         return (amount,)
     return sum(map(numbers_of, amount), ())
 
 
 def radians_hint(name: str, degrees: Any) -> tuple[str, ...]:
-    """Tell where the largest angle is above 0, at most pi / 2 and not whole; or is pi.
-
-    Examples
-    --------
-    >>> radians_hint("degrees", (-0.3, 0.3))[0].split(":")[0]
-    'angle-in-radians'
-    >>> radians_hint("degrees", (-1.0, 1.0)), radians_hint("degrees", (-2.5, 2.5))
-    ((), ())
-    >>> radians_hint("degrees", 0.0)
-    ()
-    """
+    """Tell where the largest angle is above 0, at most pi / 2 and not whole; or is pi."""
     most = max(map(abs, numbers_of(degrees)))
     small = 0 < most <= math.pi / 2 + _ROUNDED_PI and most != round(most)
     if not small and abs(most - math.pi) > _ROUNDED_PI:
@@ -141,15 +96,7 @@ def radians_hint(name: str, degrees: Any) -> tuple[str, ...]:
 
 
 def factor_hint(name: str, factors: Any) -> tuple[str, ...]:
-    """Tell where every factor is below 0.4.
-
-    Examples
-    --------
-    >>> factor_hint("zoom", (0.05, 0.1))[0].split(":")[0]
-    'factor-far-below-1'
-    >>> factor_hint("zoom", (0.2, 1.0)), factor_hint("zoom", 0.4)
-    ((), ())
-    """
+    """Tell where every factor is below 0.4."""
     most = max(numbers_of(factors))
     if most >= _MOSTLY_PADDING:
         return ()
@@ -161,15 +108,7 @@ def factor_hint(name: str, factors: Any) -> tuple[str, ...]:
 
 
 def percentile_hint(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
-    """Tell where the largest percentile is above 0 and at most 1.
-
-    Examples
-    --------
-    >>> percentile_hint("upper", [0.005, 0.995])[0].split(":")[0]
-    'percentile-as-part'
-    >>> percentile_hint("upper", [0.5, 99.5])
-    ()
-    """
+    """Tell where the largest percentile is above 0 and at most 1."""
     most = max(percentiles)
     if not 0 < most <= 1:
         return ()
@@ -180,15 +119,7 @@ def percentile_hint(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
 
 
 def colours_hint(name: str, shape: Iterable[int]) -> tuple[str, ...]:
-    """Tell where the first of three axes is 3 or 4 long, and both others more than 16.
-
-    Examples
-    --------
-    >>> colours_hint("image", (3, 256, 256))[0].split(":")[0]
-    'colours-as-slices'
-    >>> colours_hint("image", (5, 256, 256)), colours_hint("image", (3, 256, 256, 1))
-    ((), ())
-    """
+    """Tell where the first of three axes is 3 or 4 long, and both others more than 16."""
     first, *others = shape
     if len(others) != 2 or first not in _COLOURS or min(others) <= _LEAST_PLANE:
         return ()

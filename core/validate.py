@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from operator import index
 from typing import Any, TypeGuard
@@ -13,8 +13,7 @@ import numpy as np
 from .call_site import shorten
 
 Range = tuple[float, float]
-ParameterRange = float | Range
-"""A scalar, or a range (low, high) to draw from uniformly."""
+ParameterRange = float | Range  # A scalar, or a range (low, high) to draw from uniformly
 
 
 def parse_range(
@@ -25,25 +24,7 @@ def parse_range(
     least: float = -math.inf,
     forms: str = "a number or (low, high)",
 ) -> ParameterRange:
-    """Return what the user gave as a float or a pair of floats.
-
-    Parameters
-    ----------
-    name
-        Name of the argument, for the message.
-    value
-        What the user gave.
-    positive
-        Whether every number must be above zero.
-    least
-        The smallest number allowed.
-    forms
-        What is allowed, for the message.
-
-    Raises
-    ------
-    ValueError
-        The value has another form, is not finite, is too small, or the range runs backwards.
+    """Return what the user gave, of the ``forms`` that a message names, as a float or a pair.
 
     Examples
     --------
@@ -54,20 +35,18 @@ def parse_range(
     is_range = len(pair) == 2
     numbers = pair if is_range else (value,)
     if not all(map(is_number, numbers)):
-        msg = f"{name} is {forms}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is {forms}, got {value!r}")
     floats = [float(v) for v in numbers]
     if not all(map(math.isfinite, floats)) or (positive and min(floats) <= 0):
-        msg = f"{name} takes {'numbers above 0' if positive else 'finite numbers'}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"{name} takes {'numbers above 0' if positive else 'finite numbers'}, got {value!r}"
+        )
     if min(floats) < least:
-        msg = f"{name} takes numbers >= {least:g}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} takes numbers >= {least:g}, got {value!r}")
     if not is_range:
         return floats[0]
     if floats[0] > floats[1]:
-        msg = f"{name} takes a range (low, high) with low <= high, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} takes a range (low, high) with low <= high, got {value!r}")
     return (floats[0], floats[1])
 
 
@@ -78,112 +57,56 @@ def as_number(
     least: float = -math.inf,
     optional: bool = False,
 ) -> float | None:
-    """Return one finite number as a float; None where that is allowed and given.
-
-    Raises
-    ------
-    ValueError
-        It is none, or smaller than ``least``.
-
-    Examples
-    --------
-    >>> as_number("fill", 3), as_number("above", None, optional=True)
-    (3.0, None)
-    """
+    """Return one finite number as a float; None where that is allowed and given."""
     if value is None and optional:
         return None
     if not is_finite(value) or value < least:
         allowed = "a finite number" if least == -math.inf else f"a number >= {least:g}"
-        msg = f"{name} is {allowed}{' or None' if optional else ''}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is {allowed}{' or None' if optional else ''}, got {value!r}")
     return float(value)
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """Return True or False.
-
-    Raises
-    ------
-    ValueError
-        It is neither; what counts as true elsewhere in Python is not taken.
-    """
+    """Return True or False; what counts as true elsewhere in Python is not taken."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    msg = f"{name} is True or False, got {value!r}"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is True or False, got {value!r}")
 
 
 def as_volume_key(name: str, value: Any) -> str | None:
-    """Return the key of a volume, or None.
-
-    Raises
-    ------
-    ValueError
-        It is no word.
-    """
+    """Return the key of a volume, or None."""
     if value is None or (isinstance(value, str) and value):
         return value
-    msg = f"{name} is the key of a volume or None, got {value!r}"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is the key of a volume or None, got {value!r}")
 
 
 def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
-    """Return the keys of volumes that a user gave, one or several, as a tuple.
-
-    Parameters
-    ----------
-    asker
-        Who takes them, for the message: ``flush(keys=)``.
-    keys
-        A word, or any number of words.
-
-    Raises
-    ------
-    ValueError
-        They are no words.
-
-    Examples
-    --------
-    >>> as_keys("flush(keys=)", "ct"), as_keys("flush(keys=)", ["ct", "t1"])
-    (('ct',), ('ct', 't1'))
-    """
+    """Return the keys of volumes that a user gave, one or several; ``asker`` takes them."""
     several = (keys,) if isinstance(keys, str) else keys
     words = tuple(several) if isinstance(several, Iterable) else (several,)
     if not all(isinstance(key, str) and key for key in words):
-        msg = f"{asker} takes the key of a volume, or several: 'ct' or ['ct', 't1'], got {keys!r}"
-        raise ValueError(msg)
+        raise ValueError(
+            f"{asker} takes the key of a volume, or several: 'ct' or ['ct', 't1'], got {keys!r}"
+        )
     # Sets come in another order in each process.
     return tuple(sorted(words)) if isinstance(several, (set, frozenset)) else words
 
 
 def value_at(entry: ParameterRange, u: float) -> float:
     """Return the number that a uniform one from [0, 1) stands for."""
-    low, high = bounds_of(entry)
+    low, high = entry if isinstance(entry, tuple) else (entry, entry)
     return low + (high - low) * u
 
 
 def bounds_of(entry: ParameterRange) -> Range:
-    """Return the least and the most that an entry stands for.
-
-    Examples
-    --------
-    >>> bounds_of(3.0), bounds_of((1.0, 2.0))
-    ((3.0, 3.0), (1.0, 2.0))
-    """
+    """Return the least and the most that an entry stands for."""
     return entry if isinstance(entry, tuple) else (entry, entry)
 
 
 def as_probability(name: str, value: Any) -> float:
-    """Return a probability as a float.
-
-    Raises
-    ------
-    ValueError
-        It is not a number from 0 to 1.
-    """
+    """Return a probability as a float."""
     if not is_number(value) or not 0 <= float(value) <= 1:
-        msg = f"{name} is a probability from 0 to 1, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is a probability from 0 to 1, got {value!r}")
     return float(value)
 
 
@@ -193,31 +116,18 @@ def as_choice(
     """Return ``value`` if it is one of ``choices``.
 
     ``words`` are those of other libraries, with ours for each; only the message knows them.
-
-    Raises
-    ------
-    ValueError
-        It is not.
     """
     if isinstance(value, str) and value in choices:
         return value
     ours = (words or {}).get(value) if isinstance(value, str) else None
     hint = f": that is {ours!r} here" if ours else ""
-    msg = f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}{hint}"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}{hint}")
 
 
 def as_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 0.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
+    """Return a whole number of at least 0."""
     if not is_integer(value) or value < 0:
-        msg = f"{name} is a whole number of at least 0, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is a whole number of at least 0, got {value!r}")
     return int(value)
 
 
@@ -237,16 +147,16 @@ def is_integer(value: Any) -> bool:
 
 
 def entries_of(value: Any) -> tuple[Any, ...]:
-    """Return the entries of a tuple, a list or a one-dimensional array; of anything else none.
-
-    Examples
-    --------
-    >>> entries_of([1, 2]), entries_of(1)
-    ((1, 2), ())
-    """
+    """Return the entries of a tuple, a list or a one-dimensional array; of anything else none."""
     if isinstance(value, np.ndarray):
         return tuple(value) if value.ndim == 1 else ()
     return tuple(value) if isinstance(value, (tuple, list)) else ()
+
+
+def set_checked(op: Any, **checks: Callable[[str, Any], Any]) -> None:
+    """Set fields of a frozen dataclass to what a check of each, by its name, makes of them."""
+    for name, check in checks.items():
+        object.__setattr__(op, name, check(name, getattr(op, name)))
 
 
 LATER = {"came later": True}
@@ -255,40 +165,17 @@ its default, it does not count in the hash of a graph, so they still fit."""
 
 
 def count_text(count: int, noun: str, plural: str = "") -> str:
-    """Return a number of things in words.
-
-    Examples
-    --------
-    >>> count_text(1, "voxel"), count_text(2, "voxel"), count_text(1, "voxel is", "voxels are")
-    ('1 voxel', '2 voxels', '1 voxel is')
-    """
+    """Return a number of things in words."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def validate_int(
     name: str, value: Any, *, least: int, below: int | None = None, unit: str = "", do: str = ""
 ) -> int:
-    """Return ``value`` as an ``int``.
+    """Return ``value`` as an ``int``: TypeError if it is no whole number, ValueError out of range.
 
-    Parameters
-    ----------
-    name
-        The argument, for messages.
-    value
-        What was given.
-    least, below
-        ``least <= value < below``.
-    unit
-        What is counted, for messages.
-    do
-        What else may be given, for messages.
-
-    Raises
-    ------
-    TypeError
-        It is no whole number. True and False are none: they are answers, not counts.
-    ValueError
-        It is too small or too large.
+    True and False are none: they are answers, not counts. ``unit`` says what is counted, ``do``
+    what else may be given.
 
     Examples
     --------
@@ -311,6 +198,5 @@ def validate_int(
         msg = f"{allowed}, got {shorten(value)}"
         raise TypeError(msg) from None
     if number < least or (below is not None and number >= below):
-        msg = f"{allowed}, got {shorten(number)}"
-        raise ValueError(msg)
+        raise ValueError(f"{allowed}, got {shorten(number)}")
     return number

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases
 from ..datapipes.open_volume import LABELS, looks_like_label
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, not_sent
-from ..spatial import LazyPatch, PendingPlan
+from ..spatial import LazyPatch, TransformChain
 from ..storage.location import absolute_place
 from ..volumes import (
     Finding,
@@ -71,7 +72,6 @@ class Report:
     likely_labels: tuple[str, ...] = ()
     """Keys that look like labels, and count as images since no ``labels=`` was given."""
     labels: tuple[str, ...] = ()
-    """Keys that hold labels."""
 
     @property
     def bad(self) -> tuple[Finding, ...]:
@@ -137,39 +137,30 @@ def check(
     1 checked, 1 bad
     """
     if workers < 1:
-        msg = f"workers is at least 1, got {workers}"
-        raise ValueError(msg)
+        raise ValueError(f"workers is at least 1, got {workers}")
     if not timeout > 0:
-        msg = f"timeout is a number of seconds above 0, got {timeout}"
-        raise ValueError(msg)
-    volumes, missing = volumes_and_gaps(cases, storage_options, labels=labels, **reader_kwargs)
-    likely, sure = labels_among(volumes, labels is LABELS and not is_opened(cases))
-    tell_likely_labels(likely, sure)
+        raise ValueError(f"timeout is a number of seconds above 0, got {timeout}")
+    volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
+    keys = _keys_of_labels(cases, volumes, labels)
     tasks = [(volume, case, key) for case, key, volume in volumes]
-    if not tasks:
-        raise no_cases()
-    findings = _run(tasks, workers, voxels, timeout, progress or silent)
-    return Report((*findings, *missing, *_mismatches(findings)), len(tasks), likely, sure)
+    findings = _run(tasks, workers, voxels, timeout, progress)
+    return Report((*findings, *missing, *_mismatches(findings)), len(tasks), *keys)
 
 
 def volumes_of(
     cases: Any, storage_options: Mapping[str, Any] | None = None
 ) -> list[tuple[str, str, Volume]]:
     """Return case, key and volume of everything that :func:`check` takes as cases."""
-    return volumes_and_gaps(cases, storage_options)[0]
+    return _volumes_and_gaps(cases, storage_options, LABELS, {})[0]
 
 
-def volumes_and_gaps(
+def _volumes_and_gaps(
     cases: Any,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    labels: Collection[str] = LABELS,
-    **reader_kwargs: Any,
+    storage_options: Mapping[str, Any] | None,
+    labels: Collection[str],
+    reader_kwargs: Mapping[str, Any],
 ) -> tuple[list[tuple[str, str, Volume]], list[Finding]]:
-    """Return the volumes of :func:`volumes_of`, and a finding for each that a case lacks.
-
-    ``labels`` and ``reader_kwargs`` are for ``open_volume()``, where cases are not opened yet.
-    """
+    """Return the volumes of :func:`volumes_of`, and a finding for each that a case lacks."""
     pipe: Any = _pipe_of(cases, storage_options)
     missing: list[Finding] = []
     if isinstance(cases, (str, os.PathLike)) and isinstance(pipe, FromCases):
@@ -177,15 +168,9 @@ def volumes_and_gaps(
             case.get(CASE, ""): {key: place for key, place in case.items() if key != CASE}
             for case in pipe.cases
         }
-        missing += [
-            Finding.of_missing(
-                case,
-                key,
-                labels,
-                f"case {case} has no {key!r}, and most cases beside it have one. Add the file.",
-            )
-            for case, key in cases_without_label(by_name, labels)
-        ]
+        for name, key in cases_without_label(by_name, labels):
+            what = f"case {name} has no {key!r}, and most cases beside it have one. Add the file."
+            missing.append(Finding.of_missing(name, key, labels, what))
     for listing in find(pipe, ListCases):
         lenient = listing.lenient()
         for case in lenient.listing():
@@ -194,12 +179,12 @@ def volumes_and_gaps(
                 missing.append(Finding.of_missing(case[CASE], key, labels, what))
         pipe = replace_pipe(pipe, listing, lenient)
     # What the user did not open is told in words of the function that was called.
-    telling: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if not is_opened(pipe):
+    quiet: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if not _is_opened(pipe):
         given = storage_options or getattr(pipe, "storage_options", None)
         pipe = OpenVolume(pipe, storage_options=given, labels=labels, **reader_kwargs)
-        telling = looking_ahead()
-    with telling:
+        quiet = looking_ahead()
+    with quiet:
         return [
             (item.case, key, value.volume)  # type: ignore[misc]
             for item in pipe
@@ -208,24 +193,24 @@ def volumes_and_gaps(
         ], missing
 
 
-def is_opened(cases: Any) -> bool:
-    """Return whether the user opened the volumes: then that pipe tells of likely labels."""
+def _is_opened(cases: Any) -> bool:
     return is_pipe(cases) and any(traits_of(pipe).opens for pipe in walk(cases))
 
 
-def labels_among(
-    volumes: Sequence[tuple[str, str, Volume]], guesses: bool
+def _keys_of_labels(
+    cases: Any, volumes: Sequence[tuple[str, str, Volume]], labels: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the keys of images that look like labels, and those of labels."""
+    """Return the keys of images that look like labels, each with a warning, and those of labels.
+
+    Nothing is guessed where the user said what is a label, or opened the volumes: that pipe warns.
+    """
+    if not volumes:
+        raise _no_cases()
     kinds = {key: volume.kind for _, key, volume in volumes}
     sure = tuple(key for key, kind in kinds.items() if kind == "label")
-    if not guesses:
+    if labels is not LABELS or _is_opened(cases):
         return (), sure
-    return tuple(k for k, kind in kinds.items() if kind != "label" and looks_like_label(k)), sure
-
-
-def tell_likely_labels(likely: Sequence[str], sure: Sequence[str]) -> None:
-    """Warn of each key of an image that looks like a label."""
+    likely = tuple(k for k, kind in kinds.items() if kind != "label" and looks_like_label(k))
     for key in likely:
         text = (
             f"{key!r} looks like a label, and counts as an image\n"
@@ -233,6 +218,7 @@ def tell_likely_labels(likely: Sequence[str], sure: Sequence[str]) -> None:
             "If not, give labels= without it: then nothing is guessed."
         )
         warn(text, LikelyLabel)
+    return likely, sure
 
 
 def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
@@ -252,12 +238,11 @@ def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
         return cases
     given = list(cases)
     if not given:
-        raise no_cases()
+        raise _no_cases()
     return from_cases(given)
 
 
-def no_cases() -> VolumeNotFound:
-    """Return the error of a data set without any volume."""
+def _no_cases() -> VolumeNotFound:
     return VolumeNotFound("there are no cases.", do="Check the list or the patterns.")
 
 
@@ -269,7 +254,7 @@ class _Worker:
     channel: Connection
     deadline: float
     index: int | None = None
-    """Which task it is at, None while it starts or has nothing to do."""
+    """Which task it is at, None while it starts."""
 
 
 def _run(
@@ -277,72 +262,64 @@ def _run(
     workers: int,
     voxels: bool,
     timeout: float,
-    progress: Callable[[int, int], None],
+    progress: Callable[[int, int], None] | None,
 ) -> list[Finding]:
     found: dict[int, Finding] = {}
     left = deque(range(len(tasks)))
     running: list[_Worker] = []
-    progress(0, len(tasks))
+    show = progress or _show_nothing
+    show(0, len(tasks))
     try:
         while len(found) < len(tasks):
-            idle = sum(worker.index is None for worker in running)
-            while len(running) < workers and idle < len(left):
-                running.append(_started(voxels))
-                idle += 1
+            while len(running) < min(workers, len(tasks) - len(found)):
+                running.append(_start(voxels))
             limit = min(worker.deadline for worker in running) - time.monotonic()
             ready = wait([worker.channel for worker in running], max(0.0, limit))
             for worker in list(running):
-                answer = _answer(worker, worker.channel in ready, timeout)
-                if answer is None:
+                if worker.channel not in ready and time.monotonic() < worker.deadline:
                     continue
-                if isinstance(answer, Finding) and worker.index is not None:
-                    found[worker.index] = answer
-                    progress(len(found), len(tasks))
-                elif isinstance(answer, str):
+                finding, is_lost = _answer(worker, worker.channel in ready, tasks, timeout)
+                if finding is not None and worker.index is not None:
+                    found[worker.index] = finding
+                    show(len(found), len(tasks))
+                if is_lost or not left:
                     running.remove(worker)
                     _end(worker)
-                    found[_index_of(worker, answer)] = _ended(tasks, worker, answer)
-                    progress(len(found), len(tasks))
                     continue
-                _give(worker, tasks, left, running, timeout)
+                worker.index, worker.deadline = left.popleft(), time.monotonic() + timeout
+                # That it is gone is noticed where its answer is taken.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    worker.channel.send(tasks[worker.index])
     finally:
         for worker in running:
             _end(worker)
     return [found[index] for index in range(len(tasks))]
 
 
-_READY = object()
+def _show_nothing(done: int, total: int) -> None:
+    pass
 
 
-def _answer(worker: _Worker, is_ready: bool, timeout: float) -> Any:
-    """Return a finding, ``_READY``, in words why the worker is lost, or None for nothing yet."""
+def _answer(
+    worker: _Worker, is_ready: bool, tasks: Sequence[Task], timeout: float
+) -> tuple[Finding | None, bool]:
+    """Return what a worker found, None when it has started, and whether it is lost."""
+    kind, why = "ItemTimeout", f"nothing came within {timeout:g} s"
     if is_ready:
         try:
-            answer = worker.channel.recv()
+            return worker.channel.recv(), False
         except (EOFError, OSError):
-            return "its reader died, out of memory or in a library"
-        return _READY if answer is None else answer
-    if time.monotonic() >= worker.deadline:
-        return f"nothing came within {timeout:g} s"
-    return None
+            kind, why = "WorkerDied", "its reader died, out of memory or in a library"
+    if worker.index is None:
+        raise WorkerDied(
+            f"a process that was to check volumes did not start: {why}.",
+            do="See what it wrote to the terminal.",
+        )
+    volume, case, key = tasks[worker.index]
+    return Finding(case, key, volume.name, kind, f"{volume.name} cannot be read: {why}."), True
 
 
-def _give(
-    worker: _Worker, tasks: Sequence[Task], left: deque[int], running: list[_Worker], timeout: float
-) -> None:
-    """Give the next task, or let a worker go that is not needed any more."""
-    if not left:
-        running.remove(worker)
-        _end(worker)
-        return
-    worker.index = left.popleft()
-    worker.deadline = time.monotonic() + timeout
-    # That it is gone is noticed where its answer is taken.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        worker.channel.send(tasks[worker.index])
-
-
-def _started(voxels: bool) -> _Worker:
+def _start(voxels: bool) -> _Worker:
     context = get_context("forkserver")
     ours, theirs = context.Pipe(duplex=True)
     process = context.Process(
@@ -372,47 +349,22 @@ def _end(worker: _Worker) -> None:
     worker.process.close()
 
 
-def _index_of(worker: _Worker, why: str) -> int:
-    if worker.index is None:
-        raise WorkerDied(
-            f"a process that was to check volumes did not start: {why}.",
-            do="See what it wrote to the terminal.",
-        )
-    return worker.index
-
-
-def _ended(tasks: Sequence[Task], worker: _Worker, why: str) -> Finding:
-    volume, case, key = tasks[worker.index or 0]
-    kind = "ItemTimeout" if "within" in why else "WorkerDied"
-    return Finding(case, key, volume.name, kind, f"{volume.name} cannot be read: {why}.")
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """Where a volume lies, as far as the check of a case goes."""
-
-    name: str
-    grid: Grid
-
-
 def _mismatches(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield one finding per case whose sound volumes do not lie on one grid."""
     for case, group in groupby(findings, key=lambda finding: finding.case):
         placed: Mapping[str, Any] = {
-            f.key: _Placed(f.name, Grid(f.shape[1:], np.reshape(f.affine, (4, 4))))
+            f.key: SimpleNamespace(
+                name=f.name, grid=Grid(f.shape[1:], np.reshape(f.affine, (4, 4)))
+            )
             for f in group
             if f.shape is not None and f.affine is not None
         }
         if not placed:
             continue
         try:
-            PendingPlan(placed).shared_grid  # noqa: B018  asking is what checks
+            TransformChain(placed).shared_grid  # noqa: B018  asking is what checks
         except VoxpipeError as error:
             yield Finding.of_error(error, case, "+".join(placed), case)
-
-
-def silent(done: int, total: int) -> None:
-    """Show nothing."""
 
 
 _DIGITS = re.compile(r"\d+")
@@ -425,7 +377,7 @@ def index(
     labels: Collection[str] = LABELS,
     statistics: bool = True,
     full_hash: bool = False,
-    progress: Callable[[int, int], None] = silent,
+    progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **reader_kwargs: Any,
 ) -> Report:
@@ -438,19 +390,12 @@ def index(
     destination
         Path or URL of the manifest. What is there already is used: volumes that did not change
         since are not read again.
-    labels
-        Keys that hold labels, if the cases are not opened yet. Unless you give it, a key that
-        looks like a label but is none of these brings a ``LikelyLabel`` warning.
     statistics
         Whether to read every voxel for mean, range, percentiles and classes.
     full_hash
         Whether to read every stored byte for a digest.
-    progress
-        ``progress(done, total)`` in volumes.
-    storage_options
-        For fsspec, where volumes or the manifest are URLs. They are not written.
-    **reader_kwargs
-        For the backend, as of ``open_volume()``.
+    labels, progress, storage_options, **reader_kwargs
+        As of :func:`check`; none of them is written.
 
     Returns
     -------
@@ -471,19 +416,17 @@ def index(
     >>> report = index("scans/", "scans/manifest.json")  # doctest: +SKIP
     >>> pipe = from_manifest("scans/manifest.json").open_volume()  # doctest: +SKIP
     """
-    volumes, missing = volumes_and_gaps(cases, storage_options, labels=labels, **reader_kwargs)
-    if not volumes:
-        raise no_cases()
-    likely, sure = labels_among(volumes, labels is LABELS and not is_opened(cases))
-    tell_likely_labels(likely, sure)
+    volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
+    keys = _keys_of_labels(cases, volumes, labels)
     if isinstance(cases, (str, os.PathLike)) and not os.fspath(cases).lower().endswith(".json"):
         _refuse_other_keys(os.fspath(cases), volumes)
 
     def counted() -> Iterator[tuple[str, str, Volume]]:
-        progress(0, len(volumes))
-        for done, (case, key, volume) in enumerate(volumes, 1):
-            yield case, key, volume
-            progress(done, len(volumes))
+        show = progress or _show_nothing
+        show(0, len(volumes))
+        for done, each in enumerate(volumes, 1):
+            yield each
+            show(done, len(volumes))
 
     known = _earlier(destination, storage_options)
     manifest, bad = index_cases(counted(), statistics=statistics, full_hash=full_hash, known=known)
@@ -492,7 +435,7 @@ def index(
     if kept:
         write_manifest(Manifest(kept), destination, storage_options)
     sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in kept]
-    return Report((*sound, *bad, *missing), len(volumes), likely, sure)
+    return Report((*sound, *bad, *missing), len(volumes), *keys)
 
 
 def _refuse_other_keys(place: str, volumes: Sequence[tuple[str, str, Volume]]) -> None:

@@ -1,20 +1,130 @@
-"""Compile a chain for a loader: rewrite it by adapters, check it, distribute it."""
+"""Compile a chain for a loader: check what is given, rewrite it by adapters, distribute it.
+
+Each mistake is one sentence that says what to write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+from torch.utils.data import MapDataPipe
 
 from ..adapters import Adapter, Lint
 from ..core.call_site import shorten, warn
 from ..core.errors import GraphError, LintWarning
-from ..graph import Change, Pipe, clone, is_pipe, verify
-from ..reading_services import ReadingService
+from ..core.stream import MAX_EPOCH
+from ..core.validate import validate_int
+from ..graph import Change, Pipe, clone, is_pipe, traits_of, verify, walk
+from ..reading_services import ReadingService, ReadingServiceInterface
+from ..reading_services.torchdata_service import TorchdataService
 from ..reading_services.work import Work
-from .arguments import AdapterLike
 from .main_process_tail import MainProcessTail, detach_tail
-from .outline import changes_of_order
+from .state import changes_of_order
+
+AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
+"""What rewrites a graph."""
+
+_SERVICE = "reading_service=MultiProcessingReadingService(num_workers={value})"
+# Arguments of torch's DataLoader that people give out of habit, and where they belong here.
+_ELSEWHERE = {
+    "num_workers": _SERVICE,
+    "worker_prefetch_cnt": "MultiProcessingReadingService(worker_prefetch_cnt=...)",
+    "prefetch_factor": "MultiProcessingReadingService(worker_prefetch_cnt=...)",
+    "persistent_workers": "MultiProcessingReadingService(persistent_workers=...)",
+    "multiprocessing_context": "MultiProcessingReadingService(multiprocessing_context=...)",
+    "slot_bytes": "MultiProcessingReadingService(slot_bytes=...)",
+    "memory_bytes": "MultiProcessingReadingService(memory_bytes=...)",
+    "batch_size": ".{batch}({value}) at the end of the chain",
+    "drop_last": ".{batch}(..., drop_last={value}) at the end of the chain",
+    "collate_fn": ".{batch}(...).collate(...) at the end of the chain",
+    "shuffle": ".shuffle() in the chain",
+    "sampler": ".shuffle() in the chain; seed=... decides its order",
+    "batch_sampler": ".shuffle() and .{batch}(...) in the chain",
+    "generator": "seed=...",
+    "worker_init_fn": "MultiProcessingReadingService(worker_init_fn=...)",
+    "timeout": "the adapter Timeout(item=...)",
+    "pin_memory": "nothing: slots are page-locked once CUDA is in use",
+    "adapters": "datapipe_adapter_fn=[...]",
+}
+_METHODS = ("distribute", "epoch", "shares", "explain", "stop")
+
+
+def refuse_unknown(others: Mapping[str, Any], datapipe: Any = None) -> None:
+    """Raise ``TypeError`` for arguments that a loader does not have, saying where they belong."""
+    opens = is_pipe(datapipe) and any(traits_of(pipe).opens for pipe in walk(datapipe))
+    batch = "batch_patches" if opens else "batch"
+    for name, value in others.items():
+        place = _ELSEWHERE.get(name, "").format(value=shorten(value), batch=batch)
+        has = "datapipe, datapipe_adapter_fn, reading_service and seed"
+        msg = f"DataLoader2 has no {name}; " + (f"give {place}" if place else f"it takes {has}")
+        raise TypeError(msg)
+
+
+def check_service(service: Any) -> Any:
+    """Return a reading service; ``TypeError`` if it is none."""
+    if isinstance(service, type):
+        msg = f"a reading service is an object: write {service.__name__}() instead of the class"
+        raise TypeError(msg)
+    if isinstance(service, ReadingServiceInterface) and not hasattr(service, "distribute"):
+        return TorchdataService(service)
+    if service is None or all(callable(getattr(service, name, None)) for name in _METHODS):
+        return service
+    is_count = isinstance(service, int) and not isinstance(service, bool)
+    meant = _SERVICE.format(value=service if is_count else "...")
+    msg = f"reading_service is a reading service or None, got {shorten(service)}; give {meant}"
+    raise TypeError(msg)
+
+
+def check_epoch(epoch: Any) -> int:
+    """Return the number of an epoch; ``TypeError`` or ``ValueError`` if it is none."""
+    number = validate_int("epoch", epoch, least=0)
+    # Whoever is below the least is not told of the most, which nobody reaches by counting.
+    return number if number < MAX_EPOCH else validate_int("epoch", number, least=0, below=MAX_EPOCH)
+
+
+def iterable(datapipe: Any) -> Pipe:
+    """Return a chain; a map-style one in the order of its indices, as torchdata does."""
+    if isinstance(datapipe, MapDataPipe):
+        pipe: Pipe = datapipe.to_iter_datapipe()
+        return pipe
+    if not is_pipe(datapipe):
+        msg = f"DataLoader2 takes the last pipe of a chain first, got {shorten(datapipe)}"
+        raise GraphError(msg, do=_meant(datapipe))
+    return datapipe  # type: ignore[no-any-return]
+
+
+def _meant(thing: Any) -> str:
+    if isinstance(thing, type):
+        return f"Give a pipe, and not its class: {thing.__name__}(...)."
+    if callable(getattr(thing, "distribute", None)) or hasattr(thing, "initialize"):
+        return "That is a reading service: give it as reading_service=, after the chain."
+    if isinstance(thing, Iterable) or hasattr(thing, "__getitem__"):
+        return "Wrap it: IterableWrapper(...) of voxpipe.datapipes.iter."
+    return "Begin a chain with list_cases(), from_cases() or IterableWrapper()."
+
+
+def adapter_list(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:
+    """Return one adapter or several as a list; ``TypeError`` if they are none."""
+    if adapters is None:
+        return []
+    given: Any = adapters
+    see = "See voxpipe.adapters for those that there are."
+    if isinstance(given, str):
+        raise TypeError(f"an adapter is an object, got its name {given!r}. {see}")
+    if not callable(given) and not isinstance(given, Iterable):
+        msg = f"adapters come second, one or a list; got {type(given).__name__}"
+        raise TypeError(f"{msg}. A reading service is the third argument: reading_service=.")
+    every = [given] if callable(given) and not isinstance(given, type) else list(given)
+    for adapter in every:
+        if isinstance(adapter, type):
+            msg = f"an adapter is an object: write {adapter.__name__}() instead of the class"
+            raise TypeError(msg)
+        if not callable(adapter):
+            msg = f"an adapter is called with the graph and returns one, got {shorten(adapter)}"
+            raise TypeError(f"{msg}. {see}")
+    return every
 
 
 @dataclass(frozen=True)
@@ -22,15 +132,12 @@ class CompiledChain:
     """A chain that is ready to run."""
 
     adapters: tuple[AdapterLike, ...]
-    """What rewrote it, in this order."""
     whole: Pipe
-    """The chain as it runs."""
     graph: Pipe
     """What of it the service runs."""
     tail: MainProcessTail
     """What of it stays in this process, behind that."""
     changes: tuple[Change, ...]
-    """What the adapters did and refused."""
     work: Work
     """What of it runs where."""
     order: str
@@ -40,13 +147,7 @@ class CompiledChain:
 def compile_chain(
     written: Pipe, adapters: Sequence[AdapterLike], service: ReadingService
 ) -> CompiledChain:
-    """Rewrite a copy of a verified chain, check it after each adapter, and distribute it.
-
-    Raises
-    ------
-    GraphError, NotPicklable
-        It cannot run like that.
-    """
+    """Rewrite a copy of a verified chain, check it after each adapter, and distribute it."""
     graph = clone(written)
     changes: list[Change] = []
     for adapter in adapters:
@@ -67,7 +168,6 @@ def compile_chain(
 
 
 def _verified(adapter: AdapterLike, graph: Any) -> Pipe:
-    """Return what an adapter made of a graph, checked."""
     if not is_pipe(graph):
         raise GraphError(
             f"the adapter {shorten(adapter)} returned {shorten(graph)}, and not a datapipe",

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ..adapters import Profile
 from ..adapters.profile import untimed
 from ..batching import ErrorPolicy, Failure
-from ..core.call_site import WarnOnce
+from ..core.call_site import WarnOnce, shorten
 from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
@@ -26,39 +26,27 @@ from ..datapipes.cost import cost_of, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Subject, diagnose
-from ..graph import (
-    Pipe,
-    explain_rewritten,
-    origin_of,
-    to_dot,
-    to_mermaid,
-    traits_of,
-    verify,
-    walk,
-)
+from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.distributed import without_parts
-from ..reading_services.reading_service import Dividing
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import Planned, Replicated, batch_count
 from ..volumes.scheme import ReadScheme
-from .arguments import (
+from .compiler import (
     AdapterLike,
+    CompiledChain,
     adapter_list,
-    chain_for_state,
     check_epoch,
     check_service,
-    check_step,
+    compile_chain,
     iterable,
     refuse_unknown,
 )
-from .compiler import CompiledChain, compile_chain
-from .iterator import EXITING, Begun, DataLoader2Iterator, Turn
+from .iterator import EXITING, DataLoader2Iterator, RunningEpoch, Turn
 from .main_process_tail import MainProcessTail
 from .negotiation import Negotiation, negotiate
-from .outline import Outline
 from .position import EpochSetter, Position, Progress, TorchSeed
-from .state import State, checkpoint_of, refuse_for_service, saved_shares
+from .state import Outline, State, checkpoint_of, restorer, saved_shares
 from .stats import Counts, Stats
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.
@@ -122,18 +110,17 @@ class DataLoader2:
     ) -> None:
         refuse_unknown(others, datapipe)
         self._seed: int | None = None
-        self._position, self._epoch_is_set = Position(), False
         self._drawn: TorchSeed | None = None
-        self._progress: Progress | None = None
+        # Of the epoch that an iterator was made for, else of the next one.
+        self._progress, self._epoch_is_set = Progress(Position()), False
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         # Who makes a batch, or begins or ends an epoch, has the turn for so long. What says where
         # the loader is changes in the lock, inside of the turn, which nobody has for long.
         self._turn, self._lock = Turn(), ForkSafeLock()
         self._shut_down = False
-        self._counts = Counts()
+        self._counts, self._once = Counts(), WarnOnce()
         self._negotiated: Negotiation | None = None
-        self._once = WarnOnce()
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
         # Where errors without a place of their own point: the last pipe that knows its line.
@@ -186,7 +173,7 @@ class DataLoader2:
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What failed and was left out or replaced, by ``OnError``: the last thousand."""
-        return tuple(self._counts.failures.kept)
+        return tuple(self._counts.failures)
 
     def __iter__(self) -> DataLoader2Iterator:
         """Begin the next epoch; an iterator that is still running is invalidated.
@@ -197,16 +184,20 @@ class DataLoader2:
         self._refuse_if_shut_down()
         with self._taking_over("a newer iterator of this DataLoader2 has taken over"):
             self._refuse_if_shut_down()
-            self._counts.consumer.interrupt()
+            self._counts.interrupt()
             if self._coming is not None:
                 self._service.stop()  # workers that stayed run the chain as it was
                 self._take(self._coming)
             with self._lock:
-                self._begin_again_if_seeded()
+                if self._drawn is not None and self._drawn.is_outdated():  # another run is meant
+                    self._seed = self._drawn = None
+                    if not self._epoch_is_set:
+                        self._progress = Progress(Position())
                 seed, self._epoch_is_set = self._seed_of_run(), False
-                self._progress = progress = Progress(self._position)
-            begin, end = partial(self._begun, seed), self._finished
-            made = DataLoader2Iterator(progress, begin, end, self._counts, self._origin, self._turn)
+                self._progress.is_live = True
+            begin, end = partial(self._begin, seed), self._end
+            run = (self._progress, begin, end, self._counts, self._origin, self._turn)
+            made = DataLoader2Iterator(*run)
             self._live = weakref.ref(made)
             return made
 
@@ -214,7 +205,7 @@ class DataLoader2:
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
 
-    def _begun(self, seed: int, progress: Progress) -> Begun:
+    def _begin(self, seed: int, progress: Progress) -> RunningEpoch:
         """Start the batches of an epoch; it goes on where an interrupt has left it."""
         here = progress.position
         message = partial(without_parts, self._service, self._chain.whole)
@@ -230,12 +221,7 @@ class DataLoader2:
             self._seed = agreed = getattr(running, "seed", seed)
         batches = self._chain.tail.epoch(running, agreed, here.epoch)
         policy = work.errors if isinstance(work, Planned) else ErrorPolicy()
-        return Begun(batches, step, policy, work.hints.device)
-
-    def _where(self) -> Position:
-        """Return where the next batch is."""
-        with self._lock:
-            return self._position if self._progress is None else self._progress.position
+        return RunningEpoch(batches, step, policy, work.hints.device)
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
@@ -243,19 +229,12 @@ class DataLoader2:
             self._seed = self._drawn.seed
         return self._seed
 
-    def _begin_again_if_seeded(self) -> None:
-        """Begin another run if torch was seeded since it gave the seed of this one."""
-        if self._drawn is not None and self._drawn.is_outdated():
-            self._seed = self._drawn = None
-            if not self._epoch_is_set:
-                self._position = Position()
-
     @contextlib.contextmanager
     def _taking_over(self, why: str, most: float = math.inf) -> Iterator[None]:
         """End the running epoch, if any, and let no other thread at the loader inside the block.
 
-        A thread that is in the midst of a batch is asked to leave, and waited for; after ``most``
-        seconds no more, and it ends the epoch itself when it comes back.
+        A thread in the midst of a batch is asked to leave, and waited for ``most`` seconds; one
+        that is later ends the epoch itself when it comes back.
         """
         deadline, has_turn = time.monotonic() + most, self._turn.acquire(0.0)
         while not has_turn and time.monotonic() < deadline:
@@ -274,30 +253,24 @@ class DataLoader2:
 
     def _end_live(self, why: str) -> None:
         """End the running epoch, if any; the next one has the next number."""
-        with self._lock:
-            progress, self._progress = self._progress, None
-            if progress is not None:
-                # An iterator that was never asked for a batch has used up nothing.
-                here = progress.position
-                self._position = here.next_epoch() if progress.begun else here
-        live = self._live() if self._live is not None else None
+        progress, live = self._progress, self._live() if self._live is not None else None
+        self._end(progress)
         if live is not None:
             live.invalidate(why)
-        elif progress is not None:
+        else:
             progress.close()  # its iterator was dropped in another thread, which is about to
 
-    def _finished(self, progress: Progress) -> None:
+    def _end(self, progress: Progress) -> None:
         with self._lock:
             if self._progress is progress:
-                self._progress = None
-                self._position = progress.position.next_epoch()
+                self._progress = Progress(progress.following())
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = validate_int("seed", seed, least=0, below=MAX_SEED)
         why = "seed() of its DataLoader2 began another run"
         with self._taking_over(why), self._lock:
-            self._seed, self._drawn, self._position = seed, None, Position()
+            self._seed, self._drawn, self._progress = seed, None, Progress(Position())
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
@@ -307,27 +280,25 @@ class DataLoader2:
         epoch = check_epoch(epoch)
         if self._turn.acquire(0.0):  # or else another thread is at a batch
             try:
-                if self._progress is not None and not self._progress.begun:
+                if self._progress.is_live and not self._progress.begun:
                     self._progress.position = Position(epoch)
                     return
             finally:
                 self._turn.release()
-        with (
-            self._taking_over(f"set_epoch({epoch}) of its DataLoader2 ended its epoch"),
-            self._lock,
-        ):
-            self._position, self._epoch_is_set = Position(epoch), True
+        why = f"set_epoch({epoch}) of its DataLoader2 ended its epoch"
+        with self._taking_over(why), self._lock:
+            self._progress, self._epoch_is_set = Progress(Position(epoch)), True
 
     def is_before(self, epoch: int) -> bool:
         """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
-        running = self._progress is not None and self._progress.begun
-        return not running and self._where().epoch == epoch
+        progress = self._progress
+        return not progress.begun and progress.position.epoch == epoch
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
         own = self._service
         # Ranks may have been started since the loader was made.
-        return batch_count(own.divided(self._work) if isinstance(own, Dividing) else self._work)
+        return batch_count(own.divided(self._work) if hasattr(own, "divided") else self._work)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.
@@ -335,11 +306,18 @@ class DataLoader2:
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
         with self._lock:
-            here, seed = self._where(), self._seed_of_run()
-            chain = self._chain if self._progress is not None else self._coming or self._chain
+            here, seed = self._progress.position, self._seed_of_run()
+            chain = self._chain if self._progress.is_live else self._coming or self._chain
         shares = saved_shares(self._service.shares(chain.work), chain.work)
-        service = checkpoint_of(self._service)
-        return State.at(here, seed, self._outline, chain.order, shares, service).to_json()
+        outline, service = self._outline, checkpoint_of(self._service)
+        return State(
+            *(seed, here.epoch, here.place.next, here.place.ahead, shares),
+            *(outline.graph, outline.data, here.failed),
+            pipes=outline.pipes,
+            cases=outline.cases,
+            order=chain.order,
+            service=service,
+        ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken, under any number of workers.
@@ -357,13 +335,12 @@ class DataLoader2:
         chain = self._coming or self._chain
         shares = saved_shares(self._service.shares(chain.work), chain.work)
         loaded = State.from_json(state, outline=self._outline, order=chain.order, shares=shares)
-        service: Any = self._service
-        refuse_for_service(service, loaded.of_service)
+        restore = restorer(self._service, loaded.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
-            if loaded.of_service:
-                service.restore(loaded.of_service)
+            restore()
             with self._lock:
-                self._seed, self._drawn, self._position = loaded.seed, None, loaded.position
+                self._seed, self._drawn = loaded.seed, None
+                self._progress = Progress(loaded.position)
 
     @classmethod
     def from_state(
@@ -385,7 +362,10 @@ class DataLoader2:
         BadState, StateMismatch
             As of :meth:`load_state_dict`.
         """
-        loader = cls(chain_for_state(datapipe), datapipe_adapter_fn, reading_service)
+        if datapipe is None or callable(getattr(datapipe, "distribute", None)):
+            msg = "from_state(state, datapipe, adapters, reading_service): a state holds no chain"
+            raise TypeError(f"{msg}; give the one that it was taken of, with its adapters")
+        loader = cls(datapipe, datapipe_adapter_fn, reading_service)
         try:
             loader.load_state_dict(state)
         except BaseException:
@@ -398,19 +378,20 @@ class DataLoader2:
 
         Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
+        chain = self._chain
+        cost = cost_of(untimed(chain.graph), self._seed or 0, self._progress.position.epoch)
         parts = [
-            explain_rewritten(self._written, self._chain.whole, self._chain.changes),
+            explain_rewritten(self._written, chain.whole, chain.changes),
             self._service.explain(self._work),
-            *filter(None, [self._chain.tail.explain()]),
+            chain.tail.explain(),
+            "" if cost is None else str(cost),
         ]
-        cost = cost_of(untimed(self._chain.graph), self._seed or 0, self._position.epoch)
-        parts += [str(cost)] if cost is not None else []
-        if any(traits_of(pipe).opens for pipe in walk(self._chain.graph)):
+        if any(traits_of(pipe).opens for pipe in walk(chain.graph)):
             try:
                 parts.append(self._agree().explain())
             except BudgetExceeded as error:
                 parts.append(f"refused: {error}")
-        return "\n\n".join(parts)
+        return "\n\n".join(filter(None, parts))
 
     def schemes(self) -> dict[str, ReadScheme]:
         """Return how the voxels of each key are read; empty where that cannot be planned.
@@ -428,7 +409,7 @@ class DataLoader2:
         """Return what the chain, its stores and the service agreed on, at the first call here."""
         with self._turn if self._negotiated is None else contextlib.nullcontext():
             if self._negotiated is None:
-                here = self._where()
+                here = self._progress.position
                 run = (self._seed or 0, here.epoch, here.place.next)
                 found = negotiate(untimed(self._chain.graph), self._service, self._work, *run)
                 self._work, self._negotiated = found.applied_to(self._work), found
@@ -451,7 +432,7 @@ class DataLoader2:
         GraphError
             The graph cannot be split, so nothing is planned.
         """
-        run = {"seed": self._seed or 0, "epoch": self._where().epoch}
+        run = {"seed": self._seed or 0, "epoch": self._progress.position.epoch}
         graph = untimed(self._chain.graph)
         return shuffle_report(graph, **run, batches=batches, cache_bytes=cache_bytes)
 
@@ -492,17 +473,20 @@ class DataLoader2:
             cannot be planned twice, because it is an iterator or an epoch is running.
         """
         self._refuse_if_shut_down()
-        check_step(step)
-        self._counts.consumer.interrupt()
-        here = self._where()
+        given: Any = step
+        if given is not None and not callable(given):
+            msg = "step is a function of a batch, e.g. one training step, or None"
+            raise TypeError(f"{msg}, got {shorten(step)}")
+        self._counts.interrupt()
+        here = self._progress.position
         subject = Subject(
             self._chain.graph,
             self._service,
             self._seed or 0,
             here.epoch,
             here.place,
-            running=self._progress is not None and self._progress.begun,
-            kept=self._counts.consumer.seconds(),
+            running=self._progress.begun,
+            kept=self._counts.kept_seconds(),
         )
         advice = self._agree().advice
         # Before they happen, as they do where parts are measured.
@@ -525,15 +509,15 @@ class DataLoader2:
 
         With ``Profile`` among the adapters it holds what each pipe did, too.
         """
-        here, waits, profile = self._where(), self._counts.waits, self._profile()
+        here, counts, profile = self._progress.position, self._counts, self._profile()
         return Stats(
             epoch=here.epoch,
             next_batch=here.place.next,
-            delivered=waits.delivered,
-            waited=waits.seconds,
-            longest=waits.longest,
-            kept=self._counts.consumer.seconds(),
-            failures=dict(self._counts.failures.errors),
+            delivered=counts.delivered,
+            waited=counts.waited,
+            longest=counts.longest,
+            kept=counts.kept_seconds(),
+            failures=dict(counts.errors),
             pipes=() if profile is None else tuple(profile.to_json()),
         )
 
@@ -559,10 +543,8 @@ class DataLoader2:
         """What frameworks set the epoch on: ``loader.sampler.set_epoch(epoch)``."""
         return EpochSetter(self.is_before, self.set_epoch, self._chain.whole)
 
-    @property
-    def batch_sampler(self) -> EpochSetter:
-        """What frameworks ask for the items of a batch, ``loader.batch_sampler.batch_size``."""
-        return EpochSetter(self.is_before, self.set_epoch, self._chain.whole)
+    # Frameworks ask this one for the items of a batch: ``loader.batch_sampler.batch_size``.
+    batch_sampler = sampler
 
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""

@@ -9,9 +9,10 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
-from ..batching import ErrorPolicy, Outcome
+from ..batching import BatchResult, ErrorPolicy
 from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..core.locks import ReentrantDeferredLock
@@ -20,52 +21,15 @@ from ..datapipes.tensors import map_tensors
 from ..reading_services import Epoch
 from ..reading_services.reading_service import leave
 from .error import PauseIteration
-from .position import Progress
+from .position import Position, Progress
 from .stats import Counts
-
-
-class Pausing:
-    """Counts batches against a limit. What stands still is the iterator, not its epoch."""
-
-    def __init__(self) -> None:
-        self._most: int | None = None
-        self._left: int | None = None
-        self._paused = False
-
-    def limit(self, batches: int | None) -> None:
-        """Pause after this many more batches; None takes the limit away."""
-        if batches is not None:
-            batches = validate_int("num_batches", batches, least=1)
-        self._most = self._left = batches
-
-    def pause(self) -> None:
-        """Hand out nothing until :meth:`resume`."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Go on, under the same limit."""
-        if not self._paused:
-            warnings.warn("this iterator is not paused: resume() does nothing", stacklevel=3)
-        self._paused, self._left = False, self._most
-
-    def check(self) -> None:
-        """Raise :class:`PauseIteration` if there is no batch to be had now."""
-        if self._paused:
-            raise PauseIteration
-
-    def count(self) -> None:
-        """Note that a batch was handed out."""
-        if self._left is not None:
-            self._left -= 1
-            self._paused = self._left <= 0
-
 
 EXITING = threading.Event()
 """Set when the interpreter begins to end."""
 
 
 @dataclass(frozen=True)
-class Begun:
+class RunningEpoch:
     """What runs, once the first batch of an epoch was asked for."""
 
     batches: Epoch
@@ -73,16 +37,8 @@ class Begun:
     step: int
     """Distance of the batches of one share, where each comes in order; 1 where all of them do."""
     policy: ErrorPolicy
-    """What is done about items that cannot be made."""
     device: str | None
     """Where the graph wants its batches; None where they are made."""
-
-    def moved(self, batch: Any) -> Any:
-        """Return a batch on that device."""
-        device = self.device
-        if device is None:
-            return batch
-        return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class Turn(ReentrantDeferredLock):
@@ -119,50 +75,46 @@ class DataLoader2Iterator:
     def __init__(
         self,
         progress: Progress,
-        begin: Callable[[Progress], Begun],
+        begin: Callable[[Progress], RunningEpoch],
         end: Callable[[Progress], None],
         counts: Counts,
         origin: CallSite | None,
         turn: Turn,
     ) -> None:
-        self._progress = progress
-        self._begin = begin
-        self._end = end
-        self._counts = counts
-        self._origin = origin
-        self._ended_by = ""
-        self._running: Begun | None = None
-        self._failure: BaseException | None = None
-        self._interrupted = False
-        self._pausing = Pausing()
-        self._process: int | None = None
+        self._progress, self._begin, self._end = progress, begin, end
+        self._counts, self._origin = counts, origin
         # Threads take turns. A second one in the midst of a batch would get it once more.
         self._turn = turn
+        self._ended_by = ""
+        self._running: RunningEpoch | None = None
+        self._failure: BaseException | None = None
+        self._interrupted = self._paused = False
+        # Batches from one pause to the next, and those of them that are left; None for any number.
+        self._most: int | None = None
+        self._left: int | None = None
+        self._process: int | None = None
 
     def __iter__(self) -> DataLoader2Iterator:
         return self
 
     def __next__(self) -> Any:
-        self._refuse_child()
-        try:
-            with self._turn:
-                return self._next_or_why()
-        finally:
-            if EXITING.is_set():
-                _end_with_the_interpreter()
-
-    def _refuse_child(self) -> None:
-        """Refuse a forked child: threads and workers that make batches are not there."""
         here = os.getpid()
-        if self._process is None:
-            self._process = here
-        elif self._process != here:
+        if (self._process or here) != here:  # threads and workers that make batches are not here
             what = f"this iterator was begun before a fork, in process {self._process}"
             raise IteratorInvalidated(
                 f"{what}: its batches are that process's", do="Iterate the loader anew in this one."
             )
+        self._process = here
+        try:
+            with self._turn:
+                return self._next()
+        finally:
+            # A daemon thread that is left over is kept: Python is about to end it where it stands,
+            # and what it would be told, that its workers are gone, is nobody's error.
+            if EXITING.is_set() and threading.current_thread() is not threading.main_thread():
+                threading.Event().wait()
 
-    def _next_or_why(self) -> Any:
+    def _next(self) -> Any:
         """Return the next batch, or raise why there is none, and end."""
         if self._ended_by:
             raise self._invalidated()
@@ -171,23 +123,57 @@ class DataLoader2Iterator:
             raise IteratorInvalidated(what, do="Give it what it needs, or make a second loader.")
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
-        self._pausing.check()
+        if self._paused:
+            raise PauseIteration
         asked = time.perf_counter()
-        self._counts.consumer.requested(asked)
+        self._counts.request(asked)
         try:
-            batch = self._next()
+            self._turn.in_a_batch = True
+            try:
+                batch = self._deliver()
+            finally:
+                self._turn.in_a_batch = False
         except BaseException as error:
             self._end_with(error)
             raise
-        self._close_if_left()
-        self._pausing.count()
+        if self._left is not None:
+            self._left -= 1
+            self._paused = self._left <= 0
         handed = time.perf_counter()
-        self._counts.consumer.delivered(handed)
-        self._counts.waits.add(handed - asked)
+        self._counts.deliver(handed, handed - asked)
         return batch
 
+    def _deliver(self) -> Any:
+        """Return the next batch of which there is something, and note what was delivered."""
+        while True:
+            running = self._running or self._start()
+            batch = next(running.batches)
+            outcome = batch if isinstance(batch, BatchResult) else None
+            here = self._progress.position
+            failed = here.failed
+            if outcome is not None:
+                failed, batch = self._counts.admit(outcome, running.policy, failed), outcome.batch
+                if outcome.is_empty:
+                    here.place.leave_out(outcome.failures)
+            if (device := running.device) is not None:
+                batch = map_tensors(batch, methodcaller("to", device, non_blocking=True))
+            # Last, and in one step: whoever interrupts this has the batch once more, not never.
+            place = here.place.after(running.batches.last, running.step)
+            self._progress.position = Position(here.epoch, place, failed)
+            if outcome is None or not outcome.is_empty:
+                if self._ended_by:  # somebody took over meanwhile, and maybe waits for this thread
+                    self._close()
+                return batch
+
+    def _start(self) -> RunningEpoch:
+        if self._progress.begun and not self._interrupted:
+            raise StopIteration
+        self._interrupted = False
+        self._running = self._begin(self._progress)
+        self._progress.batches = self._running.batches
+        return self._running
+
     def _end_with(self, error: BaseException) -> None:
-        """End the epoch with what ``next`` is about to raise."""
         self._close()
         if self._ended_by and isinstance(error, Exception):
             raise self._invalidated() from None  # it is what became of an epoch that was left
@@ -197,7 +183,7 @@ class DataLoader2Iterator:
         if isinstance(error, VoxpipeError):
             error.at(self._origin)
         if isinstance(error, Exception):
-            self._failure = _again(error)
+            self._failure = _copy_error(error)
         else:  # Ctrl-C: nothing failed, so who asks again has the rest
             self._interrupted = True
 
@@ -205,53 +191,22 @@ class DataLoader2Iterator:
         do = "One iterator of a loader is live: take a new one, or make two loaders."
         return IteratorInvalidated(self._ended_by, do=do)
 
-    def _next(self) -> Any:
-        """Return the next batch of which there is something, and note what was delivered."""
-        self._turn.in_a_batch = True
-        try:
-            return self._delivered()
-        finally:
-            self._turn.in_a_batch = False
-
-    def _delivered(self) -> Any:
-        while True:
-            running = self._started()
-            batch = next(running.batches)
-            here = self._progress.position
-            failed = here.failed
-            if isinstance(batch, Outcome):
-                failed = self._counts.failures.admit(batch, running.policy, failed)
-            is_empty = isinstance(batch, Outcome) and batch.is_empty
-            if is_empty:
-                here.place.leave_out(batch.failures)
-            else:
-                batch = running.moved(batch.batch if isinstance(batch, Outcome) else batch)
-            # Last, and in one step: whoever interrupts this has the batch once more, not never.
-            self._progress.position = here.after(running.batches.last, failed, running.step)
-            if not is_empty:
-                return batch
-
     def limit(self, num_batches: int | None) -> None:
         """Pause after ``num_batches`` more batches, again after each resume(); None: never."""
-        self._pausing.limit(num_batches)
+        if num_batches is not None:
+            num_batches = validate_int("num_batches", num_batches, least=1)
+        self._most = self._left = num_batches
 
     def pause(self) -> None:
         """Hand out no batch until :meth:`resume`; a ``for`` loop ends."""
-        self._counts.consumer.interrupt()
-        self._pausing.pause()
+        self._counts.interrupt()
+        self._paused = True
 
     def resume(self) -> None:
         """Go on with the next batch; warns if the iterator is not paused."""
-        self._pausing.resume()
-
-    def _started(self) -> Begun:
-        if self._running is None:
-            if self._progress.begun and not self._interrupted:
-                raise StopIteration
-            self._interrupted = False
-            self._running = self._begin(self._progress)
-            self._progress.batches = self._running.batches
-        return self._running
+        if not self._paused:
+            warnings.warn("this iterator is not paused: resume() does nothing", stacklevel=2)
+        self._paused, self._left = False, self._most
 
     def leave(self, why: str) -> None:
         """Ask whoever is in the midst of a batch to end; further use says why."""
@@ -268,11 +223,6 @@ class DataLoader2Iterator:
         else:
             self._close()
 
-    def _close_if_left(self) -> None:
-        """End the epoch if somebody took over meanwhile, and maybe waits for this thread."""
-        if self._ended_by:
-            self._close()
-
     def _close(self) -> None:
         self._running = None
         self._progress.close()
@@ -282,16 +232,7 @@ class DataLoader2Iterator:
         self._turn.defer(self._progress.close)
 
 
-def _end_with_the_interpreter() -> None:
-    """Keep a daemon thread that is left over: Python is about to end it where it stands.
-
-    What it would be told, that its workers are gone, is nobody's error.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        threading.Event().wait()
-
-
-def _again(error: Exception) -> Exception:
+def _copy_error(error: Exception) -> Exception:
     """Return the error to raise when a failed epoch is asked once more.
 
     A copy: the traceback of the error holds the caller's frames, these hold the iterator, and

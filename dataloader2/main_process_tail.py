@@ -1,9 +1,7 @@
 """The end of a chain that runs in the loader's own process: devices and ranks.
 
-``to_device``, ``pin_memory`` and ``fullsync`` belong into the process that trains. They, and what
-takes items one by one after them, are taken off the graph before a reading service sees it, and
-put behind its batches. They yield one item for each, in order, so the n-th that comes out is the
-n-th batch: what they make ahead does not count as delivered.
+Such pipes, and what takes items one by one after them, are put behind the batches of a service.
+They yield one item for each, in order: what they make ahead does not count as delivered.
 """
 
 from __future__ import annotations
@@ -17,11 +15,10 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
-from ..adapters.adapter import Annotation
-from ..adapters.timeout import limits_of, thread_seconds
-from ..batching import Outcome
+from ..adapters import Annotation, Limits, note_of
+from ..batching import BatchResult
 from ..core import Stream
-from ..core.errors import GraphError
+from ..core.errors import GraphError, VoxpipeError
 from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
 from ..datapipes.epoch import set_epoch
 from ..graph import (
@@ -40,55 +37,39 @@ from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.global_generators import seed_globals, seeded_globals
 from ..reading_services.reading_service import leave
 
-# Why such a chain is refused, for messages.
-_WHY = "behind workers one item has to come of each, as a state counts what they made"
-
 
 def detach_tail(sink: Pipe, service: ReadingService) -> tuple[Pipe, MainProcessTail]:
-    """Return the graph without the end that stays here, and that end.
-
-    Raises
-    ------
-    GraphError
-        A pipe has to stay here, but something after it does not take its items one by one, and
-        the service has workers.
-    """
+    """Return the graph without the end that stays here, and that end; GraphError if that fails."""
     before = before_dispatch(sink)
     end = _end_of(sink, before)
     body = parents_of(end[0])[0] if end else sink
     for pipe in end:
-        if isinstance(
-            pipe, Annotation
-        ):  # notes are for the service, which reads them off its graph
+        if isinstance(pipe, Annotation):  # for the service, which reads them off its graph
             body = with_parents(pipe, [body])
     stay = (pipe for pipe in walk(body) if id(pipe) not in before)
     left = next((pipe for pipe in stay if _stays(pipe, before)), None)
     if left is not None and not isinstance(service, InProcessReadingService):
         raise _refused(left, body)
     pipes = tuple(pipe for pipe in end if not isinstance(pipe, Annotation))
-    return body, MainProcessTail(pipes, thread_seconds(limits_of(sink)))
+    return body, MainProcessTail(pipes, note_of(sink, Limits).thread_stop)
 
 
-def _refused(left: Pipe, body: Pipe) -> GraphError:
+def _refused(left: Pipe, body: Pipe) -> VoxpipeError:
     """Return the error of a pipe that has to stay here, and before what cannot follow it."""
-    after = {id(left)}
-    bars = left
-    for pipe in walk(body):
-        if after.isdisjoint(id(parent) for parent in parents_of(pipe)):
-            continue
-        after.add(id(pipe))
-        if not (traits_of(pipe).per_item or traits_of(pipe).main_process):
-            bars = pipe
+    for bars in walk(body):
+        follows = any(pipe is left for pipe in walk(bars)) and bars is not left
+        if follows and not (traits_of(bars).per_item or traits_of(bars).main_process):
             break
+    else:
+        bars = left
     what = f"{describe(left)} stays in the process of the loader"
     if bars is not left:
         what += f", and {describe(bars)} after it does not take its items one by one"
     do = "Put it at the end of the chain, or give no workers."
     if traits_of(bars).group:
         do = f"Gather before it: .{describe(bars)}.{describe(left)}, or give no workers."
-    error = GraphError(f"{what}; {_WHY}", do=do)
-    error.at(origin_of(left))
-    return error
+    why = "behind workers one item has to come of each, as a state counts what they made"
+    return GraphError(f"{what}; {why}", do=do).at(origin_of(left))
 
 
 def _stays(pipe: Pipe, before: set[int]) -> bool:
@@ -127,7 +108,6 @@ class _Batches(IterDataPipe[Any]):
         self.epoch: TailEpoch | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches."""
         assert self.epoch is not None
         yield from self.epoch.take()
 
@@ -136,31 +116,23 @@ class _Batches(IterDataPipe[Any]):
 
 
 class MainProcessTail:
-    """Pipes that stay here; one set of them for all epochs, as ranks keep their group.
-
-    Parameters
-    ----------
-    pipes
-        Upstream first.
-    seconds
-        For which threads of theirs are waited for when an epoch is left.
-    """
+    """Pipes that stay here, upstream first; one set for all epochs, as ranks keep their group."""
 
     def __init__(self, pipes: tuple[Pipe, ...], seconds: float = STOP_SECONDS) -> None:
         self.pipes = pipes
+        # For threads of theirs, when an epoch is left.
         self.seconds = seconds
         self.source = _Batches()
         self.sink: Pipe = self.source
         for pipe in pipes:
             self.sink = with_parents(pipe, [self.sink])
-        self.pipes_that_run = tuple(walk(self.sink))
         # A thread of a pipe would meet the training loop in the global generators.
         threads = any(chained_name(pipe) in ("prefetch", "fullsync") for pipe in pipes)
         self.seeds = not threads and any(traits_of(pipe).runs_user_code for pipe in pipes)
 
     def shutdown(self) -> None:
         """Free what the pipes keep from epoch to epoch: threads, a group of ranks."""
-        for pipe in self.pipes_that_run:
+        for pipe in walk(self.sink):
             own: Any = getattr(type(pipe), "shutdown", None)
             if own is not None:
                 own(pipe)
@@ -190,7 +162,7 @@ class TailEpoch:
         self._run = (seed, number)
         # Numbers of the batches that the pipes have taken and not yet given, and what failed in
         # them; those without any item pass them by.
-        self._under_way: deque[tuple[int, Outcome | None]] = deque()
+        self._under_way: deque[tuple[int, BatchResult | None]] = deque()
         self._ready: deque[tuple[int, Any]] = deque()
         set_epoch(tail.sink, seed, number)
         tail.source.epoch = self
@@ -199,7 +171,7 @@ class TailEpoch:
     def take(self) -> Iterator[Any]:
         """Yield the batches of the service, and note their numbers."""
         for batch in self._epoch:
-            outcome = batch if isinstance(batch, Outcome) else None
+            outcome = batch if isinstance(batch, BatchResult) else None
             self._under_way.append((self._epoch.last, outcome))
             if outcome is not None and outcome.is_empty:
                 continue

@@ -14,32 +14,13 @@ from ..reading_services.place import Place
 
 @dataclass(frozen=True)
 class Position:
-    """Where in a run a loader is.
-
-    Examples
-    --------
-    >>> Position(epoch=3).after(0, failed=2)
-    Position(epoch=3, place=Place(next=1, ahead=()), failed=2)
-    """
+    """Where in a run a loader is."""
 
     epoch: int = 0
-    """Which epoch."""
     place: Place = field(default_factory=Place)
     """Which batches of it were delivered, also before a resume."""
     failed: int = 0
     """Items of it that failed, also before a resume; ``OnError`` has a budget for them."""
-
-    def after(self, index: int, failed: int, step: int = 1) -> Position:
-        """Return the position after one more batch, with so many failures in all.
-
-        ``step`` is the distance of the batches of one worker's share.
-        """
-        # By name of the class: for small items dataclasses.replace is a tenth of the time.
-        return Position(self.epoch, self.place.after(index, step), failed)
-
-    def next_epoch(self) -> Position:
-        """Return the beginning of the next epoch."""
-        return Position(self.epoch + 1)
 
 
 @dataclass
@@ -47,7 +28,8 @@ class Progress:
     """How far one epoch has come; outlives its iterator."""
 
     position: Position
-    """Where it is."""
+    is_live: bool = False
+    """Whether an iterator was made for it."""
     begun: bool = False
     """Whether a batch was asked for."""
     batches: Epoch | None = None
@@ -58,6 +40,10 @@ class Progress:
         batches, self.batches = self.batches, None
         if batches is not None:
             batches.close()
+
+    def following(self) -> Position:
+        """Return where the next epoch begins; one that was never begun has used up nothing."""
+        return Position(self.position.epoch + 1) if self.begun else self.position
 
 
 @dataclass(frozen=True)
@@ -81,16 +67,6 @@ class TorchSeed:
         It was if its seed is another one, if it is where it was before this number was drawn, or if
         it is where a seed has just put it. One that was given its old seed again and then used
         otherwise than the first time looks like one that was only used.
-
-        Examples
-        --------
-        >>> _ = torch.manual_seed(3)
-        >>> seed = TorchSeed.draw()
-        >>> seed.is_outdated()
-        False
-        >>> _ = torch.manual_seed(3)
-        >>> seed.is_outdated()
-        True
         """
         now, seeded_with = torch.get_rng_state(), torch.initial_seed()
         if seeded_with != self._seeded_with or torch.equal(now, self._before):
@@ -130,5 +106,4 @@ class EpochSetter:
 
     @property
     def _last_gathering(self) -> Traits:
-        gathering = [t for t in map(traits_of, walk(self._sink)) if t.group]
-        return gathering[-1] if gathering else Traits()
+        return ([Traits(), *(t for t in map(traits_of, walk(self._sink)) if t.group)])[-1]

@@ -5,21 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.validate import validate_int
-from ..reading_services.seed_generator import MAX_SEED, SeedGenerator
+from ..reading_services.replica import MAX_SEED, SeedGenerator
 
 __all__ = ["SeedGenerator", "dist_share_seed"]
 
 
 def dist_share_seed(seed: int, process_group: Any = None) -> int:
-    """Return the seed of rank 0 of a ``torch.distributed`` group, on every rank of it.
-
-    Parameters
-    ----------
-    seed
-        This rank's, 0 <= seed < 2**64; only that of rank 0 matters.
-    process_group
-        The group; by default all ranks. Waits as long as the group's own timeout says.
-    """
+    """Return the seed of rank 0 of a ``torch.distributed`` group, on every rank of it."""
     import torch
     import torch.distributed as dist
 

@@ -1,23 +1,4 @@
 """torchdata's place for the reading services."""
 
-from ..reading_services import (
-    CheckpointableReadingServiceInterface,
-    DistributedReadingService,
-    InProcessReadingService,
-    MultiProcessingReadingService,
-    PrototypeMultiProcessingReadingService,
-    ReadingServiceInterface,
-    SequentialReadingService,
-    WorkerInfo,
-)
-
-__all__ = [
-    "CheckpointableReadingServiceInterface",
-    "DistributedReadingService",
-    "InProcessReadingService",
-    "MultiProcessingReadingService",
-    "PrototypeMultiProcessingReadingService",
-    "ReadingServiceInterface",
-    "SequentialReadingService",
-    "WorkerInfo",
-]
+from ..reading_services import *  # noqa: F403  as they are there
+from ..reading_services import __all__ as __all__

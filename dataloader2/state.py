@@ -2,29 +2,49 @@
 
 A state counts the batches that were delivered. With the seed and the epoch that is all
 there is to know: the plan is made again from them, under any number of workers.
+
+Two hashes decide whether a state belongs to a loader. A name and a short hash for each pipe, and
+a hash for each of a few dozen runs of cases, say where a foreign one differs. They are bounded,
+so that a state stays small whatever the chain and the data.
+
+A state belongs to the chain as it was written: most adapters change neither which items come nor
+when. One that does (``Shuffle(False)``, a function that filters) makes the same place another one,
+so a state also holds how the order of the graph that ran differs from the written one.
 """
 
 from __future__ import annotations
 
 import base64
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from ..core.call_site import shorten
 from ..core.errors import BadState, StateMismatch
+from ..core.lru_cache import cached_property
 from ..core.stream import MAX_EPOCH
+from ..graph import (
+    Pipe,
+    chained_name,
+    describe,
+    fingerprint,
+    fingerprint_of_pipe,
+    is_switched_off,
+    origin_of,
+    traits_of,
+    walk,
+)
 from ..reading_services.place import Place, Run
-from ..reading_services.reading_service import Checkpointing, Refusing, Restoring
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import Replicated, Work
-from .outline import Outline, refuse_other_order
 from .position import Position
 
 VERSION = 1
-# A state takes 4 kB at most (``outline.py``), so a text of it far less than this.
+# A state takes 4 kB at most (see :class:`Outline`), so a text of it far less than this.
 _MOST_LETTERS = 64 * 1024
 # As many as there are gaps: batches that are under way at once, some per worker.
 _MOST_RUNS = 4096
@@ -36,7 +56,6 @@ class State:
     """The position of a loader."""
 
     seed: int
-    """Seed of the run."""
     epoch: int
     """Epoch of the next batch."""
     next_batch: int
@@ -53,7 +72,6 @@ class State:
     failed: int = 0
     """Items of that epoch that failed so far, which ``OnError`` has a budget for."""
     version: int = VERSION
-    """Version of this format."""
     pipes: str = ""
     """Name and short hash of each pipe, to say which one differs."""
     cases: str = ""
@@ -62,26 +80,6 @@ class State:
     """What adapters changed of the order; None if that is not known."""
     service: str = ""
     """State of a reading service that has one of its own, in base 64."""
-
-    @classmethod
-    def at(
-        cls, here: Position, seed: int, outline: Outline, order: str, shares: int, service: str
-    ) -> State:
-        """Return the state of a loader at a position of a run."""
-        return cls(
-            seed=seed,
-            epoch=here.epoch,
-            next_batch=here.place.next,
-            ahead=here.place.ahead,
-            shares=shares,
-            graph=outline.graph,
-            data=outline.data,
-            failed=here.failed,
-            pipes=outline.pipes,
-            cases=outline.cases,
-            order=order,
-            service=service,
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain data."""
@@ -95,21 +93,11 @@ class State:
         """Where in the run it was."""
         return Position(self.epoch, Place(self.next_batch, self.ahead), self.failed)
 
-    @property
-    def of_service(self) -> bytes:
-        """The state of the reading service; empty if it has none."""
-        return base64.b64decode(self.service)
-
     @classmethod
     def from_json(cls, data: Any, *, outline: Outline, order: str, shares: int) -> State:
         """Return the state in ``data`` if it belongs to this graph, data set and order.
 
-        Raises
-        ------
-        BadState
-            It is no state: naming the field. Nothing of it is used before all of it is checked.
-        StateMismatch
-            Naming what differs.
+        BadState names the field that is wrong, and StateMismatch what differs.
         """
         fields = _checked(_plain(data))
         state = cls(**{**fields, "ahead": _runs(fields["ahead"])})
@@ -128,12 +116,8 @@ def saved_shares(shares: int, work: Work) -> int:
 
 
 class _Field(NamedTuple):
-    """What a field of a state is."""
-
     wanted: str
-    """In words."""
     is_sound: Callable[[Any], bool]
-    """Whether a value is that."""
     is_optional: bool = False
     """Whether states may lack it: those that were saved before there was such a field."""
 
@@ -200,10 +184,7 @@ _DICTS = frozenset((dict, OrderedDict))
 def _plain(data: Any) -> Mapping[str, Any]:
     """Return a state in which everything is of the very classes that JSON has.
 
-    Raises
-    ------
-    BadState
-        Something is of another, e.g. a number of NumPy; named by its field, not shown.
+    Something of another class, e.g. a number of NumPy, is named by its field, not shown.
     """
     if type(data) not in _DICTS:
         got = shorten(data) if type(data) in _LEAVES else type(data).__name__
@@ -229,7 +210,6 @@ def _plain(data: Any) -> Mapping[str, Any]:
 
 
 def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state of which every field is what it should be."""
     version = data.get("version", VERSION)
     if type(version) is int and version != VERSION:
         # First of all: its other fields may have other forms.
@@ -247,7 +227,6 @@ def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _runs(saved: Sequence[Any]) -> tuple[Run, ...]:
-    """Return the runs of a state, in order."""
     return tuple(sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in saved))
 
 
@@ -269,26 +248,180 @@ def _as_before(shares: int) -> str:
 
 
 def checkpoint_of(service: Any) -> str:
-    """Return the state of a reading service in base 64; empty if it has none of its own."""
-    data = service.checkpoint() if isinstance(service, Checkpointing) else None
+    """Return the state of a reading service in base64; empty if it has none of its own."""
+    data = service.checkpoint() if hasattr(service, "checkpoint") else None
     return "" if data is None else base64.b64encode(data).decode()
 
 
-def refuse_for_service(service: Any, state: bytes) -> None:
-    """Raise, before anything is changed, unless a service can take its own state back.
-
-    Raises
-    ------
-    StateMismatch
-        The service can have none.
-    """
-    if not state:
-        return
-    if not isinstance(service, Restoring):
+def restorer(service: Any, saved: str) -> Callable[[], None]:
+    """Return what gives a service its state back; raise, and change nothing, if it takes none."""
+    if not saved:
+        return lambda: None
+    if not hasattr(service, "restore"):
         msg = f"the state holds one of a reading service, and {service!r} has none"
         raise StateMismatch(msg, do="Give the service that it was saved with.")
-    if isinstance(service, Refusing):
+    if hasattr(service, "refuse_state"):
         try:
             service.refuse_state()
         except TypeError as error:
             raise BadState(str(error)) from error
+    return partial(service.restore, base64.b64decode(saved))
+
+
+_DO_CHAIN = (
+    "Settings and order of the pipes must be the same, and the public attributes of objects in "
+    "them; attributes whose names begin with an underscore may differ."
+)
+_DO_CASES = "The list of cases must be the same, in the same order."
+# About 20 bytes each: 2 kB of the 4 that a state may have.
+_MOST_PIPES = 100
+# Four bytes each.
+_MOST_CASE_RUNS = 64
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The hashes of a chain and its cases."""
+
+    sink: Pipe
+    graph: str
+    pipes: str
+    """Name and short hash of the first pipes, sources first."""
+
+    @classmethod
+    def of(cls, sink: Pipe) -> Outline:
+        """Return the outline of a chain as it is now; objects in it may change as they run."""
+        first = islice(walk(sink), _MOST_PIPES)
+        pipes = " ".join(f"{chained_name(pipe)}:{fingerprint_of_pipe(pipe)}" for pipe in first)
+        return cls(sink, fingerprint(sink), pipes)
+
+    @cached_property
+    def data(self) -> str:
+        """Hash of the cases; makes the list, and opens none."""
+        hashes = [p.data_hash() for p in walk(self.sink) if hasattr(type(p), "data_hash")]
+        return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
+
+    @cached_property
+    def cases(self) -> str:
+        """How many cases there are, and a short hash of each run of them; empty if unknown."""
+        count = sum(1 for _ in self._texts())
+        return "" if not count else _in_runs(self._texts(), count, -(-count // _MOST_CASE_RUNS))
+
+    def _texts(self) -> Iterator[str]:
+        for pipe in walk(self.sink):
+            if hasattr(type(pipe), "data_texts"):
+                yield from pipe.data_texts()
+
+    def refuse(self, graph: str, data: str, pipes: str, cases: str) -> None:
+        """Raise StateMismatch, naming the pipe or the cases, unless a state is of this chain."""
+        if graph != self.graph:
+            msg = f"the state was saved for graph {graph}, this one is {self.graph}"
+            what, pipe = self._difference(pipes)
+            error = StateMismatch(f"{msg}: {what}" if what else msg, do=_DO_CHAIN)
+            raise error.at(None if pipe is None else origin_of(pipe))
+        if data != self.data:
+            msg = f"the state was saved for data {data}, these are {self.data}"
+            what = self._other_cases(cases)
+            raise StateMismatch(f"{msg}: {what}" if what else msg, do=_DO_CASES)
+
+    def _difference(self, saved: str) -> tuple[str, Pipe | None]:
+        """Return in what pipe the chains begin to differ; nothing if the state does not know."""
+        own = zip(self.pipes.split(), walk(self.sink), strict=False)
+        pairs = zip_longest(saved.split(), own) if saved else ()
+        for number, (theirs, mine) in enumerate(pairs):
+            if mine is None:
+                return f"pipe {number}, {_name(theirs)}, is not there any more", None
+            entry, pipe = mine
+            if theirs is None:
+                return f"{describe(pipe)} was not there", pipe
+            if _name(theirs) != _name(entry):
+                return f"pipe {number} was {_name(theirs)} and is {describe(pipe)}", pipe
+            if theirs != entry:
+                return f"{describe(pipe)} (pipe {number}) had other settings", pipe
+        return ("the same pipes are connected in another way" if saved else ""), None
+
+    def _other_cases(self, saved: str) -> str:
+        """Return where the lists of cases begin to differ; nothing if the state does not know."""
+        try:
+            count, size, hashes = saved.split("/")
+            runs = _in_runs(self._texts(), int(count), int(size)).split("/")[2]
+        except ValueError:  # an older state, or one without cases
+            return ""
+        texts = list(self._texts())
+        more = f"there were {count} cases, and are {len(texts)}"
+        found = [] if len(texts) == int(count) else [more]
+        places = range(0, max(len(hashes), len(runs)), _DIGITS)
+        run = next((n for n in places if hashes[n : n + _DIGITS] != runs[n : n + _DIGITS]), None)
+        if run is not None:
+            first = run // _DIGITS * int(size)
+            last = min(first + int(size), len(texts)) - 1
+            of = f"case {first}" if last <= first else f"one of the cases {first} to {last}"
+            now = f", now {texts[first]}" if last == first else ""
+            found.append(f"the first that differs is {of}{now}")
+        return "; ".join(found)
+
+
+_DIGITS = 4
+
+
+def _in_runs(texts: Iterator[str], count: int, size: int) -> str:
+    """Return the number of cases, how many are in a run, and a hash of each run."""
+    if size < 1:
+        raise ValueError(f"a run has at least one case, got {size}")
+    hashes = []
+    while run := list(islice(texts, size)):
+        digest = hashlib.blake2b("\0".join(run).encode(), digest_size=_DIGITS // 2)
+        hashes.append(digest.hexdigest())
+    return f"{count}/{size}/{''.join(hashes)}"
+
+
+def _name(entry: str) -> str:
+    return entry.rsplit(":", 1)[0]
+
+
+# About 25 letters each: half a kilobyte of the four that a state may have.
+_MOST_CHANGES = 20
+_LONGEST_ORDER = 1000
+_DO_ORDER = (
+    "Give the loader the adapters that the state was saved with; set others by loader.adapters "
+    "when that epoch has ended."
+)
+
+
+def changes_of_order(written: Pipe, run: Pipe) -> str:
+    """Return in words in what pipes that decide on the order two graphs differ; empty if in none.
+
+    Behind them stands a hash of all that decide, which says that two orders are the same: a shuffle
+    before a batch is not one after it.
+    """
+    before, after = list(_deciding(written)), list(_deciding(run))
+    if before == after:
+        return ""
+    gone = {name: 1 for name, _, _ in Counter(before) - Counter(after)}
+    come = {name: off for name, _, off in Counter(after) - Counter(before)}
+    both = [f"{n}() {'turned off' if off else 'changed'}" for n, off in come.items() if n in gone]
+    new = [f"with {name}()" for name in come if name not in gone]
+    old = [f"without {name}()" for name in gone if name not in come]
+    words = ", ".join([*both, *new, *old][:_MOST_CHANGES]) or "with pipes in another order"
+    return f"{words}={hashlib.blake2b(repr(after).encode(), digest_size=8).hexdigest()}"
+
+
+def refuse_other_order(saved: str | None, own: str) -> None:
+    """Raise StateMismatch if the adapters of a state made another order than a loader's."""
+    if saved is None or saved == own:
+        return
+    texts = (each.rpartition("=")[0][:_LONGEST_ORDER] for each in (saved, own))
+    before, now = (text or "as written" for text in texts)
+    if before == now:
+        now = "these pipes in other places"
+    msg = f"the state was saved {before}, and this loader runs {now}: "
+    raise StateMismatch(msg + "adapters changed which items come, or when", do=_DO_ORDER)
+
+
+def _deciding(sink: Pipe) -> Iterator[tuple[str, str, bool]]:
+    """Yield name, hash and whether it is off, of each pipe that decides which items come, when."""
+    for pipe in walk(sink):
+        traits = traits_of(pipe)
+        # Those that make items ahead, or stay in this process, hand on what comes as it comes.
+        if not (traits.per_item or traits.watches or traits.ahead or traits.main_process):
+            yield chained_name(pipe), fingerprint_of_pipe(pipe), is_switched_off(pipe)

@@ -8,33 +8,30 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from ..batching import ErrorPolicy, Failure, Outcome
+from ..batching import BatchResult, ErrorPolicy, Failure
 from ..core.errors import TooManyFailures
 
 # What is kept to be looked at; the counts go on.
-MOST_KEPT = 1000
+_MOST_KEPT = 1000
 # A message is read by a person.
 _SHOWN = 3
+# The first batches include compiling and warming up; the median of so many is not moved by them.
+KEPT = 64
 
 
-class FailureLog:
-    """What failed so far in the batches of a loader."""
+class Counts:
+    """What a loader counts over all its epochs: failures, waits, how long batches are kept."""
 
     def __init__(self) -> None:
-        self.kept: deque[Failure] = deque(maxlen=MOST_KEPT)
-        """The last of them."""
+        self.failures: deque[Failure] = deque(maxlen=_MOST_KEPT)
         self.errors: Counter[str] = Counter()
-        """How many of each class."""
+        self.delivered, self.waited, self.longest = 0, 0.0, 0.0
+        self._kept: deque[float] = deque(maxlen=KEPT)
+        self._since: float | None = None
 
-    def admit(self, outcome: Outcome, policy: ErrorPolicy, before: int) -> int:
-        """Count what failed in one batch; return how many did in this epoch.
-
-        Raises
-        ------
-        TooManyFailures
-            Naming the last of them.
-        """
-        self.kept += outcome.failures
+    def admit(self, outcome: BatchResult, policy: ErrorPolicy, before: int) -> int:
+        """Count what failed in one batch; return how many did in this epoch, if so many may."""
+        self.failures += outcome.failures
         self.errors.update(failure.error for failure in outcome.failures)
         total = before + len(outcome.failures) + outcome.elsewhere
         if policy.budget is not None and total > policy.budget:
@@ -44,6 +41,27 @@ class FailureLog:
                 do="Mend the files, or give OnError(budget=...) more; loader.failures has them.",
             )
         return total
+
+    def request(self, now: float) -> None:
+        """Note that a batch is asked for: the one before it was kept until now."""
+        if self._since is not None:
+            self._kept.append(now - self._since)
+        self._since = None
+
+    def deliver(self, now: float, waited: float) -> None:
+        """Note that a batch was handed out, after so many seconds."""
+        self._since = now
+        self.delivered += 1
+        self.waited += waited
+        self.longest = max(self.longest, waited)
+
+    def interrupt(self) -> None:
+        """Leave out the time until the next batch: an epoch ended, or something else ran."""
+        self._since = None
+
+    def kept_seconds(self) -> float | None:
+        """Return the median time that a batch was kept; None if none has come back."""
+        return median(self._kept) if self._kept else None
 
 
 @dataclass(frozen=True)
@@ -87,73 +105,5 @@ class Stats:
         if self.failures:
             each = ", ".join(f"{count} {name}" for name, count in self.failures.items())
             lines.append(f"let pass by OnError: {each}")
-        rows = [
-            f"{row['items']:>9} items {row['seconds']:8.2f} s  {row['pipe']}" for row in self.pipes
-        ]
+        rows = (f"{r['items']:>9} items {r['seconds']:8.2f} s  {r['pipe']}" for r in self.pipes)
         return "\n".join([*lines, *rows])
-
-
-class Waits:
-    """Adds up how long the consumer waited."""
-
-    def __init__(self) -> None:
-        self.delivered = 0
-        self.seconds = self.longest = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Note one batch."""
-        self.delivered += 1
-        self.seconds += seconds
-        self.longest = max(self.longest, seconds)
-
-
-# The first batches include compiling and warming up; the median of so many is not moved by them.
-KEPT = 64
-
-
-class ConsumerTimer:
-    """Times between handing a batch out and being asked for the next, the last ``KEPT`` of them.
-
-    Examples
-    --------
-    >>> timer = ConsumerTimer()
-    >>> for asked, handed in [(0.0, 1.0), (1.5, 1.75), (2.5, 3.0)]:
-    ...     timer.requested(asked)
-    ...     timer.delivered(handed)
-    >>> timer.seconds()
-    0.625
-    """
-
-    def __init__(self) -> None:
-        self._kept: deque[float] = deque(maxlen=KEPT)
-        self._since: float | None = None
-
-    def delivered(self, now: float) -> None:
-        """Note that a batch was handed out."""
-        self._since = now
-
-    def requested(self, now: float) -> None:
-        """Note that the next one was asked for."""
-        if self._since is not None:
-            self._kept.append(now - self._since)
-        self._since = None
-
-    def interrupt(self) -> None:
-        """Leave out the time until the next batch: an epoch ended, or something else ran."""
-        self._since = None
-
-    def seconds(self) -> float | None:
-        """Return the median time that a batch was kept; None if none has come back."""
-        return median(self._kept) if self._kept else None
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What a loader counts over all its epochs."""
-
-    consumer: ConsumerTimer = field(default_factory=ConsumerTimer)
-    """How long batches are kept."""
-    waits: Waits = field(default_factory=Waits)
-    """How long they are waited for."""
-    failures: FailureLog = field(default_factory=FailureLog)
-    """What failed in them."""

@@ -38,7 +38,7 @@ from ..core.errors import PrefetchTimeoutError
 from ..core.locks import timeout_or_none
 from ..core.validate import validate_int
 from ..graph import Pipe, Traits
-from .datapipe import Running, length_of
+from .datapipe import DataPipe, Running, SameLength
 from .forms import offered
 from .tensors import BUFFER_BYTES, bytes_of
 
@@ -50,43 +50,23 @@ _OF_THE_REST = 2 / 3
 
 
 class _Limit:
-    """For how long the first thread is waited for, and what else has to be told before."""
+    """For how long the first thread is waited for, and what is called, once, before that."""
 
     def __init__(self, seconds: float, tell: Callable[[], None] | None = None) -> None:
-        self.seconds = seconds
-        self._tell = tell
-
-    def tell(self) -> None:
-        """Tell it, once."""
-        tell, self._tell = self._tell, None
-        if tell is not None:
-            tell()
-
-
-class _Account(threading.local):
-    """For how long this thread has waited for others since a pass went on here, in seconds."""
-
-    waited: float = 0.0
+        self.seconds, self.tell = seconds, tell
 
 
 _USUAL = _Limit(STOP_SECONDS)
 _NOW: ContextVar[_Limit] = ContextVar("voxpipe-leaving", default=_USUAL)
-_ACCOUNT = _Account()
+# By thread, for how many seconds it has waited for others since a pass went on here.
+_ACCOUNT = threading.local()
 
 
 @contextmanager
 def stop_limit(
     seconds: float = STOP_SECONDS, tell: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Let the first thread stopped inside take so long, and all together half as long again.
-
-    Parameters
-    ----------
-    seconds
-        For which the first is waited for, at most.
-    tell
-        Called once, before the first is waited for.
-    """
+    """Let the first thread stopped inside take so long, and all together half as long again."""
     token = _NOW.set(_Limit(seconds, tell))
     try:
         yield
@@ -104,27 +84,22 @@ def join_threads(*threads: threading.Thread, most: float = float("inf")) -> thre
 
     Not for the thread that calls: garbage is collected in any thread, so what is dropped may be
     its own.
-
-    Parameters
-    ----------
-    threads
-        That were told.
-    most
-        Seconds that this may take, whatever there is left.
     """
     others = [thread for thread in threads if thread is not threading.current_thread()]
     if not any(thread.is_alive() for thread in others):
         return None
     limit = _NOW.get()
-    limit.tell()
+    tell, limit.tell = limit.tell, None
+    if tell is not None:
+        tell()
     begun = monotonic()
-    left = max(0.0, limit.seconds / _OF_THE_REST - _ACCOUNT.waited)
+    left = max(0.0, limit.seconds / _OF_THE_REST - getattr(_ACCOUNT, "waited", 0.0))
     end = begun + min(most, left * _OF_THE_REST)
     try:
         for thread in others:
             thread.join(max(0.0, end - monotonic()))
     finally:
-        _ACCOUNT.waited += monotonic() - begun
+        _ACCOUNT.waited = getattr(_ACCOUNT, "waited", 0.0) + monotonic() - begun
     return next((thread for thread in others if thread.is_alive()), None)
 
 
@@ -143,21 +118,7 @@ class Exhausted(Exception):
 
 
 class BackgroundIterator:
-    """Items of a pipe, made ahead by a thread.
-
-    Parameters
-    ----------
-    source
-        What the thread iterates.
-    most
-        Items that are made ahead, at most.
-    most_bytes
-        Bytes that they take, at most, unless a single one takes more.
-    change
-        Applied to each item by the thread.
-    name
-        Of the thread.
-    """
+    """Items of a pipe, made ahead by a thread."""
 
     def __init__(
         self,
@@ -180,18 +141,7 @@ class BackgroundIterator:
         self._thread.start()
 
     def take(self, timeout: float = float("inf")) -> Any:
-        """Return the next item.
-
-        Raises
-        ------
-        Ended
-            There is none.
-        PrefetchTimeoutError
-            None came within ``timeout`` seconds.
-        RuntimeError
-            It is paused and nothing is left; or this is a forked child of the process whose
-            thread it was.
-        """
+        """Return the next item."""
         self._refuse_child()
         note_progress()
         with self._changed:
@@ -209,13 +159,7 @@ class BackgroundIterator:
         raise RuntimeError(msg)
 
     def pause(self, timeout: float = PAUSE_SECONDS) -> None:
-        """Return when the thread takes no further item.
-
-        Raises
-        ------
-        PrefetchTimeoutError
-            The item at hand took longer than ``timeout`` seconds.
-        """
+        """Return when the thread takes no further item."""
         self._refuse_child()
         with self._changed:
             self._paused = True
@@ -316,7 +260,7 @@ class BackgroundIterator:
         return not self._held or self._bytes + size <= self._most_bytes
 
 
-class RunningAhead(Running):
+class RunningAhead(Running, DataPipe):
     """A pipe with one thread per pass, which a subclass starts in ``__iter__``."""
 
     running: ClassVar[tuple[str, ...]] = ("_ahead",)
@@ -333,13 +277,7 @@ class RunningAhead(Running):
             ahead.stop()
 
     def pause(self) -> None:
-        """Return when nothing more is made ahead; what was made can still be taken.
-
-        Raises
-        ------
-        PrefetchTimeoutError
-            The item at hand took too long.
-        """
+        """Return when nothing more is made ahead; what was made can still be taken."""
         if self._ahead is not None:
             self._ahead.pause()
 
@@ -354,13 +292,11 @@ class RunningAhead(Running):
 
 
 @offered("prefetch")
-class Prefetcher(RunningAhead):
+class Prefetcher(RunningAhead, SameLength):
     """Make items in a thread before they are asked for; nothing else changes.
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     buffer_size
         Items that are made ahead.
     buffer_bytes
@@ -378,11 +314,6 @@ class Prefetcher(RunningAhead):
     anyway, and this pipe adds nothing. Without workers it makes that many batches ahead, unless
     the chain runs a function of yours or ``Timeout`` watches.
 
-    Raises
-    ------
-    ValueError
-        If a number is below 1.
-
     Examples
     --------
     >>> from voxpipe.datapipes.iter import IterableWrapper
@@ -395,8 +326,7 @@ class Prefetcher(RunningAhead):
     def __init__(
         self, source_datapipe: Pipe, buffer_size: int = 10, *, buffer_bytes: int = BUFFER_BYTES
     ) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
         self.buffer_bytes = validate_int("buffer_bytes", buffer_bytes, least=1, unit="bytes")
         self.fresh()
@@ -406,7 +336,6 @@ class Prefetcher(RunningAhead):
         return None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parent's items."""
         ahead = BackgroundIterator(
             self.parent,
             most=self.buffer_size,
@@ -427,10 +356,6 @@ class Prefetcher(RunningAhead):
             ahead.stop()
             if self._ahead is ahead:
                 self._ahead = None
-
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
 
     def instructions(self) -> tuple[Instruction, ...] | None:
         """Return nothing to do: workers make whole batches ahead."""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
-from ..batching import Gather, InThreads, JoinReads, RealizePatches
+from ..batching import Collate, InThreads, JoinReads, RealizePatches
 from ..core import CallSite
 from ..core.call_site import WarnOnce, warn
-from ..core.errors import LikelyMistake, PatchSizeError, SampleError
+from ..core.errors import LikelyMistake, SampleError
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.patch_steps import in_batch
-from ..spatial.ops.parameters import whole_number
+from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
-from .datapipe import DataPipe, PerItem, length_of
+from .datapipe import DataPipe, PerItem, length_of, located
 from .epoch import Seeded
 from .forms import chained
 from .open_volume import OpenVolume, likely_labels
@@ -29,45 +28,31 @@ from .tensors import apply_transforms, as_arrays, as_tensors
 
 def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None) -> Rule:
     """Return the rule that has volumes opened with these policies, which pipes cannot change."""
-    return Rule(
-        "sample by other policies",
-        partial(_find_other_policies, policies),
-        partial(_with_policies, policies, origin),
-    )
 
+    def others(site: Site) -> Pipe | None:
+        pipe = site.pipe
+        if not isinstance(pipe, OpenVolume):
+            return None
+        keeps = (key in pipe.overriding and pipe.policies[key] == policies[key] for key in policies)
+        return None if all(keeps) else pipe
 
-def _find_other_policies(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
-    """Find a pipe that opens volumes by other policies."""
-    pipe = site.pipe
-    if not isinstance(pipe, OpenVolume):
-        return None
-    has = all(key in pipe.overriding and pipe.policies[key] == one for key, one in policies.items())
-    return None if has else pipe
+    def replaced(pipe: OpenVolume) -> OpenVolume:
+        other = copy.copy(pipe)
+        other.policies = {**pipe.policies, **policies}
+        other.overriding = tuple(sorted({*pipe.overriding, *policies}))
+        # A key that no sample has is told at the first one.
+        other._named = {**pipe._named, "policies": tuple(other.policies)}
+        if origin is not None:
+            other._policies_from = {**pipe._policies_from, **dict.fromkeys(policies, origin)}
+        return other
 
-
-def _with_policies(
-    policies: Mapping[str, Policy], origin: CallSite | None, pipe: OpenVolume
-) -> OpenVolume:
-    other = copy.copy(pipe)
-    other.policies = {**pipe.policies, **policies}
-    other.overriding = tuple(sorted({*pipe.overriding, *policies}))
-    # A key that no sample has is told at the first one.
-    other._named = {**pipe._named, "policies": tuple(other.policies)}
-    if origin is not None:
-        other._policies_from = {**pipe._policies_from, **dict.fromkeys(policies, origin)}
-    return other
+    return Rule("sample by other policies", others, replaced)
 
 
 def with_policies(
     policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: CallSite
 ) -> Pipe:
-    """Return a chain whose volumes are opened with these policies; the chain itself stays.
-
-    Raises
-    ------
-    PolicyConflict
-        A pipe asked for something else, and ``override`` is False.
-    """
+    """Return a chain whose volumes are opened with these policies; the chain itself stays."""
     refuse_no_policies(policies, origin)
     keys = overriding_keys(policies, override, origin)
     if not policies:
@@ -137,10 +122,8 @@ class BatchPatches(DataPipe):
     ) -> None:
         super().__init__()
         self.parent = with_policies(dict(policies or {}), override, parent, self.origin)
-        try:
+        with located(self):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
-        except PatchSizeError as error:
-            raise error.at(self.origin)  # noqa: B904
         self.drop_last = drop_last
         self.straight = False
         self.joins = False
@@ -163,7 +146,6 @@ class BatchPatches(DataPipe):
         return self.origin.call + (" ← straight into the batch" if self.straight else "")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield batches."""
         samples = iter(self.parent)
         while held := list(islice(samples, self.batch_size)):
             if len(held) == self.batch_size or not self.drop_last:
@@ -172,33 +154,31 @@ class BatchPatches(DataPipe):
     def _tell_of_shares(self, shares: Sequence[float], looking: Pipe | None) -> None:
         """Warn where a share is not one of each batch, or none of it."""
         for share in shares:
+            told = ""
             if looking is not None:
-                warn(
+                told = (
                     f"oversample={share:.3g} is a share of all patches here, not of each batch: "
                     f"{describe(looking)} looks at a patch before its batch is known\n"
                     f"  at {self.origin}\n"
-                    "  Put that pipe after batch_patches() if it can stand there.",
-                    LikelyMistake,
-                    self.origin,
+                    "  Put that pipe after batch_patches() if it can stand there."
                 )
             elif share and first_forced(self.batch_size, share) == self.batch_size:
-                warn(
+                told = (
                     f"oversample={share:.3g} of {self.batch_size} patches in a batch is none, as "
                     f"in nnU-Net: no patch is drawn about foreground\n  at {self.origin}\n"
-                    "  Make larger batches, or the share larger.",
-                    LikelyMistake,
-                    self.origin,
+                    "  Make larger batches, or the share larger."
                 )
+            if told:
+                warn(told, LikelyMistake, self.origin)
 
     def __len__(self) -> int:
-        """Return the number of batches; TypeError if the parent has no length."""
         whole, rest = divmod(length_of(self, self.parent), self.batch_size)
         return whole + bool(rest and not self.drop_last)
 
-    def instructions(self) -> tuple[JoinReads | Gather | InThreads, ...]:
+    def instructions(self) -> tuple[JoinReads | Collate | InThreads, ...]:
         """Return what gathers one batch."""
-        gather = Gather(self.straight, self.origin, self.of_cases, self._likely, self._once)
-        steps = (JoinReads(self.origin), gather) if self.joins else (gather,)
+        collate = Collate(self.straight, self.origin, self.of_cases, self._likely, self._once)
+        steps = (JoinReads(self.origin), collate) if self.joins else (collate,)
         if self.threads is None:
             return steps
         return tuple(InThreads(self.threads, step) for step in steps)

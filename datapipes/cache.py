@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..core import CallSite, Sample
-from ..core.errors import GraphError, SampleError, add_location
+from ..core.errors import GraphError, SampleError
 from ..core.memory import usable_memory
 from ..core.redact import Redacted
 from ..core.validate import as_keys, validate_int
-from ..graph import Pipe, Traits, describe
-from ..spatial import LazyPatch, PendingPlan
+from ..graph import Pipe, describe
+from ..spatial import LazyPatch, TransformChain
 from ..spatial.lazy.kept_copy import kept_in
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.virtual_volume import use_tiles_alone
@@ -111,8 +111,7 @@ class Cache(PerItem):
                 do="Put cache() before it: patches are read from what is kept.",
             ).at(self.origin)
         if place is not None and memory_bytes is not None:
-            msg = "memory_bytes is for what is kept in memory, and a place was given"
-            raise TypeError(msg)
+            raise TypeError("memory_bytes is for what is kept in memory, and a place was given")
         self.place = None if place is None else absolute_place(place)
         self.memory_bytes = 0 if place is not None else _memory(memory_bytes)
         self.keys = None if keys is None else as_keys("cache(keys=)", keys)
@@ -132,11 +131,7 @@ class Cache(PerItem):
             msg = "cache() keeps lazy volumes, and the sample has none"
             raise SampleError(msg, do=do).at(self.origin, item.case)
         keys = lazy if self.keys is None else self.keys
-        try:
-            kept: Sample = item.with_data(**{k: lazy[k].with_each(self._kept) for k in keys})
-        except Exception as error:
-            raise add_location(error, self.origin, item.case)  # noqa: B904  the very same error
-        return kept
+        return item.with_data(**{k: lazy[k].with_each(self._kept) for k in keys})  # type: ignore[no-any-return]
 
     def _kept(self, patch: LazyPatch) -> LazyPatch:
         where = f"cache at {self.origin}"
@@ -168,8 +163,7 @@ class Cache(PerItem):
             They are kept in memory, where each process makes its own.
         """
         if self.place is None:
-            msg = "prepare() writes to a place, and this cache() keeps volumes in memory"
-            raise TypeError(msg)
+            raise TypeError("prepare() writes to a place, and this cache() keeps volumes in memory")
         made = [patch for item in self for patch in patches_of(item).values()]
         volumes = [leaf.volume for patch in made for leaf in patch.leaves]
         copies = [copy for one in volumes if (copy := getattr(one, "copy", None)) is not None]
@@ -278,8 +272,6 @@ class Recache(PerItem):
     recache(chunk=24)
     """
 
-    traits: ClassVar[Any] = Traits(per_item=True)
-
     def __init__(
         self,
         parent: Pipe,
@@ -294,8 +286,7 @@ class Recache(PerItem):
         self.directory = "" if directory is None else absolute_place(directory)
         if is_url(self.directory):
             what = f"recache() copies to a local disk, and {public_name(self.directory)} is none"
-            do = "Write .cache(URL) for copies in a bucket."
-            raise GraphError(what, do=do).at(self.origin)
+            raise GraphError(what, do="Write .cache(URL) for copies in a bucket.").at(self.origin)
         self.keys = None if keys is None else as_keys("recache(keys=)", keys)
 
     def apply(self, item: Any) -> Any:
@@ -303,13 +294,7 @@ class Recache(PerItem):
         if not isinstance(item, Sample):
             do = "Put it right after open_volume()."
             raise wrong_item(self, item, "a sample with volumes", do)
-        try:
-            return self._recached(item)
-        except Exception as error:
-            raise add_location(error, self.origin, item.case)  # noqa: B904  the very same error
-
-    def _recached(self, sample: Sample) -> Sample:
-        patches = patches_of(sample)
+        patches = patches_of(item)
         if not patches:
             msg = "there is no volume in the sample"
             raise SampleError(msg, do="Put recache() right after open_volume().")
@@ -319,21 +304,21 @@ class Recache(PerItem):
         leaves = [(key, leaf) for key, patch in patches.items() for leaf in patch.leaves]
         copies = {id(leaf.volume): self._volume(key, leaf.volume) for key, leaf in leaves}
         # Volumes share a plan, but for those that resample_to() brought onto another grid.
-        pending: dict[int, PendingPlan] = {}
+        pending: dict[int, TransformChain] = {}
         for _, leaf in leaves:
             plan = leaf.pending
             if id(plan) not in pending:
                 mine = {key: copies.get(id(v), v) for key, v in plan.references.items()}
                 moving = plan.moving and copies.get(id(plan.moving), plan.moving)
                 pending[id(plan)] = replace(
-                    plan, references=mine, moving=moving, identity=sample.identity
+                    plan, references=mine, moving=moving, identity=item.identity
                 )
 
         def moved(patch: LazyPatch) -> LazyPatch:
             read = patch.with_volume(copies[id(patch.volume)])
             return read.with_pending(pending[id(patch.pending)])
 
-        return sample.with_data(**{key: one.with_each(moved) for key, one in patches.items()})
+        return item.with_data(**{key: one.with_each(moved) for key, one in patches.items()})
 
     def _volume(self, key: str, volume: Any) -> Volume:
         if self.keys is not None and key not in self.keys:

@@ -23,19 +23,7 @@ _FILE_AS_FOLDER = re.compile(r"(^|/)\*/\*[^/]*$")
 
 
 def name_of(data: Mapping[str, Any], index: int) -> str:
-    """Return a name for a case that was given none: that of its first file, or its number.
-
-    Examples
-    --------
-    >>> name_of({"image": "scans/ct_07.nii.gz"}, 0)
-    'ct_07'
-    >>> name_of({"image": "https://host/ct_08.nii?sig=of-mine"}, 1)
-    'ct_08'
-    >>> name_of({"image": ["BraTS_001_t1.nii", "BraTS_001_t2.nii"]}, 2)
-    'BraTS_001'
-    >>> name_of({"image": None}, 3)
-    '3'
-    """
+    """Return a name for a case that was given none: that of its first file, or its number."""
     paths = _first_paths(data)
     if not paths:
         return str(index)
@@ -51,13 +39,6 @@ def names_of(cases: Sequence[Any]) -> list[str]:
 
     Files of one name in different folders are told apart by what differs in their folders, as
     ``list_cases`` does, else by the number of the case.
-
-    Examples
-    --------
-    >>> names_of([{"image": "sub-1/anat/t1.nii"}, {"image": "sub-2/anat/t1.nii"}])
-    ['sub-1', 'sub-2']
-    >>> names_of([{"image": "t1.nii"}, {"image": "t1.nii"}, {"case": "c"}])
-    ['t1#0', 't1#1', 'c']
     """
     given = [isinstance(case, Mapping) and CASE in case for case in cases]
     names = [
@@ -83,13 +64,7 @@ def names_of(cases: Sequence[Any]) -> list[str]:
 
 
 def is_hidden(path: str, pattern: str) -> bool:
-    """Return whether a name in ``path`` begins with a dot that the pattern does not write.
-
-    Examples
-    --------
-    >>> is_hidden("cases/._p1.nii", "cases/*.nii"), is_hidden(".data/p1.nii", ".data/*.nii")
-    (True, False)
-    """
+    """Return whether a name in ``path`` begins with a dot that the pattern does not write."""
     written = [part for part in pattern.split("/") if part.startswith(".")]
     return any(
         not any(fnmatchcase(part, pattern_part) for pattern_part in written)
@@ -101,8 +76,7 @@ def is_hidden(path: str, pattern: str) -> bool:
 class Match(NamedTuple):
     """What a path says of its case."""
 
-    name: str
-    """What it is called."""
+    name: str  # what it is called
     stars: tuple[str, ...] = ()
     """What the stars of the pattern stand for, of which the name is made."""
     others: tuple[tuple[str, str], ...] = ()
@@ -121,15 +95,7 @@ class Match(NamedTuple):
 
 
 def name_by_folder(path: str, pattern: str) -> Callable[[str], Match | None]:
-    """Return a function that names a case by the part of its folder that differs between cases.
-
-    Parameters
-    ----------
-    path
-        The whole pattern.
-    pattern
-        The end of it that is below the folder of a case.
-    """
+    """Return a function that names a case by the part of its folder that differs between cases."""
     depth = pattern.count("/") + 1
     fixed = public_name(WILDCARD.split(path, maxsplit=1)[0].rsplit("/", 1)[0])
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core import Sample
-from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, add_location
+from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.redact import Redacted, public_name
 from ..core.suggest import closest
 from ..core.validate import count_text
 from ..storage.fsspec_ranges import list_with, reached
 from ..storage.location import is_url
-from ..volumes import Entry, Manifest, Volume, catalogued, read_manifest
+from ..volumes import Manifest, Volume, catalogued, read_manifest
 from .case_names import (
     CASE,
     WILDCARD,
@@ -29,6 +29,7 @@ from .case_names import (
     name_of,
     names_of,
 )
+from .datapipe import located
 from .epoch import Seeded
 
 # A ? that stands for one character has no = behind it.
@@ -44,7 +45,31 @@ _LIKE_ARGUMENT = 0.75
 _LOOKED_AT = 8
 
 
-class FromCases(Seeded):
+class _Source(Seeded):
+    """A pipe that begins a chain with cases."""
+
+    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and volumes of each case."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Sample]:
+        seed, epoch = self._next_run()
+        for index, (name, data) in enumerate(self.each_case()):
+            yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
+
+    def hashed_texts(self) -> Iterator[str]:
+        """Yield what tells these cases from others; reads no file."""
+        raise NotImplementedError
+
+    def data_hash(self) -> str:
+        """Return 16 hex digits over the cases."""
+        digest = hashlib.blake2b(digest_size=8)
+        for text in self.hashed_texts():
+            digest.update(f"{text}\0".encode())
+        return digest.hexdigest()
+
+
+class FromCases(_Source):
     """Yield one sample per given case; see :func:`from_cases`."""
 
     chained = "from_cases"
@@ -65,9 +90,8 @@ class FromCases(Seeded):
             do = "See where the list is made: is the folder or the filter right?"
             raise SampleError("from_cases got a list without any case", do=do).at(self.origin)
 
-    def __iter__(self) -> Iterator[Sample]:
+    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the cases in the order in which they were given."""
-        seed, epoch = self._next_run()
         # Another sequence may make its cases when asked: each is asked for once.
         names = names_of(self.cases) if isinstance(self.cases, (list, tuple)) else None
         for index, case in enumerate(self.cases):
@@ -76,11 +100,9 @@ class FromCases(Seeded):
                 error = SampleError(msg, do='Write each case as {"image": ..., "label": ...}.')
                 raise error.at(self.origin)
             data = {k: v for k, v in case.items() if k != CASE}
-            name = names[index] if names else str(case.get(CASE, name_of(data, index)))
-            yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
+            yield names[index] if names else str(case.get(CASE, name_of(data, index))), data
 
     def __len__(self) -> int:
-        """Return the number of cases."""
         return len(self.cases)
 
     def describe(self) -> str:
@@ -96,14 +118,12 @@ class FromCases(Seeded):
         """Ask for zarr if the first cases are zarr."""
         return imports_for(str(case) for case in self.cases[:_LOOKED_AT])
 
-    def data_hash(self) -> str:
-        """Return 16 hex digits over the names and sources of the cases; reads no file."""
-        digest = hashlib.blake2b(digest_size=8)
+    def hashed_texts(self) -> Iterator[str]:
+        """Yield the names and sources of the cases."""
         for index, case in enumerate(self.cases):
             for key, value in case.items():
                 text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else key
-                digest.update(f"{index}{key}{text}\0".encode())
-        return digest.hexdigest()
+                yield f"{index}{key}{text}"
 
     def data_texts(self) -> Iterator[str]:
         """Yield a text for each case, to say which of them differ."""
@@ -114,7 +134,7 @@ class FromCases(Seeded):
             )
 
 
-class ListCases(Seeded):
+class ListCases(_Source):
     """Yield one sample per case found by patterns; see :func:`list_cases`."""
 
     chained = "list_cases"
@@ -159,23 +179,16 @@ class ListCases(Seeded):
         near = closest(key.lower(), _ARGUMENTS, _LIKE_ARGUMENT)
         meant = f"; did you mean {near[0]}=?" if near else ""
         if not isinstance(pattern, (str, os.PathLike)):
-            msg = f"{key}= takes a pattern of files, got {type(pattern).__name__}{meant}"
-            raise TypeError(msg)
+            raise TypeError(f"{key}= takes a pattern of files, got {type(pattern).__name__}{meant}")
         if near == ["optional"] and all(one in self.patterns for one in named):
-            msg = f"{key}={pattern!r} names a key, and takes a pattern of files{meant}"
-            raise ValueError(msg)
+            raise ValueError(f"{key}={pattern!r} names a key, and takes a pattern of files{meant}")
         if key.endswith("?"):
-            msg = f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?"
-            raise ValueError(msg)
+            raise ValueError(f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?")
 
-    def __iter__(self) -> Iterator[Sample]:
+    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """List the storage (once in the life of the pipe) and yield the cases by name."""
-        seed, epoch = self._next_run()
-        for index, case in enumerate(self.listing()):
-            data = {k: v for k, v in case.items() if k != CASE}
-            yield Sample(
-                data, case=case[CASE], identity=self._identity(index), seed=seed, epoch=epoch
-            )
+        for case in self.listing():
+            yield case[CASE], {k: v for k, v in case.items() if k != CASE}
 
     def __len__(self) -> int:
         """Return the number of cases; lists the storage."""
@@ -210,10 +223,9 @@ class ListCases(Seeded):
         """Ask for zarr if a pattern names it."""
         return imports_for([str(self.url), *self.patterns.values()])
 
-    def data_hash(self) -> str:
-        """Return 16 hex digits over the listing."""
-        text = "\0".join(f"{k}={v}" for case in self.listing() for k, v in case.items())
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    def hashed_texts(self) -> Iterator[str]:
+        """Yield the listing."""
+        yield from (f"{k}={v}" for case in self.listing() for k, v in case.items())
 
     def data_texts(self) -> Iterator[str]:
         """Yield a text for each case, to say which of them differ."""
@@ -221,15 +233,7 @@ class ListCases(Seeded):
             yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
 
     def listing(self) -> list[dict[str, str]]:
-        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``.
-
-        Raises
-        ------
-        VolumeNotFound
-            If nothing matches, or a case lacks a volume that is not optional.
-        VolumeReadError
-            The storage cannot be listed.
-        """
+        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``."""
         if self._cases is None:
             cases = self.found()
             for case in cases:
@@ -239,16 +243,8 @@ class ListCases(Seeded):
         return self._cases
 
     def found(self) -> list[dict[str, str]]:
-        """Return the cases as :meth:`listing` does, also those that lack a volume.
-
-        Raises
-        ------
-        VolumeNotFound
-            If nothing matches.
-        VolumeReadError
-            The storage cannot be listed.
-        """
-        try:
+        """Return the cases as :meth:`listing` does, also those that lack a volume."""
+        with located(self):
             matches = {key: self._matches(key, p) for key, p in self.patterns.items()}
             _refuse_other_cases(matches)
             by_key = {
@@ -258,8 +254,6 @@ class ListCases(Seeded):
             names = sorted(set().union(*by_key.values()))
             if not names:
                 raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
-        except Exception as error:
-            raise add_location(error, self.origin)  # noqa: B904  the very same error
         return [
             {CASE: name, **{k: found[name] for k, found in by_key.items() if name in found}}
             for name in names
@@ -305,7 +299,14 @@ class ListCases(Seeded):
                 earlier, other = by_case[case]
                 msg = f"case {case} has two volumes for {key}=: "
                 msg += f"{public_name(other)} and {public_name(place)}"
-                do = self._narrower() if earlier.is_of(found_of) else _STARS_NAME
+                do = "Make the pattern narrower."
+                if self.url is not None and not WILDCARD.search(self.url):
+                    do = (
+                        f"{public_name(self.url)} is one case here. If it holds many, leave the "
+                        "folder out and let a star stand for the case: "
+                        'image="data/images/*.nii.gz".'
+                    )
+                do = do if earlier.is_of(found_of) else _STARS_NAME
                 raise SampleError(msg, do=do)
             by_case[case] = found_of, place
         if matches and not by_case:
@@ -321,14 +322,6 @@ class ListCases(Seeded):
         found = list_with(fs, "glob", path, full, self.storage_options)
         matches = sorted(str(match).rstrip("/") for match in found)
         return fs, path, [match for match in matches if not is_hidden(match, path)]
-
-    def _narrower(self) -> str:
-        if self.url is None or WILDCARD.search(self.url):
-            return "Make the pattern narrower."
-        return (
-            f"{public_name(self.url)} is one case here. If it holds many, leave the folder out "
-            'and let a star stand for the case: image="data/images/*.nii.gz".'
-        )
 
     def _advice(self) -> str:
         """Return what to do where nothing matches; looks whether folders of cases were meant."""
@@ -429,7 +422,7 @@ def list_cases(
     return ListCases(url, patterns, Redacted(storage_options or {}), optional)
 
 
-class FromManifest(Seeded):
+class FromManifest(_Source):
     """Yield one sample per case of a manifest; see :func:`from_manifest`."""
 
     chained = "from_manifest"
@@ -442,28 +435,20 @@ class FromManifest(Seeded):
     ) -> None:
         super().__init__()
         self.storage_options = Redacted(storage_options or {})
-        try:
+        with located(self):
             self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
+        given = self.storage_options
         # One volume object for all epochs: it travels to each worker with its header.
         self._cases: list[tuple[str, dict[str, Volume]]] = [
-            (case, {entry.key: self._volume(entry, follow) for entry in found})
+            (case, {e.key: catalogued(e, self.manifest.name, given, follow) for e in found})
             for case, found in self.manifest.cases().items()
         ]
 
-    def _volume(self, entry: Entry, follow: str) -> Volume:
-        return catalogued(entry, self.manifest.name, self.storage_options, follow)
-
-    def __iter__(self) -> Iterator[Sample]:
+    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the cases in the order of the manifest."""
-        seed, epoch = self._next_run()
-        for index, (case, volumes) in enumerate(self._cases):
-            identity = self._identity(index)
-            yield Sample(dict(volumes), case=case, identity=identity, seed=seed, epoch=epoch)
+        yield from ((case, dict(volumes)) for case, volumes in self._cases)
 
     def __len__(self) -> int:
-        """Return the number of cases."""
         return len(self._cases)
 
     def describe(self) -> str:
@@ -479,12 +464,10 @@ class FromManifest(Seeded):
         """Ask for zarr if a volume is zarr."""
         return imports_for(entry.location for entry in self.manifest.entries)
 
-    def data_hash(self) -> str:
-        """Return 16 hex digits over the entries: places, headers and versions."""
-        digest = hashlib.blake2b(digest_size=8)
+    def hashed_texts(self) -> Iterator[str]:
+        """Yield the entries: places, headers and versions."""
         for e in self.manifest.entries:
-            digest.update(repr((e.case, e.key, e.location, e.kind, e.header, e.stamp)).encode())
-        return digest.hexdigest()
+            yield repr((e.case, e.key, e.location, e.kind, e.header, e.stamp))
 
     def data_texts(self) -> Iterator[str]:
         """Yield a text for each entry, to say which of them differ."""

@@ -9,16 +9,14 @@ from .background_iterator import Prefetcher
 from .batch_patches import BatchPatches, Realize
 from .cache import Cache, Flush, Recache
 from .channels import Stack, Unstack
-from .choices import ChoicePipe
 from .general.archives import Bz2FileLoader, CompressionType, Decompressor, Extractor, TarArchiveLoader, XzFileLoader, ZipArchiveLoader
 from .general.branches import Branch
-from .general.buckets import InBatchShuffler, MaxTokenBucketizer
 from .general.combine import IterKeyZipper, MapKeyZipper, MultiplexerLongest, ZipperLongest
 from .general.device import PinMemory, ToDevice
 from .general.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from .general.fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
 from .general.fullsync import FullSync, ShardingRoundRobinDispatcher
-from .general.functions import BatchMapper, FlatMapper, Rows2Columnar, ShuffledFlatMapper
+from .general.functions import BatchMapper, FlatMapper, InBatchShuffler, MaxTokenBucketizer, Rows2Columnar, ShuffledFlatMapper
 from .general.http_reader import HttpReader, OnlineReader
 from .general.in_memory_cache import InMemoryCacheHolder
 from .general.items import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, Repeater, Slicer
@@ -34,7 +32,7 @@ from .points_and_boxes import MoveBoxes, MovePoints
 from .replay import Replay
 from .shuffle_plans import Interleave, ShufflePlans
 from .spatial import DataDependentPipe, SpatialPipe
-from .values import ValuePipe
+from .values import ChoicePipe, ValuePipe
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy
 from ..volumes.axis_map import AxisMap
@@ -196,8 +194,8 @@ class ChainedForms(IterDataPipe[Any]):
     def load_from_bz2(self, length: int = ..., *, most_bytes: int = ...) -> Bz2FileLoader:
         """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``."""
 
-    def load_from_rar(self, *, length: int = ...) -> RarArchiveLoader:
-        """Refuse: rar archives are not opened."""
+    def load_from_rar(self, *arguments: Any, **options: Any) -> RarArchiveLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def load_from_tar(self, mode: str = ..., length: int = ..., *, most_bytes: int | None = ...) -> TarArchiveLoader:
         """Yield ``(path of the member, stream)`` for each file in each tar archive."""
@@ -271,7 +269,7 @@ class ChainedForms(IterDataPipe[Any]):
     def parse_csv(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., as_tuple: bool = ..., **fmtparams: Any) -> CSVParser:
         """Yield each row of each CSV file as a list of texts; files are closed."""
 
-    def parse_csv_as_dict(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., **fmtparams: Any) -> CSVDictParser:
+    def parse_csv_as_dict(self, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., **fmtparams: Any) -> CSVDictParser:
         """Yield each row of each CSV file as a dict by the names in its first row; files are closed."""
 
     def parse_json_files(self, **kwargs: Any) -> JsonParser:
@@ -295,8 +293,8 @@ class ChainedForms(IterDataPipe[Any]):
     def random_split(self, weights: Mapping[Any, float], seed: int, total_length: int | None = ..., target: Any = ...) -> Any:
         """Return a list of pipes among which the parent's items are divided at random."""
 
-    def read_from_gdrive(self, **options: Any) -> GDriveReader:
-        """Refuse: files are not read from Google Drive."""
+    def read_from_gdrive(self, *arguments: Any, **options: Any) -> GDriveReader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def read_from_http(self, timeout: float | None = ..., skip_on_error: bool = ..., **options: Any) -> HttpReader:
         """Yield ``(URL, stream of bytes)`` for each URL of a web server."""

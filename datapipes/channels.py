@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..core import Sample
-from ..core.errors import PatchSizeError, SampleError, add_location
+from ..core.errors import PatchSizeError, SampleError
 from ..core.validate import as_keys
 from ..graph import Pipe
+from ..intensity import SelectChannels, ValueStep
 from ..spatial import LazyPatch
-from ..spatial.lazy.stack import channel_step, stacked, unstacked
+from ..spatial.lazy.stack import stacked, unstacked
 from .datapipe import PerItem, lazy_patches, stream_name
 from .forms import chained
 
@@ -152,15 +153,12 @@ class Unstack(Regrouped):
     def regrouped(self, sample: Sample) -> Sample:
         """Return the sample with a volume for each channel."""
         patch = lazy_patches(self, sample, [self.key])[self.key]
-        try:
-            count = patch.shape[0]
-        except Exception as error:
-            raise add_location(error, self.origin, sample.case)  # noqa: B904
+        count = patch.shape[0]
         if count != len(self.names):
             msg = f"{self.key!r} has {count} channels, and unstack() names {len(self.names)}"
             raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, sample.case)
         steps = [
-            channel_step(n, stream_name=stream, origin=self.origin)
+            ValueStep(SelectChannels(n), stream, self.origin)
             for n, stream in enumerate(self.stream_names)
         ]
         apart = unstacked(patch, lambda channel: steps[channel])
@@ -174,6 +172,5 @@ def _each_once(argument: str, names: Sequence[str]) -> tuple[str, ...]:
         raise ValueError(msg)
     found = tuple(as_keys(argument, names))
     if not found or len(set(found)) < len(found):
-        msg = f"{argument} takes one name or more, each once, got {names!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{argument} takes one name or more, each once, got {names!r}")
     return found

@@ -1,47 +1,44 @@
-"""What a patch costs, and what is read before it: from plans, without reading a voxel."""
+"""What patches cost and ask of the stores: from the first plans, without reading a voxel.
+
+Plans cost microseconds, so a few hundred are made and looked at. Headers cost a request each, so
+only the patches of the first few cases are: cases of one list are stored alike. They are those
+with which the epoch goes on, so that no header is read that it would not read anyway.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from ..batching import ApplyValue
+from ..core import Sample
 from ..core.errors import VoxpipeError
-from ..graph import (
-    NoCut,
-    Pipe,
-    cut,
-    describe,
-    explain_graph,
-    parents_of,
-    verify,
-    walk,
-)
+from ..graph import NoCut, Pipe, cut, describe, explain_graph, parents_of, verify, walk
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.patch_report import (
-    breaks,
-    interpolations,
-    kept,
-    left_to_numpy,
-)
+from ..spatial.lazy.patch_report import breaks, interpolations, kept, left_to_numpy
+from ..spatial.lazy.stack import read_volume_of
+from ..spatial.ops.op import size_on
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from ..spatial.volume_like import stored_of
 from ..volumes import Volume
-from ..volumes.catalog.bounding_box import ForegroundRule, known_box
-from ..volumes.catalog.histogram import has_histogram
 from ..volumes.catalog.statistics import has_statistics
-from .choices import ChoicePipe
+from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, known_box
+from ..volumes.scheme import Demand, StoreLayout
 from .datapipe import DataPipe
-from .epoch import copy_for_epoch, may_look_ahead
+from .epoch import copy_for_epoch, items_from, may_look_ahead
 from .patch_sampler import PatchSampler
+from .shuffle_plans import Interleave
 from .spatial import DataDependentPipe
-from .values import ValuePipe
+from .values import ChoicePipe, ValuePipe
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
 PLANS = 16
@@ -52,16 +49,12 @@ _MB = 1e6
 class WholePass:
     """Volumes that a pipe reads from end to end before it can make their first patch."""
 
-    pipe: Pipe
-    """Which."""
-    key: str
-    """Of the volumes."""
+    pipe: Pipe  # which
+    key: str  # of the volumes
     bytes_each: int
     """Stored voxels of the first of them, in bytes; chunks that are compressed take fewer."""
-    volumes: int
-    """How many there are."""
-    remote: bool
-    """Whether they lie behind URLs."""
+    volumes: int  # how many there are
+    remote: bool  # whether they lie behind URLs
 
     @property
     def bytes(self) -> int:
@@ -81,47 +74,26 @@ class WholePass:
 class Cost:
     """Means over the plans that were looked at."""
 
-    patches: int
-    """Samples looked at."""
-    reads: float
-    """Reads per sample."""
-    bytes_needed: float
-    """Bytes of the source regions, per sample."""
+    patches: int  # samples looked at
+    reads: float  # reads per sample
+    bytes_needed: float  # bytes of the source regions, per sample
     bytes_read: float
     """Bytes of the chunks that are read for these, per sample: fewer where a patch lies across its
     region, and chunks beside it are left out."""
-    interpolations: float
-    """Interpolations per sample."""
-    copies: float
-    """Plain copies per sample: plans that move whole voxels only."""
-    sampled: tuple[str, ...] = ()
-    """Per volume of the first sample: key, kind, mode, padding and fill, in words."""
-    kernel: str = ""
-    """What resamples in this process; workers have the same."""
-    unfused: tuple[str, ...] = ()
-    """Per volume of the first sample that is interpolated anew: after which op, and where."""
-    kept: tuple[str, ...] = ()
-    """Per volume of the first sample that is made once and kept: where, and what that costs."""
-    slow: tuple[str, ...] = ()
-    """Which steps of which plans the kernel does not do together, and what to do."""
-    passes: tuple[WholePass, ...] = ()
-    """Which volumes are read as a whole, once, and by which pipe."""
+    interpolations: float  # interpolations per sample
+    copies: float  # plain copies per sample: plans that move whole voxels only
+    notes: tuple[str, ...] = ()
+    """How volumes of the first sample are sampled, made once and kept, or sampled anew; what NumPy
+    does; what is read as a whole, and what resamples: a line each."""
 
     def __str__(self) -> str:
         reads = f"{self.reads:g} reads"
         size = f"{self.bytes_needed / _MB:.3g} MB"
         if self.bytes_read != self.bytes_needed:
             size += f" ({self.bytes_read / _MB:.3g} MB in whole chunks)"
-        lines = [
-            f"per patch: {reads}, {size}, {self.interpolations:g} interpolations, "
-            f"{self.copies:g} copies   (mean of {self.patches} plans)"
-        ]
-        lines += [f"  {line}" for line in self.sampled]
-        lines += (*self.kept, *self.unfused, *self.slow)
-        lines += [f"read as a whole: {each}" for each in self.passes]
-        if self.kernel:
-            lines.append(f"resampled by: {self.kernel}")
-        return "\n".join(lines)
+        line = f"per patch: {reads}, {size}, {self.interpolations:g} interpolations, "
+        line += f"{self.copies:g} copies   (mean of {self.patches} plans)"
+        return "\n".join([line, *self.notes])
 
 
 def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
@@ -136,23 +108,24 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     try:
         with without_reading():
             items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
-            samples = [patches_of(item) for item in items]
-            cost = _mean([list(patches.values()) for patches in samples if patches])
+            samples = [patches for item in items if (patches := patches_of(item))]
+            means = _means([list(patches.values()) for patches in samples])
     except (VoxpipeError, OSError, Warning):
         # What cannot be planned is reported when it is read, with its case and pipe.
         return None
-    if cost is None:
+    if means is None:
         return None
-    first = next(filter(None, samples))
-    return replace(
-        cost,
-        sampled=_sampling_lines(first),
-        kernel=_kernel(),
-        unfused=_unfused_lines(first),
-        kept=_kept_lines(first),
-        slow=_slow_lines(samples),
-        passes=passes_of(graph, seed, epoch),
-    )
+    first = samples[0]
+    keys = max(map(len, first))
+    kinds = max(len(patch.kind) for patch in first.values())
+    once = _by_text({key: (kept(patch),) for key, patch in first.items()}).items()
+    anew = _by_text({key: breaks(patch) for key, patch in first.items()}).items()
+    notes = [f"  {key:<{keys}}  {p.kind:<{kinds}}  {_policy(p)}" for key, p in first.items()]
+    notes += [f"kept: {who} made once, {what}" for what, who in once]
+    notes += [f"not fused: {who} sampled anew after {what}" for what, who in anew]
+    notes += _slow_lines(samples)
+    notes += [f"read as a whole: {each}" for each in passes_of(graph, seed, epoch)]
+    return replace(means, notes=(*notes, f"resampled by: {_kernel()}"))
 
 
 def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
@@ -176,7 +149,7 @@ def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
                     if id(pipe) in planned:
                         before = copy_for_epoch(parents_of(pipe)[0], seed, epoch)
                         volumes[n] = _volumes_of(before)
-            return tuple(_passes(asking, volumes, sum(map(_count, sources))))
+            return tuple(_passes(asking, volumes, sum(_length(one, 1) for one in sources)))
     except (VoxpipeError, OSError, Warning):
         return ()
 
@@ -206,13 +179,6 @@ def _change_of(pipe: Any) -> ApplyValue | None:
     if isinstance(pipe, ValuePipe):
         return pipe.instructions()[0]
     return pipe.change if isinstance(pipe, ChoicePipe) else None
-
-
-def _count(source: Any) -> int:
-    try:
-        return len(source)
-    except TypeError:
-        return 1
 
 
 def _passes(
@@ -245,57 +211,30 @@ def _passes_of_pipe(
         asking: Any = pipe.steps[0].op
         needs = asking.needs
         volume = volumes.get(needs.key)
-        if volume is not None and not _box_is_known(volume, needs):
-            yield needs.key, volume, f"box {needs}", count
+        if volume is not None:
+            rule = ForegroundRule(needs.above, needs.labels)
+            of_stored = not isinstance(needs.above, str)
+            if not of_stored or known_box(volume, rule, needs.level) is None:
+                yield needs.key, volume, f"box {needs}", count
     else:
-        yield from _passes_of_statistics(pipe, volumes, count)
-
-
-def _passes_of_statistics(
-    pipe: Any, volumes: Mapping[str, Volume], count: int
-) -> Iterator[tuple[str, Volume, str, int]]:
-    change: Any = _change_of(pipe)
-    op = change.step.op
-    keys = change.keys or op.named_keys or [k for k, v in volumes.items() if v.kind == op.kind]
-    mask = volumes.get(op.mask_key) if op.mask_key else None
-    of_some = mask is not None or getattr(op, "above", None) is not None
-    for key in keys:
-        volume = volumes.get(key)
-        if volume is None:
-            continue
-        if not (has_histogram(volume, mask) if of_some else has_statistics(volume)):
-            yield key, volume, "histogram" if of_some else "statistics", count
-
-
-def _box_is_known(volume: Volume, needs: Any) -> bool:
-    if isinstance(needs.above, str):
-        return False
-    return known_box(volume, ForegroundRule(needs.above, needs.labels), needs.level) is not None
-
-
-def _sampling_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
-    keys = max(map(len, patches))
-    kinds = max(len(patch.kind) for patch in patches.values())
-    return tuple(
-        f"{key:<{keys}}  {patch.kind:<{kinds}}  {_policy(patch)}" for key, patch in patches.items()
-    )
-
-
-def _unfused_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
-    found = _by_text({key: breaks(patch) for key, patch in patches.items()})
-    return tuple(f"not fused: {who} sampled anew after {what}" for what, who in found.items())
-
-
-def _kept_lines(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
-    found = _by_text({key: (kept(patch),) for key, patch in patches.items()})
-    return tuple(f"kept: {who} made once, {what}" for what, who in found.items() if what)
+        change: Any = _change_of(pipe)
+        op = change.step.op
+        keys = change.keys or op.named_keys or [k for k, v in volumes.items() if v.kind == op.kind]
+        mask = volumes.get(op.mask_key) if op.mask_key else None
+        of_some = mask is not None or getattr(op, "above", None) is not None
+        for key in keys:
+            volume = volumes.get(key)
+            if volume is None:
+                continue
+            if not (has_histogram(volume, mask) if of_some else has_statistics(volume)):
+                yield key, volume, "histogram" if of_some else "statistics", count
 
 
 def _by_text(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return by text the keys that have it, as the subject of a sentence."""
     found: dict[str, list[str]] = {}
     for key, several in texts.items():
-        for text in several:
+        for text in filter(None, several):
             found.setdefault(text, []).append(key)
     verbs = {text: "is" if len(keys) == 1 else "are" for text, keys in found.items()}
     return {text: f"{' and '.join(keys)} {verbs[text]}" for text, keys in found.items()}
@@ -331,7 +270,7 @@ def _kernel() -> str:
     return "NumPy, because the native kernel is missing (make native): many times slower"
 
 
-def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
+def _means(samples: list[list[LazyPatch]]) -> Cost | None:
     if not samples:
         return None
     every = [patch for patches in samples for patch in patches]
@@ -375,3 +314,176 @@ def explain(pipe: Pipe) -> str:
 
 
 DataPipe.explainer = staticmethod(explain)
+
+
+# What the patches of a chain ask of the stores: measured on the first plans, without a voxel.
+#
+# Plans cost microseconds, so a few hundred are made and looked at. Headers cost a request each, so
+# only the patches of the first few cases are: cases of one list are stored alike. They are those
+# with which the epoch goes on, so that no header is read that it would not read anyway.
+
+# A percentile of 99 needs about as many.
+MEASURED = 256
+# Headers of a bucket take 0.1 s each, and the epoch waits for them.
+CASES = 4
+# Of what an epoch takes to start: nothing that anybody notices.
+SECONDS = 0.25
+# How far ahead of a resume it goes: patches there cost what they cost further on, and the way
+# through the order of an epoch is long.
+FARTHEST = 10_000
+# So many are looked at however long they take: the first one of a bucket opens a connection, and
+# one patch says little of how many chunks the others touch.
+LEAST_PLANS = 8
+
+_UNKNOWN_STORE = "{} does not say how it is stored"
+
+
+@dataclass(frozen=True)
+class AccessPattern:
+    """What a chain asks, by key; or why nobody can tell beforehand."""
+
+    layouts: Mapping[str, StoreLayout] = field(default_factory=dict)
+    """How the volumes of each key are stored."""
+    demands: Mapping[str, Demand] = field(default_factory=dict)  # what patches ask of them
+    volumes: Mapping[str, Volume] = field(default_factory=dict)  # the first volume of each key
+    sampled_anew: Mapping[str, str] = field(default_factory=dict)
+    """By key: after what its voxels are sampled anew, so that these are the reads of what that
+    makes."""
+    left_out: Mapping[str, str] = field(default_factory=dict)  # by key: why nothing is known of it
+    unknown: str = ""  # why nothing was measured
+
+
+def measure_access(
+    graph: Pipe,
+    seed: int,
+    epoch: int,
+    batches: int = 0,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> AccessPattern:
+    """Return what the next patches of an epoch ask of the stores.
+
+    Reads the headers of the first volumes, and no voxel.
+    """
+    split = cut(graph)
+    if isinstance(split, NoCut):
+        return AccessPattern(unknown=split.reason)
+    if not may_look_ahead(split.planner):
+        return AccessPattern(
+            unknown="planning ahead would use up the source, or run functions of yours"
+        )
+    planner = copy_for_epoch(split.planner, seed, epoch)
+    seen: dict[str, list[LazyPatch]] = {}
+    left_out: dict[str, str] = {}
+    cases: set[int] = set()
+    order: list[int] = []
+    try:
+        with without_reading():
+            skipped = min(batches * split.group, FARTHEST)
+            for item in _for_a_while(islice(items_from(planner, skipped), MEASURED), clock):
+                if not isinstance(item, Sample):
+                    continue
+                order.append(item.identity[0])
+                if item.identity[0] not in cases and len(cases) == CASES:
+                    continue
+                cases.add(item.identity[0])
+                for key, patch in patches_of(item).items():
+                    if not isinstance(read_volume_of(patch), Volume):
+                        left_out[key] = _UNKNOWN_STORE.format(patch.volume.name)
+                        continue
+                    patch.source_region  # noqa: B018  works out the plan, which takes the time
+                    seen.setdefault(key, []).append(patch)
+            # Visits that take turns; 1 where batches hold patches of several.
+            turns = [pipe.visits for pipe in walk(planner) if isinstance(pipe, Interleave)]
+            firsts = range(0, len(order), split.group)
+            alone = all(len(set(order[first : first + split.group])) == 1 for first in firsts)
+            together = turns[-1] if turns and alone else 1
+            scattered = _scattered(order, together)
+            asked = _pattern(seen, planner, split.group, together, scattered)
+            unknown = asked.unknown if not left_out or seen else "; ".join(left_out.values())
+            return replace(asked, left_out=left_out, unknown=unknown)
+    except Exception as error:
+        # What cannot be planned is reported when it is read, with its case and pipe.
+        return AccessPattern(unknown=f"planning ahead failed: {type(error).__name__}")
+
+
+def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[Any]:
+    """Yield items until ``SECONDS`` after the first, which may come after many that are skipped.
+
+    But not fewer than ``LEAST_PLANS``.
+    """
+    end = math.inf
+    for number, item in enumerate(items, 1):
+        end = min(end, clock() + SECONDS)
+        yield item
+        if number >= LEAST_PLANS and clock() >= end:
+            return
+
+
+def _scattered(cases: list[int], together: int = 1) -> bool:
+    """Whether a case comes again after ``together`` others."""
+    last: dict[int, int] = {}
+    for place, case in enumerate(cases):
+        between = cases[last.get(case, place) + 1 : place]
+        if len(set(between)) >= together:
+            return True
+        last[case] = place
+    return False
+
+
+def _pattern(
+    seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int, together: int, scattered: bool
+) -> AccessPattern:
+    if not seen:
+        return AccessPattern(unknown="nothing is read lazily")
+    every = list(walk(planner))
+    count = sum(_length(pipe) for pipe in every if not parents_of(pipe))
+    cutting = next((p for p in reversed(every) if isinstance(p, PatchSampler)), None)
+    firsts: dict[str, Any] = {key: read_volume_of(patches[0]) for key, patches in seen.items()}
+    anew = {key: breaks(patches[0]) for key, patches in seen.items()}
+    return AccessPattern(
+        layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
+        demands={
+            key: replace(_demand(patches, cutting, items, scattered), together=together)
+            for key, patches in seen.items()
+        },
+        volumes=firsts,
+        sampled_anew={key: ", and after ".join(by) for key, by in anew.items() if by},
+    )
+
+
+def _length(source: Any, unknown: int = 0) -> int:
+    try:
+        return len(source)
+    except TypeError:
+        return unknown
+
+
+def _demand(
+    patches: list[LazyPatch], cutting: PatchSampler | None, items: int, scattered: bool
+) -> Demand:
+    reads = [patch.reads() for patch in patches]
+    extents = np.array([np.max([read.region.shape for read in each], axis=0) for each in reads])
+    mean = extents.mean(axis=0)
+    highest = np.percentile(extents, 99, axis=0, method="higher")
+    size = sum(math.prod(p.shape) * p.dtype.itemsize for p in patches) / len(patches)
+    # Chunks; of bare voxels one, if any.
+    chunks = [
+        len(read.needed.chunks) if read.needed is not None else int(not read.region.is_empty)
+        for each in reads
+        for read in each
+    ]
+    uniform = cutting if cutting is not None and cutting.sampling == "uniform" else None
+    region = None if uniform is None or uniform.region is None else uniform.region.region
+    return Demand(
+        support=(float(mean[0]), float(mean[1]), float(mean[2])),
+        support_p99=(float(highest[0]), float(highest[1]), float(highest[2])),
+        chunks=sum(chunks) / len(patches),
+        items=items,
+        batch_bytes=math.ceil(size * items),
+        made_bytes=max(sum(read.made_bytes for read in each) for each in reads),
+        patch=(1, 1, 1) if uniform is None else size_on(uniform.given_size, patches[0].plan),
+        region=None if region is None else (region[0], region[1], region[2]),
+        draws=1 if uniform is None else uniform.samples_per_volume,
+        scattered=scattered,
+    )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
@@ -33,17 +33,13 @@ from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
-from ..graph.verify import branch_mark, stream_names
+from ..graph.walk import branch_mark, stream_names
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from .forms import UnknownForm
 
-# How many items a pipe yields: asked of every pipe of a graph once.
-#
-# A pipe asks its parents, and each of two branches that meet asks what they have in common: with
-# plain ``len`` the time doubles with every diamond. Here what was answered is remembered until
-# the question is.
-
+# A pipe asks its parents for their lengths, and each of two branches that meet asks what they have
+# in common: with plain ``len`` the time doubles with every diamond. So answers are remembered.
 _UNKNOWN = (TypeError, NotImplementedError)
 _known_lengths: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
 _may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
@@ -69,23 +65,7 @@ class _LengthProxy(IterDataPipe[Any]):
 
 
 def length(pipe: Any) -> int:
-    """Return ``len(pipe)``, in time that is linear in the pipes of its graph.
-
-    Raises
-    ------
-    TypeError
-        It is not known.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> pipe = IterableWrapper(range(3))
-    >>> for _ in range(40):
-    ...     left, right = pipe.fork(2)
-    ...     pipe = left.zip(right)
-    >>> length(pipe)
-    3
-    """
+    """Return ``len(pipe)``, in time that is linear in the pipes of its graph."""
     answered = _known_lengths.get()
     if answered is not None:
         return _memoized_length(pipe, answered)
@@ -119,23 +99,18 @@ def may_open() -> bool:
 def _memoized_length(pipe: Any, answered: dict[int, Any]) -> int:
     if id(pipe) not in answered:
         try:
-            answered[id(pipe)] = _own_length(pipe)
+            # Asked so that it asks its parents through here; one of torch's does not by itself.
+            if is_pipe(pipe) and type(pipe).__module__.startswith("torch.utils.data."):
+                with contextlib.suppress(AttributeError):  # it has none, or wants more of a parent
+                    answered[id(pipe)] = type(pipe).__len__(_settings(pipe))
+            if id(pipe) not in answered:
+                answered[id(pipe)] = len(pipe)
         except _UNKNOWN as error:
             answered[id(pipe)] = error
     answer = answered[id(pipe)]
     if isinstance(answer, Exception):
         raise answer
     return int(answer)
-
-
-def _own_length(pipe: Any) -> int:
-    """Ask a pipe, so that it asks its parents through here; one of torch's does not by itself."""
-    if not is_pipe(pipe) or not type(pipe).__module__.startswith("torch.utils.data."):
-        return len(pipe)
-    try:
-        return int(type(pipe).__len__(_settings(pipe)))
-    except AttributeError:  # it has none, or wants more of a parent
-        return len(pipe)
 
 
 def _settings(pipe: Pipe) -> Any:
@@ -147,10 +122,6 @@ def _settings(pipe: Pipe) -> Any:
     swap_parents(settings, {id(parent): _LengthProxy(parent) for parent in parents_of(pipe)})
     return settings
 
-
-# Cases that cannot be planned are left out where somebody keeps a list of them.
-#
-# Nobody does unless the user asked for it (``OnError``): then an error is an error.
 
 UNPLANNED = -1
 """In place of the position in a batch."""
@@ -169,7 +140,7 @@ _ERROR_LOG: ContextVar[ErrorLog | None] = ContextVar("_ERROR_LOG", default=None)
 
 @contextlib.contextmanager
 def log_errors(log: ErrorLog) -> Iterator[None]:
-    """Leave out what cannot be planned inside the ``with`` block, and note it."""
+    """Leave out what cannot be planned inside the ``with`` block, and note it (``OnError``)."""
     token = _ERROR_LOG.set(log)
     try:
         yield
@@ -177,14 +148,22 @@ def log_errors(log: ErrorLog) -> Iterator[None]:
         _ERROR_LOG.reset(token)
 
 
-def note_error(pipe: DataPipe, item: Any, error: Exception) -> bool:
-    """Whether ``pipe`` may leave out ``item``, which failed; if so it is noted."""
+def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
+    """Note that ``pipe`` leaves ``item`` out, which failed; raise ``error`` where it may not."""
+    add_location(error, pipe.origin, case_of(item))
     log = _ERROR_LOG.get()
     if log is None or not isinstance(error, log.errors):
-        return False
-    located = add_location(error, pipe.origin, case_of(item))
-    log.failures.append(failure_of(located, UNPLANNED, UNPLANNED, item))
-    return True
+        raise error
+    log.failures.append(failure_of(error, UNPLANNED, UNPLANNED, item))
+
+
+@contextlib.contextmanager
+def located(pipe: Any, item: Any = None) -> Iterator[None]:
+    """Say of what fails inside the ``with`` block in which pipe it was, and of which case."""
+    try:
+        yield
+    except Exception as error:
+        raise add_location(error, pipe.origin, case_of(item))  # noqa: B904  the very same error
 
 
 if TYPE_CHECKING:
@@ -193,44 +172,21 @@ if TYPE_CHECKING:
 else:
     _Pipe = IterDataPipe
 
-C = TypeVar("C", bound=type)
 T = TypeVar("T")
 # What torch says of an iterator of which a newer one took the place.
 _TAKEN_OVER = "another iterator has been created from the same IterDataPipe"
 
 
-class DataPipe(_Pipe):
-    """An iterable pipe. Chaining returns a new pipe; nothing that the user holds changes.
+class Named:
+    """What pipes of both kinds share: they know where they were written, and with what."""
 
-    A subclass takes its parent first, declares its ``traits`` and implements
-    ``__iter__``. Pipes that act on each item alone subclass :class:`PerItem`.
-    """
-
-    traits: ClassVar[Any] = Traits()
-    """What rewrites and the cut need to know; a property where it depends on settings."""
     chained: ClassVar[str] = ""
     """Name of the chained form."""
-    stream_names: tuple[str, ...] = ()
-    """Names under which it draws random numbers; chosen at construction, never by position."""
-
-    imports: tuple[str, ...] = ()
-    """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
-
-    explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
-    """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
-
     origin: CallSite
     """Where the user wrote it."""
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Let its iterators say in our words that another one took over."""
-        super().__init_subclass__(**options)
-        own = vars(cls).get("__iter__")
-        if inspect.isgeneratorfunction(own):
-            cls.__iter__ = _explain_takeover(own)  # type: ignore[method-assign]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> DataPipe:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
         pipe = super().__new__(cls)
         shown = tuple(a for a in args if not is_pipe(a))
@@ -243,11 +199,80 @@ class DataPipe(_Pipe):
     @property
     def source_datapipe(self) -> Any:
         """The pipe that it reads from, under torchdata's name; the first of several."""
-        return source_of(self)
+        for parent in parents_of(cast(Any, self)):
+            return parent
+        raise AttributeError(f"{self!r} reads from no pipe, so it has no source_datapipe")
 
     @source_datapipe.setter
     def source_datapipe(self, pipe: Pipe) -> None:
         vars(self)["parent" if "parent" in vars(self) else "source_datapipe"] = pipe
+
+    def describe(self) -> str:
+        """Return the pipe as the user wrote it."""
+        return self.origin.call
+
+    def __repr__(self) -> str:
+        return self.describe() if "origin" in vars(self) else type(self).__name__
+
+    __str__ = __repr__
+
+    def __getstate__(self) -> Any:
+        """Return what pickle takes; of torch's walk over graphs, which pickles what it looks into.
+
+        That looks for pipes in tuples, lists and mappings too; a lambda there could not be pickled,
+        and data would be copied: so it is given the parents alone.
+        """
+        hook = type(cast(Any, self)).getstate_hook
+        if hook is None:
+            return vars(self)
+        return hook({str(n): parent for n, parent in enumerate(parents_of(cast(Any, self)))})
+
+
+class Running(Named):
+    """A pipe that keeps something while it is iterated: a buffer, a thread, a generator.
+
+    A copy, or a pipe that was pickled, begins without it. torch's walk over graphs, which
+    pickles pipes, never sees it either.
+    """
+
+    running: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that belong to one pass; :meth:`fresh` sets them."""
+
+    def fresh(self) -> None:
+        """Set what is named in ``running`` to what it is before the first pass."""
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        return {name: v for name, v in state.items() if name not in self.running}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.fresh()
+
+
+class DataPipe(Named, _Pipe):
+    """An iterable pipe. Chaining returns a new pipe; nothing that the user holds changes.
+
+    A subclass takes its parent first, declares its ``traits`` and implements
+    ``__iter__``. Pipes that act on each item alone subclass :class:`PerItem`.
+    """
+
+    traits: ClassVar[Any] = Traits()
+    """What rewrites and the cut need to know; a property where it depends on settings."""
+    stream_names: tuple[str, ...] = ()
+    """Names under which it draws random numbers; chosen at construction, never by position."""
+    imports: tuple[str, ...] = ()
+    """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
+    explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
+    """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
+    _is_child_datapipe = False  # torch asks for this at every item
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let its iterators say in our words that another one took over."""
+        super().__init_subclass__(**options)
+        own = vars(cls).get("__iter__")
+        if inspect.isgeneratorfunction(own):
+            cls.__iter__ = _explain_takeover(own)  # type: ignore[method-assign]
 
     if not TYPE_CHECKING:  # a checker would believe that a pipe has every attribute
 
@@ -260,18 +285,9 @@ class DataPipe(_Pipe):
         """List the names of attributes but those that hold credentials, which torch would print."""
         return [name for name in super().__dir__() if not has_secrets(vars(self).get(name))]
 
-    def describe(self) -> str:
-        """Return the pipe as the user wrote it."""
-        return self.origin.call
-
     def explain(self) -> str:
         """Return the chain up to here as text, with what one patch costs."""
         return DataPipe.explainer(self)
-
-    def __repr__(self) -> str:
-        return self.describe() if "origin" in vars(self) else type(self).__name__
-
-    __str__ = __repr__
 
     def instructions(self) -> tuple[Instruction, ...] | None:
         """Return what the pipe does to items, as values that need no torch; None if it cannot.
@@ -289,19 +305,12 @@ class DataPipe(_Pipe):
         """Whether what it does to a sample is drawn, so that it is another in each epoch."""
         if not self.stream_names:
             return False
-        adding: Any = getattr(self, "adding", None)
-        spatial = () if adding is None else adding.steps
+        spatial = getattr(self, "steps", ())
         step = getattr(getattr(self, "change", None) or self, "step", None)
         values = () if step is None else (step,)
         if not spatial and not values:
             return True
         return any(one.is_drawn() for one in spatial) or any(one.is_drawn for one in values)
-
-    def __getstate__(self) -> Any:
-        hook = IterDataPipe.getstate_hook
-        if hook is None:
-            return vars(self)
-        return hook(pipes_only(self))
 
 
 def _explain_takeover(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
@@ -330,113 +339,62 @@ def _takeover_error(pipe: Pipe) -> IteratorInvalidated:
             for one in every
             if "main_datapipe" not in vars(one) and any(p is read for p in parents_of(one))
         ]
-        both = sorted({(_line(one), _shown(one)) for one in reading})
+        both = sorted({_written(one) for one in reading})
         if len(reading) > 1:
             return IteratorInvalidated(
-                f"This iterator has been invalidated: {_shown(read)} gives each item to one, and "
-                f"is gone through at once by {' and '.join(text for _, text in both)}",
+                f"This iterator has been invalidated: {_written(read)[1]} gives each item to one, "
+                f"and is gone through at once by {' and '.join(text for _, text in both)}",
                 do=f"Branch it, one, other = pipe.fork({len(reading)}), and go on from these.",
             )
     return IteratorInvalidated(
-        f"This iterator has been invalidated: {_shown(pipe)} was iterated anew meanwhile",
+        f"This iterator has been invalidated: {_written(pipe)[1]} was iterated anew meanwhile",
         do="Finish one iteration before the next, or branch it: one, other = pipe.fork(2).",
     )
 
 
-def _line(pipe: Pipe) -> int:
+def _written(pipe: Pipe) -> tuple[int, str]:
+    """Return the line of a pipe, 0 if it does not know it, and what it is."""
     origin = vars(pipe).get("origin")
-    return origin.line if isinstance(origin, CallSite) else 0
+    if isinstance(origin, CallSite):
+        return origin.line, f"[{origin}]"
+    return 0, f"[.{describe(pipe)}]"
 
 
-def _shown(pipe: Pipe) -> str:
-    origin = vars(pipe).get("origin")
-    return f"[{origin}]" if isinstance(origin, CallSite) else f"[.{describe(pipe)}]"
+class SameLength(DataPipe):
+    """A pipe of one parent that yields as many items."""
+
+    def __init__(self, parent: Any) -> None:
+        super().__init__()
+        self.parent = parent
+
+    def __len__(self) -> int:
+        return length_of(self, self.parent)
 
 
-def source_of(pipe: Any) -> Pipe:
-    """Return the first pipe that ``pipe`` reads from; AttributeError if there is none."""
-    for parent in parents_of(pipe):
-        return parent
-    raise AttributeError(f"{pipe!r} reads from no pipe, so it has no source_datapipe")
-
-
-def pipes_only(pipe: Any) -> dict[str, Any]:
-    """Return the state of a pipe for torch's walk over graphs, which pickles what it looks into.
-
-    It looks into tuples, lists and mappings too, for pipes in them; a lambda there could not be
-    pickled, and data would be copied.
-    """
-    return {str(number): parent for number, parent in enumerate(parents_of(pipe))}
-
-
-class PerItem(DataPipe):
+class PerItem(SameLength):
     """A pipe that makes one item of each item and remembers nothing in between."""
 
     traits: ClassVar[Any] = Traits(per_item=True)
-
-    def __init__(self, parent: Pipe) -> None:
-        super().__init__()
-        self.parent = parent
 
     def apply(self, item: Any) -> Any:
         """Return the item that ``item`` becomes."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield ``apply(item)`` for each item of the parent."""
         for item in self.parent:
             try:
                 made = self.apply(item)
             except Exception as error:
-                if not note_error(self, item, error):
-                    raise
-                continue
-            yield made
-
-    def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
-        return length_of(self, self.parent)
-
-
-class Running(DataPipe):
-    """A pipe that keeps something while it is iterated: a buffer, a thread, a generator.
-
-    A copy, or a pipe that was pickled, begins without it. torch's walk over graphs, which
-    pickles pipes, never sees it either.
-    """
-
-    running: ClassVar[tuple[str, ...]] = ()
-    """Names of the attributes that belong to one pass; :meth:`fresh` sets them."""
-
-    def fresh(self) -> None:
-        """Set what is named in ``running`` to what it is before the first pass."""
-
-    def __getstate__(self) -> Any:
-        state = super().__getstate__()
-        return {name: v for name, v in state.items() if name not in self.running}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.fresh()
+                note_error(self, item, error)
+            else:
+                yield made
 
 
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:
     """Return the name of the stream of a pipe that reads from ``parent``.
 
-    Parameters
-    ----------
-    parent
-        What it reads from.
-    name
-        What the user calls it, whose branch does not matter then; empty for a name by its kind.
-    kind
-        The chained name. In a branch it has its mark, ``rotate@1`` in the second one of a fork.
-
-    Returns
-    -------
-    str
-        With a number if a pipe upstream already draws under it: ``rotate``, then ``rotate#2`` for
-        the second rotation of one chain.
+    That which the user gave, or its kind: ``rotate@1`` in the second branch of a fork, ``rotate#2``
+    where one upstream already draws under it.
     """
     name = name or ""
     if not isinstance(name, str):
@@ -497,13 +455,7 @@ def wrong_item(pipe: DataPipe, item: Any, wanted: str, do: str) -> SampleError:
 
 
 def lazy_patches(pipe: DataPipe, item: Any, keys: Iterable[str] = ()) -> dict[str, LazyPatch]:
-    """Return the lazy patches of a sample by key.
-
-    Raises
-    ------
-    SampleError
-        It is no sample, or has no lazy patch under one of ``keys``.
-    """
+    """Return the lazy patches of a sample by key."""
     if not isinstance(item, Sample):
         raise wrong_item(pipe, item, "a sample", f"Put {pipe.chained}() after open_volume().")
     lazy: dict[str, LazyPatch] = patches_of(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +16,6 @@ from ..core import Sample, Stream
 from ..core.errors import VoxpipeError
 from ..graph import (
     Pipe,
-    Traits,
     clone,
     describe,
     parents_of,
@@ -80,7 +79,7 @@ class Seeded(DataPipe):
         return run or (int(torch.empty((), dtype=torch.int64).random_().item()), 0)
 
 
-class Drawing(Running):
+class Drawing(Running, DataPipe):
     """A pipe that draws random numbers, others in each pass.
 
     A loader seeds every pass, so that it is a function of (seed, epoch). If nobody does, the seed
@@ -137,19 +136,12 @@ class Shuffling(Drawing):
         return (super().settings(), self._enabled)
 
 
-def shuffled_copy(rng: random.Random, items: Sequence[Any]) -> list[Any]:
-    """Return the items in a drawn order; the sequence itself stays as it is."""
-    return rng.sample(list(items), len(items))
-
-
 @dataclass(frozen=True)
 class SeededCounts:
     """How many pipes of a part of a graph are told by number of an epoch."""
 
-    sources: int
-    """Sources of samples."""
-    kinds: Mapping[str, int]
-    """Other random pipes, by the name of their class."""
+    sources: int  # sources of samples
+    kinds: Mapping[str, int]  # other random pipes, by the name of their class
 
 
 def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
@@ -161,9 +153,25 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
     What stands before a cache of items, and nowhere else, is told the first epoch each time: the
     items that are kept are those of that epoch, also where an epoch is resumed elsewhere.
     """
+    first = _only_before_caches(graph)
+    for pipe, is_source, number in _numbered(graph):
+        if is_source:
+            pipe.begin(seed, epoch, number)
+            continue
+        told = 0 if id(pipe) in first else epoch
+        if hasattr(type(pipe), "set_epoch"):
+            pipe.set_epoch(told)
+        if number is not None:
+            pipe.set_seed(Stream(seed, told, (number,), type(pipe).__name__).integer())
+
+
+def _numbered(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
+    """Yield each pipe, whether it is a source of samples, and its number among these.
+
+    Of another one that takes a seed its number among its kind, else None.
+    """
     seen: Counter[str] = Counter()
     sources = 0
-    first = _only_before_caches(graph)
     every: Any = walk(graph)  # foreign pipes have what their classes say
     for pipe in every:
         kind = type(pipe)
@@ -173,22 +181,20 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
             seen.update(absent.kinds)
             sources += absent.sources
         if isinstance(pipe, DataPipe) and hasattr(kind, "begin"):
-            pipe.begin(seed, epoch, sources)
+            yield pipe, True, sources
             sources += 1
-            continue
-        told = 0 if id(pipe) in first else epoch
-        if hasattr(kind, "set_epoch"):
-            pipe.set_epoch(told)
-        if hasattr(kind, "set_seed"):
-            place = seen[kind.__name__]
+        elif hasattr(kind, "set_seed"):
+            yield pipe, False, seen[kind.__name__]
             seen[kind.__name__] += 1
-            pipe.set_seed(Stream(seed, told, (place,), kind.__name__).integer())
+        else:
+            yield pipe, False, None
 
 
 def _only_before_caches(graph: Pipe) -> set[int]:
     """Return the ids of the pipes that are read by nobody but caches of items."""
     every: Any = list(walk(graph))
-    if not any(_keeps_items(pipe) for pipe in every):
+    keeping = {id(pipe) for pipe in every if getattr(type(pipe), "keeps_items", False)}
+    if not keeping:
         return set()
     read: set[int] = set()
     waiting: list[Any] = [graph]
@@ -197,22 +203,16 @@ def _only_before_caches(graph: Pipe) -> set[int]:
         if id(pipe) in read:
             continue
         read.add(id(pipe))
-        if not _keeps_items(pipe):
+        if id(pipe) not in keeping:
             waiting += parents_of(pipe)
     return {id(pipe) for pipe in every} - read
 
 
-def _keeps_items(pipe: Any) -> bool:
-    return bool(getattr(type(pipe), "keeps_items", False))
-
-
 def count_seeded(graph: Pipe) -> SeededCounts:
     """Count the pipes of a graph that are told by number of an epoch."""
-    every: Any = list(walk(graph))
-    begun = [isinstance(pipe, DataPipe) and hasattr(type(pipe), "begin") for pipe in every]
-    others = [pipe for pipe, source in zip(every, begun, strict=True) if not source]
-    kinds = Counter(type(p).__name__ for p in others if hasattr(type(p), "set_seed"))
-    return SeededCounts(sum(begun), kinds)
+    every = list(_numbered(graph))
+    kinds = Counter(type(p).__name__ for p, source, n in every if not source and n is not None)
+    return SeededCounts(sum(is_source for _, is_source, _ in every), kinds)
 
 
 def seed_again(graph: Pipe, seed: int) -> None:
@@ -220,21 +220,15 @@ def seed_again(graph: Pipe, seed: int) -> None:
 
     Sources keep their number, so identities stay those of the cases; the draws are others.
     """
-    seen: dict[str, int] = {}
-    every: Any = walk(graph)
-    for pipe in every:
-        kind = type(pipe)
-        if isinstance(pipe, DataPipe) and hasattr(kind, "begin"):
+    for pipe, is_source, number in _numbered(graph):
+        if is_source:
             pipe.set_seed(seed)
-        elif hasattr(kind, "set_seed"):
-            place = seen[kind.__name__] = seen.get(kind.__name__, -1) + 1
-            pipe.set_seed(Stream(seed, 0, (place,), kind.__name__).integer())
+        elif number is not None:
+            pipe.set_seed(Stream(seed, 0, (number,), type(pipe).__name__).integer())
 
 
 class _Rest(DataPipe):
     """A pass that was begun: the items that are left of it."""
-
-    traits = Traits()
 
     def __init__(self, pipe: Pipe, passed_over: int) -> None:
         super().__init__()
@@ -251,16 +245,10 @@ class _Rest(DataPipe):
 
 
 def items_from(planner: Pipe, start: int) -> Iterator[Any]:
-    """Yield the items of a pass from the one numbered ``start`` on.
+    """Return the items of a pass from the one numbered ``start`` on.
 
     Pipes at the end that make one item of one, and remember nothing, are not run for those before.
     What shuffles, opens or cuts is: only it knows which items those are.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> list(items_from(IterableWrapper("abc"), 1))
-    ['b', 'c']
     """
     counts = readers(planner)
     tail: list[Pipe] = []
@@ -271,7 +259,7 @@ def items_from(planner: Pipe, start: int) -> Iterator[Any]:
     sink: Pipe = _Rest(pipe, start) if tail else pipe
     for reader in reversed(tail):
         sink = with_parents(reader, [sink])
-    yield from sink if tail else islice(pipe, start, None)
+    return iter(sink) if tail else islice(pipe, start, None)
 
 
 def _is_passed_by(pipe: Pipe) -> bool:
@@ -299,11 +287,6 @@ def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
     """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read.
 
     The headers of all volumes are, many at a time: of a manifest no file is opened.
-
-    Raises
-    ------
-    TypeError
-        It is not known before it is done.
     """
     if not may_open() or not may_look_ahead(parent):
         raise TypeError("no len(): planning ahead would use up the source, or run your functions")

@@ -29,35 +29,13 @@ _WARN = ("map", "filter", "collate")
 _TORCH_ON_LAMBDAS = "(Lambda|Local) function is not supported"
 
 
-def _map(pipe: Any) -> Traits:
-    return Traits(per_item=True, runs_user_code=True)
-
-
-def _batch(pipe: Any) -> Traits:
-    return Traits(group=pipe.batch_size, drop_last=pipe.drop_last)
-
-
-def _filter(pipe: Any) -> Traits:
-    return Traits(runs_user_code=True, filters=True)
-
-
 # Of torch's own pipes, those that only move items: order, combine, divide, gather by key.
 _MOVERS = (
-    "ConcaterIterDataPipe",
-    "DemultiplexerIterDataPipe",
-    "ForkerIterDataPipe",
-    "GrouperIterDataPipe",
-    "IterableWrapperIterDataPipe",
-    "MultiplexerIterDataPipe",
-    "SamplerIterDataPipe",
-    "ShufflerIterDataPipe",
-    "UnBatcherIterDataPipe",
-    "ZipperIterDataPipe",
-    "FileListerIterDataPipe",
-    "SequenceWrapperMapDataPipe",
-    "_ChildDataPipe",
-    "_DemultiplexerIterDataPipe",
-    "_ForkerIterDataPipe",
+    *("ConcaterIterDataPipe", "DemultiplexerIterDataPipe", "ForkerIterDataPipe"),
+    *("GrouperIterDataPipe", "IterableWrapperIterDataPipe", "MultiplexerIterDataPipe"),
+    *("SamplerIterDataPipe", "ShufflerIterDataPipe", "UnBatcherIterDataPipe"),
+    *("ZipperIterDataPipe", "FileListerIterDataPipe", "SequenceWrapperMapDataPipe"),
+    *("_ChildDataPipe", "_DemultiplexerIterDataPipe", "_ForkerIterDataPipe"),
 )
 
 
@@ -67,10 +45,12 @@ def register_torch_pipes() -> None:
     A filter may drop items and a shuffle remembers them, so neither is per item: before
     voxels they run in the planner, after voxels the graph cannot be cut.
     """
-    register_traits("MapperIterDataPipe", _map)
-    register_traits("CollatorIterDataPipe", _map)
-    register_traits("FilterIterDataPipe", _filter)
-    register_traits("BatcherIterDataPipe", _batch)
+    for name in ("MapperIterDataPipe", "CollatorIterDataPipe"):
+        register_traits(name, lambda pipe: Traits(per_item=True, runs_user_code=True))
+    register_traits("FilterIterDataPipe", lambda pipe: Traits(runs_user_code=True, filters=True))
+    register_traits(
+        "BatcherIterDataPipe", lambda pipe: Traits(group=pipe.batch_size, drop_last=pipe.drop_last)
+    )
     register_traits("ShardingFilterIterDataPipe", lambda pipe: Traits(shards=True))
     # An open file cannot travel to a worker.
     register_traits("FileOpenerIterDataPipe", lambda pipe: Traits(per_item=True, voxels=True))
@@ -114,13 +94,7 @@ remember_lines()
 
 
 def refuse(patches: Sequence[Any], *, collate_fn_map: Any = None) -> NoReturn:
-    """Refuse to stack patches without voxels.
-
-    Raises
-    ------
-    SampleError
-        Always.
-    """
+    """Refuse to stack patches without voxels."""
     raise SampleError(
         f"collate() needs voxels, and those of {patches[0]!r} are not read yet",
         do="Put .batch_patches(n) in the place of .batch(n).collate(): it reads them, straight "
@@ -136,15 +110,7 @@ LEVELS = (RANKS, WORKERS)
 
 
 def levels_of(pipe: Any) -> tuple[Any, ...]:
-    """Return the levels at which a pipe divides.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> source = IterableWrapper([1])
-    >>> levels_of(source), levels_of(source.sharding_filter()) == LEVELS
-    ((), True)
-    """
+    """Return the levels at which a pipe divides."""
     if not hasattr(type(pipe), "apply_sharding"):
         return ()
     group = getattr(pipe, "sharding_group_filter", None)

@@ -29,13 +29,7 @@ def chained(name: str) -> Callable[[C], C]:
 
 
 class FirstUse:
-    """A chained form whose class is loaded when it is called, or when its docstring is read.
-
-    Parameters
-    ----------
-    place
-        ``module:class``.
-    """
+    """A chained form whose class is loaded when it is called, or when its docstring is read."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -58,15 +52,7 @@ class FirstUse:
 def register_forms(
     package: str, iter_forms: Mapping[str, str], map_forms: Mapping[str, str]
 ) -> None:
-    """Enter chained forms into torch's tables; names that another package has taken stay its.
-
-    Parameters
-    ----------
-    package
-        Where the modules are.
-    iter_forms, map_forms
-        ``module:class`` by the name of the form, for iterable pipes and for map-style ones.
-    """
+    """Enter chained forms into torch's tables; names that another package has taken stay its."""
     for functions, forms in (
         (IterDataPipe.functions, iter_forms),
         (MapDataPipe.functions, map_forms),
@@ -80,13 +66,6 @@ def offered(name: str, to: type | None = None) -> Callable[[C], C]:
 
     For names that torchdata 0.9 registers too: a program may import both. Whoever is imported
     first keeps the name, as torch refuses to register it twice; the classes work in any case.
-
-    Parameters
-    ----------
-    name
-        The chained form.
-    to
-        ``IterDataPipe`` or ``MapDataPipe``, on which it is chained; that of the class by default.
     """
 
     def register(cls: C) -> C:
@@ -103,15 +82,7 @@ def offered(name: str, to: type | None = None) -> Callable[[C], C]:
 
 
 class UnknownForm(AttributeError):
-    """No pipe has this chained form. What to say is worked out when it is read: many only probe.
-
-    Parameters
-    ----------
-    pipe
-        As the user wrote it.
-    asked
-        The name.
-    """
+    """No pipe has this chained form. What to say is worked out when it is read: many only probe."""
 
     def __init__(self, pipe: str, asked: str) -> None:
         super().__init__(pipe, asked)
@@ -122,15 +93,7 @@ class UnknownForm(AttributeError):
 
 
 def unknown_form(pipe: str, asked: str, known: Iterable[str]) -> str:
-    """Return a sentence about ``asked``, with the chained forms that are likely meant.
-
-    Examples
-    --------
-    >>> unknown_form("open_volume()", "gaussian_noise", ["noise", "blur", "rotate"])
-    "open_volume() has no chained form 'gaussian_noise'; did you mean 'noise'?"
-    >>> unknown_form("open_volume()", "rotat", ["noise", "blur", "rotate"])
-    "open_volume() has no chained form 'rotat'; did you mean 'rotate'?"
-    """
+    """Return a sentence about ``asked``, with the chained forms that are likely meant."""
     names = sorted(known)
     spelt = asked.lower()
     near = closest(spelt, names, 0.75, _MOST)

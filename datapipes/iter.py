@@ -7,145 +7,37 @@ from typing import TYPE_CHECKING
 
 from ..first_use import at_first_use
 from . import general
-from .background_iterator import Prefetcher
-from .batch_patches import BatchPatches, Realize
-from .cache import Cache, Flush, Recache
-from .cases import FromCases, FromManifest, ListCases, from_cases, from_manifest, list_cases
-from .channels import Stack, Unstack
-from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
-from .open_volume import OpenVolume
-from .patch_sampler import PatchSampler
-from .points_and_boxes import MoveBoxes, MovePoints
-from .replay import Replay
-from .resample_to import ResampleToPipe
-from .shuffle_plans import Interleave, ShufflePlans
-from .spatial import (
-    AffinePipe,
-    AugmentPipe,
-    CenterCropPipe,
-    CropOrPadPipe,
-    CropPipe,
-    DivisiblePadPipe,
-    ElasticPipe,
-    FlipPipe,
-    ForegroundCropPipe,
-    FusedSpatial,
-    GridDistortionPipe,
-    LabelCropPipe,
-    OrientationPipe,
-    PadPipe,
-    RandomCropPipe,
-    ResizePipe,
-    Rotate90Pipe,
-    RotatePipe,
-    ShearPipe,
-    SpacingPipe,
-    SpatialPipe,
-    TranslatePipe,
-    ZoomPipe,
-)
-from .values import (
-    AnisotropyPipe,
-    BiasFieldPipe,
-    BlurPipe,
-    BrightnessPipe,
-    ClampPipe,
-    ContrastPipe,
-    DropBoxesPipe,
-    DropChannelsPipe,
-    GammaPipe,
-    LowResolutionPipe,
-    MapValuesPipe,
-    MeanOfChannelsPipe,
-    NoisePipe,
-    NormalizePipe,
-    OneHotPipe,
-    RemapLabelsPipe,
-    RescalePercentilesPipe,
-    RescalePipe,
-    RicianNoisePipe,
-    SelectChannelsPipe,
-    SharpenPipe,
-    ValuePipe,
-)
+from .background_iterator import Prefetcher as Prefetcher
+from .batch_patches import BatchPatches as BatchPatches
+from .batch_patches import Realize as Realize
+from .cache import Cache as Cache
+from .cache import Flush as Flush
+from .cache import Recache as Recache
+from .cases import FromCases as FromCases
+from .cases import FromManifest as FromManifest
+from .cases import ListCases as ListCases
+from .cases import from_cases as from_cases
+from .cases import from_manifest as from_manifest
+from .cases import list_cases as list_cases
+from .channels import Stack as Stack
+from .channels import Unstack as Unstack
+from .open_volume import OpenVolume as OpenVolume
+from .patch_sampler import PatchSampler as PatchSampler
+from .points_and_boxes import MoveBoxes as MoveBoxes
+from .points_and_boxes import MovePoints as MovePoints
+from .replay import Replay as Replay
+from .shuffle_plans import Interleave as Interleave
+from .shuffle_plans import ShufflePlans as ShufflePlans
+from .spatial import *  # noqa: F403
+from .values import *  # noqa: F403
 
 if TYPE_CHECKING:
     from .general import *  # noqa: F403
-
-__all__ = [
-    "AffinePipe",
-    "AnisotropyPipe",
-    "AugmentPipe",
-    "BatchPatches",
-    "BiasFieldPipe",
-    "BlurPipe",
-    "BrightnessPipe",
-    "Cache",
-    "CenterCropPipe",
-    "ClampPipe",
-    "ContrastPipe",
-    "CropOrPadPipe",
-    "CropPipe",
-    "DivisiblePadPipe",
-    "DropBoxesPipe",
-    "DropChannelsPipe",
-    "ElasticPipe",
-    "FlipPipe",
-    "Flush",
-    "ForegroundCropPipe",
-    "FromCases",
-    "FromManifest",
-    "FusedSpatial",
-    "GammaPipe",
-    "GridDistortionPipe",
-    "Interleave",
-    "LabelCropPipe",
-    "ListCases",
-    "LowResolutionPipe",
-    "MapValuesPipe",
-    "MeanOfChannelsPipe",
-    "MoveBoxes",
-    "MovePoints",
-    "NoisePipe",
-    "NormalizePipe",
-    "OneHotPipe",
-    "OneOfPipe",
-    "OpenVolume",
-    "OrientationPipe",
-    "PadPipe",
-    "PatchSampler",
-    "Prefetcher",
-    "RandomApplyPipe",
-    "RandomCropPipe",
-    "RandomOrderPipe",
-    "Realize",
-    "Recache",
-    "RemapLabelsPipe",
-    "Replay",
-    "ResampleToPipe",
-    "RescalePercentilesPipe",
-    "RescalePipe",
-    "ResizePipe",
-    "RicianNoisePipe",
-    "Rotate90Pipe",
-    "RotatePipe",
-    "SelectChannelsPipe",
-    "SharpenPipe",
-    "ShearPipe",
-    "ShufflePlans",
-    "SomeOfPipe",
-    "SpacingPipe",
-    "SpatialPipe",
-    "Stack",
-    "TranslatePipe",
-    "Unstack",
-    "ValuePipe",
-    "ZoomPipe",
-    "from_cases",
-    "from_manifest",
-    "list_cases",
-]
-__all__ += general.__all__
+else:
+    # Constants, then classes, then functions.
+    __all__ = [name for name in globals() if callable(globals()[name]) and name[0] != "_"]
+    __all__ = [*{*__all__, *general.__all__} - {"at_first_use"}]
+    __all__.sort(key=lambda name: (not name.isupper(), name.islower(), name))
 __getattr__, __dir__ = at_first_use(
     globals(), {f"general.{module}": names for module, names in general.HOMES.items()}
 )

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from ..core import CallSite
 from ..core.call_site import warn
-from ..core.errors import LikelyMistake, VoxpipeError
+from ..core.errors import LikelyMistake
 from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
-from ..intensity.low_resolution import INVERSE, Anisotropy, LowResolution
-from .datapipe import PerItem
+from ..intensity.filters import INVERSE, Anisotropy, LowResolution
+from .datapipe import PerItem, located
 from .forms import chained
 
 # Arguments that are given by keyword alone, whatever else an op has.
@@ -50,7 +50,6 @@ class OpPipe(PerItem):
     def __init_subclass__(
         cls, *, form: str = "", op: Any = None, keywords_only: bool = False, **options: Any
     ) -> None:
-        """Take the arguments and the docstring of the op; be chained by ``form``."""
         super().__init_subclass__(**options)
         if op is None:
             return
@@ -63,22 +62,14 @@ class OpPipe(PerItem):
             chained(form)(cls)
 
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that were given, by name, without the parent.
-
-        Raises
-        ------
-        TypeError
-            An argument is unknown, missing or given twice; a misspelt one is guessed.
-        """
+        """Return the arguments that were given, by name, without the parent."""
         return bound(self.chained, self.__signature__, args, kwargs)
 
     def make_op(self, arguments: Mapping[str, Any]) -> Any:
         """Return the op of those arguments that are its own."""
         own = {name: given for name, given in arguments.items() if name not in self.keywords}
-        try:
+        with located(self):
             return type(self).op_class(**own)
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
 
 
 def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect.Signature:
@@ -98,13 +89,7 @@ def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect
 def bound(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments by name, without the parent; what was left out is left out.
-
-    Raises
-    ------
-    TypeError
-        An argument is unknown, missing or given twice; a misspelt one is guessed.
-    """
+    """Return the arguments by name, without the parent; what was left out is left out."""
     known = [parameter for parameter in signature.parameters if parameter != "parent"]
     for given in kwargs:
         if given not in known:
@@ -120,8 +105,7 @@ def bound(
             by_name = [one for one in ("weights", "p") if one in by_name] or by_name
         asked = " and ".join(f"{one}=" for one in by_name[:2])
         hint = f"; write {asked} by keyword" if by_name and "too many" in str(error) else ""
-        msg = f"{name}(): {error}{hint}"
-        raise TypeError(msg) from None
+        raise TypeError(f"{name}(): {error}{hint}") from None
     del arguments["parent"]
     return arguments
 
@@ -139,24 +123,11 @@ def _instead(given: str, known: Collection[str], cutoff: float = _MISSPELT) -> s
 def refuse_unknown_arguments(
     name: str, given: Iterable[str], known: Collection[str], *, only_misspelt: bool = False
 ) -> None:
-    """Raise TypeError where an argument is none of a pipe's, and say which one is meant.
-
-    Parameters
-    ----------
-    name
-        The chained form.
-    given
-        The names that were given.
-    known
-        The names that there are.
-    only_misspelt
-        Whether names that resemble none of ``known`` are let through, for somebody else.
-    """
+    """Raise TypeError where an argument is none of a pipe's, and say which one is meant."""
     for one in given:
         hint = "" if one in known else _instead(one, known, _NEARLY)
         if one not in known and (hint or not only_misspelt):
-            msg = f"{name}() has no argument {one!r}{hint or _they_are(known)}"
-            raise TypeError(msg)
+            raise TypeError(f"{name}() has no argument {one!r}{hint or _they_are(known)}")
 
 
 def _they_are(known: Iterable[str]) -> str:

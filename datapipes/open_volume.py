@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,19 +14,19 @@ import numpy as np
 from ..batching import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError, add_location, missing_key_hint
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError, missing_key_hint
 from ..core.redact import Redacted, origin_of
 from ..core.suggest import closest, colours_hint
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
-from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
+from ..spatial import LazyPatch, Policy, TransformChain, policy_of
 from ..spatial.lazy.stack import sampled_as_before
 from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
-from ..storage.local_io import check_io
+from ..storage.file_reader import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
-from .datapipe import length_of, wrong_item
+from .datapipe import length_of, located, wrong_item
 from .epoch import Seeded
 from .forms import chained
 from .op_pipe import refuse_unknown_arguments
@@ -42,14 +42,7 @@ _AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
 
 @lru_cache(maxsize=1024)  # asked for every sample
 def looks_like_label(key: str) -> bool:
-    """Return whether people who name a volume ``key`` usually mean classes.
-
-    Examples
-    --------
-    >>> keys = ("gt", "brainMask", "seg_2", "weight", "segmented_ct")
-    >>> [key for key in keys if looks_like_label(key)]
-    ['gt', 'brainMask', 'seg_2']
-    """
+    """Return whether people who name a volume ``key`` usually mean classes."""
     words = [word.lower() for word in _WORDS.findall(key)]
     return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
 
@@ -97,35 +90,12 @@ _STORAGE = "storage_options"
 def named_by_key(
     options: Mapping[str, Any], keys: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Return which keys the options name that are given by key.
-
-    Parameters
-    ----------
-    options
-        By name; those of :data:`BY_KEY`, ``storage_options``, and any that a backend or a reader
-        of the user's own takes. Of the latter, a mapping is by key where it names a key.
-    keys
-        The volumes of a sample; none as long as no sample was seen.
-
-    Examples
-    --------
-    >>> named_by_key({"level": {"image": 1}, "series": 2})
-    {'level': ('image',)}
-    >>> named_by_key({"window": {"image": 40}, "codec": {"name": "x"}}, ["image", "label"])
-    {'window': ('image',)}
-    """
+    """Return which keys the options name that are given by key."""
     return {name: tuple(given) for name, given in options.items() if _is_by_key(name, given, keys)}
 
 
 def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options for one volume: those for all, and its own.
-
-    Examples
-    --------
-    >>> options = {"level": {"image": 1}, "series": 2}
-    >>> options_of("image", options), options_of("label", options)
-    ({'series': 2, 'level': 1}, {'series': 2})
-    """
+    """Return the options for one volume: those for all, and its own."""
     by_key = named_by_key(options, keys)
     shared = {name: given for name, given in options.items() if name not in by_key}
     own = {name: options[name][key] for name in by_key if key in options[name]}
@@ -133,13 +103,7 @@ def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ())
 
 
 def values_of(name: str, given: Any) -> tuple[Any, ...]:
-    """Return what an option of :data:`BY_KEY` is for any volume.
-
-    Examples
-    --------
-    >>> values_of("io", {"image": "pread", "label": "mmap"}), values_of("io", "auto")
-    (('pread', 'mmap'), ('auto',))
-    """
+    """Return what an option of :data:`BY_KEY` is for any volume."""
     return tuple(given.values()) if _is_by_key(name, given, ()) else (given,)
 
 
@@ -277,7 +241,6 @@ class OpenVolume(Seeded):
         self.reader_kwargs = reader_kwargs
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield each sample with its volumes lazy."""
         run = None
         # By which processes know what they read together; nothing that is drawn depends on it.
         by = uuid.uuid4().hex
@@ -289,7 +252,6 @@ class OpenVolume(Seeded):
             yield self._opened(self._sample(item, position, *run), by)
 
     def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
 
     def _sample(self, item: Any, position: int, seed: int, epoch: int) -> Sample:
@@ -301,36 +263,21 @@ class OpenVolume(Seeded):
         return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
 
     def _opened(self, sample: Sample, by: str) -> Sample:
-        keys = (
-            self.keys if self.keys is not None else [k for k, v in sample.items() if is_volume(v)]
-        )
-        missing = [key for key in keys if key not in sample]
-        if missing:
-            have = ", ".join(map(repr, sample)) or "nothing"
-            msg = f"keys= names {missing[0]!r}, but this sample has {have}"
-            raise SampleError(msg, do=_suggestion(missing[0], list(sample), "keys")).at(
-                self.origin, sample.case
-            )
-        for key in sample if self.keys is None else keys:
-            if _is_nested(sample[key]):
-                msg = f"{key!r} is a list in a list, {shorten(sample[key])}"
-                do = "Write one list: its volumes are the channels of one."
-                raise SampleError(msg, do=do).at(self.origin, sample.case)
-        if not keys:
-            held = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
-            msg = f"there is no volume to open among {held}"
-            do = (
-                "A path has a folder or a suffix, an array two axes or more; else name it in keys=."
-            )
-            raise SampleError(msg, do=do).at(self.origin, sample.case)
-        self._refuse_unknown(sample, keys)
-        try:
+        keys = self.keys
+        if keys is None:
+            keys = tuple(key for key, value in sample.items() if is_volume(value))
+        with located(self, sample):
+            self._refuse_unusable(sample, keys)
+            self._refuse_unknown(sample, keys)
             volumes = {key: self._shown(key, sample).opened_anew(by) for key in keys}
             self._warn_of_colours(sample, volumes)
-            volumes.update(_stored_masks(volumes, sample))
-        except Exception as error:
-            raise add_location(error, self.origin, sample.case)  # noqa: B904
-        pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
+            for key, mask in [(key, volume.stored_mask()) for key, volume in volumes.items()]:
+                name = f"{key}{STORED}"
+                if mask is not None and name in sample:
+                    msg = f"the mask of {key!r} is called {name!r}, which the sample has already"
+                    raise SampleError(msg, do="Call that volume otherwise.")
+                volumes |= {} if mask is None else {name: mask}
+        pending = TransformChain(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
             key: LazyPatch(
                 volume,
@@ -341,6 +288,26 @@ class OpenVolume(Seeded):
             for key, volume in volumes.items()
         }
         return sampled_as_before(sample.with_data(**opened), self.policies)
+
+    def _refuse_unusable(self, sample: Sample, keys: Sequence[str]) -> None:
+        """Raise where a key is missing, or is a list in a list, or there is none."""
+        missing = [key for key in keys if key not in sample]
+        if missing:
+            have = ", ".join(map(repr, sample)) or "nothing"
+            msg = f"keys= names {missing[0]!r}, but this sample has {have}"
+            raise SampleError(msg, do=_suggestion(missing[0], list(sample), "keys"))
+        for key in sample if self.keys is None else keys:
+            value = sample[key]
+            # Of volumes, and not of numbers or words.
+            parts = value if isinstance(value, (list, tuple)) else ()
+            if any(isinstance(one, (list, tuple)) and is_volume(one) for one in parts):
+                msg = f"{key!r} is a list in a list, {shorten(value)}"
+                raise SampleError(msg, do="Write one list: its volumes are the channels of one.")
+        if not keys:
+            held = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
+            msg = f"there is no volume to open among {held}"
+            do = "A path has a folder or a suffix, an array two axes or more; else name it in "
+            raise SampleError(msg, do=f"{do}keys=.")
 
     def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where an argument names a volume that the first sample does not have."""
@@ -388,12 +355,20 @@ class OpenVolume(Seeded):
 
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
-            self._refuse_for_volume(key)
-            self._warn_of_volume(key, source)
+            for argument, named in self._by_key.items():
+                if key in named:  # options and all
+                    msg = f"{argument}= names {key!r}, which is a Volume already"
+                    raise SampleError(msg, do=f"Give {argument}= to that Volume().")
+            # ``labels=`` says what is opened here, and nothing of what is a Volume already.
+            likely = looks_like_label(key) if self.guesses else key in self.labels
+            if likely and source.kind != "label":
+                is_so, write = "is a Volume of an intensity", 'Volume(..., kind="label")'
+                self._warn_of_label(key, is_so, write)
             return source
         kind = "label" if key in self.labels else "intensity"
-        if self.guesses and kind == "intensity":
-            self._once.warn(key, partial(self._if_likely, key), LikelyLabel, self.origin)
+        if self.guesses and kind == "intensity" and looks_like_label(key):
+            write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
+            self._warn_of_label(key, "is sampled as an intensity", write)
         options = {"kind": kind, **options_of(key, self._options, self._seen)}
         if not isinstance(source, (list, tuple)):
             return self._of_one(key, source, kind, options)
@@ -425,40 +400,14 @@ class OpenVolume(Seeded):
             self._inherited = inherited_options(self.parent)
         return options_for(source, self._inherited)
 
-    def _refuse_for_volume(self, key: str) -> None:
-        """Raise where an option names a key whose volume is one already, options and all."""
-        for argument, named in self._by_key.items():
-            if key in named:
-                msg = f"{argument}= names {key!r}, which is a Volume already"
-                raise SampleError(msg, do=f"Give {argument}= to that Volume().")
-
-    def _warn_of_volume(self, key: str, volume: Volume) -> None:
-        """Warn where a volume that was made elsewhere is an intensity, though its key says label.
-
-        ``labels=`` says what is opened here, and nothing of what is a Volume already.
-        """
-        if volume.kind == "label":
-            return
-        if looks_like_label(key) if self.guesses else key in self.labels:
-            text = (
-                f"{key!r} is a Volume of an intensity: interpolated, in float32\n"
-                f"  at {self.origin}\n"
-                '  If it holds classes, write Volume(..., kind="label"). '
-                "If not, give labels= without it: then nothing is guessed."
-            )
-            self._once.warn(("a Volume", key), text, LikelyLabel, self.origin)
-
-    def _if_likely(self, key: str) -> str:
-        """Return what is told of a key that looks like a label; nothing of others."""
-        if not looks_like_label(key):
-            return ""
-        named = f"labels=({', '.join(map(repr, (*self.labels, key)))})"
-        return (
-            f"{key!r} is sampled as an intensity: interpolated, in float32\n"
-            f"  at {self.origin}\n"
-            f"  If it holds classes, write open_volume({named}). "
+    def _warn_of_label(self, key: str, is_so: str, write: str) -> None:
+        """Warn, once, of an intensity whose key says label."""
+        text = (
+            f"{key!r} {is_so}: interpolated, in float32\n  at {self.origin}\n"
+            f"  If it holds classes, write {write}. "
             "If not, give labels= without it: then nothing is guessed."
         )
+        self._once.warn((is_so, key), text, LikelyLabel, self.origin)
 
     def _warn_of_colours(self, sample: Sample, volumes: Mapping[str, Volume]) -> None:
         """Warn where arrays look like planes of colours; labels of their shape say otherwise."""
@@ -487,21 +436,6 @@ class OpenVolume(Seeded):
         return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
 
 
-def _stored_masks(volumes: Mapping[str, Volume], sample: Sample) -> dict[str, Volume]:
-    """Return what says of each volume with such an axis map how much of it is stored."""
-    found: dict[str, Volume] = {}
-    for key, volume in volumes.items():
-        mask = volume.stored_mask()
-        if mask is None:
-            continue
-        name = f"{key}{STORED}"
-        if name in sample:
-            msg = f"the mask of {key!r} is called {name!r}, which the sample has already"
-            raise SampleError(msg, do="Call that volume otherwise.")
-        found[name] = mask
-    return found
-
-
 def _suggestion(key: str, keys: Sequence[str], argument: str) -> str:
     near = closest(key, keys, 0.5)
     if near:
@@ -523,17 +457,16 @@ def _repeats_objects(parent: Pipe) -> bool:
 
     What a function, a sequence or a case makes anew each time must not be held.
     """
-    pipes = list(walk(parent))
-    sources = [pipe for pipe in pipes if not parents_of(pipe)]
-    return all(_holds_its_objects(pipe) for pipe in sources) and not any(
-        traits_of(pipe).runs_user_code or not traits_of(pipe).known for pipe in pipes
-    )
-
-
-def _holds_its_objects(source: Pipe) -> bool:
-    if not isinstance(source, FromCases) or not isinstance(source.cases, (list, tuple)):
-        return False
-    return all(isinstance(case, dict) for case in source.cases)
+    for pipe in walk(parent):
+        if traits_of(pipe).runs_user_code or not traits_of(pipe).known:
+            return False
+        if not parents_of(pipe):
+            cases = pipe.cases if isinstance(pipe, FromCases) else None
+            if not isinstance(cases, (list, tuple)):
+                return False
+            if not all(isinstance(case, dict) for case in cases):
+                return False
+    return True
 
 
 def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:
@@ -544,13 +477,6 @@ def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:
             msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(one)}"
             raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
     return given  # type: ignore[no-any-return]
-
-
-def _is_nested(value: Any) -> bool:
-    """Whether it is a list of lists of volumes, and not of numbers or words."""
-    if not isinstance(value, (list, tuple)):
-        return False
-    return any(isinstance(one, (list, tuple)) and is_volume(one) for one in value)
 
 
 def is_volume(value: Any) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -12,9 +14,8 @@ from numpy.typing import NDArray
 
 from ..core import CallSite, Sample
 from ..core.call_site import warn
-from ..core.errors import LikelyMistake, PatchSizeError, VoxpipeError, add_location
-from ..core.sample import case_of
-from ..graph import Pipe, Traits
+from ..core.errors import LikelyMistake, PatchSizeError
+from ..graph import Pipe
 from ..spatial import (
     FixedPatch,
     GridPatch,
@@ -29,14 +30,14 @@ from ..spatial import (
     stored_labels,
     usual_align,
 )
-from ..spatial.ops.parameters import Size, size_of, size_on, three, whole_number
+from ..spatial.ops.op import Size, size_of, size_on, three, whole_number
 from ..spatial.placing.sampling_mask import OTHER, Classes
 from ..volumes import Volume
-from .datapipe import DataPipe, length_of, note_error, stream_name, with_progress
+from .datapipe import DataPipe, length_of, located, note_error, stream_name, with_progress
 from .epoch import count_planned
 from .forms import chained
 from .op_pipe import refuse_unknown_arguments
-from .spatial import AddedSteps, add_steps, named_volume, pending_of
+from .spatial import PipeSteps, add_steps, named_volume, pending_of
 
 # Longer than any axis of any volume.
 _LONGEST = 2**31
@@ -146,22 +147,18 @@ class PatchSampler(DataPipe):
     True
     """
 
-    traits = Traits()
-    cuts_patches: ClassVar[bool] = True
-    """What comes after it is not whole volumes."""
+    cuts_patches: ClassVar[bool] = True  # what comes after it is not whole volumes
 
     @property
     def is_drawn(self) -> bool:
         """Whether places are drawn; those of a grid are the same in every epoch."""
         return self.sampling != "grid"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> PatchSampler:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Refuse unknown arguments in the words of other libraries too."""
         known = [*inspect.signature(cls.__init__).parameters][3:]
         refuse_unknown_arguments(cls.chained, kwargs, ["size", *known])
-        pipe = super().__new__(cls, *args, **kwargs)
-        assert isinstance(pipe, cls)
-        return pipe
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(
         self,
@@ -191,10 +188,12 @@ class PatchSampler(DataPipe):
         self.mask = mask
         self.weights = weights
         self._counted: int | None = None
-        try:
+        with located(self):
             self.given_size = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
-            self.size = three("size", _limits(self.given_size), least=1)
+            each = self.given_size if isinstance(self.given_size, tuple) else (self.given_size,) * 3
+            whole = tuple(_LONGEST if n is None else n for n in each)
+            self.size = three("size", whole, least=1)
             self.overlap = self._overlap(overlap)
             self._check()
             self.region = self._region(region, align)
@@ -204,19 +203,15 @@ class PatchSampler(DataPipe):
                     "a visit lie beside each other",
                     do="Leave one of them out.",
                 )
-            given = {"min_share": min_share, "class_weights": class_weights}
+            given = {
+                "min_share": min_share,
+                "class_weights": class_weights,
+                "oversample": oversample,
+            }
             self._placement = _placement(
-                self.given_size,
-                mask,
-                weights,
-                {**given, "oversample": oversample},
-                otherwise,
-                sampling,
-                self.origin,
+                self.given_size, mask, weights, given, otherwise, sampling, self.origin
             )
-            self.oversample = oversample
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
+        self.oversample = oversample
 
     def _overlap(self, overlap: Size) -> tuple[int, int, int]:
         """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
@@ -227,8 +222,7 @@ class PatchSampler(DataPipe):
 
     def _check(self) -> None:
         if self.sampling not in SAMPLINGS:
-            msg = f"sampling is one of {SAMPLINGS}, got {self.sampling!r}"
-            raise PatchSizeError(msg)
+            raise PatchSizeError(f"sampling is one of {SAMPLINGS}, got {self.sampling!r}")
         whole_number("samples_per_volume", self.samples_per_volume, least=1)
         if self.sampling == "grid" and self.samples_per_volume != 1:
             raise PatchSizeError(
@@ -257,23 +251,23 @@ class PatchSampler(DataPipe):
         return UniformRegion(whole, self.size, steps)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the patches of one volume after another."""
         if self.sampling != "grid":
             for patch in self.visits():
                 yield from map(patch, range(self.samples_per_volume))
             return
         for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
             for n in range(len(patches)) if stays is None else np.flatnonzero(stays).tolist():
-                yield add_steps(self, sample, self._adding(patches[n]), ordinal=n)
+                yield add_steps(self, self._steps(patches[n])[0], sample, n)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
         """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
 
         So patches can be taken in any order while none is kept. A grid has no such numbers.
         """
-        anywhere = UniformPatch(self.given_size, self.origin), self.region
-        steps = self._steps(*anywhere) if self._placement is None else None
-        return self._of_samples(lambda sample: self._visit(sample, steps))
+        every = None
+        if self._placement is None:
+            every = self._steps(UniformPatch(self.given_size, self.origin), self.region)
+        return self._of_samples(lambda one: self._visit(one, *(every or self._steps_of(one))))
 
     def _of_samples(self, make: Callable[[Any], T]) -> Iterator[T]:
         """Yield what ``make`` returns for each sample, but for those that may be left out."""
@@ -281,41 +275,41 @@ class PatchSampler(DataPipe):
             try:
                 made = make(sample)
             except Exception as error:
-                if not note_error(self, sample, error):
-                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
-                continue
-            yield made
+                note_error(self, sample, error)
+            else:
+                yield made
 
     def _visit(
-        self, sample: Any, steps: tuple[AddedSteps, AddedSteps | None] | None
+        self, sample: Any, patch: PipeSteps, region: PipeSteps | None
     ) -> Callable[[int], Sample]:
         """Return what makes the patches of one volume, by their ordinals."""
-        patch, region = steps or self._steps(*self._ops(sample))
         # The region draws from the case, before there is an ordinal: one for all patches.
-        visit = sample if region is None else add_steps(self, sample, region)
-        return lambda ordinal: add_steps(self, visit, patch, ordinal=ordinal)
+        visit = sample if region is None else add_steps(self, region, sample)
+        return partial(add_steps, self, patch, visit)
 
     def _steps(
-        self, patch: SpatialOp, region: SpatialOp | None
-    ) -> tuple[AddedSteps, AddedSteps | None]:
-        return self._adding(patch), None if region is None else self._adding(region, 1)
+        self, patch: SpatialOp, region: SpatialOp | None = None
+    ) -> tuple[PipeSteps, PipeSteps | None]:
+        first, *second = (
+            PipeSteps([Step(op, name, self.origin, shared=self._shared)])
+            for op, name in zip((patch, region), self.stream_names, strict=False)
+            if op is not None
+        )
+        return first, second[0] if second else None
 
-    def _adding(self, op: SpatialOp, stream: int = 0) -> AddedSteps:
-        return AddedSteps([Step(op, self.stream_names[stream], self.origin, shared=self._shared)])
-
-    def _ops(self, sample: Any) -> tuple[MaskedPatch | WeightedPatch, MaskedRegion | None]:
-        """Return the ops for one sample: each has a mask or weights of its own."""
-        pending_of(self, sample)  # refuses what is no sample with volumes
-        assert self._placement is not None
-        try:
-            patch = self._placement.op_of(sample)
-        except VoxpipeError as error:
-            raise error.at(self.origin, sample.case)  # noqa: B904
+    def _steps_of(self, sample: Any) -> tuple[PipeSteps, PipeSteps | None]:
+        """Return the steps of one sample, whose mask or weights are its own."""
+        patch = self._op_of(sample)
         if self.region is None:
-            return patch, None
+            return self._steps(patch)
         if isinstance(patch, WeightedPatch):
             patch = replace(patch, regional=True)
-        return patch, MaskedRegion(self.region, patch)
+        return self._steps(patch, MaskedRegion(self.region, patch))
+
+    def _op_of(self, sample: Any) -> MaskedPatch | WeightedPatch:
+        pending_of(self, sample)  # refuses what is no sample with volumes
+        assert self._placement is not None
+        return self._placement.op_of(sample)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Read the masks or weights of all cases now; return how many cases there are.
@@ -329,11 +323,11 @@ class PatchSampler(DataPipe):
             return 0
         samples = list(self.parent)
         for sample in with_progress(samples, "masks", "case", progress):
-            if self.sampling == "grid":
-                self._grid(sample)
-            else:
-                patch, _ = self._ops(sample)
-                patch.ready(pending_of(self, sample).from_stored)
+            with located(self, sample):
+                if self.sampling == "grid":
+                    self._grid(sample)
+                else:
+                    self._op_of(sample).table(pending_of(self, sample).from_stored)
         return len(samples)
 
     def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:
@@ -345,12 +339,9 @@ class PatchSampler(DataPipe):
         patches = grid.patches(pending.plan.shape)
         if self._placement is None:
             return patches, np.ones(len(patches), np.bool_)
-        patch, _ = self._ops(sample)
+        patch = self._op_of(sample)
         assert isinstance(patch, MaskedPatch)  # weights go with no grid
-        try:
-            return patches, patch.touched(pending.from_stored, grid)
-        except VoxpipeError as error:
-            raise error.at(self.origin, sample.case)  # noqa: B904
+        return patches, patch.touched(pending.from_stored, grid)
 
     def __len__(self) -> int:
         """Return the number of patches; for a grid this reads the headers of all volumes, once.
@@ -372,7 +363,8 @@ class PatchSampler(DataPipe):
 
     def _count(self, sample: Sample) -> int:
         """Return how many patches a grid has in a volume; reads no voxel."""
-        _, stays = self._grid(sample)
+        with located(self, sample):
+            _, stays = self._grid(sample)
         if stays is None:
             raise TypeError(
                 "no len(): which patches touch the mask is known once it was read; run an epoch, "
@@ -391,33 +383,18 @@ class PatchSampler(DataPipe):
         return (shown, {**named, **names}) if names else self._arguments
 
 
-def _limits(size: Any) -> tuple[int, ...]:
-    each = size if isinstance(size, tuple) else (size,) * 3
-    return tuple(_LONGEST if n is None else n for n in each)
-
-
 @dataclass(frozen=True, eq=False)
 class _Placement:
     """Makes the op of each sample, where not every place of a patch is as likely."""
 
     op_class: type[MaskedPatch] | type[WeightedPatch]
-    argument: str
-    """``mask`` or ``weights``."""
-    given: str | Volume
-    """Key of the volume, or one for all cases."""
-    size: Sequence[int]
-    """Of the patches."""
-    settings: Mapping[str, Any]
-    """Of every op."""
+    argument: str  # ``mask`` or ``weights``
+    given: str | Volume  # key of the volume, or one for all cases
+    size: Sequence[int]  # of the patches
+    settings: Mapping[str, Any]  # of every op
 
     def op_of(self, sample: Sample) -> MaskedPatch | WeightedPatch:
-        """Return what draws the patches of a sample.
-
-        Raises
-        ------
-        SampleError
-            It has no such volume, or a value op comes before the weights.
-        """
+        """Return what draws the patches of a sample."""
         if isinstance(self.given, Volume):
             return self.op_class(self.size, self.given, self.given.name, **self.settings)
         key = self.given
@@ -456,64 +433,44 @@ def _placement(
     """Return what makes the ops of a pipe with these arguments; None where none says where.
 
     ``given`` has the arguments that belong to a mask.
-
-    Raises
-    ------
-    PatchSizeError
-        They make no sense, or do not go together.
     """
+    named = [name for name, value in given.items() if _is_given(name, value)]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:
-        _refuse_beside_weights({"mask": mask, **given}, sampling)
-        op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
-    elif mask is not None:
-        drawing = {name: given[name] for name in ("class_weights", "oversample")}
-        named = _named(drawing, otherwise)
-        if named and sampling != "uniform":
-            msg = f"{named} belongs to sampling='uniform': a grid draws nothing"
-            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
-        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
-    else:
-        if named := _named(given, otherwise):
-            msg = f"{named} belongs to mask="
-            raise PatchSizeError(msg, do='Give mask= too: the key of a label, e.g. "label".')
-        return None
-    if not isinstance(volume, (str, Volume)):
-        msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
-        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
-    settings |= {"otherwise": otherwise, "origin": origin}
-    # One op of nothing: what the arguments alone show is refused where they were written.
-    patch = op_class(size, _Nothing(), **settings)
-    if isinstance(patch, MaskedPatch):
-        _check_background(patch, origin)
-    return _Placement(op_class, argument, volume, size, settings)
-
-
-class _Nothing:
-    token = ""
-
-
-def _refuse_beside_weights(given: Mapping[str, Any], sampling: str) -> None:
-    """Raise where ``weights=`` stands beside what belongs to a mask, or to a grid."""
-    for name, value in given.items():
-        if _is_given(name, value):
+        for name in (*(() if mask is None else ("mask",)), *named):
             raise PatchSizeError(
                 f"{name} says what is inside, where every voxel counts alike; weights= says how "
                 "often each is drawn. Give one of them.",
                 do="To draw inside a mask only, write 0 into the weights of all else.",
             )
-    if sampling != "uniform":
-        raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
-
-
-def _named(given: Mapping[str, Any], otherwise: str) -> str:
-    """Return the first argument that was given; nothing if none was."""
-    named = [name for name, value in given.items() if _is_given(name, value)]
-    return (named or [""])[0] or ("otherwise" if otherwise != "error" else "")
+        if sampling != "uniform":
+            raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
+        op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
+    else:
+        named += ["otherwise"] if otherwise != "error" else []
+        drawing = [name for name in named if name != "min_share"]
+        if mask is None:
+            if named:
+                do = 'Give mask= too: the key of a label, e.g. "label".'
+                raise PatchSizeError(f"{named[0]} belongs to mask=", do=do)
+            return None
+        if drawing and sampling != "uniform":
+            msg = f"{drawing[0]} belongs to sampling='uniform': a grid draws nothing"
+            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
+        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
+    if not isinstance(volume, (str, Volume)):
+        msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
+        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
+    settings |= {"otherwise": otherwise, "origin": origin}
+    # One op of nothing: what the arguments alone show is refused where they were written.
+    patch = op_class(size, SimpleNamespace(token=""), **settings)
+    if isinstance(patch, MaskedPatch):
+        _check_background(patch, origin)
+    return _Placement(op_class, argument, volume, size, settings)
 
 
 def _is_given(name: str, value: Any) -> bool:
-    """Whether an argument is not as it is by default; a volume is not asked for its truth."""
+    """Whether an argument is not as it is by default."""
     if value is None or name == "oversample":
         return value is not None
     return not (isinstance(value, (int, float, Mapping)) and not value)

@@ -26,10 +26,12 @@ class MovePlaces(PerItem):
     A subclass says what its places are, how a plan moves them, and which of them stay.
     """
 
-    what: ClassVar[str]
-    """The places, as the user calls them."""
-    columns: ClassVar[int]
-    """Numbers of one place."""
+    what: ClassVar[str]  # the places, as the user calls them
+    columns: ClassVar[int]  # numbers of one place
+
+    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
+        """Return places (N, ``columns``) where ``plan`` moves them."""
+        raise NotImplementedError
 
     def __init__(
         self,
@@ -39,7 +41,8 @@ class MovePlaces(PerItem):
         with_: str | Collection[str],
     ) -> None:
         super().__init__(parent)
-        self.keys, self.with_ = _names_of(keys), _names_of(with_)
+        self.keys = (keys,) if isinstance(keys, str) else tuple(keys)
+        self.with_ = (with_,) if isinstance(with_, str) else tuple(with_)
         if self.with_ and len(self.keys) != 1:
             msg = f"with_= goes with the {self.what} of one key, got {self.keys}"
             raise SampleError(msg, do=f"Write a move_{self.what}() for each.").at(self.origin)
@@ -101,18 +104,9 @@ class MovePlaces(PerItem):
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         return [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
 
-    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
-        """Return places (N, ``columns``) where ``plan`` moves them."""
-        raise NotImplementedError
-
     def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the places as they are in a patch of ``shape``, and which of them stay."""
         raise NotImplementedError
-
-
-def _names_of(keys: str | Collection[str]) -> tuple[str, ...]:
-    """Return one name or several as a tuple."""
-    return (keys,) if isinstance(keys, str) else tuple(keys)
 
 
 @chained("move_boxes")
@@ -174,8 +168,7 @@ class MoveBoxes(MovePlaces):
     ) -> None:
         super().__init__(parent, keys, of, with_)
         if not is_number(least) or not 0 <= least <= 1:
-            msg = f"least is a part from 0 to 1, got {least!r}"
-            raise SampleError(msg).at(self.origin)
+            raise SampleError(f"least is a part from 0 to 1, got {least!r}").at(self.origin)
         self.least = float(least)
 
     def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:

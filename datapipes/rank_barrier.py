@@ -44,15 +44,7 @@ _LONGEST = 300
 
 
 class RankBarrier:
-    """All ranks of the job; made by all of them at once.
-
-    Parameters
-    ----------
-    timeout
-        Seconds that ranks wait for each other.
-    do
-        What to do about a rank that did not come, for messages.
-    """
+    """All ranks of the job; made by all of them at once."""
 
     def __init__(self, timeout: float, *, do: str) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -70,13 +62,7 @@ class RankBarrier:
         return self._group is not None and not self._closing and os.getpid() == self._process
 
     def tell(self, word: int) -> list[int]:
-        """Tell all ranks a number, and return what each of them told; the barrier is closed if not.
-
-        Raises
-        ------
-        RankFailed, PrefetchTimeoutError, RankMissing
-            Naming a rank that told why it goes, or those that did not come.
-        """
+        """Tell all ranks a number, and return what each told; the barrier is closed if not."""
         words = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with self._lock:
             if not self.is_open:
@@ -199,13 +185,7 @@ def wait_for_key(store: Any, key: str, deadline: float) -> str | None:
 
 @contextlib.contextmanager
 def store_reachable(rank: int) -> Iterator[None]:
-    """Say which rank is gone if the store is.
-
-    Raises
-    ------
-    RankMissing
-        Rank 0, which keeps it.
-    """
+    """Say which rank is gone if the store is."""
     try:
         yield
     except dist.DistNetworkError as error:

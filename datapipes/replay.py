@@ -15,11 +15,10 @@ from ..intensity import ValueOp, ValueStep
 from ..spatial import SpatialPlan, Step
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_steps import replayed, streams_of
-from .choices import ChoicePipe
 from .datapipe import PerItem, wrong_item
 from .forms import chained
 from .spatial import FusedSpatial, SpatialPipe
-from .values import ValuePipe
+from .values import ChoicePipe, ValuePipe
 
 _GIVE = 'Give it batch["meta"][0]["draws"].'
 # What an op draws has the form that it has for a volume that any patch fits into.
@@ -96,7 +95,7 @@ def _known_steps(pipe: Pipe) -> Iterator[Step | ValueStep]:
     """Yield the steps upstream that can be told from the pipes alone."""
     for one in walk(pipe):
         if isinstance(one, ChoicePipe):
-            yield from () if one.adding is None else one.adding.steps
+            yield from one.steps
             yield from () if one.change is None else (one.change.step,)
         elif isinstance(one, ValuePipe):
             yield one.step

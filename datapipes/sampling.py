@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
-from ..core import CallSite
+from ..core import CallSite, Sample
 from ..core.call_site import shorten
 from ..core.errors import PolicyConflict, SampleError, missing_key_hint
 from ..core.suggest import closest
@@ -67,13 +68,7 @@ class Sampling:
         return dataclasses.replace(self, origin=origin)
 
     def refuse_unknown(self, keys: Collection[str], case: str) -> None:
-        """Raise if a key is not among those of the volumes of a sample.
-
-        Raises
-        ------
-        SampleError
-            Naming the volumes that there are, and the likeliest.
-        """
+        """Raise if a key is not among those of the volumes of a sample."""
         for key, field, _ in self.changes:
             if key == EVERY_INTENSITY or key in keys:
                 continue
@@ -97,6 +92,13 @@ class Sampling:
             return patch.policy.padding
         asked: str = self._of(key, patch).get("padding", patch.policy.padding)
         return asked
+
+    def of_sample(self, sample: Sample) -> Sample:
+        """Return a sample whose lazy patches are sampled as they are after this pipe."""
+        lazy = {key: patch for key, patch in sample.items() if isinstance(patch, LazyPatch)}
+        self.refuse_unknown(lazy, sample.case)
+        changed = {key: self.apply(key, patch) for key, patch in lazy.items()}
+        return sample.with_data(**changed)
 
     def apply(self, key: str, patch: LazyPatch) -> LazyPatch:
         """Return ``patch`` as it is sampled after this pipe."""
@@ -123,21 +125,17 @@ class Sampling:
             msg = f"{key!r} is a {patch.kind} of mode={patch.policy.mode!r}: {error}"
             do = "Leave antialias out for it, or give it mode='linear'."
             raise PolicyConflict(msg, do=do).at(self.origin) from None
-        if "fill" in mine:
-            self._refuse_fill(key, patch, policy)
-        return policy
-
-    def _refuse_fill(self, key: str, patch: LazyPatch, policy: Policy) -> None:
         hard = any(is_hard(step.op) for step in patch.pending.steps)
-        if policy.padding != "constant" and not hard:
+        if "fill" in mine and policy.padding != "constant" and not hard:
             raise PolicyConflict(
                 f"fill={policy.fill:g} is for padding='constant', but {key!r} has "
                 f"padding={policy.padding!r}, which does not use it",
                 do="Write padding='constant' beside it.",
             ).at(self.origin)
-        if patch.kind == "label" and not policy.fill.is_integer():
+        if "fill" in mine and patch.kind == "label" and not policy.fill.is_integer():
             msg = f"fill={policy.fill:g} is no label, and {key!r} holds labels"
             raise PolicyConflict(msg, do="Give a whole number.").at(self.origin)
+        return policy
 
 
 def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
@@ -145,18 +143,17 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
 
     A plan is resampled once, so it has one policy; taking the last would silently
     change what the first asked for. A flush begins a new plan.
-
-    Raises
-    ------
-    PolicyConflict
-        Naming both places.
     """
     if not sampling.changes:
         return
-    labels = _labels(parent)
+    opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
+    labels = frozenset(label for pipe in opened for label in vars(pipe).get("labels") or ())
     for pipe, flushed, regrouped in _of_one_plan(parent):
-        for other_key, other_field, other in _renamed_changes(pipe, regrouped):
-            for key, field, value in sampling.changes:
+        for given_key, other_field, other in sampling_changes(pipe):
+            keys = [given_key]  # under the names that pipes after it have given
+            for after in reversed(regrouped):
+                keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]
+            for (key, field, value), other_key in product(sampling.changes, keys):
                 same = field == other_field and _meets(key, other_key, labels, flushed)
                 if same and value != other:
                     msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
@@ -205,24 +202,8 @@ def overriding_keys(
     """Return the keys whose policies are to hold whatever pipes ask for."""
     if as_flag("override", override) and not policies:
         msg = "override=True makes policies= hold, and none are given"
-        do = 'Write policies={"image": vp.Policy(...)} beside it.'
-        raise SampleError(msg, do=do).at(origin)
+        raise SampleError(msg, do='Write policies={"image": vp.Policy(...)} beside it.').at(origin)
     return tuple(sorted(policies)) if override else ()
-
-
-def _renamed_changes(pipe: Pipe, regrouped: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
-    """Yield what a pipe asked for, under the keys that pipes after it have given."""
-    for key, field, value in sampling_changes(pipe):
-        keys = [key]
-        for after in reversed(regrouped):
-            keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]
-        yield from ((one, field, value) for one in keys)
-
-
-def _labels(parent: Pipe) -> frozenset[str]:
-    """Return the keys that hold labels, as far as a chain says so."""
-    opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
-    return frozenset(label for pipe in opened for label in vars(pipe).get("labels") or ())
 
 
 def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]) -> bool:

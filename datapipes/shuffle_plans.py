@@ -7,20 +7,20 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, groupby, islice
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..batching.join_reads import needed_chunks, planned_apart
 from ..core import Sample, Stream
 from ..core.call_site import caller, shorten
-from ..core.errors import GraphError, PatchSizeError, SampleError
+from ..core.errors import GraphError, SampleError
 from ..core.validate import is_integer, validate_int
-from ..graph import NoCut, Pipe, Traits, origin_of, walk
+from ..graph import NoCut, Pipe, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial import without_reading
-from ..spatial.ops.parameters import whole_number
-from .datapipe import DataPipe, length_of, wrong_item
+from ..spatial.ops.op import whole_number
+from .datapipe import SameLength, located, wrong_item
 from .epoch import copy_for_epoch
 from .forms import chained
 from .patch_sampler import PatchSampler
@@ -148,14 +148,12 @@ _LOOKED_AT = 64
 class Visit:
     """The patches of one volume that come one after another."""
 
-    count: int
-    """How many."""
-    patch: Callable[[int], Any]
-    """Returns one, by its number."""
+    count: int  # how many
+    patch: Callable[[int], Any]  # returns one, by its number
 
 
 @chained("shuffle_plans")
-class ShufflePlans(DataPipe):
+class ShufflePlans(SameLength):
     """Shuffle patches before anything is read: descriptions change places.
 
     The order is a function of (seed, epoch): the same under any number of workers and after a
@@ -195,11 +193,8 @@ class ShufflePlans(DataPipe):
     12
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, parent: Pipe, spec: Any = None) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.spec: ShuffleSpec = ShuffleSpec() if spec is None else spec
         self._enabled = True
         self._seed = 0
@@ -246,12 +241,30 @@ class ShufflePlans(DataPipe):
         counts = [visit.count for visit in visits]
         cases = [getattr(visit.patch(0), "case", "") for visit in visits]
         numbers = self.spec.order(counts, cases, draw)
-        try:
-            yield from _by_number(visits, _each_once(numbers, sum(counts)))
-        except _NoOrder as error:
-            name = type(self.spec).__name__
-            do = "Return every number below sum(counts) once."
-            raise SampleError(f"{name}.order() {error}", do=do).at(self.origin) from None
+        yield from _by_number(visits, self._each_once(numbers, sum(counts)))
+
+    def _each_once(self, numbers: Any, count: int) -> Iterator[int]:
+        """Yield whole numbers below ``count``; none may be missing or come twice."""
+        seen = np.zeros(count, np.bool_)
+        if not isinstance(numbers, Iterable):
+            raise self._no_order(f"returned {shorten(numbers)}, which is no series of numbers")
+        for number in numbers:
+            if not is_integer(number) or not 0 <= number < count:
+                raise self._no_order(f"gave {shorten(number)} for {count} patches")
+            if seen[number]:
+                raise self._no_order(f"gave {number} twice")
+            seen[number] = True
+            yield int(number)
+        if not seen.all():
+            missing = np.flatnonzero(~seen)
+            what = f"left out {len(missing)} of {count} patches, the first of them {missing[0]}"
+            raise self._no_order(what)
+
+    def _no_order(self, what: str) -> SampleError:
+        text = f"{type(self.spec).__name__}.order() {what}"
+        error = SampleError(text, do="Return every number below sum(counts) once.")
+        error.at(self.origin)
+        return error
 
     def _visits(self) -> Iterator[Visit]:
         """Yield what comes one after another of the same case."""
@@ -263,10 +276,6 @@ class ShufflePlans(DataPipe):
         for _, items in groupby(parent, _case):
             held = list(items)
             yield Visit(len(held), held.__getitem__)
-
-    def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
-        return length_of(self, self.parent)
 
 
 def visit_bytes(visit: Visit) -> int:
@@ -301,31 +310,6 @@ def _by_number(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
     for number in numbers:
         owner = bisect_right(ends, number)
         yield visits[owner].patch(number - ends[owner] + visits[owner].count)
-
-
-class _NoOrder(Exception):
-    """Numbers are not those of all patches."""
-
-
-def _each_once(numbers: Any, count: int) -> Iterator[int]:
-    """Yield whole numbers below ``count``; none may be missing or come twice."""
-    seen = np.zeros(count, np.bool_)
-    if not isinstance(numbers, Iterable):
-        msg = f"returned {shorten(numbers)}, which is no series of numbers"
-        raise _NoOrder(msg)
-    for number in numbers:
-        if not is_integer(number) or not 0 <= number < count:
-            msg = f"gave {shorten(number)} for {count} patches"
-            raise _NoOrder(msg)
-        if seen[number]:
-            msg = f"gave {number} twice"
-            raise _NoOrder(msg)
-        seen[number] = True
-        yield int(number)
-    if not seen.all():
-        missing = np.flatnonzero(~seen)
-        msg = f"left out {len(missing)} of {count} patches, the first of them {missing[0]}"
-        raise _NoOrder(msg)
 
 
 def _windowed(parent: Any, size: int, draw: np.random.Generator) -> Iterator[Any]:
@@ -424,8 +408,8 @@ def shuffle_report(
     counts, samples = [], 0
     with without_reading():
         items = islice(planner, validate_int("batches", batches, least=1) * split.group)
-        for batch in _batches(items, split.group):
-            counts.append(len({_volume(item) for item in batch}))
+        while batch := list(islice(items, split.group)):
+            counts.append(len({_case(item) or id(item) for item in batch}))
             samples += len(batch)
             for item in batch:
                 for each in needed_chunks(item):
@@ -439,15 +423,6 @@ def shuffle_report(
         bytes_per_sample=cache.brought / max(1, samples),
         cache_bytes=cache.most,
     )
-
-
-def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    while batch := list(islice(items, size)):
-        yield batch
-
-
-def _volume(item: Any) -> Any:
-    return item.identity[:1] if isinstance(item, Sample) else id(item)
 
 
 class _Cache:
@@ -475,7 +450,7 @@ class _Cache:
 
 
 @chained("interleave")
-class Interleave(DataPipe):
+class Interleave(SameLength):
     """Let the patches of several visits to volumes take turns, some of each at a time.
 
     Put it after ``lazy_patch(samples_per_volume=...)``, with ``each`` the size of a batch: every
@@ -491,11 +466,6 @@ class Interleave(DataPipe):
     each
         Patches of one visit before it is the next one's turn.
 
-    Raises
-    ------
-    PatchSizeError
-        At construction, for numbers below 1.
-
     Examples
     --------
     >>> import numpy as np
@@ -506,19 +476,13 @@ class Interleave(DataPipe):
     ['a', 'a', 'b', 'b', 'a', 'a', 'b', 'b', 'c', 'c', 'c', 'c']
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, parent: Pipe, visits: int, each: int = 1) -> None:
-        super().__init__()
-        self.parent = parent
-        try:
+        super().__init__(parent)
+        with located(self):
             self.visits = whole_number("visits", visits, least=1)
             self.each = whole_number("each", each, least=1)
-        except PatchSizeError as error:
-            raise error.at(self.origin)  # noqa: B904
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield every sample of the parent, in turns."""
         # What comes one after another of the same case.
         coming = (deque(items) for _, items in groupby(self.parent, self._case_of))
         lanes = list(islice(coming, self.visits))
@@ -542,7 +506,3 @@ class Interleave(DataPipe):
         if not isinstance(sample, Sample):
             raise wrong_item(self, sample, "a sample", "Put interleave() after lazy_patch().")
         return _case(sample)
-
-    def __len__(self) -> int:
-        """Return the parent's length; TypeError if that has none."""
-        return length_of(self, self.parent)

@@ -1,18 +1,17 @@
-# ruff: noqa: D101  (the docstring of a form is that of its op)
 """Spatial pipes: the chained forms of the spatial ops, which add them to every sample's plan."""
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..core import CallSite, Sample
-from ..core.errors import PolicyConflict, SampleError, VoxpipeError, missing_key_hint
+from ..core import Sample
+from ..core.errors import PolicyConflict, SampleError, missing_key_hint
 from ..core.sample import META
+from ..core.validate import as_keys
 from ..graph import Pipe, traits_of, walk
 from ..spatial import (
     Affine,
@@ -30,8 +29,8 @@ from ..spatial import (
     LazyPatch,
     Orientation,
     Pad,
-    PendingPlan,
     RandomCrop,
+    ResampleTo,
     Resize,
     Rotate,
     Rotate90,
@@ -39,18 +38,18 @@ from ..spatial import (
     Spacing,
     SpatialOp,
     Step,
+    TransformChain,
     Translate,
     Zoom,
     joined,
     stored_labels,
 )
-from ..spatial.lazy.stack import StackedPatch
+from ..spatial.lazy.virtual_volume import VirtualVolume
 from ..spatial.ops.op import is_hard
-from ..spatial.volume_like import made_like
 from ..volumes import Volume
 from .cases import FromCases, ListCases
 from .channels import Regrouped
-from .datapipe import DataPipe, PerItem, stream_name, wrong_item
+from .datapipe import DataPipe, PerItem, lazy_patches, located, stream_name, wrong_item
 from .op_pipe import OpPipe, tell_mistakes
 from .open_volume import OpenVolume, is_volume
 from .sampling import (
@@ -65,27 +64,11 @@ from .sampling import (
 _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
-def refuse_useless_fill(
-    sampling: Sampling, origin: CallSite, parent: Pipe, ops: Iterable[Any]
-) -> None:
+def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) -> None:
     """Raise if a pipe asks for a fill that some volume certainly does not use.
 
     Where that cannot be told from the chain, because a pipe of the user's or a source that is no
     list comes before, nothing is said; the first sample tells.
-
-    Parameters
-    ----------
-    sampling, origin
-        What the pipe asks for, and where it was written.
-    parent
-        What it reads.
-    ops
-        Its own spatial ops: a hard crop fills by itself.
-
-    Raises
-    ------
-    PolicyConflict
-        No pipe of the chain gave ``padding="constant"``.
     """
     filled = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
     if not filled or any(map(is_hard, ops)):
@@ -93,7 +76,7 @@ def refuse_useless_fill(
     every = list(walk(parent))
     if not all(map(_is_plain, every)):
         return
-    if any(is_hard(op) for pipe in every for op in _ops_of(pipe)):
+    if any(is_hard(step.op) for pipe in every for step in vars(pipe).get("steps") or ()):
         return
     constant = {
         key
@@ -110,7 +93,7 @@ def refuse_useless_fill(
                     f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
                     f"{volume!r} that padding, and others do not use it",
                     do="Write padding='constant' beside it.",
-                ).at(origin)
+                )
 
 
 def _is_plain(pipe: Pipe) -> bool:
@@ -122,15 +105,8 @@ def _is_plain(pipe: Pipe) -> bool:
     return ours or type(pipe).__name__ in _PASSING
 
 
-def _ops_of(pipe: Pipe) -> Iterator[Any]:
-    adding = vars(pipe).get("adding")
-    steps = vars(pipe).get("steps") or (() if adding is None else adding.steps)
-    yield from (step.op for step in steps)
-
-
-def _intensities(every: Iterable[Pipe]) -> list[str]:
+def _intensities(pipes: Sequence[Pipe]) -> list[str]:
     """Return the keys that certainly hold an opened intensity in the first sample."""
-    pipes = list(every)
     opened = [pipe for pipe in pipes if isinstance(pipe, OpenVolume)]
     sources = [pipe for pipe in pipes if isinstance(pipe, (FromCases, ListCases))]
     if len(opened) != 1 or len(sources) != 1:
@@ -152,13 +128,11 @@ def _intensities(every: Iterable[Pipe]) -> list[str]:
 def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
     """Return the sampling that a pipe with these arguments and spatial ops asks for."""
     given = {name: arguments[name] for name in SAMPLING_ARGUMENTS if name in arguments}
-    try:
+    with located(pipe):
         sampling = Sampling.of(**given).at(pipe.origin)
         refuse_conflict(sampling, pipe.origin, pipe.parent)
         if ops:
-            refuse_useless_fill(sampling, pipe.origin, pipe.parent, ops)
-    except VoxpipeError as error:
-        raise error.at(pipe.origin)  # noqa: B904
+            refuse_useless_fill(sampling, pipe.parent, ops)
     return sampling
 
 
@@ -180,74 +154,60 @@ class SpatialPipe(OpPipe):
         tell_mistakes(op, self.origin)
         name = arguments.get("name", "")
         self.stream_names = (stream_name(parent, name, self.chained),)
-        self.steps = (Step(op, self.stream_names[0], self.origin, shared=bool(name)),)
-        self.adding = AddedSteps(self.steps)
+        self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, shared=bool(name))])
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the steps added to its plan."""
-        return add_steps(self, item, self.adding, self.sampling)
+        return add_steps(self, self.steps, item, None, self.sampling)
 
 
-class AddedSteps:
-    """Adds the same steps to the plan of every sample of a pipe.
+class PipeSteps(tuple[Step, ...]):
+    """The steps of a pipe, and what they became for the last sample.
 
-    All samples of a chain carry the same steps up to here, one object; so the joined ones are
-    made, and checked for streams of one name, once and not per sample.
+    All samples of a chain carry the same steps, one object; so the joined ones are made, and
+    checked for streams of one name, once and not per sample.
     """
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = tuple(steps)
-        self._last: tuple[tuple[Step, ...], int, tuple[Step, ...]] | None = None
-
-    def to(self, before: tuple[Step, ...], depth: int) -> tuple[Step, ...]:
-        """Return ``before`` with the steps, for an identity of ``depth`` entries."""
-        # Read once: another thread may iterate the same pipe.
-        last = self._last
-        if last is not None and last[0] is before and last[1] == depth:
-            return last[2]
-        after = joined(before, self.steps, depth)
-        self._last = (before, depth, after)
-        return after
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (AddedSteps, (self.steps,))
+    last: tuple[tuple[Step, ...], int, tuple[Step, ...]] | None = None
+    """Those that were there before, the length of the identity, and all."""
 
 
 def add_steps(
     pipe: DataPipe,
+    steps: PipeSteps,
     sample: Any,
-    adding: AddedSteps,
-    sampling: Sampling | None = None,
-    *,
     ordinal: int | None = None,
+    sampling: Sampling | None = None,
 ) -> Sample:
     """Return ``sample``, or its ``ordinal``-th child, with steps on the plan of its patches."""
-    _pending(pipe, sample)
+    things = sample.items() if isinstance(sample, Sample) else ()
+    lazy = {key: thing for key, thing in things if isinstance(thing, LazyPatch)}
+    if not lazy:
+        raise _no_lazy_volume(pipe, sample)
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
     # Volumes share a plan, but for those that a flush has given one of their own.
     # The old one is kept beside the new: one that a flush just made would leave its id to another.
-    after: dict[int, tuple[PendingPlan, PendingPlan]] = {}
+    plans: dict[int, tuple[TransformChain, TransformChain]] = {}
 
-    def following(key: str, thing: LazyPatch) -> LazyPatch:
-        patch = thing if thing.commutes or not adding.steps else thing.flushed(soft=True)
-        if isinstance(patch, StackedPatch):
-            return patch.with_members([following(key, member) for member in patch.members])
-        if patch.pending.moving is not None and adding.steps:
-            padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
-            return add_steps_on_other_grid(patch, padding, adding.steps, identity)
+    def following(patch: LazyPatch) -> LazyPatch:
+        if not patch.commutes:
+            patch = patch.flushed(soft=True)
         pending = patch.pending
-        if id(pending) not in after:
-            steps = adding.to(pending.steps, len(identity))
-            after[id(pending)] = (pending, pending.following(identity, steps))
-        return patch.with_pending(after[id(pending)][1])
+        if pending.moving is not None:
+            padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
+            return _add_on_other_grid(patch, padding, steps, identity)
+        if id(pending) not in plans:
+            last = steps.last  # read once: another thread may iterate the same pipe
+            if last is None or last[0] is not pending.steps or last[1] != len(identity):
+                after = joined(pending.steps, steps, len(identity))
+                last = steps.last = (pending.steps, len(identity), after)
+            plans[id(pending)] = (pending, pending.following(identity, last[2]))
+        return patch.with_pending(plans[id(pending)][1])
 
-    lazy = {k: following(k, thing) for k, thing in sample.items() if isinstance(thing, LazyPatch)}
-    if sampling is not None and sampling.changes:
-        sampling.refuse_unknown(lazy, sample.case)
-        for key, patch in lazy.items():
-            lazy[key] = sampling.apply(key, patch)
+    for key, patch in lazy.items():
+        lazy[key] = patch.with_each(following) if patch.members else following(patch)
     moved: Sample = sample.moved(lazy, identity)
-    return moved
+    return moved if sampling is None or not sampling.changes else sampling.of_sample(moved)
 
 
 def any_on_other_grid(sample: Any) -> bool:
@@ -260,7 +220,7 @@ def any_on_other_grid(sample: Any) -> bool:
     )
 
 
-def add_steps_on_other_grid(
+def _add_on_other_grid(
     patch: LazyPatch, padding: str, steps: Sequence[Step], identity: tuple[int, ...]
 ) -> LazyPatch:
     """Return a patch of a volume that came from another grid with more steps on its plan.
@@ -282,25 +242,26 @@ def add_steps_on_other_grid(
     return patch
 
 
-def pending_of(pipe: DataPipe, sample: Any) -> PendingPlan:
+def pending_of(pipe: DataPipe, sample: Any) -> TransformChain:
     """Return the plan that the lazy patches of ``sample`` share, under the sample's identity."""
-    pending = _pending(pipe, sample)
+    things = sample.values() if isinstance(sample, Sample) else ()
+    lazy = [thing.pending for thing in things if isinstance(thing, LazyPatch)]
+    if not lazy:
+        raise _no_lazy_volume(pipe, sample)
+    # Not that of a volume that comes from another grid, if there is one.
+    pending = min(lazy, key=lambda one: one.moving is not None)
     return pending.following(sample.identity, pending.steps)
 
 
-def _pending(pipe: DataPipe, sample: Any) -> PendingPlan:
-    if isinstance(sample, Sample):
-        plans = [thing.pending for thing in sample.values() if isinstance(thing, LazyPatch)]
-        if plans:
-            # Not that of a volume that comes from another grid, if there is one.
-            return min(plans, key=lambda pending: pending.moving is not None)
-        if sample.patches:
-            do = "Move realize() after the spatial pipes: they act on plans, not on voxels."
-            raise wrong_item(pipe, sample, "a lazy volume", do)
+def _no_lazy_volume(pipe: DataPipe, sample: Any) -> SampleError:
+    """Return the error of a sample without any lazy volume, or of what is no sample."""
+    if isinstance(sample, Sample) and sample.patches:
+        do = "Move realize() after the spatial pipes: they act on plans, not on voxels."
+        return wrong_item(pipe, sample, "a lazy volume", do)
     do = "Put open_volume() before it."
     if isinstance(sample, Mapping) and META in sample:
         do = f"Put {pipe.chained}() before batch_patches(): it acts on one sample."
-    raise wrong_item(pipe, sample, "a sample with a lazy volume", do)
+    return wrong_item(pipe, sample, "a sample with a lazy volume", do)
 
 
 class DataDependentPipe(SpatialPipe):
@@ -318,13 +279,10 @@ class DataDependentPipe(SpatialPipe):
             raise wrong_item(self, item, "a sample with a lazy volume", "Put open_volume() before.")
         (step,) = self.steps
         op: Any = step.op
-        try:
-            op = self._as_stored(op, item.get(op.needs.key))
-            volume = named_volume(op.needs.key, item, "key")
-        except VoxpipeError as error:
-            raise error.at(self.origin, item.case)  # noqa: B904
-        asking = replace(step, op=Answered(op, volume))
-        return add_steps(self, item, AddedSteps([asking]), self.sampling)
+        key = op.needs.key
+        stored = self._as_stored(op, item.get(key))
+        asking = replace(step, op=Answered(stored, named_volume(key, item, "key")))
+        return add_steps(self, PipeSteps([asking]), item, None, self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
         """Return the op with labels as they are stored.
@@ -357,19 +315,13 @@ def _first_value_op(thing: Any) -> str | None:
         return None
     if thing.values:
         return thing.values[0].op.describe()
-    made = made_like(thing.volume)
-    below = thing.members or (() if made is None else (made.patch,))
+    made = (thing.volume.patch,) if isinstance(thing.volume, VirtualVolume) else ()
+    below: Sequence[Any] = thing.members or made
     return next((found for found in map(_first_value_op, below) if found is not None), None)
 
 
 def named_volume(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:
-    """Return the volume that an argument names: a lazy one, or one that is not opened yet.
-
-    Raises
-    ------
-    SampleError
-        The sample has no such volume.
-    """
+    """Return the volume that an argument names: a lazy one, or one that is not opened yet."""
     thing = sample.get(key)
     if isinstance(thing, LazyPatch):
         return thing.volume
@@ -396,29 +348,19 @@ class FusedSpatial(PerItem):
     of the pipes that the user wrote.
     """
 
-    def __init__(self, members: Sequence[SpatialPipe]) -> None:
-        super().__init__(members[0].parent)
-        # Members travel without their parents: those are upstream of this pipe already.
-        self.steps = tuple(step for member in members for step in member.steps)
-        self.adding = AddedSteps(self.steps)
-        self.stream_names = tuple(name for member in members for name in member.stream_names)
-        self.calls = tuple(member.describe() for member in members)
-        self.samplings = tuple(member.sampling for member in members)
-        self.origin = members[-1].origin
+    steps: PipeSteps
+    calls: tuple[str, ...]
+    samplings: tuple[Sampling, ...]
 
-    @classmethod
-    def joining(cls, first: SpatialPipe | FusedSpatial, second: SpatialPipe) -> FusedSpatial:
-        """Return ``first`` with ``second`` added to its end."""
-        if isinstance(first, SpatialPipe):
-            return cls([first, second])
-        fused = copy.copy(first)
-        fused.steps = (*first.steps, *second.steps)
-        fused.adding = AddedSteps(fused.steps)
-        fused.stream_names = (*first.stream_names, *second.stream_names)
-        fused.calls = (*first.calls, second.describe())
-        fused.samplings = (*first.samplings, second.sampling)
-        fused.origin = second.origin
-        return fused
+    def __init__(self, first: SpatialPipe | FusedSpatial, second: SpatialPipe) -> None:
+        # Members travel without their parents: those are upstream of this pipe already.
+        super().__init__(first.parent)
+        is_fused = isinstance(first, FusedSpatial)
+        self.steps = PipeSteps((*first.steps, *second.steps))
+        self.stream_names = (*first.stream_names, *second.stream_names)
+        self.calls = (*(first.calls if is_fused else (first.describe(),)), second.describe())
+        self.samplings = (*(first.samplings if is_fused else (first.sampling,)), second.sampling)
+        self.origin = second.origin
 
     def describe(self) -> str:
         """Return the members as the user wrote them."""
@@ -432,13 +374,12 @@ class FusedSpatial(PerItem):
         """Return the sample with all steps added to its plan."""
         if any_on_other_grid(item):  # of which a later member may ask what an earlier one left
             for step, sampling in zip(self.steps, self.samplings, strict=True):
-                item = add_steps(self, item, AddedSteps((step,)), sampling)
-            sample: Sample = item
-            return sample
-        sample = add_steps(self, item, self.adding)
+                item = add_steps(self, PipeSteps((step,)), item, None, sampling)
+            return item  # type: ignore[no-any-return]
+        sample = add_steps(self, self.steps, item)
         for sampling in self.samplings:
             if sampling.changes:
-                sample = add_steps(self, sample, AddedSteps(()), sampling)
+                sample = sampling.of_sample(sample)
         return sample
 
 
@@ -513,3 +454,92 @@ class TranslatePipe(SpatialPipe, form="translate", op=Translate): ...
 
 
 class ZoomPipe(SpatialPipe, form="zoom", op=Zoom): ...
+
+
+class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
+    """Bring volumes onto one grid: each voxel then holds what lies at its place in the world.
+
+    It is part of the one interpolation that the plan of each volume is.
+
+    Parameters
+    ----------
+    grid
+        A ``Grid(shape, affine)``, for all volumes alike, anywhere among the spatial pipes. Or the
+        key of a volume, whose grid the others get: then right after ``open_volume``, as volumes on
+        different grids have no spatial op in common before.
+    keys
+        With a key: the volumes to bring there, by default all others. What is not named must lie
+        on its grid.
+
+    Raises
+    ------
+    SampleError
+        A sample has no volume of that key, or a spatial pipe came before.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> case = {"ct": np.zeros((8, 8, 8)), "pet": np.zeros((4, 4, 4))}
+    >>> pipe = from_cases([case]).open_volume().resample_to("ct").lazy_patch(4)
+    >>> [patch.shape for patch in next(iter(pipe)).values()]
+    [(1, 4, 4, 4), (1, 4, 4, 4)]
+    """
+
+    keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
+
+    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
+        arguments = self.arguments(args, kwargs)
+        grid, keys = arguments["grid"], arguments.get("keys")
+        self.like = grid if isinstance(grid, str) else None
+        self.keys = None if keys is None else as_keys("resample_to(keys=)", keys)
+        if self.like is None:
+            if keys is not None:
+                raise TypeError("keys= belongs to resample_to(key); a grid is for all volumes")
+            super().__init__(parent, **arguments)
+            return
+        PerItem.__init__(self, parent)
+        self.stream_names: tuple[str, ...] = ()
+        self.is_step = False
+        self.sampling = sampling_of(self, arguments)
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with its volumes on one grid."""
+        return super().apply(item) if self.like is None else self._brought(item, self.like)
+
+    def _brought(self, item: Sample, like: str) -> Sample:
+        lazy = lazy_patches(self, item, (like, *(self.keys or ())))
+        if any(patch.pending.steps for patch in lazy.values()):
+            raise SampleError(
+                f"resample_to({like!r}) comes after a spatial pipe",
+                do="Put it right after open_volume(), where each volume still has its own grid.",
+            ).at(self.origin, item.case)
+        self.sampling.refuse_unknown(lazy, item.case)
+        brought = set(lazy if self.keys is None else self.keys) - {like}
+        start: dict[str, LazyPatch] = {}
+
+        def begun(patch: LazyPatch) -> LazyPatch:
+            # With a volume, which stands where it was brought already, or may be brought there.
+            begins = patch.commutes and not patch.members
+            stands = key in brought or patch.pending.moving is None
+            return patch if begins and stands else patch.flushed()
+
+        for key, patch in lazy.items():
+            start[key] = patch.with_each(begun)
+        firsts = {key: patch.leaves[0] for key, patch in start.items()}
+        references = {key: firsts[key].volume for key in lazy if key not in brought}
+        shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
+
+        def moved(patch: LazyPatch) -> LazyPatch:
+            # The ops see the grids of the references, and draw what they draw for these.
+            own = replace(shared, moving=patch.volume) if key in brought else shared
+            return patch.with_pending(own)
+
+        for key, patch in start.items():
+            start[key] = self.sampling.apply(key, patch).with_each(moved)
+        return item.with_data(**start)
+
+
+if not TYPE_CHECKING:  # the forms: ``iter`` takes them all
+    __all__ = [name for name in globals() if name.endswith("Pipe") and name != "OpPipe"]
+    __all__ = sorted({*__all__, "FusedSpatial"} - {"DataDependentPipe", "DataPipe"})

@@ -16,10 +16,33 @@ from ..core.call_site import shorten
 from ..core.errors import NoDevice
 from ..core.validate import validate_int
 
+# Asked first: to be no mapping takes longer to tell.
+_PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, torch.Tensor, type(None)})
+
 
 def as_tensors(thing: Any) -> Any:
     """Return a batch or sample with a tensor, of the same memory, for each realized array."""
-    return _map_values(thing, _tensor_of)
+    if isinstance(thing, Realized):
+        return torch.from_numpy(thing.array)
+    if type(thing) in _PLAIN or not isinstance(thing, Mapping):
+        return thing
+    changed = {k: torch.from_numpy(v.array) for k, v in thing.items() if isinstance(v, Realized)}
+    return _with(thing, changed)
+
+
+def as_arrays(thing: Any) -> Any:
+    """Return a batch or sample with a realized array, of the same memory, for each tensor."""
+    if type(thing) in _PLAIN or not isinstance(thing, Mapping):
+        return thing
+    tensors = {k: v for k, v in thing.items() if isinstance(v, torch.Tensor)}
+    return _with(thing, {key: Realized(tensor.numpy()) for key, tensor in tensors.items()})
+
+
+def _with(thing: Mapping[str, Any], changed: Mapping[str, Any]) -> Any:
+    if not changed:
+        return thing
+    data = {**thing, **changed}
+    return thing.replace(data=data) if isinstance(thing, Sample) else data
 
 
 def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
@@ -30,44 +53,10 @@ def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
     return as_tensors(items[0])
 
 
-def as_arrays(thing: Any) -> Any:
-    """Return a batch or sample with a realized array, of the same memory, for each tensor."""
-    return _map_values(thing, _realized_of)
-
-
-_PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, torch.Tensor, type(None)})
-
-
-def _map_values(thing: Any, change: Any) -> Any:
-    if type(thing) in _PLAIN:  # asked first: to be no mapping takes longer to tell
-        return thing
-    if isinstance(thing, Realized):
-        return change(thing)
-    if not isinstance(thing, Mapping):
-        return thing
-    changed = {key: change(value) for key, value in thing.items()}
-    if all(changed[key] is value for key, value in thing.items()):
-        return thing
-    return thing.replace(data=changed) if isinstance(thing, Sample) else changed
-
-
-def _tensor_of(value: Any) -> Any:
-    return torch.from_numpy(value.array) if isinstance(value, Realized) else value
-
-
-def _realized_of(value: Any) -> Any:
-    return Realized(value.numpy()) if isinstance(value, torch.Tensor) else value
-
-
 def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return the item with every tensor in it changed.
 
     Mappings, samples, lists and tuples, named ones too, are gone into; other things stay.
-
-    Examples
-    --------
-    >>> map_tensors({"a": [torch.ones(1)], "b": "word"}, torch.neg)
-    {'a': [tensor([-1.])], 'b': 'word'}
     """
     if isinstance(item, torch.Tensor):
         return change(item)
@@ -90,20 +79,7 @@ def _like(item: Any, parts: Any) -> Any:
 
 
 def parse_device(call: str, device: Any) -> torch.device:
-    """Return the device that an argument names.
-
-    Raises
-    ------
-    NoDevice
-        It names none that torch knows. This is a ``RuntimeError``, as torch's own error is.
-    TypeError
-        It is nothing that could name one.
-
-    Examples
-    --------
-    >>> parse_device("to_device", "cuda:1")
-    device(type='cuda', index=1)
-    """
+    """Return the device that an argument names."""
     known = '"cpu", "cuda", "cuda:1" or another torch.device'
     try:
         return torch.device(device)
@@ -175,20 +151,7 @@ def bytes_of(item: Any) -> int:
 
 
 def buffer_limit(given: int | None, *, unbounded: bool = False) -> int | None:
-    """Return how many bytes may wait; None for any number.
-
-    Parameters
-    ----------
-    given
-        ``buffer_bytes`` as the user wrote it; None where it was left out.
-    unbounded
-        Whether the user asked for any number of items: then bytes are counted only if told.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is no whole number of at least 1.
-    """
+    """Return how many bytes may wait; None for any number."""
     if given is not None:
         return validate_int(
             "buffer_bytes", given, least=1, unit="bytes", do="or None for the default"

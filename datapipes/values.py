@@ -1,15 +1,12 @@
-# ruff: noqa: D101  (the docstring of a form is that of its op)
-"""Value pipes: each adds one value op to the patches of a sample.
-
-On a lazy sample this is lazy too: it happens in the batch's memory, after the one interpolation.
-"""
+"""Value pipes add a value op to the patches of a sample, choice pipes some of several ops."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..batching import ApplyValue
+from ..core.errors import PolicyConflict
 from ..core.validate import as_keys
 from ..graph import Pipe
 from ..intensity import (
@@ -36,8 +33,12 @@ from ..intensity import (
     Sharpen,
     ValueStep,
 )
+from ..spatial import Step
+from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .datapipe import stream_name
 from .op_pipe import OpPipe, tell_mistakes
+from .sampling import Sampling
+from .spatial import PipeSteps, SpatialPipe, add_steps, sampling_of
 from .tensors import apply_transforms
 
 
@@ -130,3 +131,101 @@ class SelectChannelsPipe(ValuePipe, form="select_channels", op=SelectChannels): 
 
 
 class SharpenPipe(ValuePipe, form="sharpen", op=Sharpen): ...
+
+
+class ChoicePipe(OpPipe):
+    """A pipe that applies some of several ops.
+
+    ``keys`` names the volumes that value ops change, by default all that are not labels; spatial
+    ops always act on all, and members made by ``On`` on the keys that they name. ``mode``,
+    ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
+    """
+
+    keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
+    sampling: Sampling = Sampling()
+
+    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
+        super().__init__(parent)
+        arguments = self.arguments(args, kwargs)
+        choices: Choices = self.make_op(arguments)
+        spatial, values = choices.spatial, choices.values
+        self.sampling = sampling_of(self, arguments, [] if spatial is None else [spatial])
+        tell_mistakes(choices, self.origin)
+        name, keys = arguments.get("name", ""), arguments.get("keys")
+        stream = stream_name(parent, name, self.chained)
+        self.stream_names = (stream,)
+        if spatial is None and self.sampling.changes:
+            _, field, _ = self.sampling.changes[0]
+            msg = f"{field}= says how voxels are sampled, and none of {choices.choice.rule}() is"
+            do = "Leave it out, or give it to a spatial pipe."
+            raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
+        how: dict[str, Any] = {"shared": bool(name)}
+        ops = [] if spatial is None else [spatial]
+        self.steps = PipeSteps(Step(op, stream, self.origin, **how) for op in ops)
+        self.change = None
+        if values is not None:
+            named = None if keys is None else as_keys(f"{type(self).chained}(keys=)", keys)
+            if named is not None and not values.for_asked:
+                msg = f"keys={keys!r} is for members without On(), and there is no value op without"
+                raise PolicyConflict(msg, do="Leave keys= out.").at(self.origin)
+            step = ValueStep(values, f"{stream} values", self.origin, draws_from=stream, **how)
+            self.change = ApplyValue(step, named, self.origin)
+
+    def instructions(self) -> tuple[ApplyValue, ...] | None:
+        """Return what applies a choice among value ops; None where spatial ones are among them."""
+        return None if self.steps or self.change is None else (self.change,)
+
+    def apply(self, item: Any) -> Any:
+        """Return the sample with what was chosen added to its patches."""
+        if self.steps:
+            item = add_steps(self, self.steps, item, None, self.sampling)
+        return item if self.change is None else apply_transforms((self.change,), item)
+
+
+class OneOfPipe(ChoicePipe, form="one_of", op=OneOf):
+    """Apply one of several ops, or chains of ops, chosen by weight.
+
+    Parameters
+    ----------
+    ops
+        A sequence of ops, of sequences of ops, and of choices (``OneOf``, ``SomeOf``,
+        ``RandomOrder``, ``RandomApply``); or a mapping from op to weight.
+    weights
+        Relative weights; equal ones by default.
+    p
+        Probability that any is applied.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> from voxpipe.spatial import Elastic, Rotate
+    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume()
+    >>> sample = next(iter(pipe.one_of([Rotate((-15, 15)), Elastic(1, spacing=4)])))
+    >>> sorted(sample["image"].draws["one_of"])
+    ['chosen', 'drawn']
+    """
+
+
+class SomeOfPipe(ChoicePipe, form="some_of", op=SomeOf):
+    """Apply ``count`` different ones of several ops, in the order given.
+
+    Parameters
+    ----------
+    ops, weights, p
+        As in ``one_of``.
+    count
+        How many: a number, or (least, most).
+    """
+
+
+class RandomOrderPipe(ChoicePipe, form="random_order", op=RandomOrder):
+    """Apply all of several ops, in an order that is drawn per item."""
+
+
+class RandomApplyPipe(ChoicePipe, form="random_apply", op=RandomApply):
+    """Apply all of several ops in turn, or none of them, with probability ``p``."""
+
+
+if not TYPE_CHECKING:  # the forms: ``iter`` takes them all
+    __all__ = [name for name in globals() if name.endswith("Pipe") and name != "OpPipe"]

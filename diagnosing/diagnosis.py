@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..adapters.profile import aligned
+
 WORKERS_LINE = ("fetch", "decode", "resample")
 """Parts that workers do, all of them at once, each a batch of its own."""
 CONSUMERS_LINE = ("planning", "transport", "consumer")
@@ -36,11 +38,9 @@ class Facts:
     cores: int
     """Processors that this rank may use: its share, where several run on the machine."""
     ranks: int = 1
-    """Ranks that share the machine."""
     threads: int = 1
     """Patches that each worker realizes at once."""
     items: float = 1.0
-    """Items in a batch."""
     amplification: float = 1.0
     """Voxels in the chunks that are read, by voxels that are needed."""
     waits: bool = False
@@ -98,15 +98,7 @@ class Diagnosis:
         whole = "with the consumer" if self.stepped else "without the consumer: no step= given"
         rows.append(_figures("end to end", self.end_to_end, facts.items, whole))
         rows.append(_figures("predicted", self.expected, facts.items, ""))
-        widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
-        lines = [
-            "  ".join(
-                cell.rjust(w) if 0 < n < len(head) - 1 else cell.ljust(w)
-                for n, (cell, w) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
-        lines += ["", f"{self.limit} limits. {self.advice}"]
+        lines = [aligned(rows, left=(0, len(head) - 1)), "", f"{self.limit} limits. {self.advice}"]
         if self.explained < EXPLAINED:
             lines.append(
                 f"The parts account for {self.explained:.0%} of the time: when all run at once "
@@ -142,31 +134,7 @@ def judged(
     *,
     stepped: bool = True,
 ) -> Diagnosis:
-    """Return the diagnosis that follows from the seconds per batch of each part.
-
-    Parameters
-    ----------
-    seconds
-        Seconds per batch, all workers together, of the parts that were measured.
-    end_to_end
-        Batches per second of the whole.
-    facts
-        What the advice depends on.
-    notes
-        What to tell besides.
-    stepped
-        Whether ``end_to_end`` contains what the consumer does with each batch.
-
-    Examples
-    --------
-    >>> diagnosis = judged(
-    ...     {"planning": 0.001, "fetch": 0.002, "decode": 0.05, "resample": 0.01},
-    ...     end_to_end=15.0,
-    ...     facts=Facts(workers=2, cores=2, amplification=4.0),
-    ... )
-    >>> diagnosis.limit, round(diagnosis.expected, 1), round(diagnosis.ceilings["decode"], 1)
-    ('decode', 16.1, 20.0)
-    """
+    """Return the diagnosis that follows from the seconds per batch of each part."""
     contained = {s: t for s, t in seconds.items() if stepped or s != "consumer"}
     expected = expected_seconds(contained, facts.workers)
     return Diagnosis(
@@ -181,15 +149,7 @@ def judged(
 
 
 def limit_of(seconds: Mapping[str, float], workers: int) -> str:
-    """Return the part that sets the pace.
-
-    Examples
-    --------
-    >>> limit_of({"fetch": 3.0, "decode": 4.0, "resample": 4.5, "consumer": 6.0}, workers=2)
-    'resample'
-    >>> limit_of({"fetch": 3.0, "decode": 4.0, "resample": 4.5, "consumer": 6.0}, workers=0)
-    'consumer'
-    """
+    """Return the part that sets the pace."""
     line = tuple(seconds)
     if workers:
         ours = _sum(seconds, CONSUMERS_LINE)
@@ -334,25 +294,14 @@ def ranks_beside(ranks: int, environment: Mapping[str, str]) -> int:
     """Return how many ranks of a job share this machine, the one that asks included.
 
     Where no launcher has told, all of them: that advises too few workers rather than too many.
-
-    Examples
-    --------
-    >>> ranks_beside(16, {"LOCAL_WORLD_SIZE": "8"}), ranks_beside(4, {})
-    (8, 4)
     """
     for name in LAUNCHERS:
-        told = environment.get(name, "")
-        if told.isdecimal() and 0 < int(told) <= ranks:
-            return int(told)
+        count = environment.get(name, "")
+        if count.isdecimal() and 0 < int(count) <= ranks:
+            return int(count)
     return ranks
 
 
 def share_of(cores: int, ranks: int) -> int:
-    """Return the cores of one of so many ranks.
-
-    Examples
-    --------
-    >>> share_of(16, 8), share_of(2, 4)
-    (2, 1)
-    """
+    """Return the cores of one of so many ranks."""
     return max(1, cores // ranks)

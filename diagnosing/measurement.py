@@ -11,6 +11,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Real
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import IterDataPipe
 
 from ..adapters.profile import untimed
-from ..batching import Instruction, Job, Outcome, Recipe, usable_cores
+from ..batching import BatchResult, Instruction, Job, usable_cores
 from ..batching.parts import Parts, Task, map_patches
 from ..core import Region, Sample
 from ..core.errors import GraphError
@@ -51,11 +52,8 @@ class Extent:
     """How much is measured."""
 
     batches: int = BATCHES
-    """Different batches."""
     seconds: float = SECONDS
-    """Time for each part."""
     clock: Clock = time.perf_counter
-    """Tells the time in seconds."""
 
     def __post_init__(self) -> None:
         validate_int("batches", self.batches, least=1)
@@ -75,11 +73,18 @@ class Extent:
         def is_enough(number: int) -> bool:
             if not started:
                 started.append(self.clock())
-            if most is not None and number >= most:
-                return True
-            return number >= least and self.clock() - started[0] >= self.seconds
+            is_over = number >= least and self.clock() - started[0] >= self.seconds
+            return is_over or (most is not None and number >= most)
 
         return is_enough
+
+    def seconds_per_call(self, call: Callable[[], object], least: int) -> float:
+        """Return how long a call takes, of ``least`` calls or as many as there is time for."""
+        done, number, started = self.done(least), 0, self.clock()
+        while not done(number):
+            call()
+            number += 1
+        return (self.clock() - started) / number
 
 
 def copy_service(service: ReadingService) -> ReadingService:
@@ -112,11 +117,9 @@ def check_source(planner: Pipe, *, running: bool) -> None:
 
 def reads_of(items: Sequence[Any]) -> tuple[ReadPlan, ...]:
     """Return the reads that the lazy patches among ``items`` need; reads headers only."""
-    every = (
-        t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
-    )
-    patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = [read for patch in patches for read in patch.reads()]
+    samples = (item for item in map_patches(items, lambda p: p) if isinstance(item, Sample))
+    patches = (value for each in samples for value in each.values() if isinstance(value, LazyPatch))
+    reads = (read for patch in patches for read in patch.reads())
     return tuple(r for r in reads if isinstance(r.volume, Volume) and not r.region.is_empty)
 
 
@@ -134,7 +137,6 @@ class Tasks(IterDataPipe[Task]):
         self.imports = tuple(imports)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks in turn."""
         number = 0
         while self.tasks and not self.done(number):
             yield self.tasks[number % len(self.tasks)]
@@ -142,19 +144,7 @@ class Tasks(IterDataPipe[Task]):
 
 
 class Stage(DataPipe):
-    """Does one part of each task; yields what is to be handed over.
-
-    Parameters
-    ----------
-    parent
-        Yields tasks.
-    parts
-        Does them.
-    torch
-        Whether they need torch, because pipes are among what they run.
-    runs_user_code
-        Whether functions of the user's are.
-    """
+    """Does one part of each task, with torch or the user's functions if they need it."""
 
     def __init__(self, parent: Pipe, parts: Parts, *, torch: bool, runs_user_code: bool) -> None:
         super().__init__()
@@ -166,12 +156,9 @@ class Stage(DataPipe):
     @classmethod
     def of(cls, work: Planned, seed: int, epoch: int) -> Stage:
         """Return the stage that does parts of what the realizing part of ``work`` does."""
-        maker: Recipe | PipeRunner = work.recipe or PipeRunner(work.cut)
-        runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
-        parts = Parts(maker, seed, epoch)
-        return cls(
-            work.cut.planner, parts, torch=work.recipe is None, runs_user_code=runs_user_code
-        )
+        parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch)
+        own = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
+        return cls(work.cut.planner, parts, torch=work.recipe is None, runs_user_code=own)
 
     @property
     def traits(self) -> Traits:
@@ -183,7 +170,6 @@ class Stage(DataPipe):
         return None if self.torch else (self.parts,)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the outcome of each task."""
         for task in self.parent:
             yield from self.parts([task])
 
@@ -201,17 +187,12 @@ class Subject:
     """A loader, as far as it is measured. Nothing in it is changed."""
 
     graph: Pipe
-    """The graph as it runs."""
     service: ReadingService
-    """Where it runs."""
     seed: int
-    """Seed of the run."""
     epoch: int
-    """Epoch of the next batch."""
     place: Place
     """Which batches of it were delivered."""
     running: bool = False
-    """Whether an epoch is under way."""
     kept: float | None = None
     """Seconds for which the caller's own loop kept a batch, if it ran."""
 
@@ -219,14 +200,7 @@ class Subject:
 def diagnose(
     subject: Subject, extent: Extent, step: Step | None = None, cores: int | None = None
 ) -> Diagnosis:
-    """Return what limits a loader.
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be split, so its parts cannot be measured apart; or its source cannot
-        be read while an epoch is running; or there is no batch.
-    """
+    """Return what limits a loader; GraphError if its parts cannot be measured apart."""
     service = copy_service(subject.service)
     work = service.distribute(untimed(subject.graph))
     if not isinstance(work, Planned):
@@ -262,7 +236,6 @@ class _Measuring:
         self._waits = False
 
     def diagnosis(self, step: Step | None, cores: int) -> Diagnosis:
-        """Measure everything and judge it."""
         planned = self._planning()
         reads = {job.index: reads_of(job.items) for job in planned}
         tasks = [Task("", job, reads[job.index]) for job in planned]
@@ -334,7 +307,6 @@ class _Measuring:
             self._notes.append(f"{made} made readable first, in {took:.2g} s")
 
     def _storage(self, tasks: list[Task]) -> list[Task]:
-        """Measure fetching and decoding."""
         volumes = {read.volume.token: read for task in tasks for read in task.reads}
         opening = Task("", tasks[0].job, tuple(volumes.values()))
         self._pass("open", [opening] * self._least, most=self._least)
@@ -343,11 +315,9 @@ class _Measuring:
         self._together = tuple(dict.fromkeys(name for names in outcomes for name in names))
         if self._together:
             self._seconds["decode"] = cold
-            self._notes.append(
-                "decode holds fetching too: they cannot be told apart for "
-                + self._together[0]
-                + (f" and {len(self._together) - 1} more" if self._together[1:] else "")
-            )
+            more = f" and {len(self._together) - 1} more" if self._together[1:] else ""
+            what = "decode holds fetching too: they cannot be told apart for"
+            self._notes.append(f"{what} {self._together[0]}{more}")
             return tasks
         warm, _ = self._pass("fetch", tasks)
         needed = sum(read.read_bytes(whole_chunks=True) for task in tasks for read in task.reads)
@@ -368,7 +338,8 @@ class _Measuring:
         """Do one part of the tasks, in turn; return seconds per batch and what came of each."""
         done = self._extent.done(self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
-        imports = sorted({m for p in walk(self._work.cut.planner) for m in _imports(p)})
+        pipes = walk(self._work.cut.planner)
+        imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})
         split = Cut(Tasks(own, done, imports), (self._stage,), group=1, drop_last=False)
         outcomes = []
         started = self._extent.clock()
@@ -385,67 +356,51 @@ class _Measuring:
             return
         subject = self._subject
         work = Planned(split, self._work.limits)
-        running = self._service.epoch(work, subject.seed, subject.epoch, Place())
-        try:
+        epoch = self._service.epoch(work, subject.seed, subject.epoch, Place())
+        with closing(epoch) as running:
             yield from running
-        finally:
-            running.close()
 
     def _whole(self, last: int, step: Step | None) -> float:
         """Run the loader for a while on what comes next; return batches per second."""
         service = copy_service(self._subject.service)
-        batches = self._batches(service, last)
-        try:
+        batch = None
+
+        def use() -> None:
+            nonlocal batch
+            batch = next(batches)
+            if step is not None:
+                step(batch)
+
+        with ExitStack() as ending, closing(self._batches(service, last)) as batches:
+            ending.callback(service.stop)
             # Workers start, import and open; the consumer's first step warms up.
             for _ in range(self._least):
-                batch = next(batches)
-                if step is not None:
-                    step(batch)
-            number, started = 0, self._extent.clock()
-            done = self._extent.done(self._least)
-            while not done(number):
-                batch = next(batches)
-                number += 1
-                if step is not None:
-                    step(batch)
-            rate = number / (self._extent.clock() - started)
-        finally:
-            batches.close()
-            service.stop()
+                use()
+            rate = 1 / self._extent.seconds_per_call(use, self._least)
         self._consuming(batch, step)
         return rate
 
     def _batches(self, service: ReadingService, last: int) -> Generator[Any, None, None]:
         work = service.distribute(untimed(self._subject.graph))
         for epoch, place in _runs(self._subject.epoch, Place(last + 1)):
-            running = service.epoch(work, self._subject.seed, epoch, place)
-            try:
+            with closing(service.epoch(work, self._subject.seed, epoch, place)) as running:
                 for made in running:
-                    batch = made.batch if isinstance(made, Outcome) else made
+                    batch = made.batch if isinstance(made, BatchResult) else made
                     if batch is not None:
                         yield batch
-            finally:
-                running.close()
             if running.last < 0 and epoch > self._subject.epoch:
                 raise _nothing()
 
     def _consuming(self, batch: Any, step: Step | None) -> None:
-        """Measure the consumer, by itself."""
-        if step is None:
-            if self._subject.kept is None:
-                self._notes.append(
-                    "the consumer was not measured: give step=, or run your loop over the loader "
-                    "before"
-                )
-            else:
-                self._seconds["consumer"] = self._subject.kept
-                self._notes.append("consumer: how long your loop kept a batch, the median")
-            return
-        done, number, started = self._extent.done(1), 0, self._extent.clock()
-        while not done(number):
-            step(batch)
-            number += 1
-        self._seconds["consumer"] = (self._extent.clock() - started) / number
+        if step is not None:
+            taken = self._extent.seconds_per_call(lambda: step(batch), 1)
+            self._seconds["consumer"] = taken
+        elif self._subject.kept is not None:
+            self._seconds["consumer"] = self._subject.kept
+            self._notes.append("consumer: how long your loop kept a batch, the median")
+        else:
+            how = "give step=, or run your loop over the loader before"
+            self._notes.append(f"the consumer was not measured: {how}")
 
 
 def amplification(reads: Sequence[ReadPlan]) -> float:
@@ -464,7 +419,3 @@ def _runs(epoch: int, place: Place) -> Iterator[tuple[int, Place]]:
 
 def _nothing() -> GraphError:
     return GraphError("an epoch has no batch to measure", do="Look at the list of cases.")
-
-
-def _imports(pipe: Pipe) -> Sequence[str]:
-    return getattr(pipe, "imports", ())

@@ -31,8 +31,7 @@ from .rewrite import (
     settle,
     sweep,
 )
-from .verify import verify
-from .walk import find, is_read_twice, readers, walk
+from .walk import find, is_read_twice, readers, verify, walk
 
 __all__ = [
     "Change",

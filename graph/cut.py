@@ -23,21 +23,14 @@ def dispatch_point(sink: Pipe) -> Pipe | None:
     """
     every = list(walk(sink))
     marked = {id(pipe) for pipe in every if traits_of(pipe).dispatches}
-    point = _meeting(every, marked)
-    while point is not None:
-        before = {id(pipe) for pipe in walk(point)}
-        leaking = {
-            id(parent)
-            for pipe in every
-            if id(pipe) not in before
-            for parent in parents_of(pipe)
-            if id(parent) in before and parent is not point
-        }
+    while (point := _meeting(every, marked)) is not None:
+        before = {id(pipe) for pipe in walk(point)} - {id(point)}
+        outside = (pipe for pipe in every if id(pipe) not in before and pipe is not point)
+        leaking = {id(parent) for pipe in outside for parent in parents_of(pipe)} & before
         if leaking <= marked:
-            return point
+            break
         marked |= leaking
-        point = _meeting(every, marked)
-    return None
+    return point
 
 
 def before_dispatch(sink: Pipe) -> set[int]:
@@ -50,7 +43,7 @@ def _meeting(every: list[Pipe], marked: set[int]) -> Pipe | None:
     """Return the first pipe that everything which the marked ones yield goes through."""
     through: dict[int, Pipe | None] = {}
     for pipe in every:
-        above = [through[id(parent)] for parent in parents_of(pipe)]
+        above = (through[id(parent)] for parent in parents_of(pipe))
         found = {id(one): one for one in above if one is not None}
         several = len(found) > 1 or id(pipe) in marked
         through[id(pipe)] = pipe if several else next(iter(found.values()), None)
@@ -109,59 +102,53 @@ def cut(sink: Pipe) -> Cut | NoCut:
         if id(pipe) in settled and not (opened or traits.opens):
             continue
         if id(pipe) not in inside and traits.voxels:
-            return NoCut(_why_not(pipe, sink, inside))
+            last = describe([p for p in walk(sink) if id(p) not in inside][-1])
+            volumes = any(traits_of(p).opens for p in walk(sink))
+            return NoCut(
+                f"{describe(pipe)} {'needs voxels' if volumes else 'reads or opens files'}, and "
+                f"{last} after it does not take its items one by one (where that can stand before "
+                "it, the graph is split)"
+            )
         opened = opened or traits.opens
         if opened and not traits.known:
             return NoCut(
                 f"{describe(pipe)} comes after the volumes are opened, and nothing is known of "
                 "what it does with them (a pipe says so in its ``traits``)"
             )
-    shared = _work_on_shares(sink, inside)
+    behind = _shared_by(sink)
+    shared = _work_on_shares(sink, inside, behind)
     if shared is not None:
         return shared
-    behind = _shared_by(sink)
-    first = next(
-        (
-            n
-            for n, pipe in enumerate(tail)
-            if traits_of(pipe).voxels
-            or traits_of(pipe).runs_user_code
-            or (id(pipe) in behind and is_own(pipe))
-        ),
-        None,
+    of_tail = [traits_of(pipe) for pipe in tail]
+    # Gathering makes a batch of voxels out of lazy samples: the planner hands over the samples and
+    # the worker gathers them.
+    starts = (
+        each.voxels or each.runs_user_code or each.group or (id(pipe) in behind and is_own(pipe))
+        for pipe, each in zip(tail, of_tail, strict=True)
     )
-    gathers = next((n for n, pipe in enumerate(tail) if traits_of(pipe).group), None)
-    if gathers is not None and (first is None or gathers < first):
-        # Gathering makes a batch of voxels out of lazy samples: the planner hands
-        # over the samples and the worker gathers them.
-        first = gathers
-    if first is None:
-        stays = _working_after(sink, once)
-        if stays is not None:
-            return NoCut(_why_dealt(stays))
-        return Cut(planner=sink, realizing=(), group=1, drop_last=False)
+    first = next((n for n, starts_here in enumerate(starts) if starts_here), len(tail))
     realizing = tail[first:]
-    planner = parents_of(realizing[0])[0]
+    planner = parents_of(realizing[0])[0] if realizing else sink
     stays = _working_after(planner, once)
     if stays is not None:
-        return NoCut(_why_dealt(stays))
-    gatherer = next((traits_of(p) for p in realizing if traits_of(p).group), None)
-    if gatherer is None:
-        filters = any(traits_of(p).filters for p in realizing)
-        return Cut(planner, realizing, group=1, drop_last=False, filters=filters)
-    return Cut(planner, realizing, gatherer.group, gatherer.drop_last)
+        return NoCut(
+            f"{describe(stays)} is to run in the workers, which items are dealt out to, and it, or "
+            "a pipe after it, does not take them one by one"
+        )
+    gatherer = next((each for each in of_tail[first:] if each.group), None)
+    if gatherer is not None:
+        return Cut(planner, realizing, gatherer.group, gatherer.drop_last)
+    filters = any(each.filters for each in of_tail[first:])
+    return Cut(planner, realizing, group=1, drop_last=False, filters=filters)
 
 
-def _work_on_shares(sink: Pipe, inside: set[int]) -> NoCut | None:
-    """Return why a graph is left whole whose planner would do the work that workers are to share.
+def _work_on_shares(sink: Pipe, inside: set[int], behind: dict[int, Pipe]) -> NoCut | None:
+    """Return why a graph is left whole whose planner would do the work that workers share.
 
-    A function or a pipe of the user's behind a sharding filter decodes, most likely. In the planner
-    it would run in one process, and what it makes would travel to the workers. Where volumes are
-    opened the planner is wanted in any case, and functions there have descriptions to work on; of
-    a pipe nobody knows what it works on.
+    A function or pipe of the user's behind a sharding filter decodes, most likely; where volumes
+    are opened, functions there have descriptions to work on.
     """
     volumes = any(traits_of(pipe).opens for pipe in walk(sink))
-    behind = _shared_by(sink)
     for pipe in walk(sink):
         if id(pipe) in inside or id(pipe) not in behind:
             continue
@@ -185,15 +172,11 @@ def _shared_by(sink: Pipe) -> dict[int, Pipe]:
     last: dict[int, Pipe] = {}
     for pipe in walk(sink):
         above = next((last[id(parent)] for parent in parents_of(pipe) if id(parent) in last), None)
-        if _shares(pipe):
+        if traits_of(pipe).shards or hasattr(type(pipe), "apply_sharding"):  # that of anybody
             last[id(pipe)] = pipe
         elif above is not None:
             last[id(pipe)] = behind[id(pipe)] = above
     return behind
-
-
-def _shares(pipe: Pipe) -> bool:
-    return traits_of(pipe).shards or hasattr(type(pipe), "apply_sharding")  # that of anybody
 
 
 def _before_plain(sink: Pipe) -> set[int]:
@@ -219,13 +202,6 @@ def _working_after(planner: Pipe, once: set[int]) -> Pipe | None:
     return None
 
 
-def _why_dealt(pipe: Pipe) -> str:
-    return (
-        f"{describe(pipe)} is to run in the workers, which items are dealt out to, and it, or a "
-        "pipe after it, does not take them one by one"
-    )
-
-
 def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
     """Return the longest end of the graph that is a chain of per-item pipes, upstream first.
 
@@ -246,16 +222,6 @@ def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
         gathered, sifted = gathered or traits.group > 0, sifted or sifting
         tail.append(pipe)
         pipe = parents[0]
-
-
-def _why_not(pipe: Pipe, sink: Pipe, inside: set[int]) -> str:
-    below = [p for p in walk(sink) if id(p) not in inside]
-    last = describe(below[-1])
-    does = "needs voxels" if any(traits_of(p).opens for p in walk(sink)) else "reads or opens files"
-    return (
-        f"{describe(pipe)} {does}, and {last} after it does not take its items one by one (where "
-        "that can stand before it, the graph is split)"
-    )
 
 
 def split_of(sink: Pipe) -> Cut | NoCut:

@@ -20,7 +20,8 @@ def error_location(error: BaseException) -> CallSite | None:
     The frame that caught it is left out: a look at its variables would keep the error, which
     keeps the frame.
     """
-    return _innermost(_frames_of(error))
+    owners = map(_owner, _frames_of(error))
+    return _place(next((owner for owner in owners if owner is not None), None))
 
 
 def failed_item(error: BaseException) -> tuple[str, str]:
@@ -73,7 +74,7 @@ def _frames_of(error: BaseException) -> Iterator[FrameType]:
 
 def frame_location(frame: FrameType | None) -> CallSite | None:
     """Return the pipe, as the user wrote it, that a running frame works for; None if unknown."""
-    return _innermost(_outwards(frame))
+    return _place(frame_pipe(frame)[0])
 
 
 def frame_pipe(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, ...]]:
@@ -83,40 +84,26 @@ def frame_pipe(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, .
     the same function has others.
     """
     inner: tuple[FrameType, ...] = ()
-    for outer in _outwards(frame):
-        owner = _owner(outer)
+    while frame is not None:
+        owner = _owner(frame)
         if owner is not None:
-            return owner, (outer, *inner)
-        inner = (outer,)
+            return owner, (frame, *inner)
+        inner, frame = (frame,), frame.f_back
     return None, ()
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+def _place(pipe: Pipe | None) -> CallSite | None:
+    """Return where a pipe was written; one that does not know its line is told by what it is.
 
-
-def _innermost(frames: Iterator[FrameType]) -> CallSite | None:
-    for frame in frames:
-        owner = _owner(frame)
-        if owner is not None:
-            return origin_of(owner) or _unwritten(owner)
-    return None
-
-
-def _unwritten(pipe: Pipe) -> CallSite | None:
-    """Return a pipe that does not know its line, by what it is; None for one of our machinery.
-
-    It is no reason to blame the pipe that reads from it.
+    Not one of our machinery: it is no reason to blame the pipe that reads from it.
     """
-    if type(pipe).__module__.partition(".")[0] == "voxpipe":
+    if pipe is None:
         return None
-    return CallSite(describe(pipe), "", 0)
+    is_ours = type(pipe).__module__.partition(".")[0] == "voxpipe"
+    return origin_of(pipe) or (None if is_ours else CallSite(describe(pipe), "", 0))
 
 
 def _owner(frame: FrameType) -> Pipe | None:
-    """Return the pipe of which a frame runs a method."""
     if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
         return None
     owner = frame.f_locals.get("self")

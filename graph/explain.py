@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from .node import Pipe, describe, parents_of, traits_of
@@ -18,38 +18,42 @@ def explain_graph(sink: Pipe) -> str:
 
     A plain chain needs no arrows: each line reads the one above it.
     """
-    return "\n".join(_lines(sink))
+    lines = []
+    for number, (pipe, parents) in enumerate(_shown(sink, children=True)):
+        plain = parents == ([number - 1] if number else [])
+        arrow = "" if plain or not parents else f"   ← {', '.join(map(str, parents))}"
+        lines.append(f"{number} {describe(pipe)}{arrow}")
+    return "\n".join(lines)
+
+
+def _shown(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:
+    """Yield each pipe that is shown, and the numbers of those that it reads.
+
+    Not those that only watch; and, without ``children``, not what torch puts between a fork or
+    demux and the pipes that read its branches.
+    """
+    number: dict[int, int] = {}
+    count = 0
+    for pipe in walk(sink):
+        parents = [number[id(p)] for p in parents_of(pipe)]
+        if traits_of(pipe).watches or (not children and is_branch(pipe)):
+            number[id(pipe)] = parents[0]
+            continue
+        number[id(pipe)], count = count, count + 1
+        yield pipe, parents
 
 
 def explain_rewritten(before: Pipe, after: Pipe, changes: Sequence[Change]) -> str:
     """Return the graph as written beside the graph that runs, then the changes."""
-    left, right = ["as written", *_lines(before)], ["as it runs", *_lines(after)]
+    left = ["as written", *explain_graph(before).splitlines()]
+    right = ["as it runs", *explain_graph(after).splitlines()]
     width = max(map(len, left)) + _GAP
     table = [f"{a:<{width}}{b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
-    told = list(dict.fromkeys(str(change) for change in changes if not _watches(change)))
-    watched = Counter(change.rule for change in changes if _watches(change))
-    told += [f"watched  {count} pipes   ({rule})" for rule, count in watched.items()]
-    return "\n".join(table + (["", *told] if told else []))
-
-
-def _watches(change: Change) -> bool:
-    """Whether a change leaves the pipe what it says it is, as one that only measures does."""
-    return change.refused is None and change.at == change.became
-
-
-def _lines(sink: Pipe) -> list[str]:
-    lines: list[str] = []
-    number: dict[int, int] = {}
-    for pipe in walk(sink):
-        parents = [number[id(p)] for p in parents_of(pipe)]
-        if traits_of(pipe).watches:
-            number[id(pipe)] = parents[0]
-            continue
-        position = number[id(pipe)] = len(lines)
-        plain = parents == ([position - 1] if position else [])
-        arrow = "" if plain or not parents else f"   ← {', '.join(map(str, parents))}"
-        lines.append(f"{position} {describe(pipe)}{arrow}")
-    return lines
+    # One that only measures leaves a pipe what it says it is.
+    watched = Counter(each.rule for each in changes if each.at == each.became)
+    lines = list(dict.fromkeys(str(each) for each in changes if each.at != each.became))
+    lines += [f"watched  {count} pipes   ({rule})" for rule, count in watched.items()]
+    return "\n".join(table + (["", *lines] if lines else []))
 
 
 _LONGEST_LABEL = 80  # wider boxes than a line of text make a drawing unreadable
@@ -58,36 +62,21 @@ _LONGEST_LABEL = 80  # wider boxes than a line of text make a drawing unreadable
 def nodes_and_edges(
     sink: Pipe, *, children: bool = False
 ) -> tuple[list[str], list[tuple[int, int]]]:
-    """Return the label of every pipe, parents first, and pairs ``(parent, reader)`` of indices.
-
-    Pipes that only watch others are left out, as in explain(); and, without ``children``, what
-    torch puts between a fork or demux and the pipes that read its branches.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> source = IterableWrapper([1, 2], deepcopy=False)
-    >>> nodes_and_edges(source.batch(2).zip(source))
-    (['IterableWrapper(list of 2, deepcopy=False)', 'batch(2)', 'zip()'], [(0, 1), (1, 2), (0, 2)])
-    """
+    """Return the label of every pipe, parents first, and pairs ``(parent, reader)`` of indices."""
     labels: list[str] = []
     edges: list[tuple[int, int]] = []
-    number: dict[int, int] = {}
-    for pipe in walk(sink):
-        parents = [number[id(p)] for p in parents_of(pipe)]
-        if traits_of(pipe).watches or (not children and is_branch(pipe)):
-            number[id(pipe)] = parents[0]
-            continue
-        number[id(pipe)] = len(labels)
+    for number, (pipe, parents) in enumerate(_shown(sink, children=children)):
         # Two branches of one fork may end in one reader.
-        edges += [(parent, len(labels)) for parent in dict.fromkeys(parents)]
-        labels.append(_shortened(describe(pipe).lstrip("_")))
+        edges += [(parent, number) for parent in dict.fromkeys(parents)]
+        label = describe(pipe).lstrip("_")
+        is_long = len(label) > _LONGEST_LABEL
+        labels.append(f"{label[: _LONGEST_LABEL - 1]}…" if is_long else label)
     return labels, edges
 
 
 def is_branch(pipe: Pipe) -> bool:
     """Whether ``pipe`` is one of the pipes that fork, demux and the like return."""
-    return hasattr(type(pipe), "_is_child_datapipe")
+    return bool(getattr(type(pipe), "_is_child_datapipe", False))
 
 
 def to_mermaid(sink: Pipe) -> str:
@@ -104,7 +93,8 @@ def to_mermaid(sink: Pipe) -> str:
     """
     labels, edges = nodes_and_edges(sink)
     # Mermaid reads entities inside quotes: a quote of the user's must not end the label.
-    boxes = [f'    n{i}["{_entities(label)}"]' for i, label in enumerate(labels)]
+    signs = str.maketrans({"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
+    boxes = [f'    n{i}["{label.translate(signs)}"]' for i, label in enumerate(labels)]
     return "\n".join(["flowchart TD", *boxes, *(f"    n{a} --> n{b}" for a, b in edges)])
 
 
@@ -123,20 +113,7 @@ def to_dot(sink: Pipe) -> str:
     }
     """
     labels, edges = nodes_and_edges(sink)
-    boxes = [f'    n{i} [label="{_escaped(label)}"]' for i, label in enumerate(labels)]
+    signs = str.maketrans({"\\": "\\\\", '"': '\\"'})
+    boxes = [f'    n{i} [label="{label.translate(signs)}"]' for i, label in enumerate(labels)]
     arrows = [f"    n{a} -> n{b}" for a, b in edges]
     return "\n".join(["digraph {", "    node [shape=box]", *boxes, *arrows, "}"])
-
-
-def _shortened(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…"
-
-
-def _entities(label: str) -> str:
-    for sign, entity in (("&", "#amp;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
-        label = label.replace(sign, entity)
-    return label
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"')

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..core.validate import LATER
 from .node import Pipe, is_pipe, parents_of
-from .verify import stream_names
-from .walk import walk
+from .walk import stream_names, walk
 
 # Bytes up to which an array counts by its content.
 _SMALL = 4096
@@ -58,26 +57,13 @@ def _text_of_pipe(pipe: Pipe) -> str:
 
 
 def is_switched_off(pipe: Pipe) -> bool:
-    """Whether ``pipe`` shuffles, and was told not to.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> is_switched_off(IterableWrapper([1]).shuffle().set_shuffle(False))
-    True
-    """
+    """Whether ``pipe`` shuffles, and was told not to."""
     shuffles = hasattr(type(pipe), "set_shuffle")
     return shuffles and vars(pipe).get("_enabled", True) is False  # as torch's own notes it
 
 
 def stable_text(value: Any, depth: int = 0) -> str:
-    """Return a text that is equal for equal settings in any process.
-
-    Examples
-    --------
-    >>> stable_text({"b": (1, 2.0), "a": len})
-    "{'a': builtins.len, 'b': [1, 2.0]}"
-    """
+    """Return a text that is equal for equal settings in any process."""
     if is_pipe(value):
         return "pipe"
     if isinstance(value, enum.Enum):
@@ -120,25 +106,15 @@ def _text_of_object(value: Any, depth: int) -> str:
         name = f"{value.__module__}.{value.__qualname__}"
         owner = value.__self__ if isinstance(value, types.MethodType) else None
         return name if owner is None else f"{name} of {stable_text(owner, depth)}"
-    return type(value).__name__ + _attributes(value, depth)
+    own = _public(getattr(value, "__dict__", {})) if depth < _DEEPEST else {}
+    short = {name: _length_of_data(v) or v for name, v in own.items()}
+    return type(value).__name__ + (stable_text(short, depth + 1) if own else "")
 
 
-def _attributes(value: Any, depth: int) -> str:
-    """Return the public attributes of an object of the user's; nothing if there are none."""
-    own = _public(getattr(value, "__dict__", {}))
-    if depth >= _DEEPEST or not own:
-        return ""
-    short = {name: _length(v) if _is_data(v) else v for name, v in own.items()}
-    return stable_text(short, depth + 1)
-
-
-def _is_data(value: Any) -> bool:
+def _length_of_data(value: Any) -> str:
     kinds = (list, tuple, dict, set, frozenset)
-    return isinstance(value, kinds) and len(value) > _MOST_ENTRIES
-
-
-def _length(value: Any) -> str:
-    return f"{type(value).__name__} of {len(value)}"
+    is_data = isinstance(value, kinds) and len(value) > _MOST_ENTRIES
+    return f"{type(value).__name__} of {len(value)}" if is_data else ""
 
 
 def _public(settings: dict[str, Any]) -> dict[str, Any]:

@@ -168,9 +168,13 @@ def describe(pipe: Pipe) -> str:
     if own is not None:
         return str(own(pipe))
     function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
-    if function is None:
-        return f"{chained_name(pipe)}({call_arguments(pipe)})"
-    return f"{chained_name(pipe)}({call_of_function(pipe, function, _function_text(function))})"
+    given = list(_settings_of_torch(pipe, function))
+    # Nobody wrote the function that is torch's own.
+    if function is not None and not str(getattr(function, "__module__", "")).startswith(_TORCH):
+        code = getattr(function, "__code__", None)
+        place = code and f" {code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
+        given.insert(0, shorten(function) + (place or ""))
+    return f"{chained_name(pipe)}({', '.join(given)})"
 
 
 def chained_name(pipe: Any) -> str:
@@ -187,14 +191,6 @@ def chained_name(pipe: Any) -> str:
             return name
     # torch's own are told by the name under which they are imported.
     return kind.__name__.removesuffix("IterDataPipe").removesuffix("MapDataPipe") or kind.__name__
-
-
-def _function_text(function: Any) -> str:
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return shorten(function)
-    file = code.co_filename.rsplit("/", 1)[-1]
-    return f"{shorten(function)} {file}:{code.co_firstlineno}"
 
 
 # How surely an attribute names what a pipe reads from: by a public name, by a private one under
@@ -256,59 +252,26 @@ _LOOKS_LIKE_URL = "://"
 _PLAIN = (str, bytes, int, float, bool, type(None), range)
 
 
-def call_arguments(pipe: Any) -> str:
-    """Return what one of torch's pipes was given, as it would be written; its parents left out.
+def _settings_of_torch(pipe: Any, function: Any) -> Iterator[str]:
+    """Yield what one of torch's pipes was given, as it would be written, beside its parents.
 
     Settings that are the default are left out, and of data only the kind and number are told.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> call_arguments(IterableWrapper([1, 2]).batch(2, drop_last=True))
-    '2, drop_last=True'
-    >>> call_arguments(IterableWrapper([1, 2]))
-    'list of 2'
     """
-    return ", ".join(_settings_text(pipe, None))
-
-
-def call_of_function(pipe: Any, function: Any, text: str) -> str:
-    """Return what a pipe was given that has a function, which ``text`` tells.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> call_of_function(IterableWrapper([(1, 2)]).map(abs, input_col=1), abs, "abs")
-    'abs, input_col=1'
-    >>> call_of_function(collated := IterableWrapper([1]).collate(), collated.fn, "default_collate")
-    ''
-    """
-    # Nobody wrote the function that is torch's own.
-    torchs = str(getattr(function, "__module__", "")).startswith(_TORCH)
-    return ", ".join([*([] if torchs else [text]), *_settings_text(pipe, function)])
-
-
-def _settings_text(pipe: Any, function: Any) -> Iterator[str]:
     kind, own = type(pipe), vars(pipe)
     if not kind.__module__.startswith(_TORCH):
         return
-    for name, parameter in inspect.signature(_made_by(kind)).parameters.items():
-        value = own.get(name, parameter.default)
-        if name not in own or _holds_pipes(value) or (function is not None and value is function):
-            continue
-        if parameter.default is inspect.Parameter.empty:
-            yield _text(value)
-        elif not (value is parameter.default or value == parameter.default or _follows(name, own)):
-            yield f"{name}={_text(value)}"
-
-
-def _made_by(kind: type) -> Any:
-    """Return what the user called: behind branches stands a pipe that torch makes in their place.
-
-    That one has no defaults of its own.
-    """
+    # Behind branches stands a pipe that torch makes in place of what the user called.
     shown: Any = getattr(sys.modules[kind.__module__], kind.__name__.removeprefix("_"), kind)
-    return vars(shown).get("__new__", shown.__init__)
+    called = vars(shown).get("__new__", shown.__init__)
+    for name, parameter in inspect.signature(called).parameters.items():
+        value, default = own.get(name), parameter.default
+        holds_pipes = any(True for _ in _pipes_in(value))
+        if name not in own or holds_pipes or (function is not None and value is function):
+            continue
+        if default is inspect.Parameter.empty:
+            yield _text(value)
+        elif not (value is default or value == default or _follows(name, own)):
+            yield f"{name}={_text(value)}"
 
 
 def _follows(name: str, own: dict[str, Any]) -> bool:
@@ -323,20 +286,9 @@ def _text(value: Any) -> str:
     """Return a setting in words; data may be long, and hold what is not to be shown."""
     if isinstance(value, Enum):
         return str(value)
-    if isinstance(value, _PLAIN):
-        return shorten(value)
-    if callable(value) and hasattr(value, "__name__"):
-        return shorten(value)
-    if isinstance(value, (list, tuple)) and len(value) == 1 and _is_short(value[0]):
+    alone = isinstance(value, (list, tuple)) and len(value) == 1
+    is_short = alone and isinstance(value[0], _PLAIN) and _LOOKS_LIKE_URL not in str(value[0])
+    if isinstance(value, _PLAIN) or is_short or (callable(value) and hasattr(value, "__name__")):
         return shorten(value)
     kind = type(value).__name__
     return f"{kind} of {len(value)}" if isinstance(value, Sized) else kind
-
-
-def _holds_pipes(value: Any) -> bool:
-    inside = value if isinstance(value, (list, tuple)) else (value,)
-    return any(isinstance(thing, (IterDataPipe, MapDataPipe)) for thing in inside)
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, _PLAIN) and _LOOKS_LIKE_URL not in str(value)

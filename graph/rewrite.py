@@ -30,16 +30,6 @@ def rebuilt(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
 
     ``old`` is the pipe as it was, and ``here`` that pipe on its changed parents: the very same
     object where none of them changed, else a copy.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> chain = IterableWrapper(range(2)).map(str)
-    >>> other = IterableWrapper([5])
-    >>> list(rebuilt(chain, lambda old, here: here if parents_of(old) else other))
-    ['5']
-    >>> rebuilt(chain, lambda old, here: here) is chain
-    True
     """
     made: dict[int, Pipe] = {}
     ahead: list[Pipe] = []
@@ -106,7 +96,6 @@ class Change:
     """What one rule did, or why it did not."""
 
     rule: str
-    """Name of the rule."""
     at: str
     """The pipe, as the user wrote it."""
     became: str | None = None
@@ -125,7 +114,6 @@ class Rewritten:
     """A graph before and after."""
 
     before: Pipe
-    """The sink that was given."""
     after: Pipe
     """The sink that came out; the same object if nothing changed."""
     changes: tuple[Change, ...] = ()
@@ -162,13 +150,7 @@ def sweep(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
 
 
 def settle(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
-    """Sweep until nothing changes.
-
-    Raises
-    ------
-    GraphError
-        If the rules undo each other; it names them.
-    """
+    """Sweep until nothing changes; GraphError names rules that undo each other."""
     result = Rewritten(sink, sink)
     for _ in range(MAX_SWEEPS):
         swept = sweep(result.after, rules)
@@ -183,24 +165,9 @@ def settle(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
 
 
 def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
-    """Return the graph in which whatever read ``old`` reads ``new``.
+    """Return the graph in which whatever read ``old`` reads ``new``, which may read ``old``.
 
-    ``new`` may read ``old``: that is how something is put in between.
-
-    Raises
-    ------
-    GraphError
-        If ``old`` is not in the graph.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> numbers = IterableWrapper(range(3))
-    >>> chain = numbers.map(str)
-    >>> list(replace_pipe(chain, numbers, IterableWrapper("ab")))
-    ['a', 'b']
-    >>> list(chain)
-    ['0', '1', '2']
+    Raises :class:`GraphError` if ``old`` is not in the graph.
     """
     if not any(pipe is old for pipe in walk(sink)):
         msg = f"{describe(old)} is not in this graph"
@@ -213,19 +180,7 @@ def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
 def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:
     """Return the graph in which whatever read ``pipe`` reads what ``pipe`` read.
 
-    Raises
-    ------
-    NotRemovable
-        If ``pipe`` is a source or reads from several pipes; this is a ``RuntimeError``.
-    GraphError
-        If it is not in the graph.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> chain = IterableWrapper(range(3)).map(str)
-    >>> list(remove_pipe(chain.batch(3), chain))
-    [[0, 1, 2]]
+    Raises :class:`NotRemovable`, a ``RuntimeError``, if it read none or several.
     """
     parents = parents_of(pipe)
     if len(parents) != 1:
@@ -235,19 +190,5 @@ def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:
 
 
 def insert_after(sink: Pipe, pipe: Pipe, make: Callable[[Pipe], Pipe]) -> Pipe:
-    """Return the graph in which ``make(pipe)`` stands between ``pipe`` and what read it.
-
-    Raises
-    ------
-    GraphError
-        If ``pipe`` is not in the graph.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> numbers = IterableWrapper(range(2))
-    >>> chain = numbers.map(str)
-    >>> list(insert_after(chain, numbers, lambda pipe: pipe.map(float)))
-    ['0.0', '1.0']
-    """
+    """Return the graph in which ``make(pipe)`` stands between ``pipe`` and what read it."""
     return replace_pipe(sink, pipe, make(pipe))

@@ -1,25 +1,20 @@
-"""Read a graph: every pipe once, parents first."""
+"""Read a graph: every pipe once, parents first, and whether it is legal."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from ..core.errors import GraphError
-from .node import Pipe, describe, origin_of, parents_of
+from .node import Pipe, describe, is_pipe, origin_of, parents_of
 
 P = TypeVar("P")
 
 
 def walk(sink: Pipe) -> Iterator[Pipe]:
-    """Yield every pipe of the graph once, parents first, the sink last.
-
-    Raises
-    ------
-    GraphError
-        If a pipe is upstream of itself.
-    """
+    """Yield every pipe of the graph once, parents first, the sink last; GraphError for a loop."""
     done: set[int] = set()
     open_: set[int] = set()
     stack: list[tuple[Pipe, bool]] = [(sink, False)]
@@ -46,15 +41,7 @@ def readers(sink: Pipe) -> Counter[int]:
 
 
 def is_read_twice(sink: Pipe) -> bool:
-    """Whether a pipe of the graph is gone through more than once in a pass, with no fork between.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> chain = IterableWrapper([1]).map(str)
-    >>> is_read_twice(chain.concat(chain)), is_read_twice(chain.zip(IterableWrapper([2])))
-    (True, False)
-    """
+    """Whether a pipe is gone through more than once in a pass, with no fork between."""
     counts: Counter[int] = Counter()
     for pipe in walk(sink):
         if "main_datapipe" in vars(pipe):  # a branch: what it is one of is gone through once
@@ -71,3 +58,76 @@ def is_read_twice(sink: Pipe) -> bool:
 def find(sink: Pipe, kind: type[P]) -> list[P]:
     """Return the pipes that are instances of ``kind``, parents first."""
     return [pipe for pipe in walk(sink) if isinstance(pipe, kind)]
+
+
+def verify(sink: Pipe) -> Pipe:
+    """Return ``sink`` if its graph is legal; GraphError has every complaint, with its pipe."""
+    if not is_pipe(sink):
+        msg = f"a graph is made of datapipes, got {type(sink).__name__}"
+        raise GraphError(msg, do="Pass the last pipe of a chain to DataLoader2.")
+    complaints = []
+    taken: dict[int, set[str]] = {}  # by a pipe or upstream of it
+    for pipe in walk(sink):
+        taken[id(pipe)] = set().union(*(taken[id(parent)] for parent in parents_of(pipe)))
+        for name in stream_names(pipe):
+            if name in taken[id(pipe)]:  # they would draw the same numbers for one item
+                what = f"another pipe upstream already draws under the name {name!r}; give name="
+                complaints.append((pipe, f"{describe(pipe)}: {what}"))
+            taken[id(pipe)].add(name)
+    if complaints:
+        msg = "\n".join(text for _, text in complaints)
+        raise GraphError(msg).at(origin_of(complaints[0][0]))
+    return sink
+
+
+def stream_names(pipe: Pipe) -> tuple[str, ...]:
+    """Return the names under which ``pipe`` draws random numbers."""
+    names = getattr(pipe, "stream_names", ()) if hasattr(type(pipe), "stream_names") else ()
+    return tuple(names)
+
+
+def branch_mark(pipe: Pipe) -> str:
+    """Return which branch ``pipe`` is in, of a fork or of what else gives items to several pipes.
+
+    Nothing outside of branches, in the first one, and where all of them have met again; ``"1.2"``
+    in a fork of a fork. No adapter, copy or cut changes it.
+    """
+    labels: dict[int, str] = {}
+    counts: dict[int, int] = {}
+    inside: dict[int, dict[int, frozenset[int]]] = {}
+    for one in walk(pipe):
+        here: dict[int, frozenset[int]] = {}
+        for parent in parents_of(one):
+            for trunk, numbers in inside[id(parent)].items():
+                here[trunk] = here.get(trunk, frozenset()) | numbers
+        inside[id(one)] = {t: ns for t, ns in here.items() if len(ns) < counts[t]}
+        branch = _branch_of(one)
+        if branch is not None:
+            trunk_pipe, number, counts[id(trunk_pipe)] = branch
+            labels[id(trunk_pipe)] = _places(inside[id(one)], labels)
+            inside[id(one)][id(trunk_pipe)] = frozenset([number])
+    return _FIRST.sub("", _places(inside[id(pipe)], labels))
+
+
+# The first branch of a fork, and of forks in it, goes by no name.
+_FIRST = re.compile(r"(^|[.])0([.]0)*$")
+
+
+def _places(inside: Mapping[int, frozenset[int]], labels: Mapping[int, str]) -> str:
+    """Return the branches as a path: of forks in forks, and of several beside each other."""
+    every = {
+        f"{labels[trunk]}.{min(numbers)}".removeprefix(".") for trunk, numbers in inside.items()
+    }
+    inner = {one for one in every if not any(other.startswith(f"{one}.") for other in every)}
+    return "+".join(sorted(inner))
+
+
+def _branch_of(pipe: Pipe) -> tuple[Pipe, int, int] | None:
+    """Return what a branch is one of, its number, and how many there are: torch's or ours."""
+    own = vars(pipe)
+    trunk: Any = own.get("main_datapipe")
+    if not is_pipe(trunk):
+        return None
+    number = own.get("instance_id", own.get("number"))
+    count = vars(trunk).get("num_instances", vars(trunk).get("count"))
+    return (trunk, number, count) if isinstance(number, int) and isinstance(count, int) else None

@@ -1,19 +1,22 @@
 """Value ops: what changes the values of a patch and not where they lie."""
 
 from .bias_field import BiasField
-from .blur import Blur, Sharpen
-from .brightness import Brightness, Clamp, Contrast
-from .channels import DropChannels, MeanOfChannels, SelectChannels
-from .drop_boxes import DropBoxes
-from .gamma import Gamma
-from .labels import OneHot, RemapLabels
-from .low_resolution import Anisotropy, LowResolution
-from .map_values import MapValues
-from .noise import Noise, RicianNoise
-from .normalize import Normalize, normalize
-from .random_op import AffineValueOp, RandomValueOp
-from .rescale import Rescale, RescalePercentiles
-from .value_op import Drawn, Epilogue, Facts, RecordedStatistics, ValueOp, VolumeStatistics
+from .brightness import Brightness, Clamp, Contrast, Gamma
+from .channels import DropChannels, MeanOfChannels, OneHot, RemapLabels, SelectChannels
+from .filters import Anisotropy, Blur, LowResolution, Sharpen
+from .noise import DropBoxes, Noise, RicianNoise
+from .normalize import Normalize, Rescale, RescalePercentiles, normalize
+from .value_op import (
+    AffineValueOp,
+    Drawn,
+    Epilogue,
+    Facts,
+    MapValues,
+    RandomValueOp,
+    RecordedStatistics,
+    ValueOp,
+    VolumeStatistics,
+)
 from .value_step import ValueStep
 
 __all__ = [

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.errors import BadRecord
-from ..core.validate import ParameterRange, is_integer, parse_range, value_at
-from .random_op import RandomValueOp
-from .value_op import Drawn, Facts
+from ..core.validate import ParameterRange, is_integer, parse_range, set_checked, value_at
+from .value_op import Drawn, Facts, RandomValueOp
 
 # A polynomial of more has thousands of terms, and is no longer slow.
 MOST_ORDERS = 8
@@ -39,7 +38,9 @@ def polynomial(
     the same order; so a few values give it, axis by axis.
     """
     to_source = np.linalg.solve(source.affine, grid.affine)
-    nodes = [_nodes(n, order) for n in grid.shape]
+    # As many indices as a polynomial of one variable has coefficients (Chebyshev's).
+    angles = np.pi * (np.arange(order + 1) + 0.5) / (order + 1)
+    nodes = [(n - 1) / 2 + n / 2 * np.cos(angles) for n in grid.shape]
     places = np.stack(np.meshgrid(*nodes, indexing="ij"))
     index = np.einsum("ab,bijk->aijk", to_source[:3, :3], places)
     index += to_source[:3, 3].reshape(3, 1, 1, 1)
@@ -52,12 +53,6 @@ def polynomial(
     flat: NDArray[np.float32] = rows.reshape(-1, order + 1).astype(np.float32)
     field: NDArray[np.float32] = (flat @ k.T.astype(np.float32)).reshape(grid.shape)
     return field
-
-
-def _nodes(length: int, order: int) -> NDArray[np.float64]:
-    """Return as many indices as a polynomial of one variable has coefficients (Chebyshev's)."""
-    angles = np.pi * (np.arange(order + 1) + 0.5) / (order + 1)
-    return (length - 1) / 2 + length / 2 * np.cos(angles)
 
 
 def _from_nodes(length: int, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -99,13 +94,12 @@ class BiasField(RandomValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "strength", parse_range("strength", self.strength))
+        set_checked(self, strength=parse_range)
         if not is_integer(self.order) or not 0 <= self.order <= MOST_ORDERS:
             msg = f"order is an integer from 0 to {MOST_ORDERS}, got {self.order!r}"
             raise ValueError(msg)
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return the coefficients, or None."""
         acts = generator.random() < self.p
         strength = self.strength
         ends = strength if isinstance(strength, tuple) else (-strength, strength)
@@ -114,7 +108,6 @@ class BiasField(RandomValueOp):
         return {"coefficients": coefficients} if acts else None
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         try:
             with np.errstate(over="raise"):
                 field = polynomial(drawn["coefficients"], self.order, facts.grid, facts.source)
@@ -129,5 +122,4 @@ class BiasField(RandomValueOp):
         return array
 
     def describe(self) -> str:
-        """Return strength and order in words."""
         return f"{self.in_words(strength=self.strength)} of order {self.order}"

@@ -1,18 +1,25 @@
-"""Channel ops: which channels there are."""
+"""Which channels there are, and which labels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import VolumeError
-from ..core.validate import as_number, as_probability, entries_of, is_integer
+from ..core.validate import (
+    as_choice,
+    as_number,
+    as_probability,
+    entries_of,
+    is_integer,
+    set_checked,
+)
 from .noise import philox
-from .random_op import RandomValueOp
-from .value_op import Drawn, Facts, ValueOp
+from .value_op import Drawn, Facts, RandomValueOp, ValueOp
 
 _PER_WORD = 2.0**-32
 
@@ -41,13 +48,6 @@ class SelectChannels(ValueOp):
         object.__setattr__(self, "indices", tuple(map(int, indices)))
 
     def channels(self, count: int) -> int:
-        """Return how many there are.
-
-        Raises
-        ------
-        VolumeError
-            The volume has fewer channels.
-        """
         if max(entries_of(self.indices)) >= count:
             raise VolumeError(
                 f"select_channels is to keep {self.indices}, of {count} channels",
@@ -56,17 +56,14 @@ class SelectChannels(ValueOp):
         return len(entries_of(self.indices))
 
     def kept_channels(self) -> tuple[int, ...]:
-        """Return the indices."""
         return entries_of(self.indices)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array."""
         self.channels(array.shape[0])
         kept: NDArray[Any] = array[list(entries_of(self.indices))]
         return kept
 
     def describe(self) -> str:
-        """Return the indices in words."""
         return f"{self.name} {', '.join(map(str, entries_of(self.indices)))}"
 
 
@@ -83,16 +80,13 @@ class MeanOfChannels(ValueOp):
     name: ClassVar[str] = "mean_of_channels"
 
     def channels(self, count: int) -> int:
-        """Return 1."""
         return 1
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array."""
         mean: NDArray[Any] = array.mean(axis=0, keepdims=True, dtype=np.float32)
         return mean
 
     def describe(self) -> str:
-        """Return the op in words."""
         return self.name
 
 
@@ -115,17 +109,14 @@ class DropChannels(RandomValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "chance", as_probability("chance", self.chance))
-        object.__setattr__(self, "fill", as_number("fill", self.fill))
+        set_checked(self, chance=as_probability, fill=as_number)
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return a key for as many channels as there are, or None."""
         acts = generator.random() < self.p
         key = int(generator.random() * 2**53)  # all bits of a double
         return {"key": key} if acts else None
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Change ``array`` in place."""
         numbers = philox((np.arange(array.shape[0]), 0, 0, 0), drawn["key"])[0] * _PER_WORD
         dropped = numbers < self.chance
         dropped[np.argmax(numbers)] = False
@@ -133,5 +124,128 @@ class DropChannels(RandomValueOp):
         return array
 
     def describe(self) -> str:
-        """Return the chance in words."""
         return self.in_words(chance=self.chance)
+
+
+OTHERS = ("error", "drop")
+_MOST_TOLD = 8  # a message is read by a person
+
+
+@dataclass(frozen=True)
+class OneHot(ValueOp):
+    """A channel for every class, 1 where it is and 0 elsewhere, uint8.
+
+    Commutes with spatial ops where labels are sampled as they are by default, ``"nearest"``.
+
+    Examples
+    --------
+    >>> OneHot(3).describe(), OneHot((1, 4)).describe()
+    ('one_hot of 0, 1, 2', 'one_hot of 1, 4')
+    """
+
+    classes: int | tuple[int, ...]
+    """How many, from 0; or which labels, of which 0 may be left out."""
+    others: Literal["error", "drop"] = "error"
+    """What happens where a voxel has none of these: an error that names its label, or 0 in every
+    channel."""
+
+    name: ClassVar[str] = "one_hot"
+    keeps_dtype: ClassVar[bool] = True
+    kind: ClassVar[str] = "label"
+
+    def __post_init__(self) -> None:
+        labels = entries_of(self.classes)
+        if isinstance(self.classes, int) and is_integer(self.classes):
+            labels = tuple(range(self.classes))
+        if not labels or not all(map(is_integer, labels)):
+            msg = f"classes is a number above 0 or several labels, got {self.classes!r}"
+            raise ValueError(msg)
+        as_choice("others", self.others, OTHERS)
+        object.__setattr__(self, "classes", tuple(map(int, labels)))
+
+    def channels(self, count: int) -> int:
+        if count != 1:
+            raise VolumeError(
+                f"one_hot is for a label of one channel, not of {count}",
+                do="Choose one with select_channels(...).",
+            )
+        return len(entries_of(self.classes))
+
+    def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
+        return np.dtype(np.uint8)
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        self.channels(array.shape[0])
+        labels = np.array(entries_of(self.classes)).reshape(-1, 1, 1, 1)
+        flags = array == labels
+        if self.others == "error":
+            found = array[0][~flags.any(axis=0)]
+            others = np.unique(found[found != 0])
+            if others.size:
+                given = ", ".join(map(str, others[:_MOST_TOLD].tolist()))
+                known = ", ".join(map(str, entries_of(self.classes)))
+                raise VolumeError(
+                    f"one_hot has channels for {known}, and a patch has {given}",
+                    do="Name all labels, one_hot((0, 2, 5)); bring them to 0, 1, 2 with "
+                    'remap_labels; or give others="drop".',
+                )
+        result: NDArray[Any] = flags.view(np.uint8)
+        return result
+
+    def describe(self) -> str:
+        return f"{self.name} of {', '.join(map(str, entries_of(self.classes)))}"
+
+
+@dataclass(frozen=True)
+class RemapLabels(ValueOp):
+    """Give labels other numbers; several may become one.
+
+    Commutes with spatial ops where labels are sampled as they are by default, ``"nearest"``. What
+    a patch has outside the volume is remapped too.
+
+    Examples
+    --------
+    >>> RemapLabels({2: 1, 4: 1}).describe()
+    'remap_labels 2 to 1, 4 to 1'
+    """
+
+    mapping: Any
+    """Old label to new label."""
+    other: int | None = None
+    """What labels become that are not in ``mapping``; None: they stay."""
+
+    name: ClassVar[str] = "remap_labels"
+    keeps_dtype: ClassVar[bool] = True
+    kind: ClassVar[str] = "label"
+
+    def __post_init__(self) -> None:
+        given = entries_of(self.mapping)
+        if isinstance(self.mapping, Mapping):
+            given = tuple(self.mapping.items())
+        pairs = [entries_of(pair) for pair in given]
+        numbers = [n for pair in pairs for n in pair]
+        if self.other is not None and not is_integer(self.other):
+            msg = f"other is an integer or None, got {self.other!r}"
+            raise ValueError(msg)
+        if not pairs or {len(pair) for pair in pairs} != {2} or not all(map(is_integer, numbers)):
+            msg = f"mapping is {{old label: new label}}, of integers, got {self.mapping!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "mapping", tuple(sorted((int(a), int(b)) for a, b in pairs)))
+
+    def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
+        new = [b for _, b in self.mapping] + ([] if self.other is None else [self.other])
+        found = np.result_type(given, *(np.min_scalar_type(n) for n in (min(new), max(new))))
+        # NumPy's common type of uint64 and a negative number is a float, which is no label.
+        return np.dtype(np.int64) if found.kind == "f" and given.kind in "iu" else found
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        result = array.astype(self.dtype(array.dtype))
+        if self.other is not None:
+            result[...] = self.other
+        for old, new in self.mapping:
+            result[array == old] = new
+        return result
+
+    def describe(self) -> str:
+        told = ", ".join(f"{a} to {b}" for a, b in self.mapping)
+        return f"{self.name} {told}{'' if self.other is None else f', others to {self.other}'}"

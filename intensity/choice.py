@@ -10,13 +10,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Stream
-from ..core.draws import Choice
+from ..core.draws import ChosenOps
 from ..core.validate import as_keys
 from .value_op import NO_HALO, Drawn, Epilogue, Facts, Halo, ValueOp
 
 
+class _Wrapped(ValueOp):
+    """What holds an op and draws as that does."""
+
+    op: ValueOp
+
+    @property
+    def recorded_op(self) -> ValueOp:
+        """The op whose record this is."""
+        return self.op
+
+    @property
+    def draws_axis(self) -> bool:
+        return self.op.draws_axis
+
+    def along(self, axes: tuple[int, ...]) -> ValueOp:
+        made: ValueOp = replace(cast(Any, self), op=self.op.along(axes))
+        return made
+
+    def draw(self, generator: np.random.Generator) -> Drawn | None:
+        return self.op.draw(generator)
+
+
 @dataclass(frozen=True)
-class OnKeys(ValueOp):
+class OnKeys(_Wrapped):
     """What ``op`` does, to the volumes that are named; of other volumes the choice has none.
 
     A choice makes of it the op itself for these keys, and :class:`Elsewhere` for the others.
@@ -39,45 +61,23 @@ class OnKeys(ValueOp):
             raise ValueError(msg)
 
     @property
-    def drawn_by(self) -> ValueOp:
-        """The op whose record this is."""
-        return self.op
-
-    @property
     def named_keys(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The volumes."""
         return self.keys
 
     @property
     def looks_at_all(self) -> bool:
-        """Whether its op does."""
         return self.op.looks_at_all
 
     @property
     def takes_statistics(self) -> bool:
-        """Whether the op does."""
         return self.op.takes_statistics
 
-    @property
-    def draws_axis(self) -> bool:
-        """Whether the op does."""
-        return self.op.draws_axis
-
-    def along(self, axes: tuple[int, ...]) -> OnKeys:
-        """Return this of the op that draws among these axes only."""
-        return replace(self, op=self.op.along(axes))
-
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return what the op draws."""
-        return self.op.draw(generator)
-
     def describe(self) -> str:
-        """Return the op in words, and the keys."""
         return f"{self.op.describe()} on {' and '.join(self.keys)}"
 
 
 @dataclass(frozen=True)
-class Elsewhere(ValueOp):
+class Elsewhere(_Wrapped):
     """Change nothing, and draw what ``op`` draws: it acts on other volumes of the sample.
 
     So the record of a choice is the same for all of them.
@@ -90,163 +90,98 @@ class Elsewhere(ValueOp):
     keeps_dtype: ClassVar[bool] = True
     pointwise: ClassVar[bool] = True
 
-    @property
-    def drawn_by(self) -> ValueOp:
-        """The op whose record this is."""
-        return self.op
-
-    @property
-    def draws_axis(self) -> bool:
-        """Whether the op does."""
-        return self.op.draws_axis
-
-    def along(self, axes: tuple[int, ...]) -> Elsewhere:
-        """Return this of the op that draws among these axes only."""
-        return replace(self, op=self.op.along(axes))
-
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return what the op draws."""
-        return self.op.draw(generator)
-
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
-        """Return the one that changes nothing."""
         return Epilogue()
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return ``array``."""
         return array
 
     def describe(self) -> str:
-        """Return the op in words, and that it is not done here."""
         return f"{self.op.describe()} elsewhere"
 
 
-Chain = tuple[tuple[int, ValueOp], ...]
-"""Ops in turn, each with its place among all ops of the member, which may be spatial ones too."""
 Path = tuple[int, int]
 """Which member, and which place in it."""
 
 _SIGNED = 2**63  # the second number of a stream is a signed one
 
 
+def _of_all(name: str) -> Any:
+    """Return a property: whether all ops of a choice have that of this name."""
+    return property(lambda self: all(getattr(op, name) for op in self.bare_ops()))
+
+
+def _of_any(name: str) -> Any:
+    """Return a property: whether one op of a choice has that of this name."""
+    return property(lambda self: any(getattr(op, name) for op in self.bare_ops()))
+
+
 @dataclass(frozen=True)
-class ValueChoice(ValueOp):
+class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is the rule
     """The value part of a choice."""
 
-    choice: Choice
-    """How members are chosen."""
-    members: tuple[Chain, ...]
-    """What each one does."""
+    commutes = _of_all("commutes")
+    keeps_dtype = _of_all("keeps_dtype")
+    """So the type does not depend on which is chosen."""
+    pointwise = _of_all("pointwise")
+    by_channel = _of_all("by_channel")
+    looks_around = _of_any("looks_around")
+    looks_at_all = _of_any("looks_at_all")
+    takes_statistics = _of_any("takes_statistics")
+    draws_axis = _of_any("draws_axis")
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The chained form, which is the rule."""
-        return self.choice.rule
+    def __post_init__(self) -> None:
+        for op in self.bare_ops():
+            if type(op).channels is not ValueOp.channels or type(op).dtype is not ValueOp.dtype:
+                msg = f"a choice cannot hold {op.name}: the shape or type would depend on a draw"
+                raise ValueError(msg)
+        if len({op.mask_key for op in self.bare_ops()} - {None}) > 1:
+            msg = "the members of a choice take statistics inside one label at most"
+            raise ValueError(msg)
 
-    @property
-    def commutes(self) -> bool:  # type: ignore[override]
-        """Whether all of them do."""
-        return all(op.commutes for op in self._ops())
-
-    @property
-    def keeps_dtype(self) -> bool:  # type: ignore[override]
-        """Whether all of them do; so the type does not depend on which is chosen."""
-        return all(op.keeps_dtype for op in self._ops())
+    def bare_ops(self) -> Iterator[ValueOp]:
+        """Yield the ops, without the keys of those that act on some volumes only."""
+        return (op.op if isinstance(op, OnKeys) else op for op in self.ops())
 
     @property
     def waited_for(self) -> str:
-        """Those that do not commute, and the rule."""
-        names = dict.fromkeys(op.waited_for for op in self._ops() if not op.commutes)
+        names = dict.fromkeys(op.waited_for for op in self.bare_ops() if not op.commutes)
         return f"{' and '.join(names)} in {self.choice.rule}()"
 
     @property
     def late_because(self) -> str:  # type: ignore[override]
-        """Why later spatial ops wait for those that do not commute."""
-        return "; ".join(dict.fromkeys(op.late_because for op in self._ops() if op.late_because))
+        return "; ".join(filter(None, dict.fromkeys(op.late_because for op in self.bare_ops())))
 
     @property
-    def looks_around(self) -> bool:
-        """Whether one of them does."""
-        return any(op.looks_around for op in self._ops())
-
-    def __post_init__(self) -> None:
-        for op in self._ops():
-            if type(op).channels is not ValueOp.channels or type(op).dtype is not ValueOp.dtype:
-                msg = f"a choice cannot hold {op.name}: the shape or type would depend on a draw"
-                raise ValueError(msg)
-        if len({op.mask_key for op in self._ops()} - {None}) > 1:
-            msg = "the members of a choice take statistics inside one label at most"
-            raise ValueError(msg)
-
-    def _ops(self) -> Iterator[ValueOp]:
-        for chain in self.members:
-            for _, op in chain:
-                yield op.op if isinstance(op, OnKeys) else op
+    def mask_key(self) -> str | None:
+        return next(filter(None, (op.mask_key for op in self.bare_ops())), None)
 
     @property
     def named_keys(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The volumes that members name for themselves."""
-        named = (key for chain in self.members for _, op in chain for key in op.named_keys)
-        return tuple(dict.fromkeys(named))
+        return tuple(dict.fromkeys(key for op in self.ops() for key in op.named_keys))
 
     @property
     def for_asked(self) -> bool:
         """Whether a member acts on the volumes that the pipe is for, and not on keys of its own."""
-        members = (op for chain in self.members for _, op in chain)
         return any(
             op.for_asked if isinstance(op, ValueChoice) else not isinstance(op, OnKeys)
-            for op in members
+            for op in self.ops()
         )
 
     def of_key(self, key: str, *, asked: bool) -> ValueChoice:
-        """Return the choice as it is for one volume, which draws the same.
-
-        What acts elsewhere is still drawn, and does nothing.
-        """
+        # What acts elsewhere is still drawn, and does nothing.
         if asked and not self.named_keys:
             return self
         return self._with(lambda op: _of_key(op, key, asked=asked))
 
-    @property
-    def draws_axis(self) -> bool:
-        """Whether one of them does."""
-        return any(op.draws_axis for op in self._ops())
-
     def along(self, axes: tuple[int, ...]) -> ValueChoice:
-        """Return the choice among the same, which draw among these axes only."""
         return self._with(lambda op: op.along(axes))
 
     def _with(self, changed: Callable[[ValueOp], ValueOp]) -> ValueChoice:
         members = (tuple((at, changed(op)) for at, op in chain) for chain in self.members)
         return replace(self, members=tuple(members))
 
-    @property
-    def pointwise(self) -> bool:  # type: ignore[override]
-        """Whether all of them are."""
-        return all(op.pointwise for op in self._ops())
-
-    @property
-    def by_channel(self) -> bool:
-        """Whether all of them are."""
-        return all(op.by_channel for op in self._ops())
-
-    @property
-    def looks_at_all(self) -> bool:
-        """Whether a member does."""
-        return any(op.looks_at_all for op in self._ops())
-
-    @property
-    def takes_statistics(self) -> bool:
-        """Whether one of them does."""
-        return any(op.takes_statistics for op in self._ops())
-
-    @property
-    def mask_key(self) -> str | None:
-        """The label that one of them takes statistics inside of."""
-        return next(filter(None, (op.mask_key for op in self._ops())), None)
-
     def draw(self, generator: np.random.Generator) -> Drawn | None:
-        """Return which members act, and what each of their ops drew."""
         chosen = self.choice.draw(generator)
         if chosen is None:
             return None
@@ -256,42 +191,26 @@ class ValueChoice(ValueOp):
         ]
         return {"chosen": chosen.members, "drawn": drawn}
 
-    def _acting(self, drawn: Drawn) -> Iterator[tuple[ValueOp, Drawn, Path]]:
-        for member, each in zip(drawn["chosen"], drawn["drawn"], strict=True):
-            for (place, op), values in zip(self.members[member], each, strict=True):
-                if values is not None:
-                    yield op, values, (member, place)
-
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
-        """Return that of those which act, added up."""
         i, j, k = NO_HALO
-        for op, values, _ in self._acting(drawn):
+        for op, values, _ in self.acting(drawn):
             a, b, c = op.halo(values, grid)
             i, j, k = i + a, j + b, k + c
         return (i, j, k)
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
-        """Return those which act as one, where each of them is an epilogue."""
         if self.keeps_dtype:  # of any type, whose digits float32 may not have
             return None
         together: Epilogue | None = Epilogue()
-        for op, values, _ in self._acting(drawn):
+        for op, values, _ in self.acting(drawn):
             one = op.as_epilogue(values, facts)
             together = None if together is None or one is None else together.then(one)
         return together
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return the array after those that act."""
-        for op, values, path in self._acting(drawn):
+        for op, values, path in self.acting(drawn):
             array = op.apply(array, values, cast(Facts, _Keyed(facts, path)))
         return array
-
-    def describe(self) -> str:
-        """Return the rule and its members."""
-        members = "; ".join(
-            ", ".join(op.describe() for _, op in chain) or "-" for chain in self.members
-        )
-        return f"{self.choice.rule} ({members})"
 
 
 def _of_key(op: ValueOp, key: str, *, asked: bool) -> ValueOp:

@@ -1,6 +1,7 @@
 """The native library for values in place: noise of voxels, filters and coarser voxels.
 
-Where it is missing, callers take the same steps in NumPy: the same bits, many times slower.
+Where it is missing, callers take the same steps in NumPy: the same bits, many times slower. Each
+function changes ``array``, (C, I, J, K), in place, or returns False and leaves it alone.
 """
 
 from __future__ import annotations
@@ -30,32 +31,15 @@ def add_noise(
     mean: float,
     std: float,
 ) -> bool:
-    """Add noise to ``array``, (C, I, J, K), in place, or return False and leave it alone."""
-    requested, library = requested_path(), _library()
-    if requested is None or library is None or not _fits(array):
-        return False
-    channels, *size = array.shape
-    channel_stride, *stride = array.strides
-    job = _NOISE.pack(
-        *(ABI, requested, _KINDS[kind], address_of(array), channels, channel_stride),
-        *(*size, *stride, *corner, key, mean, std),
-    )
-    return bool(library.voxpipe_noise(job) == _DONE)
+    """Add noise of voxels whose first has the lattice index ``corner``."""
+    return _run("voxpipe_noise", _NOISE, (_KINDS[kind],), array, *corner, key, mean, std)
 
 
 def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float32]) -> bool:
-    """Filter ``array``, (C, I, J, K), along one of its spatial axes, 0 to 2, or return False."""
-    requested, library = requested_path(), _library()
-    if requested is None or library is None or not _fits(array):
-        return False
-    channels, *size = array.shape
-    channel_stride, *stride = array.strides
+    """Filter along one of the spatial axes, 0 to 2."""
     weights = np.ascontiguousarray(weights, np.float32)
-    job = _FILTER.pack(
-        *(ABI, requested, address_of(array), channels, channel_stride),
-        *(*size, *stride, axis, address_of(weights), weights.size - 1),
-    )
-    return bool(library.voxpipe_filter(job) == _DONE)
+    numbers = (axis, address_of(weights), weights.size - 1)
+    return _run("voxpipe_filter", _FILTER, (), array, *numbers)
 
 
 def coarsen_axis(
@@ -65,29 +49,33 @@ def coarsen_axis(
     high: NDArray[np.int32],
     part: NDArray[np.float32],
 ) -> bool:
-    """Set each voxel of ``array``, (C, I, J, K), between two along an axis, or return False.
+    """Set each voxel between two along an axis, as ``part`` of the way from ``low`` to ``high``.
 
-    ``low`` and ``high`` are where these lie, ``part`` is how much of the way between them is gone;
-    one of each per voxel of the axis.
+    One of each per voxel of the axis; ``low`` and ``high`` are indices.
     """
+    types = (np.int32, np.int32, np.float32)
+    tables = [
+        np.ascontiguousarray(table, kind)
+        for table, kind in zip((low, high, part), types, strict=True)
+    ]
+    return _run("voxpipe_coarsen", _COARSEN, (), array, axis, *map(address_of, tables))
+
+
+def _run(
+    function: str, job: struct.Struct, kind: tuple[int, ...], array: NDArray[Any], *numbers: float
+) -> bool:
     requested, library = requested_path(), _library()
-    if requested is None or library is None or not _fits(array):
+    if requested is None or library is None:
+        return False
+    if array.dtype != np.float32 or array.ndim != 4 or not array.size:
         return False
     channels, *size = array.shape
     channel_stride, *stride = array.strides
-    tables = [
-        np.ascontiguousarray(table, kind)
-        for table, kind in ((low, np.int32), (high, np.int32), (part, np.float32))
-    ]
-    job = _COARSEN.pack(
-        *(ABI, requested, address_of(array), channels, channel_stride),
-        *(*size, *stride, axis, *map(address_of, tables)),
+    packed = job.pack(
+        *(ABI, requested, *kind, address_of(array), channels, channel_stride),
+        *(*size, *stride, *numbers),
     )
-    return bool(library.voxpipe_coarsen(job) == _DONE)
-
-
-def _fits(array: NDArray[Any]) -> bool:
-    return array.dtype == np.float32 and array.ndim == 4 and array.size > 0
+    return bool(getattr(library, function)(packed) == _DONE)
 
 
 @cache

@@ -1,16 +1,18 @@
-"""Normalize: subtract a mean, divide by a standard deviation."""
+"""Normalize, Rescale, RescalePercentiles: values brought to a mean, or to a range."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.validate import as_number, as_volume_key
-from .value_op import Drawn, Epilogue, Facts, ValueOp
+from ..core.suggest import percentile_hint
+from ..core.validate import as_flag, as_number, as_volume_key, entries_of, set_checked
+from .value_op import AffineValueOp, Drawn, Epilogue, Facts, ValueOp
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
 MOST_SHIFT = 10.0
@@ -19,16 +21,9 @@ MOST_SHIFT = 10.0
 def normalize(
     array: NDArray[Any], mean: float, std: float, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
-    """Return ``(array - mean) / std`` in float32.
+    """Return ``(array - mean) / std`` in float32, in ``out``, which may be ``array``, or anew.
 
-    Parameters
-    ----------
-    array
-        Values of any shape and real type.
-    mean, std
-        In the units of the values; with ``std`` 0 the mean is subtracted only.
-    out
-        Where to write, float32; it may be ``array`` itself. By default a new array.
+    With ``std`` 0 the mean is subtracted only.
 
     Examples
     --------
@@ -74,12 +69,10 @@ class Normalize(ValueOp):
 
     @property
     def takes_statistics(self) -> bool:
-        """Unless both numbers are given."""
         return self.mean is None or self.std is None
 
     @property
     def mask_key(self) -> str | None:
-        """The label inside which statistics are taken."""
         return self.inside
 
     def _numbers(self, facts: Facts) -> tuple[float, float]:
@@ -92,7 +85,6 @@ class Normalize(ValueOp):
         return mean, std
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
-        """Return scale and shift; None where a small difference of large numbers is wanted."""
         mean, std = self._numbers(facts)
         scale = 1 / std if std else 1.0
         if not (math.isfinite(mean) and math.isfinite(scale)):
@@ -100,11 +92,9 @@ class Normalize(ValueOp):
         return None if abs(mean * scale) > MOST_SHIFT and std else Epilogue(scale, -mean * scale)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Normalize ``array`` in place."""
         return normalize(array, *self._numbers(facts), out=array)
 
     def describe(self) -> str:
-        """Return the op in words."""
         where = "" if self.inside is None else f" inside {self.inside}"
         where += "" if self.above is None else f" above {self.above:g}"
         if self.mean is None and self.std is None:
@@ -112,3 +102,144 @@ class Normalize(ValueOp):
         mean = "the mean of each volume" if self.mean is None else f"{self.mean:g}"
         std = "the deviation of each volume" if self.std is None else f"{self.std:g}"
         return f"normalize by mean {mean}, deviation {std}{where}"
+
+
+def rescaling(low: float, high: float, out: tuple[float, float], *, clamp: bool) -> Epilogue:
+    """Return what brings ``low .. high`` to ``out``; a range of one value goes to ``out[0]``."""
+    scale = (out[1] - out[0]) / (high - low) if high > low else 0.0
+    ends = (min(out), max(out)) if clamp else (-math.inf, math.inf)
+    return Epilogue(scale, out[0] - low * scale, *ends)
+
+
+def as_pair(name: str, value: Any) -> tuple[float, float]:
+    """Return two different finite numbers."""
+    try:
+        low, high = map(float, entries_of(value))
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low != high):
+        msg = f"{name} is two different numbers (low, high), got {value!r}"
+        raise ValueError(msg)
+    return low, high
+
+
+def as_rising(name: str, value: Any) -> tuple[float, float]:
+    """Return two finite numbers of which the first is the smaller one."""
+    low, high = as_pair(name, value)
+    if low > high:
+        msg = f"{name} is a range (low, high) with low < high, got {value!r}"
+        raise ValueError(msg)
+    return low, high
+
+
+@dataclass(frozen=True)
+class Rescale(AffineValueOp):
+    """Bring the range of the volume, or a given one, to ``out``.
+
+    Examples
+    --------
+    >>> Rescale(given=(-1000, 1000)).describe()
+    'rescale -1000 .. 1000 to 0 .. 1'
+    """
+
+    out: tuple[float, float] = (0.0, 1.0)
+    """What the ends become. The first may be the larger: ``(1, 0)`` turns dark into bright."""
+    given: tuple[float, float] | None = None
+    """The ends, low < high; None for the smallest and largest value of the volume."""
+    clamp: bool = False
+    """Whether values beyond the ends become those of the ends."""
+
+    name: ClassVar[str] = "rescale"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_checked(self, out=as_pair)
+        as_flag("clamp", self.clamp)
+        if self.given is not None:
+            set_checked(self, given=as_rising)
+
+    @property
+    def takes_statistics(self) -> bool:
+        return self.given is None
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
+        if self.given is None:
+            whole = facts.statistics()
+            return rescaling(whole.minimum, whole.maximum, self.out, clamp=self.clamp)
+        return rescaling(*self.given, self.out, clamp=self.clamp)
+
+    def describe(self) -> str:
+        given = "the range of each volume"
+        if self.given is not None:
+            given = f"{self.given[0]:g} .. {self.given[1]:g}"
+        return f"{self.in_words()} {given} to {self.out[0]:g} .. {self.out[1]:g}"
+
+
+@dataclass(frozen=True)
+class RescalePercentiles(AffineValueOp):
+    """Bring two percentiles of the volume to ``out``, and clamp what lies beyond.
+
+    ``out[0] + (out[1] - out[0]) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
+    linear between the two values next in rank, as ``numpy.percentile`` has them.
+
+    References
+    ----------
+    Nyul and Udupa, "On standardizing the MR image intensity scale", Magnetic Resonance in Medicine
+    42 (1999): why percentiles. Hyndman and Fan, "Sample quantiles in statistical packages", The
+    American Statistician 50 (1996): which, their definition 7.
+
+    Examples
+    --------
+    >>> RescalePercentiles(0.5, 99.5).describe()
+    'rescale_percentiles 0.5 .. 99.5 to 0 .. 1'
+    """
+
+    lower: float = 0.5
+    """In percent, 0 <= lower < upper <= 100."""
+    upper: float = 99.5
+    """See ``lower``."""
+    out: tuple[float, float] = (0.0, 1.0)
+    """What the percentiles become."""
+    clamp: bool = True
+    """Whether values beyond the percentiles become those of the percentiles."""
+    above: float | None = None
+    """Only voxels above this count; None for all."""
+    inside: str | None = None
+    """Only voxels inside the label of this key count; None for all."""
+
+    name: ClassVar[str] = "rescale_percentiles"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lower", "upper"):
+            as_number(name, getattr(self, name))
+        as_flag("clamp", self.clamp)
+        set_checked(self, above=partial(as_number, optional=True))
+        as_volume_key("inside", self.inside)
+        if not 0 <= self.lower < self.upper <= 100:
+            msg = f"percentiles are 0 <= lower < upper <= 100, got {self.lower!r}, {self.upper!r}"
+            raise ValueError(msg)
+        set_checked(self, out=as_pair)
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        return percentile_hint("upper", [self.lower, self.upper])
+
+    @property
+    def mask_key(self) -> str | None:
+        return self.inside
+
+    @property
+    def takes_statistics(self) -> bool:
+        return True
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
+        whole = facts.statistics(self.above)
+        low, high = whole.percentile(self.lower), whole.percentile(self.upper)
+        return rescaling(low, high, self.out, clamp=self.clamp)
+
+    def describe(self) -> str:
+        return (
+            f"{self.in_words()} {self.lower:g} .. {self.upper:g} "
+            f"to {self.out[0]:g} .. {self.out[1]:g}"
+        )

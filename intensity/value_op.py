@@ -7,14 +7,17 @@ interpolation, in the memory of the batch, so a chain stays lazy however many it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
+from ..core.errors import SampleError
+from ..core.validate import as_flag, as_probability, parse_range, set_checked, value_at
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,7 @@ class Epilogue:
         return self.low == -np.inf and self.high == np.inf
 
     def then(self, later: Epilogue) -> Epilogue:
-        """Return both in one, this first.
-
-        Examples
-        --------
-        >>> Epilogue(2, 1, high=5).then(Epilogue(-1, 0, low=-4))
-        Epilogue(scale=-2.0, shift=-1.0, low=-4.0, high=inf)
-        """
+        """Return both in one, this first."""
         ends = [
             later.scale * end + later.shift if later.scale else later.shift for end in self._ends
         ]
@@ -315,3 +312,140 @@ class ValueOp:
     def describe(self) -> str:
         """Return the op in the words of the user, on one line."""
         raise NotImplementedError
+
+
+ABOVE_0: Mapping[str, Any] = {"positive": True}
+FROM_0: Mapping[str, Any] = {"least": 0.0}
+ANY: Mapping[str, Any] = {}
+VOLUME, PATCH = "volume", "patch"
+
+
+def as_over(given: Any) -> str:
+    """Return what statistics are taken of, ``"volume"`` or ``"patch"``; ValueError for others."""
+    if not isinstance(given, str) or given not in (VOLUME, PATCH):
+        raise ValueError(f'over is "{VOLUME}" or "{PATCH}", got {given!r}')
+    return str(given)
+
+
+def channel_range(channel: NDArray[Any], what: str) -> tuple[float, float]:
+    """Return the smallest and largest value of a channel of a patch; ValueError for NaN in it."""
+    low, high = float(channel.min()), float(channel.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"a patch with NaN or infinite values has no mean or range for {what}()")
+    return low, high
+
+
+@dataclass(frozen=True)
+class RandomValueOp(ValueOp):
+    """A value op whose ``amounts`` are drawn, one double each, after one that decides on ``p``."""
+
+    p: float = field(default=1.0, kw_only=True)
+    """Probability that the op acts."""
+
+    amounts: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """The fields that are numbers or ranges, in the order of drawing, and what they may be."""
+    keyed: ClassVar[bool] = False
+    """Whether random numbers belong to its voxels: ``"key"`` is drawn last, for these."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in self.amounts.items():
+            object.__setattr__(self, name, parse_range(name, getattr(self, name), **allowed))
+        set_checked(self, p=as_probability)
+
+    def draw(self, generator: np.random.Generator) -> Drawn | None:
+        acts = generator.random() < self.p
+        drawn: dict[str, Any] = {
+            name: value_at(getattr(self, name), generator.random()) for name in self.amounts
+        }
+        if self.keyed:
+            drawn["key"] = int(generator.random() * 2**53)  # all bits of a double
+        return drawn if acts else None
+
+    def describe(self) -> str:
+        return self.in_words(
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.name != "p"}
+        )
+
+    def in_words(self, **words: Any) -> str:
+        """Return the chained form, what was given, and ``p`` where it is not 1."""
+        told = "".join(
+            f" {number_text(value)}" if name == self.name else f" {name} {number_text(value)}"
+            for name, value in words.items()
+        )
+        return f"{self.name}{told}{f' (p={self.p:g})' if self.p != 1 else ''}"
+
+
+def number_text(value: Any) -> str:
+    """Return a number or a range in words."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class AffineValueOp(RandomValueOp):
+    """Derive, and say which epilogue it is."""
+
+    pointwise: ClassVar[bool] = True
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+        raise NotImplementedError
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        epilogue = self.as_epilogue(drawn, facts)
+        assert epilogue is not None  # who has none applies it otherwise
+        return epilogue.on(array)
+
+
+@dataclass(frozen=True)
+class MapValues(ValueOp):
+    """Apply a function to every patch: float32 (C, I, J, K) in, the same shape out.
+
+    Examples
+    --------
+    >>> MapValues(np.tanh).describe()
+    'map_values tanh, which later spatial ops wait for'
+    """
+
+    function: Callable[[NDArray[np.float32]], NDArray[Any]]
+    """For workers at the top of a module, where they find it. It may change its array."""
+    commutes: bool = False  # type: ignore[misc]  # of other ops a matter of the class
+    """Whether later spatial ops may be done first, in the same interpolation as earlier ones: true
+    where the function treats every voxel alike and nearly linearly."""
+
+    name: ClassVar[str] = "map_values"
+
+    def __post_init__(self) -> None:
+        function: Any = self.function
+        if not callable(function):
+            msg = f"map_values takes a function, got {function!r}"
+            raise ValueError(msg)
+        as_flag("commutes", self.commutes)
+
+    @property
+    def looks_at_all(self) -> bool:
+        # Nobody knows, unless the function treats every voxel alike.
+        return not self.commutes
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        shape = array.shape
+        made = self.function(array)
+        if made is None:
+            raise SampleError(
+                f"map_values: {_name_of(self.function)} returned None",
+                do="Let it return the array, also where it changes it in place.",
+            )
+        result = np.asarray(made)
+        if result.shape != shape:
+            raise SampleError(
+                f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}",
+                do="A function for map_values keeps the shape.",
+            )
+        return result.astype(np.float32, copy=False)
+
+    def describe(self) -> str:
+        waits = "" if self.commutes else ", which later spatial ops wait for"
+        return f"{self.name} {_name_of(self.function)}{waits}"
+
+
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__qualname__", getattr(function, "__name__", None))
+    return name or type(function).__qualname__

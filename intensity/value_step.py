@@ -9,35 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, CallSite, Grid
-from ..core.draws import RecordedDraw, check_record
+from ..core import IO_COUNTERS, Grid
+from ..core.draws import OpStep, check_record
 from ..core.errors import VoxpipeError, add_location
 from ..core.stream import is_random
 from .value_op import NO_HALO, Drawn, Epilogue, Facts, Halo, ValueOp
 
 
 @dataclass(frozen=True)
-class ValueStep:
+class ValueStep(OpStep):
     """One value op where it stands in a chain."""
 
     op: ValueOp
     """What is done."""
-    stream_name: str
-    """Name of its random numbers: the name of the pipe, unique in the chain."""
-    origin: CallSite | None = None
-    """Where the user wrote it."""
-    depth: int | None = None
-    """How many entries of the item's identity it draws from; None means all."""
-    shared: bool = False
-    """Whether chains of other sources draw alike under this name, because the user gave it."""
     key: str = ""
     """Which volume of the sample: parameters are drawn for the sample, noise for each volume."""
     mask: Any = None
     """The volume that ``op.mask_key`` names, where it names one."""
     draws_from: str = ""
     """Name of a stream that it shares, so that both choose alike; empty for its own."""
-    recorded: RecordedDraw | None = None
-    """What it does in the place of what it would draw."""
 
     @property
     def is_drawn(self) -> bool:
@@ -61,20 +51,13 @@ class ValueStep:
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
 
-    def describe(self) -> str:
-        """Return the op in the words of the user."""
-        return self.op.describe() + (", replayed" if self.recorded is not None else "")
-
 
 Acting = tuple[ValueStep, Drawn]
 """A step that acts on an item, with what it drew."""
 
 
 def total_halo(acting: Iterable[Acting], grid: Grid) -> Halo:
-    """Return how many voxels around a patch on ``grid`` all steps together look at.
-
-    Each looks at what the one before it made, so their halos add up.
-    """
+    """Return how many voxels around a patch all steps look at: of one after another the sum."""
     i, j, k = NO_HALO
     for step, drawn in acting:
         a, b, c = step.op.halo(drawn, grid)

@@ -1,6 +1,6 @@
 // Lines between the voxels of one axis that are kept, in place: as if the others had never been.
 //
-// intensity/low_resolution.py takes the same steps in float32, so both give the same bits.
+// intensity/filters.py takes the same steps in float32, so both give the same bits.
 #pragma once
 
 #include "processor.h"

@@ -1,6 +1,6 @@
 // A symmetric filter along one axis, in place; beyond its ends the outermost voxels go on.
 //
-// intensity/blur.py adds in the same order in float32, so both give the same bits.
+// intensity/filters.py adds in the same order in float32, so both give the same bits.
 #pragma once
 
 #include "processor.h"

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2, check, index
-    from .dataloader2.dataset import to_dataset
-    from .dataloader2.nodes import from_node, to_node
+    from .dataloader2.interop import from_node, to_dataset, to_node
     from .datapipes import DataPipe, ShuffleSpec, explain, shuffle_report
     from .datapipes.iter import from_cases, from_manifest, list_cases
     from .reading_services import (
@@ -121,52 +120,20 @@ __all__ = [
 # Where each public name lives. They are imported at first use: a process that only
 # reads volumes needs no torch, whose import takes a second and 190 MB.
 _HOMES = {
-    "adapters": (
-        "Adapter",
-        "CacheTimeout",
-        "Eager",
-        "FuseReads",
-        "FuseSpatial",
-        "Lint",
-        "MemoryProfile",
-        "OnError",
-        "Override",
-        "Prefetch",
-        "Profile",
-        "Runtime",
-        "Shuffle",
-        "Timeout",
-    ),
-    "core": ("Grid", "Region", "Sample", "Stream", "errors"),
-    "core.errors": ("VoxpipeError",),
-    "dataloader2": ("DataLoader2", "check", "index"),
-    "dataloader2.dataset": ("to_dataset",),
-    "dataloader2.nodes": ("from_node", "to_node"),
-    "datapipes": ("DataPipe", "ShuffleSpec", "explain", "shuffle_report"),
-    "datapipes.iter": ("from_cases", "from_manifest", "list_cases"),
-    "reading_services": (
-        "DistributedReadingService",
-        "InProcessReadingService",
-        "MultiProcessingReadingService",
-        "SequentialReadingService",
-    ),
-    "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
-    "volumes": (
-        "AxisMap",
-        "Backend",
-        "BackendRequest",
-        "Decoder",
-        "Header",
-        "Volume",
-        "Voxels",
-        "convert",
-        "normalize_index",
-        "register_backend",
-        "register_decoder",
-        "resolve_backend",
-        "unregister_backend",
-        "unregister_decoder",
-    ),
+    "adapters": "Adapter CacheTimeout Eager FuseReads FuseSpatial Lint MemoryProfile OnError "
+    "Override Prefetch Profile Runtime Shuffle Timeout",
+    "core": "Grid Region Sample Stream errors",
+    "core.errors": "VoxpipeError",
+    "dataloader2": "DataLoader2 check index",
+    "dataloader2.interop": "from_node to_dataset to_node",
+    "datapipes": "DataPipe ShuffleSpec explain shuffle_report",
+    "datapipes.iter": "from_cases from_manifest list_cases",
+    "reading_services": "DistributedReadingService InProcessReadingService "
+    "MultiProcessingReadingService SequentialReadingService",
+    "spatial": "LazyPatch Policy SpatialPlan",
+    "volumes": "AxisMap Backend BackendRequest Decoder Header Volume Voxels convert "
+    "normalize_index register_backend register_decoder resolve_backend unregister_backend "
+    "unregister_decoder",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES, ("intensity", "spatial"))
 

@@ -3,13 +3,367 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 from . import __version__
-from .command_arguments import gather_patterns
-from .commands import add_check, add_convert, add_index, remark
-from .core.errors import VoxpipeError
+from .core.errors import LikelyLabel, SampleError, VoxpipeError
+from .core.suggest import closest
+from .core.validate import count_text
+from .storage.location import is_url
+
+
+def _add_shared(command: argparse.ArgumentParser) -> None:
+    """Let a command take options of the format, as ``open_volume()`` does, and of the store."""
+    pairs: Any = {"type": _pair, "action": "append", "default": [], "metavar": "KEY=VALUE"}
+    what = "an option of open_volume() for the format, VALUE as below: --reader dataset=ct, "
+    command.add_argument("--reader", **pairs, help=f"{what}--reader level=1; may be repeated")
+    what = (
+        "for URLs: storage_options as a JSON object, or a file that holds one, which other "
+        'users of the machine cannot see: \'{"endpoint_url": "https://..."}\' (default: what the '
+        "environment says)"
+    )
+    command.add_argument("--storage-options", type=_object, default={}, metavar="JSON", help=what)
+    what = "one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated"
+    command.add_argument("--option", **pairs, help=what)
+
+
+def _options_of(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
+    """Return the options of the store; none where no place is a URL."""
+    if not any(map(is_url, places)):
+        return {}
+    return {**arguments.storage_options, **dict(arguments.option)}
+
+
+def _of_place(options: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the options for one place: local paths have none."""
+    return dict(options) if is_url(place) else {}
+
+
+# What does not parse is never repeated in a message: it may hold a secret.
+def _object(text: str) -> dict[str, Any]:
+    is_json = text.lstrip().startswith("{")
+    found = None
+    with suppress(OSError, ValueError):
+        found = json.loads(text if is_json else Path(text).read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        msg = "what was given is no JSON object, nor a file that holds one"
+        raise argparse.ArgumentTypeError(msg)
+    return found
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError("an option is KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> None:
+    what = f"{place}; with patterns, a glob of case folders, or the first pattern"
+    command.add_argument(name, metavar=name.upper(), help=what)
+    what = (
+        "the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz below "
+        'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
+        "(default: every volume that is found)"
+    )
+    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", help=what)
+    what = "keys that a case may lack, as in list_cases(); each is one of the patterns"
+    command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=what)
+    what = "keys that hold labels (default: those of open_volume())"
+    command.add_argument("--labels", nargs="+", metavar="KEY", help=what)
+
+
+# Options of which several values follow each other, so that a pattern may stand among them.
+_SEVERAL_VALUES = ("labels", "optional")
+
+
+def _gather_patterns(options: argparse.Namespace, left: Sequence[str]) -> list[str]:
+    """Put ``KEY=PATTERN`` from wherever it was written beside the others; return what is left."""
+    if "patterns" not in options:
+        return list(left)
+    for option in _SEVERAL_VALUES:
+        values = getattr(options, option, None) or []
+        options.patterns += [value for value in values if _is_pattern(value)]
+        if values:
+            setattr(options, option, [value for value in values if not _is_pattern(value)])
+    unknown = [text for text in left if text.startswith("-")]
+    if unknown:  # a pattern behind one may be its value
+        return list(left)
+    options.patterns += [text for text in left if _is_pattern(text)]
+    return [text for text in left if not _is_pattern(text)]
+
+
+def _is_pattern(text: str) -> bool:
+    return "=" in text and text.partition("=")[0].isidentifier()
+
+
+def _cases_of(
+    data: str,
+    patterns: Sequence[str],
+    storage_options: Mapping[str, Any],
+    optional: Sequence[str] = (),
+) -> Any:
+    """Return what ``check()`` and ``index()`` take: a place, or a pipe of what patterns find.
+
+    ``data`` is a place; a glob of case folders; or a pattern, where there is no folder.
+    """
+    from .datapipes.iter import list_cases
+
+    is_pattern = _is_pattern(data) and not os.path.exists(data)
+    if not (patterns or is_pattern):
+        if optional:
+            what = f"--optional needs patterns: {optional[0]} is the key of none."
+            raise SampleError(what, do=f"Write image=ct.nii.gz {optional[0]}=PATTERN.")
+        return data
+    texts = [data, *patterns] if is_pattern else patterns
+    by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
+    for key, pattern in by_key.items():
+        if not (key and pattern):
+            raise SampleError(
+                f"{key or pattern!r} is no KEY=PATTERN.",
+                do='Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".',
+            )
+    for key in optional:
+        if key not in by_key:
+            near = closest(key, by_key, 0.5)
+            do = f"did you mean --optional {near[0]}?" if near else "Name one of them."
+            raise SampleError(f"--optional {key} is none of the keys: {', '.join(by_key)}", do=do)
+    folder = None if is_pattern else data
+    try:
+        return list_cases(folder, optional=optional, storage_options=storage_options, **by_key)
+    except ValueError as error:
+        raise SampleError(str(error), do='Write image="imagesTr/*_0000.nii.gz".') from error
+
+
+def _remark(text: object) -> None:
+    print(f"voxpipe: {text}", file=sys.stderr)
+
+
+@contextmanager
+def progress(what: str, unit: str, *, scaled: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while the context lasts; its value is told how many are done, and of how many."""
+    from tqdm import tqdm
+
+    with tqdm(desc=what, unit=unit, unit_scale=scaled, leave=False, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
+def _add_check(commands: Any) -> None:
+    command = commands.add_parser(
+        "check",
+        help="open every volume of a data set and name every bad one",
+        description="Open every volume of a manifest, or below a folder, in worker processes, and "
+        "name every bad one with its reason, also images and labels that do not fit each other. "
+        "The exit status is 1 if there is one.",
+    )
+    place = "a manifest (.json), a folder or URL, one volume, or a glob (in quotes) of volumes or"
+    _add_patterns(command, "data", f"{place} folders")
+    whole, number = _positive(int), _positive(float)
+    what = "processes (default: %(default)s)"
+    command.add_argument("--workers", type=whole, default=2, metavar="N", help=what)
+    what = "decode every voxel too: finds damage inside files"
+    command.add_argument("--voxels", action="store_true", help=what)
+    what = "longest time for one volume, in seconds (default: 60; 600 with --voxels)"
+    command.add_argument("--timeout", type=number, metavar="S", help=what)
+    _add_shared(command)
+    command.set_defaults(run=_run_check)
+
+
+def _run_check(options: argparse.Namespace) -> int:
+    from .dataloader2 import check
+
+    given = "--reader" if options.reader else "--labels" if options.labels else ""
+    if given and options.data.lower().endswith(".json"):
+        what = f"{options.data} is a manifest, which says how its volumes are read."
+        raise SampleError(what, do=f"Leave {given} out, or give the folder.")
+    timeout = options.timeout or (600.0 if options.voxels else 60.0)
+    own = {"workers": options.workers, "voxels": options.voxels, "timeout": timeout}
+    report = _report("check", check, options, options.data, **own)
+    print(report)
+    _remark_likely_labels(report)
+    if not options.voxels:
+        _remark("headers only; --voxels also finds damage inside of files")
+    return 0 if report.ok else 1
+
+
+def _report(
+    name: str, run: Any, options: argparse.Namespace, data: str, *places: str, **own: Any
+) -> Any:
+    """Run a function over volumes with what both commands share, behind a bar."""
+    store = _options_of(options, data, *options.patterns, *places)
+    cases = _cases_of(data, options.patterns, store, options.optional)
+    own |= {} if options.labels is None else {"labels": options.labels}
+    with progress(name, "volume") as show, warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelyLabel)  # as remarks, in words of the command
+        reader = dict(options.reader)
+        return run(cases, *places, progress=show, storage_options=store, **own, **reader)
+
+
+def _positive(kind: type[float]) -> Callable[[str], float]:
+    """Return what reads a number above 0."""
+
+    def number(text: str) -> float:
+        found = kind(text)
+        if not found > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return found
+
+    return number
+
+
+def _add_index(commands: Any) -> None:
+    command = commands.add_parser(
+        "index",
+        help="write a manifest of a data set: headers, statistics, versions",
+        description="Write a manifest: shape, affine, type, layout, statistics (mean, range, "
+        "percentiles, class counts) and version of every volume. vp.from_manifest() then plans "
+        "without opening a file. Given again, only volumes that changed are read.",
+    )
+    place = "a folder of cases, one volume, or a glob (in quotes) of volumes or folders"
+    _add_patterns(command, "url", place)
+    what = "path or URL (default: %(default)s)"
+    command.add_argument("-o", "--output", default="manifest.json", metavar="FILE", help=what)
+    what = "read headers only; normalize() will compute what it needs"
+    command.add_argument("--no-statistics", dest="statistics", action="store_false", help=what)
+    what = "stamp: size and time of writing, or ETag; full: also every stored byte"
+    what += " (default: %(default)s)"
+    command.add_argument("--hash", choices=("stamp", "full"), default="stamp", help=what)
+    _add_shared(command)
+    command.set_defaults(run=_run_index)
+
+
+def _run_index(options: argparse.Namespace) -> int:
+    from .dataloader2 import index
+
+    own = {"statistics": options.statistics, "full_hash": options.hash == "full"}
+    report = _report("index", index, options, options.url, options.output, **own)
+    for finding in report.bad:
+        _remark(finding)
+    _remark_likely_labels(report)
+    sound = [finding for finding in report.findings if not finding.is_bad]
+    if sound:
+        cases = count_text(len({finding.case for finding in sound}), "case")
+        print(f"{options.output}: {cases}, {count_text(len(sound), 'volume')}")
+    if report.bad:
+        what = (
+            "with bad or missing volumes was left out",
+            "with bad or missing volumes were left out",
+        )
+        bad = len({finding.case for finding in report.bad})
+        _remark(count_text(bad, f"case {what[0]}", f"cases {what[1]}"))
+    return 1 if report.bad else 0
+
+
+def _add_convert(commands: Any) -> None:
+    command = commands.add_parser(
+        "convert",
+        help="write volumes as sharded zarr v3, for fast patches",
+        description="Write one volume, or every volume below a folder, as sharded zarr v3 in its "
+        "stored type. A command that was killed continues where it was when given again; what is "
+        "at the destination is whole or absent.",
+    )
+    what = "a volume, a folder of cases, or a glob of either; path or URL"
+    command.add_argument("source", metavar="SRC", help=what)
+    what = "the zarr to write, or the folder for all of them"
+    command.add_argument("destination", metavar="DST", help=what)
+    for unit in ("chunk", "shard"):
+        what = f"voxels per axis of a {unit} (default: chosen)"
+        command.add_argument(f"--{unit}", type=int, metavar="N", help=what)
+    what = "voxels per axis of the patches that will be read (default: %(default)s)"
+    command.add_argument("--patch", type=int, default=96, metavar="N", help=what)
+    what = "lz4 decodes fastest, zstd stores least (default: %(default)s)"
+    command.add_argument("--codec", choices=("lz4", "zstd", "none"), default="lz4", help=what)
+    command.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
+    _add_shared(command)
+    command.set_defaults(run=_run_convert)
+
+
+def _run_convert(options: argparse.Namespace) -> int:
+    store = _options_of(options, options.source, options.destination)
+    jobs = _jobs(options.source, options.destination, _of_place(store, options.source))
+    failed = 0
+    for source, destination in jobs:
+        try:
+            print(_convert(source, destination, options, store))
+        except VoxpipeError as error:
+            failed += 1
+            error.do = error.do.replace("overwrite=True", "--overwrite")
+            _remark(error)
+    if failed and len(jobs) > 1:
+        _remark(f"{failed} of {len(jobs)} volumes were not converted")
+    return 1 if failed else 0
+
+
+def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[str, str]]:
+    from .core.errors import DestinationExists
+    from .storage.location import local_path
+    from .volumes import find_by_folder, is_volume
+
+    path = local_path(source)
+    if is_volume(source) or (os.path.lexists(path) and not os.path.isdir(path)):
+        return [(source, destination)]
+    folder = destination.rstrip("/")
+    jobs: dict[str, str] = {}
+    for case, volumes in find_by_folder(source, store).items():
+        for key, place in volumes.items():
+            alone = list(volumes) == ["image"]
+            written = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
+            if written in jobs:
+                raise DestinationExists(
+                    f"{place} and {jobs[written]} would both be written to {written}.",
+                    do="Rename one of them, or convert them one by one.",
+                )
+            jobs[written] = place
+    return [(place, written) for written, place in jobs.items()]
+
+
+def _convert(
+    source: str, destination: str, options: argparse.Namespace, store: dict[str, Any]
+) -> str:
+    from .volumes import Volume, convert
+
+    reader = dict(options.reader)
+    name = os.path.basename(source.rstrip("/"))
+    with progress(name, "voxel", scaled=True) as show:
+        done = convert(
+            Volume(source, storage_options=_of_place(store, source), **reader),
+            destination,
+            chunk=options.chunk,
+            shard=options.shard,
+            patch=options.patch,
+            codec=options.codec,
+            overwrite=options.overwrite,
+            progress=show,
+            storage_options=store,
+        )
+    chunk, shard = ("x".join(map(str, size)) for size in (done.chunk, done.shard))
+    kept = f", {done.kept} were there" if done.kept else ""
+    return f"{done.location}: chunks {chunk}, {done.written} shards {shard} written{kept}"
+
+
+def _remark_likely_labels(report: Any) -> None:
+    for key in report.likely_labels:
+        all_of_them = " ".join((*report.labels, *report.likely_labels))
+        others = " ".join(report.labels) or "label"
+        _remark(
+            f"{key}: LikelyLabel: it looks like a label, and counts as an image. If it holds "
+            f"classes, give --labels {all_of_them}; if not, --labels {others}."
+        )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,7 +373,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"voxpipe {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (add_convert, add_index, add_check):
+    for add in (_add_convert, _add_index, _add_check):
         add(commands)
     return top
 
@@ -32,17 +386,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; ``arguments`` are the process's by default."""
     top = parser()
     options, left = top.parse_known_args(arguments)
-    if unknown := gather_patterns(options, left):
+    if unknown := _gather_patterns(options, left):
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(options.run(options))
     except VoxpipeError as error:
         error.origin = None  # a line of this package's, of which the reader knows nothing
-        remark(error)
+        _remark(error)
         return 1
     except KeyboardInterrupt:
         go_on = "; give it again to go on" if options.command == "convert" else ""
-        remark(f"stopped{go_on}.")
+        _remark(f"stopped{go_on}.")
         return _INTERRUPTED
 
 

@@ -8,21 +8,19 @@ from typing import Any
 
 
 def at_first_use(
-    namespace: dict[str, Any], homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
+    namespace: dict[str, Any], homes: Mapping[str, str | Sequence[str]], modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562).
+    """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562), or of a module in it.
 
-    Parameters
-    ----------
-    namespace
-        ``globals()`` of the package, or of a module in it; it has ``__all__``.
-    homes
-        Names by the module below the package that has them.
-    modules
-        Modules below the package that are reached as its attributes.
+    ``namespace`` is its ``globals()``, with ``__all__``; ``homes`` has names, as a list or in one
+    text, by the module below the package that has them; ``modules`` are reached as attributes.
     """
     module, package = namespace["__name__"], namespace["__package__"]
-    home_of = {name: home for home, names in homes.items() for name in names}
+    home_of = {
+        name: home
+        for home, names in homes.items()
+        for name in (names.split() if isinstance(names, str) else names)
+    }
 
     def first_use(name: str) -> Any:
         if name in modules:

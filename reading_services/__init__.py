@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING
 from ..first_use import at_first_use
 
 if TYPE_CHECKING:
-    from .distributed import DistributedReadingService
+    from .distributed import DistributedReadingService, SequentialReadingService
     from .in_process import InProcessReadingService
     from .multiprocessing import (
         MultiProcessingReadingService,
         PrototypeMultiProcessingReadingService,
     )
     from .reading_service import Epoch, ReadingService
-    from .replica import WorkerInfo
-    from .seed_generator import SeedGenerator
-    from .sequential import SequentialReadingService
+    from .replica import SeedGenerator, WorkerInfo
     from .torchdata_service import CheckpointableReadingServiceInterface, ReadingServiceInterface
     from .work import Planned, Replicated, Work
 
@@ -38,16 +36,14 @@ __all__ = [
 
 # Imported at first use: a worker needs none of them, and all of them need torch.
 _HOMES = {
-    "distributed": ("DistributedReadingService",),
+    "distributed": ("DistributedReadingService", "SequentialReadingService"),
     "in_process": ("InProcessReadingService",),
     "multiprocessing": (
         "MultiProcessingReadingService",
         "PrototypeMultiProcessingReadingService",
     ),
     "reading_service": ("Epoch", "ReadingService"),
-    "replica": ("WorkerInfo",),
-    "seed_generator": ("SeedGenerator",),
-    "sequential": ("SequentialReadingService",),
+    "replica": ("SeedGenerator", "WorkerInfo"),
     "torchdata_service": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface"),
     "work": ("Planned", "Replicated", "Work"),
 }

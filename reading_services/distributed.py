@@ -1,4 +1,4 @@
-"""Divide every batch among the ranks of a torch.distributed job."""
+"""Divide every batch among the ranks of a torch.distributed job; another service runs the part."""
 
 from __future__ import annotations
 
@@ -9,15 +9,29 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch.distributed as dist
+
+from ..core.call_site import shorten
 from ..core.errors import GraphError
-from ..graph import Pipe, chained_name, fingerprint, walk
+from ..graph import (
+    Pipe,
+    chained_name,
+    describe,
+    fingerprint,
+    parents_of,
+    rebuilt,
+    traits_of,
+    walk,
+)
+from ..graph.node import copy_pipe
+from ..graph.walk import readers
 from ..volumes.scheme import Budget
 from .in_process import InProcessReadingService
-from .place import Place
-from .rank_part import UNEVEN, WRAP, Part, explained, with_own_batches
+from .multiprocessing import MultiProcessingReadingService
+from .place import UNEVEN, WRAP, Part, Place
 from .ranks import CountedEpoch, LockstepEpoch, Ranks, checked_timeout, is_started
-from .reading_service import Budgeting, Epoch, ReadingService, leave
-from .torchdata_service import TorchdataService
+from .reading_service import Epoch, ReadingService
+from .torchdata_service import ReadingServiceInterface, TorchdataService
 from .work import Planned, Replicated, Work
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
@@ -25,7 +39,84 @@ _PACKAGE = f"{__name__.partition('.')[0]}."
 USUAL_TIMEOUT = 1800.0
 
 
-class DistributedReadingService:
+class _OuterService:
+    """A service around another one, which runs the graph: what that one can do, it can."""
+
+    inner: Any
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of this rank."""
+        return int(getattr(self.inner, "num_workers", 0))
+
+    @property
+    def persistent_workers(self) -> bool | None:
+        """Whether workers stay from epoch to epoch; None where that is left to what they read."""
+        stay: bool | None = getattr(self.inner, "persistent_workers", False)
+        return stay
+
+    @persistent_workers.setter
+    def persistent_workers(self, stay: bool | None) -> None:
+        if hasattr(self.inner, "persistent_workers"):
+            self.inner.persistent_workers = stay
+
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
+        own = self.inner if hasattr(self.inner, "budgets") else InProcessReadingService()
+        return tuple(own.budgets(work, remote=remote))
+
+    def checkpoint(self) -> bytes | None:
+        """Return the state of the service that runs the graph; None if it has none."""
+        if not hasattr(self.inner, "checkpoint"):
+            return None
+        state: bytes | None = self.inner.checkpoint()
+        return state
+
+    def restore(self, state: bytes) -> None:
+        """Let the next epoch begin from a state; ``TypeError`` if that service has none."""
+        self.refuse_state()
+        self.inner.restore(state)
+
+    def refuse_state(self) -> None:
+        """Raise ``TypeError`` if the service that runs the graph has no state of its own."""
+        if not hasattr(self.inner, "restore"):
+            raise TypeError(f"the state holds one of a reading service, and {self!r} has none")
+        if hasattr(self.inner, "refuse_state"):
+            self.inner.refuse_state()
+
+    def distribute(self, graph: Pipe) -> Work:
+        """Split the graph, and take this rank's part."""
+        return self.divided(self.inner.distribute(graph))
+
+    def divided(self, work: Work) -> Work:
+        """Return what this rank does of ``work``, as far as ranks are known by now."""
+        return self.inner.divided(work) if hasattr(self.inner, "divided") else work
+
+    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
+        """Start one pass over this rank's part of the batches that ``place`` does not hold."""
+        running: Epoch = self.inner.epoch(work, seed, epoch, place)
+        return running
+
+    def shares(self, work: Work) -> int:
+        """Return among how many processes a graph is divided that cannot be split; else 0."""
+        return int(self.inner.shares(work))
+
+    def explain(self, work: Work) -> str:
+        """Return which part this rank makes, and where what runs."""
+        return str(self.inner.explain(work))
+
+    def alone(self) -> ReadingService:
+        """Return a copy that makes this rank's part and waits for no other, for measuring."""
+        has_ranks = hasattr(self.inner, "alone")
+        service: ReadingService = self.inner.alone() if has_ranks else copy.copy(self.inner)
+        return service
+
+    def stop(self) -> None:
+        """Stop what runs the graph."""
+        self.inner.stop()
+
+
+class DistributedReadingService(_OuterService):
     """Give rank *r* of *R* its part of every batch; all ranks end together.
 
     The batch size in the chain is that of all ranks together: ``.batch_patches(8)`` gives each of
@@ -67,8 +158,7 @@ class DistributedReadingService:
         self.uneven = uneven
         self._ranks: Ranks | None = None
         self._agreed_data: str | None = None
-        self.inner: ReadingService = InProcessReadingService()
-        """Runs this rank's part."""
+        self.inner: Any = InProcessReadingService()  # runs this rank's part
         self._waits = True
 
     def over(self, inner: ReadingService) -> DistributedReadingService:
@@ -91,12 +181,7 @@ class DistributedReadingService:
         GraphError
             The ranks cannot have equal parts.
         """
-        if not is_started():
-            rank, count = 0, 1
-        else:
-            import torch.distributed as dist
-
-            rank, count = dist.get_rank(), dist.get_world_size()
+        rank, count = (dist.get_rank(), dist.get_world_size()) if is_started() else (0, 1)
         part = Part(rank, count, self.uneven)
         if isinstance(work, Planned):
             part.size(work.cut.group)
@@ -117,13 +202,7 @@ class DistributedReadingService:
         return replace(work, part=part)
 
     def agree(self, work: Work, seed: int, epoch: int, place: Place) -> int:
-        """Wait for all ranks and return the seed of rank 0.
-
-        Raises
-        ------
-        RanksDiffer, RankMissing
-            Naming ranks.
-        """
+        """Wait for all ranks and return the seed of rank 0; errors name the ranks at fault."""
         if self._ranks is None:
             self._ranks = Ranks(self.timeout)
         if self.uneven == WRAP and isinstance(work, Replicated):
@@ -144,15 +223,15 @@ class DistributedReadingService:
         if work.part.ranks == 1 or (isinstance(work, Planned) and not work.errors.tolerates):
             return run(place)
         assert self._ranks is not None
-        circle = self._ranks.meet()
+        barrier = self._ranks.meet()
         try:
             own = run(place if isinstance(work, Planned) else Place())
         except BaseException as error:
-            circle.part(error)
+            barrier.part(error)
             raise
         if isinstance(work, Planned):
-            return CountedEpoch(own, circle)
-        return LockstepEpoch(own, circle, self.uneven, place)
+            return CountedEpoch(own, barrier)
+        return LockstepEpoch(own, barrier, self.uneven, place)
 
     def _data_of(self, work: Work) -> str:
         if self._agreed_data is None:
@@ -162,49 +241,22 @@ class DistributedReadingService:
             self._agreed_data = hashlib.blake2b(joined, digest_size=8).hexdigest()
         return self._agreed_data
 
-    @property
-    def num_workers(self) -> int:
-        """Workers of this rank."""
-        return int(getattr(self.inner, "num_workers", 0))
-
-    @property
-    def persistent_workers(self) -> bool | None:
-        """Whether workers stay from epoch to epoch; None where that is left to what they read."""
-        stay: bool | None = getattr(self.inner, "persistent_workers", False)
-        return stay
-
-    @persistent_workers.setter
-    def persistent_workers(self, stay: bool | None) -> None:
-        own: Any = self.inner
-        if hasattr(own, "persistent_workers"):
-            own.persistent_workers = stay
-
-    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work`` may spend, the first choice first.
-
-        ``remote`` says that its volumes lie behind URLs.
-        """
-        own = self.inner if isinstance(self.inner, Budgeting) else InProcessReadingService()
-        return own.budgets(work, remote=remote)
-
-    def distribute(self, graph: Pipe) -> Work:
-        """Split the graph, and take this rank's part."""
-        return self.divided(self.inner.distribute(graph))
-
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
         """Start one pass over this rank's part of the batches that ``place`` does not hold."""
         if not self._waits:
-            return self.inner.epoch(work, seed, epoch, place)
+            return super().epoch(work, seed, epoch, place)
         mine = self.divided(work)
         seed = self.agree(mine, seed, epoch, place)
         running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), place)
-        return SeededEpoch(running, seed)
+        # That of rank 0, whatever this rank asked for.
+        running.seed = seed  # type: ignore[attr-defined]
+        return running
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""
         mine = self.divided(work)
         if isinstance(mine, Replicated):
-            return self.inner.shares(work) * mine.part.ranks
+            return super().shares(work) * mine.part.ranks
         # Positions count batches of all ranks; but rounds of single items depend on their number.
         return mine.part.ranks if mine.cut.group == 1 and mine.part.ranks > 1 else 0
 
@@ -229,20 +281,67 @@ class DistributedReadingService:
         return f"DistributedReadingService(timeout={self.timeout:g}, uneven={self.uneven!r})"
 
 
-def without_parts(service: object, graph: Pipe) -> str:
-    """Return what is told where this process is one of several ranks, and none has a part.
+_DO = (
+    "Give SequentialReadingService(DistributedReadingService(), "
+    "MultiProcessingReadingService(num_workers=...))."
+)
 
-    Empty where there are no ranks, where a service divides them, one of the user's own may do so,
-    or where the graph was divided before.
+
+class SequentialReadingService(_OuterService):
+    """Divide batches among ranks, and run each rank's part in workers of its own.
+
+    Parameters
+    ----------
+    services
+        A :class:`DistributedReadingService`, then where its part runs:
+        ``SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(4))``.
     """
-    if not is_started():
-        return ""
-    import torch.distributed as dist
 
-    ranks = dist.get_world_size()
+    def __init__(self, *services: Any) -> None:
+        self.services = tuple(services)
+        self._check()
+        ranks, inner = self.services[0], self.services[-1]
+        if isinstance(inner, ReadingServiceInterface):
+            inner = TorchdataService(inner)
+        divides = isinstance(ranks, DistributedReadingService) and ranks is not self.services[-1]
+        self.inner: Any = ranks.over(inner) if divides else inner
+
+    def _check(self) -> None:
+        runs = (InProcessReadingService, MultiProcessingReadingService, ReadingServiceInterface)
+        kinds = []
+        for service in self.services:
+            if not isinstance(service, (DistributedReadingService, *runs)):
+                msg = f"a sequence is made of reading services, got {shorten(service)}; {_DO}"
+                raise TypeError(msg)
+            kinds.append("rank" if isinstance(service, DistributedReadingService) else "run")
+        if kinds not in (["rank"], ["run"], ["rank", "run"]):
+            names = ", ".join(type(s).__name__ for s in self.services) or "nothing"
+            msg = "a sequence is first what divides batches among ranks, then what runs them"
+            raise ValueError(f"{msg}; got {names}. {_DO}")
+        if self.services[-1].__dict__.get("order") == "as_ready" and "rank" in kinds:
+            msg = 'order="as_ready" gives ranks parts of different batches at a time'
+            raise ValueError(f'{msg}; give MultiProcessingReadingService(order="plan")')
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy belongs to another loader: its services are copies too. Of one in torchdata's form
+        # ``inner`` makes the copy that runs; another would finalize what they share.
+        services = (
+            s if isinstance(s, ReadingServiceInterface) else copy.copy(s) for s in self.services
+        )
+        return {**self.__dict__, "services": tuple(services), "inner": copy.copy(self.inner)}
+
+    def __repr__(self) -> str:
+        return f"SequentialReadingService({', '.join(map(repr, self.services))})"
+
+
+def without_parts(service: object, graph: Pipe) -> str:
+    """Return the warning where all ranks make the same, as nothing divides them; else nothing."""
+    ranks = dist.get_world_size() if is_started() else 1
     services = getattr(service, "services", (service,))
     ours = all(type(one).__module__.startswith(_PACKAGE) for one in services)
-    if ranks == 1 or not ours or any(isinstance(one, _DIVIDING) for one in services):
+    # What gives ranks their parts, or is a service of the user's that may.
+    dividing = (DistributedReadingService, TorchdataService)
+    if ranks == 1 or not ours or any(isinstance(one, dividing) for one in services):
         return ""
     divided = any(
         getattr(pipe, "num_of_instances", 1) > 1 or chained_name(pipe) == "fullsync"
@@ -259,34 +358,49 @@ def without_parts(service: object, graph: Pipe) -> str:
     )
 
 
-class SeededEpoch:
-    """An epoch that knows under which seed it runs."""
-
-    def __init__(self, running: Epoch, seed: int) -> None:
-        self.seed = seed
-        """That of rank 0, whatever this rank asked for."""
-        self.last = -1
-        self._running = running
-
-    def __iter__(self) -> SeededEpoch:
-        return self
-
-    def __next__(self) -> Any:
-        batch = next(self._running)
-        self.last = self._running.last
-        return batch
-
-    def leave(self) -> None:
-        """End the wait for a batch that another thread is in."""
-        leave(self._running)
-
-    def close(self) -> None:
-        """Free what the pass holds."""
-        self._running.close()
+def gathered_by(sink: Pipe) -> Pipe | None:
+    """Return the pipe that makes the batches, behind which each takes one item; else None."""
+    counts = readers(sink)
+    pipe = sink
+    while True:
+        traits, parents = traits_of(pipe), parents_of(pipe)
+        if traits.group:
+            return pipe
+        if (
+            len(parents) != 1
+            or not (traits.per_item or traits.main_process)
+            or counts[id(pipe)] > 1
+        ):
+            return None
+        pipe = parents[0]
 
 
-# What gives ranks their parts, or is a service of the user's that may.
-_DIVIDING = (DistributedReadingService, TorchdataService)
+def with_own_batches(sink: Pipe, part: Part) -> Pipe:
+    """Return a whole graph whose batches are one rank's part of those that were asked for."""
+    gatherer = gathered_by(sink)
+    if gatherer is None or traits_of(gatherer).group == 1:
+        return sink
+    own: Any = copy_pipe(gatherer)
+    own.batch_size = part.size(traits_of(gatherer).group) // part.ranks
+    return rebuilt(sink, lambda old, here: own if old is gatherer else here)
+
+
+def explained(sink: Pipe, part: Part, *, whole: bool) -> str:
+    """Return in words what one rank makes of a graph; ``whole`` ones have the rank's batches."""
+    gatherer = gathered_by(sink)
+    group = traits_of(gatherer).group if gatherer is not None else 1
+    if group > 1:
+        asked, own = (group * part.ranks, group) if whole else (group, group // part.ranks)
+        how = f"{part.name}: its share" if whole else str(part)
+        return f"{how}; {own} of the {asked} items that a batch of all ranks has"
+    items = "its share of the items" if whole else f"of each {part.ranks} items it has one"
+    inside = next((p for p in reversed([*walk(sink)]) if traits_of(p).group > 1), None)
+    if inside is None:
+        return f"{part.name}: {items}"
+    return (
+        f"{part.name}: {items}; what {describe(inside)} gathers stays whole, as more than pipes "
+        "that take one item follow it"
+    )
 
 
 def _graph(work: Work) -> Pipe:

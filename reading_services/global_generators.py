@@ -30,10 +30,7 @@ _OWN: set[int] = set()
 
 
 def own_generators() -> None:
-    """Say that nobody else draws in this process, so that nothing needs to be put back.
-
-    Keeping and putting back takes 100 us, more than a small item costs a worker otherwise.
-    """
+    """Say that nobody else draws here: to keep and put back costs an item 100 us."""
     _OWN.add(os.getpid())
 
 
@@ -86,10 +83,7 @@ class Proof:
 
 
 def mapped(sink: Pipe) -> tuple[Pipe, list[Callable[[Any], Any]]]:
-    """Return what the last ``map()`` pipes of a graph read from, and their functions in turn.
-
-    Each pipe costs an item some microseconds besides what its function does.
-    """
+    """Return what the last ``map()`` pipes of a graph read from, and their functions in turn."""
     functions: list[Callable[[Any], Any]] = []
     pipe: Any = sink
     while type(pipe) is torchs.Mapper and pipe.input_col is None and pipe.output_col is None:
@@ -99,10 +93,7 @@ def mapped(sink: Pipe) -> tuple[Pipe, list[Callable[[Any], Any]]]:
 
 
 def plain_items(source: Any) -> Any:
-    """Return the items of a pipe of plain values of which it is proved that they stay as they are.
-
-    torch's wrapper around its iterator costs each of them more than a microsecond.
-    """
+    """Return the proved plain items of a pipe, without torch's wrapper around its iterator."""
     if type(source) is not torchs.IterableWrapper:
         return source
     given = source.iterable
@@ -238,7 +229,6 @@ _HARMLESS = ("STOPITERATION_ERROR", "LIST_TO_TUPLE", "UNARY_POSITIVE")
 
 
 def _read_value(value: Any, proof: Proof) -> None:
-    """Look at what a name stands for, or a pipe was given."""
     kind = type(value)
     if kind is FunctionType:
         _read_function(value, proof)

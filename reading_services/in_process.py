@@ -8,10 +8,9 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..adapters.timeout import thread_seconds
-from ..batching import Job, Outcome, with_threads
+from ..batching import BatchResult, Job, using_threads
 from ..core.call_site import warn
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
@@ -25,41 +24,32 @@ from ..volumes.scheme import Budget
 from ..volumes.session import SESSION
 from .global_generators import mapped, plain_items, proof_that_nothing_draws
 from .memory_budget import budgets, count_or_none, default_slot_bytes
-from .place import Place
+from .place import WHOLE, Place
 from .planner import draws_globally, jobs
-from .rank_part import WHOLE
 from .reading_service import begin, end
 from .replica import InitFunction, Replica, ResetFunction, checked_hooks
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import EndOfItems, Feed
-from .work import Planned, Replicated, Work, replicated, work_of
+from .work import Planned, Replicated, Work, work_of
 from .workers.inbox import tickets_of
 
 
-def prefetcher_of(work: Work) -> Prefetcher | None:
-    """Return the last ``prefetch()`` behind the cut, if batches may be made in a thread.
+def _runs_functions(work: Work) -> bool:
+    """Whether functions run that generators are seeded for, from which the consumer draws too."""
+    if isinstance(work, Replicated) or draws_globally(work.cut.planner):
+        return True
+    return any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
 
-    They may not where a function of the user's is run: the global generators of ``random``,
-    NumPy and torch are seeded around it, and the consumer draws from them at the same time.
-    """
-    if not isinstance(work, Planned):
-        return None
-    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
-    if functions or draws_globally(work.cut.planner):
+
+def prefetcher_of(work: Work) -> Prefetcher | None:
+    """Return the last ``prefetch()`` behind the cut, if batches may be made in a thread."""
+    if isinstance(work, Replicated) or _runs_functions(work):
         return None
     return next((p for p in reversed(work.cut.realizing) if type(p) is Prefetcher), None)
 
 
 class MadeAhead:
-    """Iterates over batches that a thread makes.
-
-    Parameters
-    ----------
-    batches
-        What makes them; it is closed by the thread.
-    pipe
-        Says how many, and how many bytes of them.
-    """
+    """Iterates over batches that a thread makes."""
 
     def __init__(self, batches: Iterator[Any], pipe: Prefetcher) -> None:
         self._batches = batches
@@ -137,21 +127,14 @@ class InProcessReadingService:
         self.memory_bytes = count_or_none("memory_bytes", memory_bytes, least=1)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work`` may spend, the first choice first.
-
-        ``remote`` says that its volumes lie behind URLs.
-        """
+        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
         # One batch is made while the one before is in use.
         ahead = 2 + self.prefetch_cnt
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=1)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
-        if self.hooks:
-            reason = f"{self.hooks.names()} is handed the whole graph"
-            work: Work = replicated(graph, reason, self.hooks)
-        else:
-            work = work_of(graph)
+        work = work_of(graph, self.hooks)
         if work.hints.processes:
             warn(
                 f"Runtime(processes={work.hints.processes}) asks for workers, and everything runs "
@@ -198,7 +181,7 @@ class InProcessEpoch:
         self.last = -1
         begin(self)
         self._freed = False
-        self._seconds = thread_seconds(work.limits)
+        self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
         made = _batches(work, seed, epoch, place)
         self._batches: MadeAhead | TimeoutIterator | Generator[tuple[int, Any], None, None] = made
@@ -229,29 +212,18 @@ class InProcessEpoch:
             if not self._freed:
                 self._freed = True
                 # A generator runs in the consumer's own thread.
-                self._free_after(None if isinstance(batches, Generator) else batches.left())
+                thread = None if isinstance(batches, Generator) else batches.left()
+                if thread is None:
+                    self._free_after()
+                else:  # it could not be stopped, and reads the volumes until it ends
+                    free, name = self._free_after, "voxpipe-free"
+                    threading.Thread(target=free, args=(thread,), name=name, daemon=True).start()
 
-    def _free_after(self, thread: threading.Thread | None) -> None:
-        """Close the volumes, once a thread that could not be stopped reads them no more."""
-        if thread is None:
-            end(self)
-            self._loan.close()
-            return
-
-        def free() -> None:
+    def _free_after(self, thread: threading.Thread | None = None) -> None:
+        if thread is not None:
             thread.join()
-            end(self)
-            self._loan.close()
-
-        threading.Thread(target=free, name="voxpipe-free", daemon=True).start()
-
-
-def _runs_functions(work: Work) -> bool:
-    """Whether functions run that may draw from the global generators."""
-    if isinstance(work, Replicated):
-        return True
-    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
-    return functions or draws_globally(work.cut.planner)
+        end(self)
+        self._loan.close()
 
 
 def _batches(
@@ -273,13 +245,17 @@ def _batches(
             for job in planned:
                 yield job.index, as_tensors(_handed(job))
         return
-    with closing(_begun(planned, work.joinings)) as coming:
-        for job, fetched in coming:
+    with closing(_prefetched(planned, work.joinings)) as coming:
+        for job, tickets in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-            threads = with_threads(work.hints.threads)
-            with using_coalesce_policies(work.joinings), closing(fetched), threads:
-                made = source.run(job, seed, epoch)
-            if isinstance(made, Outcome):
+            threads = using_threads(work.hints.threads)
+            try:
+                with using_coalesce_policies(work.joinings), threads:
+                    made = source.run(job, seed, epoch)
+            finally:
+                for ticket in tickets:
+                    ticket.close()
+            if isinstance(made, BatchResult):
                 made = replace(made, batch=as_tensors(made.batch))
             yield job.index, as_tensors(made)
 
@@ -290,11 +266,10 @@ def _is_watched(work: Planned) -> bool:
 
 
 def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:
-    """Yield the batches of a graph of which it is proved that it draws nothing, as fast as it can.
+    """Yield the batches of a graph that is proved to draw nothing, without jobs and seeds.
 
-    Neither jobs nor seeds are made for its items. Returns how many batches there were if others
-    follow that have to be made one by one: from where a function is no longer what it was, or
-    fails, which is told of the job. What is proved has no effects, so it may run twice.
+    Returns how many there were if the rest is made one by one: a function is no longer what it
+    was, or fails, which is told of the job. What is proved has no effects, so it may run twice.
     """
     proof = proof_that_nothing_draws(sink)
     if proof is None:
@@ -316,48 +291,40 @@ def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any],
     return index
 
 
-def _begun(planned: Iterator[Job], joinings: Table) -> Generator[tuple[Job, _Begun], None, None]:
-    """Yield jobs; what the next one reads is being fetched while one is made and used."""
-    begun: deque[_Begun] = deque([_next(planned, joinings)])
-    try:
-        while (job := begun[0].job) is not None:
-            begun.append(_next(planned, joinings))
-            yield job, begun[0]
-            begun.popleft().close()
-        if begun[0].error is not None:
-            raise begun[0].error
-    finally:
-        for each in begun:
-            each.close()
-
-
-class _Begun(NamedTuple):
-    """A planned job and what keeps the bytes it reads; or what went wrong with planning it."""
-
-    job: Job | None
-    tickets: list[Any]
+def _prefetched(
+    planned: Iterator[Job], joinings: Table
+) -> Generator[tuple[Job, list[Any]], None, None]:
+    """Yield jobs and what keeps the bytes they read; the next one's are being fetched by then."""
+    begun: deque[tuple[Job, list[Any]]] = deque()
     error: Exception | None = None
-
-    def close(self) -> None:
-        """Let go of what was fetched, used or not."""
-        for ticket in self.tickets:
-            ticket.close()
-
-
-def _next(planned: Iterator[Job], joinings: Table) -> _Begun:
     try:
-        job = next(planned, None)
-    except Exception as error:  # told when its turn comes
-        return _Begun(None, [], error)
-    with using_coalesce_policies(joinings):
-        return _Begun(job, tickets_of(job))
+        while True:
+            job = None
+            try:
+                job = next(planned, None) if error is None else None
+            except Exception as raised:  # told when its turn comes
+                error = raised
+            if job is not None:
+                with using_coalesce_policies(joinings):
+                    begun.append((job, tickets_of(job)))
+                if len(begun) == 1:
+                    continue
+            if not begun:
+                break
+            yield begun[0]
+            begun.popleft()
+        if error is not None:
+            raise error
+    finally:
+        for _, tickets in begun:
+            for ticket in tickets:
+                ticket.close()
 
 
 def _handed(job: Job) -> Any:
-    """Return the item of a job for which there is nothing to do."""
     if not job.failures:
         return job.items[0]
-    return Outcome(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
+    return BatchResult(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
 
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
@@ -385,7 +352,6 @@ def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterat
 
 
 def _put_back(work: Replicated, replica: Replica) -> None:
-    """Keep a graph that keeps items for the next epoch."""
     if work.outlives_epochs:
         replica.leave()
         work.replicas[replica.share] = replica

@@ -11,7 +11,7 @@ from ..core.memory import usable_memory
 from ..core.validate import validate_int
 from ..storage.disk_cache import cache_budget
 from ..volumes.scheme import Budget
-from .transport.slot_writer import needed_bytes
+from .transport.slot_writer import needed_bytes, needed_text
 
 # Where the system does not say how much memory there is.
 UNKNOWN_MEMORY = 8 * 2**30
@@ -43,11 +43,9 @@ def count_or_none(name: str, given: int | None, *, least: int) -> int | None:
 def budgets(
     given: int | None, *, workers: int, batches_ahead: int, threads: int
 ) -> tuple[Budget, ...]:
-    """Return the budgets to try, one after another.
+    """Return the budgets to try in turn: what the user says, else little, a quarter, all memory.
 
-    What the user says is the only one, and is spent. Else little, then a quarter of the memory,
-    and then all of it: a default must not refuse what would have worked. It keeps only what
-    patches of one visit share: each process would keep the rest anew, to save little decoding.
+    A default must not refuse what would have worked; it keeps only what patches of one visit share.
     """
     quarter = memory_bytes() // MEMORY_FRACTION
     usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())
@@ -66,29 +64,13 @@ def budgets(
 
 
 class PrefetchBudget:
-    """Counts the batches that have arrived and wait, and guesses those that are on their way.
+    """Counts batches that have arrived and wait, and guesses those on their way, up to a limit.
 
-    Parameters
-    ----------
-    limit
-        Bytes that may wait or be on their way together.
-    unknown
-        Batches that may be on their way before the first has arrived, whatever they take.
-
-    Examples
-    --------
-    >>> room = PrefetchBudget(100, unknown=2)
-    >>> room.arrived(0, 40)
-    >>> room.has_room(in_flight=0), room.has_room(in_flight=1)
-    (True, False)
-    >>> room.taken(0)
-    >>> room.has_room(in_flight=1)
-    True
+    Before the first has arrived, ``unknown`` may be on their way, whatever they take.
     """
 
     def __init__(self, limit: int, unknown: int) -> None:
-        self.limit = limit
-        """Bytes that may wait or be on their way together."""
+        self._limit = limit
         self._unknown = unknown
         self._waiting: dict[object, int] = {}
         self._largest = 0
@@ -107,7 +89,7 @@ class PrefetchBudget:
         if not self._largest:
             return in_flight < self._unknown
         expected = (in_flight + 1) * self._largest
-        return sum(self._waiting.values()) + expected <= self.limit
+        return sum(self._waiting.values()) + expected <= self._limit
 
     def clear(self) -> None:
         """Count nothing any more."""
@@ -130,26 +112,6 @@ class PrefetchBudget:
 def default_slot_bytes() -> int:
     """Return an eighth of the memory that this process may use, in bytes."""
     return memory_bytes() // SLOT_FRACTION
-
-
-def loop_bytes(batch: int, ahead: int, workers: int) -> int:
-    """Return the ``slot_bytes`` that a loop takes which holds one batch at a time.
-
-    While it does, all that a worker had in flight may have arrived and wait for their turn.
-    """
-    return (2 * ahead + 1) * batch * workers
-
-
-def too_little(limit: int, batch: int, ahead: int, workers: int) -> str:
-    """Return what to say where ``slot_bytes`` does not suffice for batches of this size."""
-    needed = needed_bytes(batch, ahead, workers)
-    return (
-        f"slot_bytes={limit} is too little for these batches, so each is copied on its way: a "
-        f"batch takes {batch} bytes of shared memory, and {ahead + 1} of them for each of "
-        f"{workers} worker(s) (worker_prefetch_cnt + 1) take {needed}. Give "
-        f"MultiProcessingReadingService(slot_bytes={needed}) or more, or lower "
-        "worker_prefetch_cnt."
-    )
 
 
 class Alive:
@@ -185,71 +147,54 @@ class Alive:
 
 
 class SlotBudget:
-    """The budget of one loader, over all its workers and epochs.
-
-    Parameters
-    ----------
-    limit
-        Bytes of all slots together; None for an eighth of the memory.
-    """
+    """The budget of one loader, over all its workers and epochs."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = default_slot_bytes() if limit is None else limit
-        self.workers = 1
-        """Among how many it was divided last."""
+        self.workers = 1  # among how many it was divided last
         self.shared = Alive()
         """Slots that somebody looks into, those of workers that have ended included."""
-        self.copies = Alive()
-        """Batches that were copied out of their slots."""
+        self.copies = Alive()  # batches that were copied out of their slots
         self._said: set[str] = set()
 
     def share(self, workers: int) -> int:
-        """Return the bytes for the slots of each of ``workers`` new workers.
-
-        What an earlier epoch's batches occupy is not there for the next one.
-        """
+        """Return the bytes for each new worker; an earlier epoch's batches take theirs first."""
         self.workers = workers
         return max(0, self.limit - self.shared.bytes) // workers
 
     def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
         """Say, once, that batches are copied; and once more when the copies exceed the limit.
 
-        Parameters
-        ----------
-        share
-            Bytes of the worker whose share was full.
-        largest
-            Bytes that its largest batch takes in slots.
-        ahead
-            Batches of one worker that may be in flight.
+        The ``share`` of a worker was full, of whose batches, of ``largest`` bytes at most,
+        ``ahead`` may be in flight.
         """
-        if needed_bytes(largest, ahead, self.workers) > self.limit:
-            self._say("slots", too_little(self.limit, largest, ahead, self.workers))
-        elif self.copies.bytes > self.limit:
-            self._say(
-                "copies",
-                f"{self._held()}: the copies alone take more than slot_bytes={self.limit}, and "
-                "each further one takes more. Clone the part of a batch that you need and drop the "
-                "rest.",
-            )
-        else:
-            self._say(
-                "slots",
-                f"{self._held()}; the shared memory of this loader is used up "
-                f"(slot_bytes={self.limit}, {share} for each worker): further batches are copied "
-                "as they arrive. Drop batches, or clone the part that you need; if you keep none, "
-                "lower worker_prefetch_cnt or give MultiProcessingReadingService("
-                f"slot_bytes={loop_bytes(largest, ahead, self.workers)}).",
-            )
-
-    def _held(self) -> str:
         shared, copies = self.shared, self.copies
-        return (
+        used = (
             f"batches still in use: {shared.batches + copies.batches} "
             f"({shared.bytes / _MB:.1f} MB in shared memory, {copies.bytes / _MB:.1f} MB copied)"
         )
-
-    def _say(self, which: str, text: str) -> None:
+        which = "slots"
+        if needed_bytes(largest, ahead, self.workers) > self.limit:
+            text = (
+                f"slot_bytes={self.limit} is too little for these batches, so each is copied on "
+                f"its way: {needed_text(largest, ahead, self.workers)}, or lower "
+                "worker_prefetch_cnt."
+            )
+        elif copies.bytes > self.limit:
+            which = "copies"
+            text = (
+                f"{used}: the copies alone take more than slot_bytes={self.limit}, and each "
+                "further one takes more. Clone the part of a batch that you need and drop the rest."
+            )
+        else:
+            # While a loop holds one batch, all that a worker had in flight may have arrived.
+            enough = (2 * ahead + 1) * largest * self.workers
+            text = (
+                f"{used}; the shared memory of this loader is used up (slot_bytes={self.limit}, "
+                f"{share} for each worker): further batches are copied as they arrive. Drop "
+                "batches, or clone the part that you need; if you keep none, lower "
+                f"worker_prefetch_cnt or give MultiProcessingReadingService(slot_bytes={enough})."
+            )
         if which not in self._said:
             self._said.add(which)
             warn(text, SlotsUsedUp)

@@ -1,10 +1,4 @@
-"""Run the realizing part in worker processes; the batches are those of one process.
-
-One process plans and asks; workers make whole batches. The consumer waits for every
-worker's channel and for every worker's death at once, so an idle loader costs nothing
-and a dead worker is known immediately. Batches come back in plan order through a
-buffer that is bounded by the number of jobs in flight.
-"""
+"""Run the realizing part in worker processes; the batches are those of one process."""
 
 from __future__ import annotations
 
@@ -22,13 +16,13 @@ from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
 from .in_process import InProcessEpoch
-from .memory_budget import PrefetchBudget, SlotBudget, budgets, count_or_none, default_slot_bytes
+from .memory_budget import SlotBudget, budgets, count_or_none, default_slot_bytes
 from .place import Place
-from .planned_epoch import USUAL_RESTARTS, PlannedEpoch, Restarts
+from .planned_epoch import USUAL_RESTARTS, Flow, PlannedEpoch
 from .reading_service import Epoch
 from .replica import InitFunction, ResetFunction, checked_hooks
 from .replicated_epoch import ReplicatedEpoch
-from .work import Planned, Replicated, Work, replicated, work_of
+from .work import Planned, Replicated, Work, work_of
 from .workers.payload import payload_of
 from .workers.pool import WorkerPool
 from .workers.script import script_of_this_process
@@ -56,13 +50,6 @@ _STANDS = {
 
 def refuse_unknown(kind: type, others: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` for arguments that a service does not have.
-
-    Parameters
-    ----------
-    kind
-        The class of the service.
-    others
-        The arguments.
 
     Examples
     --------
@@ -197,10 +184,7 @@ class MultiProcessingReadingService:
             raise ValueError(msg)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work`` may spend, the first choice first.
-
-        ``remote`` says that its volumes lie behind URLs.
-        """
+        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
         count = self.num_workers if work is None else work.workers
         # Those in flight, and the one that the consumer has.
         ahead = max(1, count * self._jobs_per_worker(remote) + self.main_prefetch_cnt) + 1
@@ -224,11 +208,7 @@ class MultiProcessingReadingService:
         NotPicklable
             With the pipe, as the user wrote it, that holds what cannot be pickled.
         """
-        hooks = self.hooks
-        if hooks:
-            work: Work = replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
-        else:
-            work = work_of(graph)
+        work = work_of(graph, self.hooks)
         if isinstance(work, Replicated):
             work = replace(work, as_ready=self.order != "plan")
         # What the graph asks for goes before what the service was given, which is kept.
@@ -251,28 +231,18 @@ class MultiProcessingReadingService:
             self._tell_of_idle(work)
         pool = self._pool_for(work)
         self._staying = self._stay(work)
-        kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
-        return kind(
-            pool,
-            self._end_epoch,
-            work,
-            seed,
-            epoch,
-            place,
-            limit=self._jobs_per_worker(bool(work.ahead_bytes)),
-            waiting=self.main_prefetch_cnt,
-            in_order=self.order == "plan",
-            restarts=Restarts(self.max_restarts),
-            room=self._room(work),
+        flow = Flow(
+            self._jobs_per_worker(bool(work.ahead_bytes)),
+            self.main_prefetch_cnt,
+            self.order == "plan",
+            (self._budget.limit or default_slot_bytes())
+            if self.prefetch_bytes is None
+            else self.prefetch_bytes,
+            JOBS_PER_WORKER * work.workers,
+            self.max_restarts,
         )
-
-    def _room(self, work: Work) -> PrefetchBudget:
-        return PrefetchBudget(self._ahead_bytes(), unknown=JOBS_PER_WORKER * work.workers)
-
-    def _ahead_bytes(self) -> int:
-        if self.prefetch_bytes is not None:
-            return self.prefetch_bytes
-        return self._budget.limit or default_slot_bytes()
+        kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
+        return kind(pool, self._end_epoch, work, (seed, epoch), flow, place)
 
     def shares(self, work: Work) -> int:
         """Return among how many workers a graph is divided that cannot be split; else 0."""
@@ -302,20 +272,9 @@ class MultiProcessingReadingService:
             graph = work.cut.planner if isinstance(work, Planned) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
-            self._pool = WorkerPool(
-                payloads,
-                mp.get_context(self.start_method),
-                work.limits,
-                torch=isinstance(work, Replicated) or work.recipe is None,
-                threads=work.threads,
-                imports=imports,
-                budget=self._budget,
-                ahead=self._jobs_per_worker(bool(work.ahead_bytes)),
-                cache_bytes=work.cache_bytes,
-                ahead_bytes=work.ahead_bytes,
-                joinings=work.joinings,
-                at=work.at,
-            )
+            ahead = self._jobs_per_worker(bool(work.ahead_bytes))
+            context = mp.get_context(self.start_method)
+            self._pool = WorkerPool(work, payloads, context, self._budget, ahead, imports)
         return self._pool
 
     def _stay(self, work: Work) -> bool:

@@ -3,21 +3,75 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes import _hook_iterator
 
-from ..batching import NOWHERE, STANDING, Job
-from ..batching.recipe import the_batch
+from ..batching import CURRENT_STEP, NOWHERE, Job
+from ..batching.job import the_batch
 from ..core import CallSite, Stream
-from ..core.errors import LOCATABLE, add_location
+from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
 from .global_generators import seed_globals, seeded_globals
-from .raised_error import as_raised
+
+# Errors of pipes as they were raised: torch writes its own lines into them on their way. To a text
+# it adds; anything else, the key of a ``KeyError`` or fields of the user's, it throws away. But it
+# asks a function for the arguments of the pipe just before it does so, and there we look on.
+
+# torch writes this into the message of every error that passes through a pipe.
+_TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
+_HELD = "_voxpipe_held"
+# torch's, and private: without it texts are still as they were raised, and the rest is lost.
+_ASKED = "_generate_input_args_string"
+
+
+def as_raised(error: E) -> E:
+    """Return ``error`` with what it held when it was raised."""
+    held = getattr(error, "__dict__", {}).pop(_HELD, None)
+    if not _is_written_over(error):
+        return error
+    if held is not None:
+        error.args = held
+    elif isinstance(error, OSError) and error.errno is not None:
+        # torch puts its lines in the place of an argument that is no text: the number. With
+        # these two it travels whole, its file included.
+        error.args = (error.errno, error.strerror)
+    else:
+        error.args = (error.args[0].split(_TORCH_SAYS, 1)[0], *error.args[1:])
+    return error
+
+
+def _is_written_over(error: BaseException) -> bool:
+    text = error.args[0] if error.args else None
+    return isinstance(text, str) and _TORCH_SAYS in text
+
+
+def _noting(asked: Callable[[Any], str]) -> Callable[[Any], str]:
+    @functools.wraps(asked)
+    def noted(pipe: Any) -> str:
+        error = sys.exc_info()[1]
+        if error is not None and not _is_written_over(error):
+            error.__dict__[_HELD] = error.args
+        return asked(pipe)
+
+    return noted
+
+
+def _watch() -> None:
+    asked = getattr(_hook_iterator, _ASKED, None)
+    if asked is not None and not hasattr(asked, "__wrapped__"):
+        setattr(_hook_iterator, _ASKED, _noting(asked))
+
+
+_watch()
+
 
 _NO_JOB = Job(NOWHERE, ())
 
@@ -33,7 +87,6 @@ class Handoff(IterDataPipe[Any]):
         """The seed of the functions that see an item of the job; None where there are none."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         for number, item in enumerate(self.job.items):
             self.number = number
             if self.seeds is not None and number:  # the first is seeded by who runs the job
@@ -52,11 +105,10 @@ class Step(IterDataPipe[Any]):
         self.whole = whole
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         items = iter(self.parent)
         while True:
-            step, item = STANDING.step, STANDING.item
-            STANDING.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
+            step, item = CURRENT_STEP.step, CURRENT_STEP.item
+            CURRENT_STEP.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
             try:
                 made = next(items)
             except StopIteration:
@@ -68,7 +120,7 @@ class Step(IterDataPipe[Any]):
                 origin = origin_of(self.parent) if ended else None
                 raise add_location(error, origin, *self._at())  # noqa: B904  the very same error
             finally:
-                STANDING.at(step, item)
+                CURRENT_STEP.at(step, item)
             yield made
 
     def _at(self) -> tuple[str, str]:
@@ -109,10 +161,8 @@ class PipeRunner:
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``.
 
-        A user's function may draw from the global generators of random, NumPy and torch:
-        these are seeded from (seed, epoch, item) before it sees an item and put back after the
-        batch, so that its numbers depend neither on the worker nor on how many ranks divide the
-        batch. One that sees a whole batch sees its rank's part, and draws for that.
+        Global generators are seeded from (seed, epoch, item) before a user's function sees an
+        item: its numbers depend neither on the worker nor on how many ranks there are.
         """
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
@@ -130,7 +180,7 @@ class PipeRunner:
             raise add_location(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
             self.handoff.job, self.handoff.seeds = _NO_JOB, None
-            STANDING.at(NOWHERE)
+            CURRENT_STEP.at(NOWHERE)
         return the_batch(job, made, filters=self._filters)
 
 
@@ -145,7 +195,6 @@ def _seed_of_item(job: Job, seed: int, epoch: int, item: int) -> int:
 
 
 def _of_any_size(pipe: Pipe) -> Pipe:
-    """Return a pipe that gathers what it is given: the plan has left out what is to be dropped."""
     if traits_of(pipe).group and traits_of(pipe).drop_last:
         pipe.drop_last = False  # type: ignore[attr-defined]
     return pipe

@@ -1,17 +1,18 @@
-"""Which batches of an epoch were delivered.
-
-Where they come as they are ready, one that takes long lets thousands of others pass, and a share of
-a graph that ends early leaves its numbers open for ever. So what came before its turn is kept as
-runs of numbers: as many as there are gaps, and not as there are batches.
-"""
+"""Which batches of an epoch were delivered, and which part of each a rank makes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import cycle, islice
+from typing import Any, NamedTuple
 
 from ..batching import Failure
+from ..core.errors import GraphError
+
+# Where batches come as they are ready, one that takes long lets thousands of others pass, and a
+# share of a graph that ends early leaves its numbers open for ever. So what came before its turn is
+# kept as runs of numbers: as many as there are gaps, and not as there are batches.
 
 
 class Run(NamedTuple):
@@ -23,12 +24,9 @@ class Run(NamedTuple):
     [3, 5, 7, 9]
     """
 
-    first: int
-    """The first of them."""
-    length: int = 1
-    """How many there are."""
-    step: int = 1
-    """Their distance."""
+    first: int  # the first of them
+    length: int = 1  # how many there are
+    step: int = 1  # their distance
 
     @property
     def end(self) -> int:
@@ -56,27 +54,16 @@ class Place:
     Place(next=3, ahead=())
     """
 
-    next: int = 0
-    """The first that was not."""
-    ahead: tuple[Run, ...] = ()
-    """Later ones that were, in order of their first."""
+    next: int = 0  # the first that was not
+    ahead: tuple[Run, ...] = ()  # later ones that were, in order of their first
 
     def after(self, index: int, step: int = 1) -> Place:
-        """Return the place after one more batch.
-
-        Parameters
-        ----------
-        index
-            Which.
-        step
-            Distance of the batches of one worker's share, each of which comes in order.
-        """
+        """Return the place after one more batch."""
         if index == self.next:
             return Place(index + 1, self.ahead)._settled() if self.ahead else Place(index + 1)
         return Place(self.next, _with(self.ahead, Run(index, 1, step)))
 
     def _settled(self) -> Place:
-        """Return this place; what lay ahead and is at its turn now counts as before it."""
         first, ahead = self.next, {run.first: run for run in self.ahead}
         while (run := ahead.get(first)) is not None:
             if run.step == 1:
@@ -103,7 +90,6 @@ class Place:
 
 
 def _with(runs: tuple[Run, ...], one: Run) -> tuple[Run, ...]:
-    """Return the runs with one more, joined to those that it continues."""
     rest = []
     for run in runs:
         if run.step == one.step and run.end == one.first:
@@ -113,3 +99,70 @@ def _with(runs: tuple[Run, ...], one: Run) -> tuple[Run, ...]:
         else:
             rest.append(run)
     return tuple(sorted([*rest, one]))
+
+
+# A plan is the same on every rank, so nothing has to be sent: each rank plans the whole epoch and
+# makes its own part of each batch. All end after the same batch, because it is the same plan. A
+# graph that is not split runs on every rank, on its share of the items: there the pipe that gathers
+# at its end is given the part of one rank, as a batch size is that of all ranks together.
+
+KEEP, DROP, PAD, WRAP = "keep", "drop", "pad", "wrap"
+UNEVEN = (DROP, PAD, WRAP)
+"""What ranks may do with a last batch that is too small to be divided like the others."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's part of each batch."""
+
+    rank: int = 0  # which rank
+    ranks: int = 1  # how many there are
+    uneven: str = KEEP
+    """The last batch of an epoch that does not fill it: ``"keep"`` it smaller (one process),
+    ``"drop"`` it, ``"pad"`` it with its last item, ``"wrap"`` around to the epoch's first items."""
+
+    @property
+    def name(self) -> str:
+        """Which rank of how many, in words."""
+        return f"rank {self.rank} of {self.ranks}"
+
+    def size(self, group: int) -> int:
+        """Return the items of a batch of all ranks together; ``group`` of them are gathered."""
+        if group == 1:
+            return self.ranks
+        if group % self.ranks:
+            raise GraphError(
+                f"a batch of {group} cannot be divided among {self.ranks} ranks: its size is that "
+                "of all ranks together",
+                do=f"Give a batch size that {self.ranks} divides, or start other ranks.",
+            )
+        return group
+
+    def of(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """Return this rank's items of a batch."""
+        count = len(items) // self.ranks
+        return tuple(items[self.rank * count : (self.rank + 1) * count])
+
+    def last(self, items: Sequence[Any], first: Sequence[Any], size: int) -> tuple[Any, ...]:
+        """Return the last batch of all ranks, from what is left and the epoch's first items."""
+        if not items or self.uneven == DROP:
+            return ()
+        if self.uneven == PAD:
+            return (*items, *[items[-1]] * (size - len(items)))
+        if self.uneven == WRAP:
+            return (*items, *islice(cycle(first), size - len(items)))
+        return tuple(items)
+
+    def __str__(self) -> str:
+        ends = {
+            DROP: "left out",
+            PAD: "filled up with its last item",
+            WRAP: "filled up from the first",
+        }
+        return (
+            f"{self.name}: its part of every batch of all ranks; a last one "
+            f"that is too small is {ends.get(self.uneven, 'smaller')}"
+        )
+
+
+WHOLE = Part()  # all of every batch: one process

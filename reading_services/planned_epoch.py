@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NoReturn
 
@@ -52,55 +53,20 @@ def raise_from_worker(answer: Failed) -> NoReturn:
 USUAL_RESTARTS = 3
 
 
-class Restarts:
-    """Counts the deaths of one epoch.
+@dataclass(frozen=True)
+class Flow:
+    """How many batches may be on their way in an epoch, and what ends it."""
 
-    Parameters
-    ----------
-    limit
-        Workers that may be replaced.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._deaths: Counter[str] = Counter()
-
-    def allows(self, death: WorkerDied, doing: str, *, was_starting: bool) -> bool:
-        """Count a death; return whether another worker may try, else complete the message.
-
-        Parameters
-        ----------
-        death
-            What is raised if not.
-        doing
-            What the worker had.
-        was_starting
-            Whether it ended by itself before it was up: so would the next one.
-        """
-        self._deaths[doing] += 1
-        count = self._deaths.total()
-        if not was_starting and count <= self._limit:
-            told = (
-                f"{death.what}: another one makes it again ({count} of max_restarts={self._limit})"
-            )
-            warn(told, WorkerReplaced, death.origin)
-            return True
-        if count > 1:
-            same = self._deaths[doing] - 1
-            had = f"{same} of them had the same" if same else "none of them had the same"
-            _add(death, f"{count - 1} workers were replaced in this epoch before, {had}")
-        return False
-
-    @staticmethod
-    def refused(death: WorkerDied, error: Exception) -> None:
-        """Complete the message of a death: no process could be started in its place."""
-        _add(death, f"no other could be started in its place: {type(error).__name__}: {error}")
-        death.do = "Is there memory for another process, and may there be one more (ulimit -u)?"
-        # Its frames hold this death, and so each other.
-        death.__cause__ = error.with_traceback(None)
+    per_worker: int  # jobs that each worker may have
+    waiting: int  # batches that may wait here besides
+    in_order: bool  # whether batches come in the order of the plan
+    most_bytes: int  # bytes of batches that may be made ahead
+    unknown: int
+    """Batches that may be on their way before the first has arrived, whatever they take."""
+    restarts: int = USUAL_RESTARTS  # workers that may be replaced
 
 
-def _add(death: WorkerDied, text: str) -> None:
+def add_to_death(death: WorkerDied, text: str) -> None:
     """Add to its message, as the line that is printed."""
     death.what += f"; {text}"
     death.args = (death.what,)
@@ -118,12 +84,14 @@ class PooledEpoch:
         pool: WorkerPool,
         end: Callable[[], None],
         work: Work,
-        restarts: Restarts,
-        room: PrefetchBudget,
+        run: tuple[int, int],
+        flow: Flow,
     ) -> None:
         self.last = -1
-        self._restarts = restarts
-        self._room = room
+        self._run = run
+        self._flow = flow
+        self._deaths: Counter[str] = Counter()
+        self._room = PrefetchBudget(flow.most_bytes, flow.unknown)
         self._pool = pool
         self._end = end
         self._limits = work.limits
@@ -162,32 +130,41 @@ class PooledEpoch:
             raise _Left
 
     def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
-        """Return the worker that takes the place of a dead one; None if there may be none."""
+        """Return the worker that takes the place of a dead one; None if there may be none.
+
+        One that ended by itself before it was up is not replaced: so would the next one.
+        """
         doing = str(worker.busy_with().what)
-        if not self._restarts.allows(death, doing, was_starting=worker.failed_to_start()):
-            self._pool.broken = True
-            return None
-        try:
-            fresh = self._pool.replace(worker)
-        except (OSError, EOFError) as error:  # the system's, or that of a fork server that is gone
-            self._pool.broken = True
-            self._restarts.refused(death, error)
-            return None
-        # It has to start, and makes again what the other one had made in part.
-        self._begin_wait()
-        return fresh
+        self._deaths[doing] += 1
+        count, most = self._deaths.total(), self._flow.restarts
+        if not worker.failed_to_start() and count <= most:
+            again = f"another one makes it again ({count} of max_restarts={most})"
+            warn(f"{death.what}: {again}", WorkerReplaced, death.origin)
+            try:
+                fresh = self._pool.replace(worker)
+            except (OSError, EOFError) as error:  # the system's, or a fork server is gone
+                why = f"{type(error).__name__}: {error}"
+                add_to_death(death, f"no other could be started in its place: {why}")
+                death.do = (
+                    "Is there memory for another process, and may there be one more (ulimit -u)?"
+                )
+                # Its frames hold this death, and so each other.
+                death.__cause__ = error.with_traceback(None)
+            else:
+                # It has to start, and makes again what the other one had made in part.
+                self._begin_wait()
+                return fresh
+        elif count > 1:
+            same = self._deaths[doing] - 1
+            had = f"{same} of them had the same" if same else "none of them had the same"
+            add_to_death(death, f"{count - 1} workers were replaced in this epoch before, {had}")
+        self._pool.broken = True
+        return None
 
     def _take(self) -> Any:
         raise NotImplementedError
 
     def _tell(self, answer: Done | Exhausted | Failed) -> None:
-        """Enter what the worker counted, and repeat its warnings once.
-
-        Raises
-        ------
-        VolumeChanged
-            It reads another version of a volume than another worker.
-        """
         PIPE_STATS.merge(answer.report.ledger)
         for opened in answer.report.versions:
             if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
@@ -222,46 +199,24 @@ class PooledEpoch:
 
 
 class PlannedEpoch(PooledEpoch):
-    """Hands jobs to workers, and batches out in plan order or as they are ready.
-
-    A job goes to the worker that knows its volumes, or to the idlest (:mod:`.affinity`).
-
-    Parameters
-    ----------
-    limit
-        Jobs per worker; with undelivered batches never more than this times the workers,
-    waiting
-        and so many more.
-    in_order
-        Whether batches come in plan order.
-    """
+    """Hands jobs to workers, and batches out in plan order or as they are ready."""
 
     def __init__(
         self,
         pool: WorkerPool,
         end: Callable[[], None],
         work: Planned,
-        seed: int,
-        epoch: int,
+        run: tuple[int, int],
+        flow: Flow,
         place: Place,
-        *,
-        limit: int,
-        waiting: int = 0,
-        in_order: bool,
-        restarts: Restarts,
-        room: PrefetchBudget,
     ) -> None:
-        super().__init__(pool, end, work, restarts, room)
-        self._run = (seed, epoch)
-        planned = jobs(work.cut, seed, epoch, place, work.part, work.errors)
+        super().__init__(pool, end, work, run, flow)
+        planned = jobs(work.cut, *run, place, work.part, work.errors)
         # The planner's pipes run here: only a thread lets a wait for them end.
         self._watched = TimeoutIterator(planned, work.limits) if work.limits.enforced else None
         self._jobs: Iterator[Job] | None = self._watched or planned
         self._work = work
         self._count: int | None = None
-        self._limit = limit
-        self._waiting = waiting
-        self._in_order = in_order
         self._order: deque[int] = deque()
         self._ready: dict[int, Any] = {}
         self._death: WorkerDied | None = None
@@ -302,7 +257,7 @@ class PlannedEpoch(PooledEpoch):
             del end  # held by this frame, which its traceback holds, it would keep all frames alive
 
     def _deliverable(self) -> int | None:
-        if not self._in_order:
+        if not self._flow.in_order:
             return min(self._ready, default=None)
         return self._order[0] if self._order and self._order[0] in self._ready else None
 
@@ -316,10 +271,10 @@ class PlannedEpoch(PooledEpoch):
         return answer
 
     def _hand_out(self) -> None:
-        """Give every worker jobs up to its share; undelivered batches count too."""
-        bound = self._limit * len(self._pool.workers) + self._waiting
+        limit = self._flow.per_worker
+        bound = limit * len(self._pool.workers) + self._flow.waiting
         while self._jobs is not None and self._death is None and len(self._order) < bound:
-            if len(self._pool.idlest().jobs) >= self._limit:
+            if min(len(worker.jobs) for worker in self._pool.workers) >= limit:
                 return
             if self._order and not self._room.has_room(self._pool.in_flight()):
                 return
@@ -328,7 +283,7 @@ class PlannedEpoch(PooledEpoch):
                 self._jobs = None
                 return
             coming = self._coming(job, bound - len(self._order) - 1)
-            chosen = self._pool.affinity.choose(job, self._pool.workers, self._limit, coming)
+            chosen = self._pool.affinity.choose(job, self._pool.workers, limit, coming)
             worker = self._alive(chosen)
             if worker is None:
                 return
@@ -354,15 +309,12 @@ class PlannedEpoch(PooledEpoch):
             except Exception:  # a user's __len__ may raise anything; then none is counted on
                 self._count = 0
         ready = len(self._ready)
-        if self._in_order:
+        if self._flow.in_order:
             ready = sum(1 for _ in takewhile(self._ready.__contains__, self._order))
         return max(0, min(room + ready, self._count - job.index - 1))
 
     def _next_job(self) -> Job | None:
-        """Return the next job; None after the last, and after an error, which is kept.
-
-        Planning is ahead of the consumer: batches in flight come before the error.
-        """
+        """Return the next job; None after the last, or an error, told after what is in flight."""
         assert self._jobs is not None
         try:
             return next(self._jobs, None)

@@ -25,9 +25,8 @@ from ..graph import (
 )
 from ..spatial.lazy.patch_steps import in_batch
 from .global_generators import proof_that_nothing_draws, seeded_globals
-from .place import Place
-from .raised_error import as_raised
-from .rank_part import WHOLE, WRAP, Part
+from .pipe_runner import as_raised
+from .place import WHOLE, WRAP, Part, Place
 
 _RAISES = ErrorPolicy()
 _END = object()
@@ -42,10 +41,9 @@ def jobs(
     part: Part = WHOLE,
     errors: ErrorPolicy = _RAISES,
 ) -> Generator[Job, None, None]:
-    """Yield the jobs of one epoch that were not delivered; the others read nothing.
+    """Yield the jobs of one epoch that were not delivered, each with this rank's part of a batch.
 
-    Every rank plans the batches of all ranks, and its jobs hold its own part of each. A job also
-    holds what could not be planned since the one before; one after the last may hold only that.
+    A job also holds what could not be planned since the one before; one after the last only that.
     """
     held: list[Any] = []
     first: list[Any] = []
@@ -101,10 +99,7 @@ def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
 def planned(
     planner: Pipe, seed: int, epoch: int, start: int, of: Pipe | None = None
 ) -> Iterator[Any]:
-    """Yield what a planner, or such a part of the graph ``of``, yields from item ``start`` on.
-
-    What draws from global generators in it draws the same in every run.
-    """
+    """Yield what a planner, part of the graph ``of``, yields from item ``start`` on."""
     set_epoch(planner if of is None else of, seed, epoch)
     if not draws_globally(planner):
         try:
@@ -134,8 +129,7 @@ def planned(
 def draws_globally(planner: Pipe) -> bool:
     """Whether global generators are drawn from: by functions, or for another pass of one pipe.
 
-    The loader seeds the first pass of an epoch; the second one of ``chain.concat(chain)`` draws a
-    seed as outside of a loader.
+    The loader seeds the first pass of an epoch; that of ``chain.concat(chain)`` draws another seed.
     """
     return is_read_twice(planner) or any(traits_of(pipe).runs_user_code for pipe in walk(planner))
 

@@ -1,8 +1,6 @@
 """The processes of a torch.distributed job agree, once per epoch, on what they are about to do.
 
-They agree through the job's own key-value store, which every process group has: a rank puts down
-what it is about to do and reads what the others did. Nobody sends voxels or batches, and a rank
-that does not come is known by its number, on every other rank. Workers never take part.
+They put it down in the key-value store of the process group; a rank that does not come is known.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from ..batching import Outcome
+from ..batching import BatchResult
 from ..core.errors import GraphError, RankMissing, RanksDiffer
 from ..datapipes.rank_barrier import (
     RankBarrier,
@@ -27,8 +25,7 @@ from ..datapipes.rank_barrier import (
     store_reachable,
     wait_for_key,
 )
-from .place import Place
-from .rank_part import PAD
+from .place import PAD, Place
 from .reading_service import Epoch, leave
 
 # Which service of this process it is. Ranks make and run their loaders in one order, as they do
@@ -49,41 +46,22 @@ _DO_LOOK = (
 
 
 class Ranks:
-    """All ranks of the job.
-
-    Parameters
-    ----------
-    timeout
-        Seconds that ranks wait for each other.
-
-    Raises
-    ------
-    RankMissing
-        No process group was started.
-    """
+    """All ranks of the job."""
 
     def __init__(self, timeout: float) -> None:
-        check_started()
+        if not is_started():
+            raise RankMissing("this process is no rank of a torch.distributed job", do=_DO_START)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._timeout = timeout
         self._name = f"voxpipe/{next(_NUMBERS)}"
         self._turn = 0
-        self._circle: RankBarrier | None = None
+        self._barrier: RankBarrier | None = None
 
     def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what rank 0 claims, once every rank has claimed the same but for the seed.
-
-        Raises
-        ------
-        RanksDiffer
-            Naming the ranks that are about to do something else, and what.
-        RankMissing
-            Naming those that did not come in time; or, on one of these, who has given up.
-        """
-        first: dict[str, Any] = {}
+        """Return what rank 0 claims, once every rank has claimed the same but for the seed."""
         told = self._exchange("epoch", json.dumps(dict(claim)))
         claims = {rank: json.loads(text) for rank, text in told.items()}
-        first = claims[0]
+        first: dict[str, Any] = claims[0]
         for rank, other in claims.items():
             differs = [key for key in first if key != "seed" and first[key] != other.get(key)]
             if differs:
@@ -96,14 +74,13 @@ class Ranks:
         return first
 
     def meet(self) -> RankBarrier:
-        """Return the circle in which ranks tell each other of every item; made by all at once."""
-        if self._circle is None or not self._circle.is_open:
+        """Return the barrier in which ranks tell each other of every item; made by all at once."""
+        if self._barrier is None or not self._barrier.is_open:
             # All are here: they have just agreed.
-            self._circle = RankBarrier(self._timeout, do=_DO_LOOK)
-        return self._circle
+            self._barrier = RankBarrier(self._timeout, do=_DO_LOOK)
+        return self._barrier
 
     def _exchange(self, what: str, text: str) -> dict[int, str]:
-        """Return what every rank put down."""
         self._turn += 1
         store, place = job_store(), f"{self._name}/{what}/{self._turn}"
         with store_reachable(self.rank):
@@ -148,22 +125,10 @@ class Ranks:
             return str(job_store().compare_set(key, "", said).decode())
 
     def close(self) -> None:
-        """Leave the circle, if there is one."""
-        circle, self._circle = self._circle, None
-        if circle is not None:
-            circle.close()
-
-
-def check_started() -> None:
-    """Raise unless this process is a rank of a job.
-
-    Raises
-    ------
-    RankMissing
-        No process group was started.
-    """
-    if not (dist.is_available() and dist.is_initialized()):
-        raise RankMissing("this process is no rank of a torch.distributed job", do=_DO_START)
+        """Leave the barrier, if there is one."""
+        barrier, self._barrier = self._barrier, None
+        if barrier is not None:
+            barrier.close()
 
 
 def is_started() -> bool:
@@ -194,20 +159,12 @@ _START = Place()
 
 
 class _InStep:
-    """What one rank yields of an epoch that all end together.
+    """What one rank yields of an epoch that all end together."""
 
-    Parameters
-    ----------
-    own
-        This rank's items.
-    circle
-        All ranks.
-    """
-
-    def __init__(self, own: Epoch, circle: RankBarrier) -> None:
+    def __init__(self, own: Epoch, barrier: RankBarrier) -> None:
         self.last = -1
         self._own = own
-        self._circle = circle
+        self._barrier = barrier
         self._closed = self._agreed = self._left = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -222,7 +179,7 @@ class _InStep:
             self.close()
             raise
         except BaseException as error:
-            self._circle.part(error)  # at once: the others would wait for their limit
+            self._barrier.part(error)  # at once: the others would wait for their limit
             self.close()
             raise
 
@@ -230,15 +187,13 @@ class _InStep:
         raise NotImplementedError
 
     def _told(self, word: int) -> list[int]:
-        """Tell the other ranks, and return what each has said."""
-        words = self._circle.tell(word)
+        words = self._barrier.tell(word)
         if self._left:  # while the others were waited for
-            self._circle.part()
+            self._barrier.part()
             raise StopIteration
         return words
 
     def _end(self) -> NoReturn:
-        """End, as all ranks do with the same words."""
         self._agreed = True
         raise StopIteration
 
@@ -251,29 +206,17 @@ class _InStep:
         """End this rank's pass; the others are told if they are still at it."""
         self._closed = True
         if not self._agreed:
-            self._circle.part()
+            self._barrier.part()
         self._own.close()
 
 
 class LockstepEpoch(_InStep):
-    """Yields the items of one rank as long as all ranks have one.
+    """Yields the items of one rank as long as all ranks have one."""
 
-    Parameters
-    ----------
-    own
-        This rank's items.
-    circle
-        All ranks.
-    uneven
-        ``"drop"``: all end with the first that ends. ``"pad"``: those that ended repeat their
-        last item until all have ended.
-    place
-        The items that were delivered before. They are dropped here and not by ``own``: a rank that
-        had ended before still needs its last item.
-    """
-
-    def __init__(self, own: Epoch, circle: RankBarrier, uneven: str, place: Place = _START) -> None:
-        super().__init__(own, circle)
+    def __init__(
+        self, own: Epoch, barrier: RankBarrier, uneven: str, place: Place = _START
+    ) -> None:
+        super().__init__(own, barrier)
         self._place = place
         self._pads = uneven == PAD
         self._kept: Any = None
@@ -311,7 +254,7 @@ class LockstepEpoch(_InStep):
     def _repeated(self) -> Any:
         if not self._has_kept:
             raise GraphError(
-                f"rank {self._circle.rank} has no item at all to repeat",
+                f"rank {self._barrier.rank} has no item at all to repeat",
                 do='Give it a share: fewer ranks, or uneven="drop".',
             )
         self.last += 1
@@ -326,9 +269,8 @@ class LockstepEpoch(_InStep):
 class CountedEpoch(_InStep):
     """Yields one rank's parts of batches of which some could not be made, counted on all ranks.
 
-    All ranks plan alike, so they have the same batches. But only the one whose item failed knows
-    of it: alone it would reach the budget of an epoch, and end, while the others wait for it in
-    their next collective. So they tell each other before each batch, and end together.
+    Only the rank whose item failed knows of it: alone it would reach the budget and end, while the
+    others wait for it in their next collective. So they tell each other before each batch.
     """
 
     def _taken(self) -> Any:
@@ -340,9 +282,9 @@ class CountedEpoch(_InStep):
         elsewhere = sum(words) - word
         if not elsewhere:
             return batch
-        if isinstance(batch, Outcome):
+        if isinstance(batch, BatchResult):
             return replace(batch, elsewhere=elsewhere)
-        return Outcome(batch, (), elsewhere=elsewhere)
+        return BatchResult(batch, (), elsewhere=elsewhere)
 
     def _own_batch(self) -> tuple[Any, int]:
         try:
@@ -350,5 +292,5 @@ class CountedEpoch(_InStep):
         except StopIteration:
             return None, _ENDED
         # What could not be planned was found by every rank: it is no news to the others.
-        failures = batch.failures if isinstance(batch, Outcome) else ()
+        failures = batch.failures if isinstance(batch, BatchResult) else ()
         return batch, _HAS + sum(failure.item >= 0 for failure in failures)

@@ -22,9 +22,9 @@ closed                  within ``limits.stop`` seconds every process that the ep
 ======================  =========================================================
 
 ``close()`` may be called any number of times, also from ``__del__``. Where a thread of a pipe
-behind the batches may wait for the next one, ``leave()`` (:class:`Leaving`) is called before,
-from the consumer's thread. An epoch that other ranks take part in tells them that it is left:
-they end at their next batch, and wait for nobody's limit.
+behind the batches may wait for the next one, ``leave()``, if it has one, is called before, from the
+consumer's thread. An epoch that other ranks take part in tells them that it is left: they end at
+their next batch, and wait for nobody's limit.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from ..graph import Pipe
 from ..volumes import close_volumes
-from ..volumes.scheme import Budget
 from .place import Place
 from .work import Work
 
@@ -57,22 +56,20 @@ class Epoch(Protocol):
         """Free what the pass holds."""
 
 
-@runtime_checkable
-class Leaving(Protocol):
-    """An epoch whose next batch may be waited for in another thread than the consumer's."""
-
-    def leave(self) -> None:
-        """End that wait; ``close()`` is still to come, when the thread has ended."""
-
-
 def leave(epoch: object) -> None:
     """Let an epoch wake the thread that waits for its next batch, if it can."""
-    if isinstance(epoch, Leaving):
+    if hasattr(epoch, "leave"):
         epoch.leave()
 
 
 class ReadingService(Protocol):
-    """Runs a graph somewhere."""
+    """Runs a graph somewhere.
+
+    Nothing has to be inherited. A service may also have, found by name: ``budgets(work, remote=)``,
+    what reading may spend; ``checkpoint()``, ``restore(state)`` and ``refuse_state()``, for a state
+    of its own in that of the loader; ``divided(work)``, this rank's part of it; ``alone()``, a copy
+    that waits for no other rank.
+    """
 
     def distribute(self, graph: Pipe) -> Work:
         """Decide what runs where."""
@@ -88,51 +85,6 @@ class ReadingService(Protocol):
 
     def stop(self) -> None:
         """Free everything that outlives an epoch."""
-
-
-# What a reading service may do beyond the contract: one protocol for each, asked for by name.
-#
-# A service of the user's has what it has; nothing here has to be inherited.
-
-
-@runtime_checkable
-class Budgeting(Protocol):
-    """A service that limits what reading may spend."""
-
-    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work`` may spend, the first choice first."""
-
-
-@runtime_checkable
-class Checkpointing(Protocol):
-    """A service with a state of its own, which travels in that of the loader."""
-
-    def checkpoint(self) -> bytes | None:
-        """Return the state; None if there is none now."""
-
-
-@runtime_checkable
-class Restoring(Protocol):
-    """A service that can take its state back."""
-
-    def restore(self, state: bytes) -> None:
-        """Let the next epoch begin from a state."""
-
-
-@runtime_checkable
-class Refusing(Protocol):
-    """A service that stands for others, of which not all can take a state back."""
-
-    def refuse_state(self) -> None:
-        """Raise ``TypeError`` if this one cannot; nothing is changed."""
-
-
-@runtime_checkable
-class Dividing(Protocol):
-    """A service that makes only its part of every batch."""
-
-    def divided(self, work: Work) -> Work:
-        """Return what this rank does of ``work``."""
 
 
 # Which epochs run in this process: the last of them to end closes the volumes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch.utils.data.datapipes.iter import ShardingFilter
 from ..core import Stream
 from ..core.call_site import shorten
 from ..core.errors import LOCATABLE, GraphError, add_location
+from ..core.validate import validate_int
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
 from ..datapipes.epoch import count_seeded, set_epoch
@@ -28,20 +30,81 @@ from ..graph import (
     walk,
 )
 from .global_generators import seeded_globals
-from .pipe_runner import written_last
-from .raised_error import as_raised
-from .seed_generator import SeedGenerator
+from .pipe_runner import as_raised, written_last
 from .transport.messages import EndOfItems, Feed
 
+MAX_SEED = 2**64
 
-class DispatchedItems(DataPipe):
-    """Yields what is dealt out to this worker, in the place of the pipes that make it.
+
+class SeedGenerator:
+    """Two sequences of seeds out of one: shared among all processes, and this process's own.
+
+    Every seed is a function of the first seed, the worker's path and how many were drawn. The
+    numbers are not those of torchdata's generator of this name.
 
     Parameters
     ----------
-    point
-        The last of those; it does not travel.
+    seed
+        0 <= seed < 2**64; None to give it later.
+
+    Examples
+    --------
+    >>> seeds = SeedGenerator(7)
+    >>> first, second = seeds.spawn(0), seeds.spawn(1)
+    >>> first.generate_shared_seed() == second.generate_shared_seed()
+    True
+    >>> first.generate_seed() == second.generate_seed()
+    False
     """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seed: int | None = None
+        self._worker: tuple[int, ...] = ()
+        self._shared = self._own = 0
+        if seed is not None:
+            self.seed(seed)
+
+    def seed(self, seed: int) -> SeedGenerator:
+        """Begin anew from ``seed``; the worker stays the same."""
+        self._seed = validate_int("seed", seed, least=0, below=MAX_SEED)
+        self._shared = self._own = 0
+        return self
+
+    def generate_shared_seed(self) -> int:
+        """Return the next seed that every worker and rank draws alike, below 2**63."""
+        self._shared += 1
+        return self._drawn((self._shared,), "shared")
+
+    def generate_seed(self) -> int:
+        """Return the next seed of this worker alone, below 2**63."""
+        self._own += 1
+        return self._drawn((*self._worker, self._own), "own")
+
+    def spawn(self, worker_id: int, inplace: bool = False) -> SeedGenerator:
+        """Return the generator of a worker (this one itself with ``inplace``).
+
+        Raises
+        ------
+        ValueError
+            If ``worker_id`` is negative.
+        """
+        worker_id = validate_int("worker_id", worker_id, least=0)
+        spawned = self if inplace else copy.copy(self)
+        spawned._worker = (*self._worker, worker_id)
+        spawned._own = 0
+        return spawned
+
+    def _drawn(self, identity: tuple[int, ...], name: str) -> int:
+        if self._seed is None:
+            raise ValueError("a SeedGenerator without a seed has no numbers; call seed(n) first")
+        return Stream(self._seed, 0, identity, f"seed generator, {name}").integer()
+
+    def __repr__(self) -> str:
+        return f"SeedGenerator(seed={self._seed}, worker={self._worker})"
+
+
+class DispatchedItems(DataPipe):
+    """Yields what is dealt out to this worker, in the place of the pipes that make it."""
 
     traits: ClassVar[Traits] = Traits()
 
@@ -62,13 +125,6 @@ class DispatchedItems(DataPipe):
         self._begun = False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items.
-
-        Raises
-        ------
-        GraphError
-            When it is asked for a second pass.
-        """
         assert self.feed is not None
         if self._begun:
             raise GraphError(
@@ -106,10 +162,8 @@ ResetFunction = Callable[[Any, WorkerInfo, SeedGenerator], Any]
 class Hooks:
     """What is called in each worker."""
 
-    init: InitFunction | None = None
-    """Once in the life of a worker, after its share was chosen."""
-    reset: ResetFunction | None = None
-    """Before every epoch."""
+    init: InitFunction | None = None  # once in the life of a worker, after its share was chosen
+    reset: ResetFunction | None = None  # before every epoch
 
     def __bool__(self) -> bool:
         return self.init is not None or self.reset is not None
@@ -132,8 +186,7 @@ class Hooks:
         return " and ".join(f"{name}={shorten(f)}" for name, f in told if f is not None)
 
 
-NO_HOOKS = Hooks()
-"""Where the user gave no function."""
+NO_HOOKS = Hooks()  # where the user gave no function
 
 
 def checked_hooks(init: Any, reset: Any) -> Hooks:
@@ -174,16 +227,8 @@ def apply_shares(
 ) -> None:
     """Let ``graph`` yield the items of one worker of one rank.
 
-    A plain ``.sharding_filter()`` divides among all workers of all ranks: item *i* goes to worker
-    ``i % workers`` of rank ``i // workers % ranks``. One that is given a group
-    (``SHARDING_PRIORITIES.DISTRIBUTED`` or ``MULTIPROCESSING``) divides at that level only, so a
-    branch may have one of each. One after the point where items are dealt out to workers divides
-    among ranks at most.
-
-    Raises
-    ------
-    GraphError
-        Two filters of a branch divide at the same level.
+    Item *i* goes to worker ``i % workers`` of rank ``i // workers % ranks``, or is divided at one
+    of these levels where the filter is given one; what was dealt out to workers, among ranks.
     """
     refuse_twice(graph)
     after: set[int] = set()
@@ -267,17 +312,7 @@ class Share:
 
 
 class Replica:
-    """A whole graph that cannot be cut, run on this worker's share of the items.
-
-    Parameters
-    ----------
-    graph
-        The graph; it is this worker's own.
-    share
-        Which items.
-    hooks
-        Functions of the user's that prepare it.
-    """
+    """A whole graph that cannot be cut, run on this worker's share of the items."""
 
     def __init__(self, graph: Any, share: Share, hooks: Hooks) -> None:
         self.graph = graph
@@ -327,14 +362,7 @@ class Replica:
         info = WorkerInfo(self.share.workers, self.share.worker)
         if not self._is_initialized:
             self._is_initialized = True
-            share = self.share
-            apply_shares(
-                self.graph,
-                ranks=share.ranks,
-                rank=share.rank,
-                workers=share.workers,
-                worker=share.worker,
-            )
+            apply_shares(self.graph, **vars(self.share))
             self.graph = self.hooks.initialized(self.graph, info)
         set_epoch(self.graph, seed, epoch)
         seeds = SeedGenerator(Stream(seed, epoch, (), "worker seeds").integer())

@@ -11,7 +11,7 @@ from ..core.call_site import shorten
 from ..core.errors import NotPicklable, WorkerDied
 from .memory_budget import PrefetchBudget
 from .place import Place
-from .planned_epoch import PooledEpoch, Restarts, raise_from_worker
+from .planned_epoch import Flow, PooledEpoch, add_to_death, raise_from_worker
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import Deal, Done, Exhausted, Failed, SourceFailed, Took
 from .work import Replicated
@@ -29,35 +29,16 @@ from .workers.worker_process import Worker
 _FIRST_AHEAD, MOST_AHEAD = 2, 16
 # What torchdata's round_robin_demux lets wait.
 MOST_WAITING = 1000
+_DISPATCH = "sharding_round_robin_dispatch()"
 _END, _FAILURE = Deal(ends=True), Deal(fails=True)
 
 
 class Dispatcher:
-    """Deals items out.
-
-    Parameters
-    ----------
-    items
-        What makes them; closed at the end.
-    workers
-        Among how many.
-    most_bytes
-        What may wait, here and at the workers, in bytes pickled; one item of each always may.
-
-    Examples
-    --------
-    >>> dealer = Dispatcher(iter("abc"), workers=2, most_bytes=1000)
-    >>> [pickle.loads(deal.item) for deal in dealer.for_worker(1) if not deal.ends]
-    ['b']
-    >>> [pickle.loads(deal.item) for deal in dealer.for_worker(0) if not deal.ends]
-    ['a', 'c']
-    """
+    """Deals items out."""
 
     def __init__(self, items: Iterator[Any], workers: int, most_bytes: int) -> None:
-        self.error: Exception | None = None
-        """What the pipes that make the items raised."""
-        self.taken = [0] * workers
-        """Items that each worker has begun with."""
+        self.error: Exception | None = None  # what the pipes that make the items raised
+        self.taken = [0] * workers  # items that each worker has begun with
         self._items = items
         self._most = most_bytes
         self._last: Deal | None = None
@@ -73,21 +54,7 @@ class Dispatcher:
         return all(self._told) and not any(self._lying)
 
     def for_worker(self, worker: int, *, needed: bool = True) -> Iterator[Deal]:
-        """Yield what may be sent to a worker now.
-
-        Parameters
-        ----------
-        worker
-            Which.
-        needed
-            Whether it makes what comes next; one that does not is not served at the cost of many
-            items that wait for others.
-
-        Raises
-        ------
-        BufferError
-            The others' items that wait would be too many.
-        """
+        """Yield what may be sent to a worker now."""
         lying, waiting = self._lying[worker], self._waiting[worker]
         while not self._told[worker] and len(lying) < self._ahead[worker]:
             while not waiting and self._last is None:
@@ -118,16 +85,23 @@ class Dispatcher:
         return (self.taken[worker] - 1) * len(self.taken) + worker
 
     def _advance(self, worker: int) -> None:
-        """Make the next item, for whoever's turn it is."""
         try:
             item = next(self._items)
-            self._waiting[self._next].append(Deal(_pickled(item)))
+            try:
+                data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
+            except Exception as error:  # whatever a user's object raises from its __reduce__
+                msg = f"{shorten(item)} cannot travel to a worker: {error}"
+                do = (
+                    "Yield plain data before sharding_round_robin_dispatch(), or use num_workers=0."
+                )
+                raise NotPicklable(msg, do=do) from error
         except StopIteration:
             self._last = _END
             return
         except Exception as error:  # whatever the pipes raise: told when its turn comes
             self.error, self._last = error, _FAILURE
             return
+        self._waiting[self._next].append(Deal(data))
         self._next = (self._next + 1) % len(self._waiting)
         self._refuse_too_many(worker)
 
@@ -152,23 +126,13 @@ class Dispatcher:
             waiting.clear()
 
 
-def _pickled(item: Any) -> bytes:
-    try:
-        return pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # whatever an object of the user's raises from its __reduce__
-        msg = f"{shorten(item)} cannot travel to a worker: {error}"
-        do = "Yield plain data before sharding_round_robin_dispatch(), or use num_workers=0."
-        raise NotPicklable(msg, do=do) from error
-
-
 class Share:
     """What one worker runs, and what of it has arrived."""
 
     def __init__(self, worker: Worker) -> None:
         self.number = worker.number
         self.worker = worker
-        self.delivered = 0
-        """Items of it that were handed over."""
+        self.delivered = 0  # items of it that were handed over
         self.answers: deque[tuple[Any, Any]] = deque()
         """Answers that wait for their turn, and the batches in them."""
         self.places: deque[int] = deque()
@@ -204,12 +168,9 @@ class Share:
 
 
 class ReplicatedEpoch(PooledEpoch):
-    """Takes one item of each worker in turn, or whichever is ready, until all are exhausted.
+    """Takes one item of each worker in turn, or whichever is ready, or in the order of dealt items.
 
-    Where items are dealt out to the workers, what they make comes in the order of these items.
-
-    There is no plan to skip in: after a resume, batches that were delivered are made again
-    and dropped.
+    There is no plan to skip in: after a resume, what was delivered is made again and dropped.
     """
 
     def __init__(
@@ -217,29 +178,21 @@ class ReplicatedEpoch(PooledEpoch):
         pool: WorkerPool,
         end: Callable[[], None],
         work: Replicated,
-        seed: int,
-        epoch: int,
+        run: tuple[int, int],
+        flow: Flow,
         place: Place,
-        *,
-        limit: int,
-        waiting: int = 0,
-        in_order: bool = True,
-        restarts: Restarts,
-        room: PrefetchBudget,
     ) -> None:
-        super().__init__(pool, end, work, restarts, room)
+        super().__init__(pool, end, work, run, flow)
         self._dealer: Dispatcher | None = None
         if work.point is not None:
-            items: Iterator[Any] = work.items_to_deal(seed, epoch)
+            items: Iterator[Any] = work.items_to_deal(*run)
             if work.limits.enforced:
                 items = TimeoutIterator(items, work.limits)
-            self._dealer = Dispatcher(items, len(pool.workers), room.limit)
-        self._by_place = in_order and work.keeps_order
-        self._run = (seed, epoch)
+            self._dealer = Dispatcher(items, len(pool.workers), flow.most_bytes)
+        self._by_place = flow.in_order and work.keeps_order
         self._place = place
         # What may wait here is divided among the shares, and made ahead by their workers.
-        self._limit = limit + -(-waiting // len(pool.workers))
-        self._in_order = in_order
+        self._limit = flow.per_worker + -(-flow.waiting // len(pool.workers))
         self._turn = [Share(worker) for worker in pool.workers]
         self._shares = len(self._turn)
 
@@ -251,10 +204,9 @@ class ReplicatedEpoch(PooledEpoch):
                 return batch
 
     def _next(self) -> tuple[int, Any]:
-        """Return the next item and its number: the how many-th it is, or its place in all shares.
+        """Return the next item and its number.
 
-        In order the items are counted. As they are ready, the *k*-th of share *s* of *n* has
-        number ``k * n + s``: that is known whatever the others have made so far.
+        In order they are counted; else the *k*-th of share *s* of *n* has number ``k * n + s``.
         """
         self._begin_wait()
         while self._turn:
@@ -276,7 +228,7 @@ class ReplicatedEpoch(PooledEpoch):
             number = share.delivered * self._shares + share.number
             share.delivered += 1
             self._hand_out()
-            return (self.last + 1 if self._in_order else number), batch
+            return (self.last + 1 if self._flow.in_order else number), batch
         while self._pool.in_flight():
             # Those that were asked ahead, and have nothing more either.
             self._receive()
@@ -299,17 +251,15 @@ class ReplicatedEpoch(PooledEpoch):
 
     def _ready(self) -> Share | None:
         """Return the share whose item is handed over; None as long as that is not there."""
-        candidates = [self._first()] if self._in_order else self._turn
+        candidates = [self._first()] if self._flow.in_order else self._turn
         return next((share for share in candidates if share.answers), None)
 
     def _first(self) -> Share:
-        """Return the share whose item is the next."""
-        return min(self._turn, key=self._place_of) if self._by_place else self._turn[0]
-
-    def _place_of(self, share: Share) -> int:
-        """Return which item the next one of a share is made of, or is made of at least."""
-        assert self._dealer is not None
-        return share.places[0] if share.places else self._dealer.place(share.number)
+        """Return the share whose item is the next: made, at least, of the first item dealt out."""
+        dealer = self._dealer
+        if dealer is None or not self._by_place:
+            return self._turn[0]
+        return min(self._turn, key=lambda s: s.places[0] if s.places else dealer.place(s.number))
 
     def _receive(self) -> None:
         """Wait, and put down what arrives in the shares that it belongs to."""
@@ -332,13 +282,6 @@ class ReplicatedEpoch(PooledEpoch):
                     # It told of every item that it had taken before it sent this.
                     share.places.append(self._dealer.place(share.number))
 
-    def _deal(self, share: Share) -> None:
-        """Send a worker what may lie there for it."""
-        if self._dealer is not None:
-            needed = not self._in_order or share is self._first()
-            for deal in self._dealer.for_worker(share.number, needed=needed):
-                self._pool.deal(share.worker, deal)
-
     def _replace(self, share: Share, death: WorkerDied) -> None:
         """Let another worker run the share from its beginning; what arrived before is dropped."""
         fresh = None
@@ -346,17 +289,14 @@ class ReplicatedEpoch(PooledEpoch):
             fresh = self._stand_in(share.worker, death)
         else:
             self._pool.broken = True
-            death.what += "; the items that were dealt out to it are not made twice"
-            death.args = (death.what,)
+            add_to_death(death, "the items that were dealt out to it are not made twice")
         if fresh is not None:
             share.begin_again(fresh)
             return
         try:
             raise death
         finally:
-            del (
-                death
-            )  # held by this frame, which its traceback holds, it would keep all frames alive
+            del death  # held by this frame, which its traceback holds, it would keep all alive
 
     def _hand_out(self) -> None:
         for share in self._turn:
@@ -364,11 +304,14 @@ class ReplicatedEpoch(PooledEpoch):
                 self._replace(share, share.worker.death(self._limits.stop))
             while share.waits_for() < self._limit and self._may_ask(share):
                 self._pool.give(share.worker, share.next(), *self._run)
-            self._deal(share)
+            if self._dealer is not None:
+                needed = not self._flow.in_order or share is self._first()
+                for deal in self._dealer.for_worker(share.number, needed=needed):
+                    self._pool.send(share.worker, deal)
 
     def _may_ask(self, share: Share) -> bool:
         """Whether there is room for an item; the one whose turn it is finds it in any case."""
-        if not share.waits_for() and (not self._in_order or share is self._first()):
+        if not share.waits_for() and (not self._flow.in_order or share is self._first()):
             return True
         return self._room.has_room(self._pool.in_flight())
 

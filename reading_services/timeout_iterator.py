@@ -10,12 +10,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from types import FrameType
 from typing import Any, NoReturn
 
 from ..adapters import Limits
-from ..batching import NOWHERE, STANDING
+from ..batching import CURRENT_STEP, NOWHERE
 from ..core.errors import ItemTimeout
 from ..core.locks import timeout_or_none
 from ..datapipes.background_iterator import join_threads, note_progress
@@ -32,40 +30,11 @@ _ITEM, _ERROR, _END = "item", "error", "end"
 _BEFORE_THE_FIRST = 1
 
 
-@dataclass(frozen=True)
-class _Place:
-    """What a thread is at."""
-
-    what: tuple[Any, ...]
-    """Differs from one item to the next."""
-    seconds: float
-    """For how long it may be at that."""
-
-
 class TimeoutIterator:
-    """Yield the items of ``source``, each within the limits.
+    """Yield the items of ``source``, each within the limits, ``ahead`` of them made before.
 
-    The thread takes one step per request and waits in between; it ends with the
-    iterator. One that is stuck stays (Python cannot stop it), as a daemon.
-
-    Parameters
-    ----------
-    source
-        What is stepped.
-    limits
-        How long an item may take.
-    ahead
-        Items that are made before they are asked for.
-    seconds_at
-        For how long it may stay at a step that it notes; None where it notes none. Pipes before
-        these are seen in the frames of the thread.
-    ahead_bytes
-        Bytes that those which are made before may take, each counted as the largest so far.
-
-    Raises
-    ------
-    ItemTimeout
-        With the stack of the thread: what it is stuck in.
+    The thread takes one step per request and ends with the iterator. One that is stuck stays, as a
+    daemon. What it is at is the step that it notes (``seconds_at``), or a pipe seen in its frames.
     """
 
     def __init__(
@@ -88,7 +57,7 @@ class TimeoutIterator:
         self._room = PrefetchBudget(ahead_bytes, unknown=_BEFORE_THE_FIRST)
         self._closed = self._late = False
         if seconds_at is not None:
-            STANDING.at(NOWHERE)  # a thread that was stuck may have left something there
+            CURRENT_STEP.at(NOWHERE)  # a thread that was stuck may have left something there
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers), daemon=True
         )
@@ -137,29 +106,28 @@ class TimeoutIterator:
                 self._refuse(f"no batch for {self._seconds:g} s", "item=...")
             if self._poll is None:
                 continue
-            place = self._place()
-            if place != at:
-                at, since = place, now
-            elif now - since > place.seconds:
-                what = f"it stayed at one pipe for {place.seconds:g} s"
+            now_at = self._place()
+            if now_at != at:
+                at, since = now_at, now
+            elif now - since > now_at[1]:
+                what = f"it stayed at one pipe for {now_at[1]:g} s"
                 self._refuse(what, "idle=... or at=...")
 
-    def _place(self) -> _Place:
-        """Return what the thread is at: a step that it notes, or a pipe that is seen in it."""
+    def _place(self) -> tuple[tuple[Any, ...], float]:
+        """Return what the thread is at, and for how long it may: a noted step, or a pipe in it."""
         if self._poll is None:
-            return _Place((), math.inf)
-        if self._seconds_at is not None and STANDING.step != NOWHERE:
-            step = STANDING.step
-            return _Place((step, STANDING.item), self._seconds_at(step))
+            return (), math.inf
+        if self._seconds_at is not None and CURRENT_STEP.step != NOWHERE:
+            step = CURRENT_STEP.step
+            return (step, CURRENT_STEP.item), self._seconds_at(step)
         pipe, frames = frame_pipe(sys._current_frames().get(self._thread.ident or 0))
-        if pipe is None:
-            return _Place((), math.inf)
-        return _Place((id(pipe), *frames), self._limits.at(pipe))
+        return ((), math.inf) if pipe is None else ((id(pipe), *frames), self._limits.at(pipe))
 
     def _refuse(self, what: str, limit: str) -> NoReturn:
         self._late = True
         frame = sys._current_frames().get(self._thread.ident or 0)
-        msg = f"{what}; it was here:\n{_stack(frame)}"
+        stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
+        msg = f"{what}; it was here:\n{stack}"
         late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
         raise late.at(frame_location(frame)) from None
 
@@ -175,10 +143,6 @@ class TimeoutIterator:
     def left(self) -> threading.Thread | None:
         """Return the thread, if it is still at an item after :meth:`close`."""
         return self._thread if self._closed and self._thread.is_alive() else None
-
-
-def _stack(frame: FrameType | None) -> str:
-    return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
 
 
 def _step(

@@ -8,15 +8,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..adapters import limits_of
+from ..adapters import Limits, note_of
 from ..core import Stream
 from ..core.errors import add_location
 from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, clone, error_location, is_pipe
+from .pipe_runner import as_raised
 from .place import Place
-from .raised_error import as_raised
 from .reading_service import Epoch, begin, end
-from .seed_generator import SeedGenerator
+from .replica import SeedGenerator
 from .timeout_iterator import TimeoutIterator
 from .work import Replicated, Work
 
@@ -74,13 +74,7 @@ class CheckpointableReadingServiceInterface(ReadingServiceInterface):
 
 
 class TorchdataService:
-    """Does with a graph what a service of the user's says.
-
-    Parameters
-    ----------
-    service
-        A service in torchdata's form.
-    """
+    """Does with a graph what a service of the user's says."""
 
     def __init__(self, service: ReadingServiceInterface) -> None:
         self._service = service
@@ -93,21 +87,19 @@ class TorchdataService:
     def distribute(self, graph: Pipe) -> Work:
         """Leave the graph whole: what becomes of it is the service's affair."""
         reason = f"{type(self._service).__name__} prepares the graph in its own way"
-        return Replicated(graph, reason, shards=False, limits=limits_of(graph))
+        return Replicated(graph, reason, shards=False, limits=note_of(graph, Limits))
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
         """Start one pass over what the service made of the graph."""
         assert isinstance(work, Replicated)
         if self._source is None:
-            self._source = self._initialized(clone(work.graph))
+            graph, service, state = clone(work.graph), self._service, self._state
+            if state is None:
+                self._source = service.initialize(graph)
+            else:
+                assert isinstance(service, CheckpointableReadingServiceInterface)
+                self._source = service.restore(graph, state)
         return TorchdataEpoch(self._service, self._source, work, (seed, epoch), place)
-
-    def _initialized(self, graph: Pipe) -> Any:
-        service, state = self._service, self._state
-        if state is None:
-            return service.initialize(graph)
-        assert isinstance(service, CheckpointableReadingServiceInterface)
-        return service.restore(graph, state)
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the service; None if it has none."""
@@ -117,13 +109,7 @@ class TorchdataService:
         return None
 
     def restore(self, state: bytes) -> None:
-        """Let the next epoch begin from a state of the service.
-
-        Raises
-        ------
-        TypeError
-            If it has none.
-        """
+        """Let the next epoch begin from a state of the service."""
         self.refuse_state()
         self.stop()  # what it has made so far is its own to free; the next epoch begins anew
         self._state = state
@@ -188,24 +174,17 @@ class TorchdataEpoch:
 
     def __next__(self) -> Any:
         try:
-            while True:
-                item = self._next()
+            while not self._closed:
+                item = next(self._items)
                 self.last += 1
                 if not self._place.holds(self.last):
                     return item
-        except BaseException:
-            self.close()
-            raise
-
-    def _next(self) -> Any:
-        if self._closed:
             raise StopIteration
-        try:
-            return next(self._items)
-        except StopIteration:
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                add_location(as_raised(error), error_location(error))
             raise
-        except Exception as error:
-            raise add_location(as_raised(error), error_location(error))  # noqa: B904  the very same error
 
     def close(self) -> None:
         """End the pass, and tell the service."""

@@ -7,8 +7,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..adapters import Hints, Limits, hints_of, limits_of, policy_of
-from ..batching import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
+from ..adapters import Hints, Limits, note_of
+from ..batching import NOWHERE, ErrorPolicy, ErrorTolerant, Instruction, Job, Recipe
 from ..core import CallSite
 from ..core.lru_cache import cached_property
 from ..datapipes import DataPipe
@@ -30,8 +30,8 @@ from ..graph import (
 )
 from ..storage.ranges import Table
 from .pipe_runner import PipeRunner
+from .place import DROP, PAD, WHOLE, Part
 from .planner import planned
-from .rank_part import DROP, PAD, WHOLE, Part
 from .replica import (
     NO_HOOKS,
     DispatchedItems,
@@ -48,10 +48,7 @@ _RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
 def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
-    """Return what a pipe does as instructions; None if it has none that hold for it.
-
-    A subclass that overrides what its parent's instructions stand for is run as it is written.
-    """
+    """Return what a pipe does as instructions; None where it, or a subclass, has its own way."""
     if not isinstance(pipe, DataPipe):
         return None
     for names in (vars(pipe), *map(vars, type(pipe).__mro__)):
@@ -71,12 +68,9 @@ def indented(text: str) -> str:
 class WorkerStatus:
     """What a worker is busy with, for messages."""
 
-    what: str
-    """The batch, its cases and their files."""
-    origin: CallSite | None = None
-    """The pipe that it runs, as the user wrote it."""
-    seconds: float = math.inf
-    """For how long it may be at that."""
+    what: str  # the batch, its cases and their files
+    origin: CallSite | None = None  # the pipe that it runs, as the user wrote it
+    seconds: float = math.inf  # for how long it may be at that
 
     def __str__(self) -> str:
         return self.what if self.origin is None else f"{self.what}, in {self.origin}"
@@ -90,22 +84,15 @@ _NO_HINTS = Hints()
 class _Settings:
     """How a graph is run, split or not."""
 
-    cache_bytes: int = 0
-    """Decoded chunks that each process may keep during an epoch, in bytes."""
+    cache_bytes: int = 0  # decoded chunks that each process may keep during an epoch, in bytes
     ahead_bytes: int | None = None
     """What each process may fetch for later patches and keep, in bytes; None: as usual."""
-    joinings: Table = field(default_factory=dict)
-    """Which ranges become one request, by key."""
-    remote: bool = False
-    """Whether volumes lie behind URLs."""
-    part: Part = WHOLE
-    """Which rank runs it, and what it makes of every batch."""
-    hints: Hints = _NO_HINTS
-    """What the graph asks for itself."""
-    workers: int = 0
-    """Worker processes of this rank; 0 for none."""
-    threads: int = 1
-    """Patches that each worker realizes at once."""
+    joinings: Table = field(default_factory=dict)  # which ranges become one request, by key
+    remote: bool = False  # whether volumes lie behind URLs
+    part: Part = WHOLE  # which rank runs it, and what it makes of every batch
+    hints: Hints = _NO_HINTS  # what the graph asks for itself
+    workers: int = 0  # worker processes of this rank; 0 for none
+    threads: int = 1  # patches that each worker realizes at once
 
 
 @dataclass(frozen=True)
@@ -114,15 +101,14 @@ class Planned(_Settings):
 
     cut: Cut
     limits: Limits
-    errors: ErrorPolicy = _RAISES
-    """What is done about items that cannot be made."""
+    errors: ErrorPolicy = _RAISES  # what is done about items that cannot be made
 
-    def maker(self) -> Recipe | PipeRunner | Tolerant:
+    def maker(self) -> Recipe | PipeRunner | ErrorTolerant:
         """Return what makes batches of jobs, here or in a worker; ``as_tensors()`` is for after."""
         plain = self.recipe or PipeRunner(self.cut)
         if not self.errors.tolerates:
             return plain
-        return Tolerant(plain, self.errors, together=self.part.ranks > 1)
+        return ErrorTolerant(plain, self.errors, together=self.part.ranks > 1)
 
     @property
     def outlives_epochs(self) -> bool:
@@ -164,7 +150,6 @@ class Planned(_Settings):
 
     @cached_property
     def _steps(self) -> tuple[Pipe, ...]:
-        """Return the pipe of each step."""
         if self.recipe is None:
             return self.cut.realizing
         return tuple(p for p in self.cut.realizing for _ in instructions_of(p) or ())
@@ -176,7 +161,8 @@ class Planned(_Settings):
         lines = ["planned in this process (no voxels)", indented(planner)]
         if self.cut.realizing:
             # Numbering restarts: the realizing part reads what the planner hands over.
-            realizing = "\n".join(f"· {text}" for text in _described(self.cut.realizing))
+            shown = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
+            realizing = "\n".join(f"· {describe(pipe)}" for pipe in shown)
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
             torch = ", without torch" if workers and self.recipe is not None else ""
             lines += [f"realized {where}{per}{torch}", indented(realizing)]
@@ -186,10 +172,6 @@ class Planned(_Settings):
                 f"{them} is started: every pipe here plans, so nothing is left for workers"
             )
         return "\n".join(lines)
-
-
-def _described(pipes: tuple[Pipe, ...]) -> list[str]:
-    return [describe(pipe) for pipe in pipes if not traits_of(pipe).watches]
 
 
 # What it costs that a graph is not split.
@@ -204,20 +186,16 @@ class Replicated(_Settings):
     """Each worker runs the whole graph on its share; torchdata's scheme."""
 
     graph: Pipe
-    reason: str
-    """Why the graph could not be split."""
+    reason: str  # why the graph could not be split
     shards: bool
     """Whether shares of workers differ: the graph has a sharding filter, or is prepared by them."""
     limits: Limits
-    shards_ranks: bool = False
-    """Whether those of ranks differ."""
+    shards_ranks: bool = False  # whether those of ranks differ
 
-    hooks: Hooks = NO_HOOKS
-    """Functions of the user's that prepare the graph of each worker."""
+    hooks: Hooks = NO_HOOKS  # functions of the user's that prepare the graph of each worker
     point: Pipe | None = None
     """Where its items are dealt out to workers; None where each worker makes its own."""
-    as_ready: bool = False
-    """Whether items come as they are ready, and not from each share in turn."""
+    as_ready: bool = False  # whether items come as they are ready, and not from each share in turn
     replicas: dict[Share, Replica] = field(default_factory=dict, repr=False, compare=False)
     """What of this process is kept from epoch to epoch, where the graph keeps items in memory."""
 
@@ -235,13 +213,7 @@ class Replicated(_Settings):
         return replace_pipe(self.graph, self.point, DispatchedItems(self.point))
 
     def items_to_deal(self, seed: int, epoch: int) -> Generator[Any, None, None]:
-        """Yield what the pipes up to the point make for this rank; nothing without a point.
-
-        Raises
-        ------
-        GraphError
-            Two sharding filters of a branch divide at the same level.
-        """
+        """Yield what the pipes up to the point make for this rank; nothing without a point."""
         if self.point is None:
             return
         refuse_twice(self.graph)
@@ -256,8 +228,7 @@ class Replicated(_Settings):
     def keeps_order(self) -> bool:
         """Whether what workers make can be put into the order of the items it was made of.
 
-        The items that a worker has taken tell, when it hands out one of its own. That says
-        nothing where a thread takes them ahead, or may.
+        What a worker has taken tells, unless a thread takes items ahead.
         """
         if self.point is None or self.hooks:
             return False
@@ -307,17 +278,18 @@ Work: TypeAlias = Planned | Replicated
 """How a verified graph is run."""
 
 
-def work_of(graph: Pipe) -> Work:
+def work_of(graph: Pipe, hooks: Hooks = NO_HOOKS) -> Work:
     """Decide how a verified graph is run."""
-    limits = limits_of(graph)
+    if hooks:
+        return replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
     split = cut(graph)
-    errors = policy_of(graph)
     if isinstance(split, NoCut):
         return replicated(graph, split.reason)
-    return Planned(split, limits, errors=errors, hints=hints_of(graph))
+    errors = note_of(graph, ErrorPolicy)
+    return Planned(split, note_of(graph, Limits), errors=errors, hints=note_of(graph, Hints))
 
 
-def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
+def replicated(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> Replicated:
     """Leave a verified graph whole, for ``reason``."""
     divided = levels(graph)
     point = dispatch_point(graph)
@@ -326,10 +298,10 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
         graph,
         reason,
         shards,
-        limits_of(graph),
+        note_of(graph, Limits),
         shards_ranks=RANKS in divided or bool(hooks),
-        hooks=hooks or NO_HOOKS,
-        hints=hints_of(graph),
+        hooks=hooks,
+        hints=note_of(graph, Hints),
         point=point,
     )
 

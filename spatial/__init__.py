@@ -4,24 +4,15 @@ from ..core.grid import GRID_TOLERANCE
 from ..intensity import Epilogue
 from .lazy.lazy_patch import LazyPatch
 from .lazy.patch_steps import refuse_changed, stored_labels
-from .lazy.pending import PendingPlan, joined
-from .ops.affine_op import Affine, Rotate, Shear, Translate, Zoom
-from .ops.augment import Augment
+from .lazy.transform_chain import TransformChain, joined
+from .ops.affine_op import Affine, Augment, Rotate, Shear, Translate, Zoom
+from .ops.axis_op import Flip, Orientation, Rotate90
 from .ops.choices import Choices, On, OneOf, RandomApply, RandomOrder, SomeOf
-from .ops.crop import CenterCrop, Crop
-from .ops.elastic import Elastic
-from .ops.flip import Flip
-from .ops.foreground_crop import ForegroundCrop, LabelCrop
-from .ops.grid_distortion import GridDistortion
-from .ops.needs import Answered, BoxNeed, NeedingOp
-from .ops.op import SpatialOp, Step, without_reading
-from .ops.orientation import Orientation
-from .ops.pad import CropOrPad, DivisiblePad, Pad
-from .ops.parameters import Amount
-from .ops.random_crop import RandomCrop
-from .ops.resample_to import ResampleTo
-from .ops.rotate90 import Rotate90
-from .ops.spacing import Extent, Resize, Spacing
+from .ops.crop import CenterCrop, Crop, CropOrPad, DivisiblePad, Pad, RandomCrop
+from .ops.displacement_op import Elastic, GridDistortion
+from .ops.foreground_crop import Answered, BoxNeed, ForegroundCrop, LabelCrop, NeedingOp
+from .ops.grid_op import Extent, ResampleTo, Resize, Spacing
+from .ops.op import Amount, SpatialOp, Step, without_reading
 from .placing.drawn_patch import MaskedPatch, MaskedRegion, WeightedPatch
 from .placing.patch import (
     FixedPatch,
@@ -38,8 +29,8 @@ from .plans.matrices import Space
 from .plans.plan import KernelClass, SpatialPlan, box_to_output, kernel_class
 from .plans.policy import INTENSITY, LABEL, Policy, policy_of
 from .plans.stages import Clip, Displacement, KernelStages
+from .resampling.interpolate import Source
 from .resampling.resample import apply_plan, resample
-from .resampling.source import Source
 
 __all__ = [
     "GRID_TOLERANCE",
@@ -77,7 +68,6 @@ __all__ = [
     "Orientation",
     "Pad",
     "PatchLargerThanVolume",
-    "PendingPlan",
     "Policy",
     "RandomApply",
     "RandomCrop",
@@ -95,6 +85,7 @@ __all__ = [
     "SpatialOp",
     "SpatialPlan",
     "Step",
+    "TransformChain",
     "Translate",
     "UniformPatch",
     "UniformRegion",

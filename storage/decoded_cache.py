@@ -26,7 +26,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -41,7 +42,6 @@ from .disk_cache import (
     is_sound,
     make_directory,
     open_trusted,
-    remove_sums,
     seal,
     warn_unused,
 )
@@ -61,46 +61,46 @@ LOCKS = "locks"
 
 
 @dataclass(frozen=True)
-class Held:
+class CacheEntry:
     """Something that takes room."""
 
     last_used: int
     """In nanoseconds since 1970."""
     size: int
     """Bytes."""
-    remove: Callable[[], bool]
+    remove: Callable[[], bool] = lambda: False
     """Removes it; False where somebody uses it, or the system refuses."""
 
 
-def decoded_entries(directory: Path) -> Iterator[Held]:
+def decoded_entries(directory: Path) -> Iterator[CacheEntry]:
     """Yield the decoded volumes; those that are being written stay."""
     for path in directory.glob("*"):
         if path.suffix not in (WHOLE, PARTIAL):
             continue
         with suppress(FileNotFoundError):
             status = path.stat()
-            remove = _unlinked(path) if path.suffix == WHOLE else _stays
             # The time of last use; that of writing tells that it is as it was left.
-            yield Held(status.st_atime_ns, status.st_size, remove)
+            held = CacheEntry(status.st_atime_ns, status.st_size)
+            is_whole = path.suffix == WHOLE
+            yield replace(held, remove=partial(_remove_file, path)) if is_whole else held
 
 
-def converted_entries(directory: Path, keep: str = "") -> Iterator[Held]:
-    """Yield the converted volumes, and first what killed processes left of others.
-
-    An unfinished conversion goes on where it was, if nobody needs its room. Entry ``keep`` stays.
-    """
+def converted_entries(directory: Path, keep: str = "") -> Iterator[CacheEntry]:
+    """Yield the converted volumes but ``keep``, and first what killed processes left of others."""
     for left in directory.glob(f".*{_GROUP}{PARTIAL}"):
         key = left.name[1 : -len(_GROUP + PARTIAL)]
-        yield Held(0, size_of(left), _removed(directory, key, left))
+        yield CacheEntry(0, size_of(left), partial(_remove_folder, directory, key, left))
     for left in directory.glob(".*.gone"):
-        yield Held(0, size_of(left), _removed(directory, left.name[1 : -len(".gone")], left))
+        key = left.name[1 : -len(".gone")]
+        yield CacheEntry(0, size_of(left), partial(_remove_folder, directory, key, left))
     for path in directory.glob(f"[!.]*{_GROUP}"):
         with suppress(FileNotFoundError):
-            remove = _stays if path.stem == keep else _removed(directory, path.stem, path)
-            yield Held(path.stat().st_mtime_ns, size_of(path), remove)
+            held = CacheEntry(path.stat().st_mtime_ns, size_of(path))
+            remove = partial(_remove_folder, directory, path.stem, path)
+            yield held if path.stem == keep else replace(held, remove=remove)
 
 
-def make_room(held: list[Held], most: int) -> int:
+def make_room(held: list[CacheEntry], most: int) -> int:
     """Remove the least recently used until the rest takes at most ``most``; return the rest."""
     used = sum(each.size for each in held)
     for each in sorted(held, key=lambda each: each.last_used):
@@ -121,45 +121,35 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _stays() -> bool:
-    return False
+def _remove_file(path: Path) -> bool:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        (path.parent / SUMS / path.stem).unlink()
+    return not path.exists()
 
 
-def _unlinked(path: Path) -> Callable[[], bool]:
-    def remove() -> bool:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-            remove_sums(path.parent / SUMS / path.stem)
-        return not path.exists()
+def _remove_folder(directory: Path, key: str, path: Path) -> bool:
+    """Remove a folder, if nobody reads or writes the entry of this key."""
+    import fcntl
 
-    return remove
-
-
-def _removed(directory: Path, key: str, path: Path) -> Callable[[], bool]:
-    """Return what removes a folder, if nobody reads or writes the entry of this key."""
-
-    def remove() -> bool:
-        import fcntl
-
-        with open_lock(directory / LOCKS / key) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            gone = path
-            if not path.name.startswith("."):
-                # Renamed first: a kill in the middle leaves no half entry under its name. What
-                # one before left is in the way of that.
-                gone = directory / f".{key}.gone"
-                shutil.rmtree(gone, ignore_errors=True)
-                with suppress(OSError):
-                    os.rename(path, gone)
+    with open_lock(directory / LOCKS / key) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        gone = path
+        if not path.name.startswith("."):
+            # Renamed first: a kill in the middle leaves no half entry under its name. What
+            # one before left is in the way of that.
+            gone = directory / f".{key}.gone"
             shutil.rmtree(gone, ignore_errors=True)
-            if path.suffix == _GROUP and not path.exists():
-                remove_sums(directory / SUMS / key)
-        return not (path.exists() or gone.exists())
-
-    return remove
+            with suppress(OSError):
+                os.rename(path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        if path.suffix == _GROUP and not path.exists():
+            with suppress(OSError):
+                (directory / SUMS / key).unlink()
+    return not (path.exists() or gone.exists())
 
 
 # A volume of the default budget's size decodes in this time at 50 MB/s.
@@ -182,26 +172,7 @@ class DecodedCache:
     """Longest wait for another process that decodes the same volume, in seconds."""
 
     def open(self, key: str, size: int, write: Callable[[BinaryIO], None], name: str) -> BinaryIO:
-        """Return an entry, open for reading; write it first if it is not there.
-
-        Parameters
-        ----------
-        key
-            Letters and digits that stand for the content.
-        size
-            Bytes of the decoded volume.
-        write
-            Writes exactly ``size`` bytes. May be called by one process only, at a time.
-        name
-            What errors call the volume.
-
-        Raises
-        ------
-        CacheTooSmall
-            The entry is larger than the budget, or than the room on the disk.
-        CacheBusy
-            Other processes kept what is needed for longer than the timeout.
-        """
+        """Return an entry, open for reading; write it first if it is not there."""
         if size > self.budget:
             raise CacheTooSmall(
                 f"{name} decodes to {size} bytes, and the cache at {self.directory} may hold "
@@ -224,14 +195,12 @@ class DecodedCache:
 
     def drop(self, key: str) -> None:
         """Remove an entry whose content turned out to make no sense; open maps of it stay."""
-        for path in (self.directory / f"{key}{WHOLE}", self.directory / SUMS / key):
-            with suppress(OSError):  # of a folder that is only read
-                path.unlink()
+        _remove_file(self.directory / f"{key}{WHOLE}")
 
     def _make(self) -> None:
         try:
             make_directory(self.directory)
-            make_directory(self.directory / "locks")
+            make_directory(self.directory / LOCKS)
         except OSError as error:
             if error.errno in FAILING | CLOSED:  # of a folder above it, maybe
                 raise OSError(error.errno, error.strerror, str(self.directory)) from error
@@ -297,7 +266,10 @@ class DecodedCache:
         """Make room and put a file of the full length there, to be filled."""
         while True:
             with self._locked("directory", deadline, name):
-                if self._make_room(size):
+                self._remove_orphans()
+                decoded = decoded_entries(self.directory)
+                held = [*decoded, *converted_entries(self.directory / CONVERTED)]
+                if make_room(held, self.budget - size) + size <= self.budget:
                     free = shutil.disk_usage(self.directory).free
                     if free < size:
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial))
@@ -308,29 +280,20 @@ class DecodedCache:
             # Everything else is being written right now; it can be evicted when it is done.
             pause(deadline, lambda: _busy(f"room for {name} in {self.directory}"))
 
-    def _make_room(self, size: int) -> bool:
-        """Evict the least recently used entries until ``size`` bytes fit; say whether they do."""
-        self._remove_orphans()
-        held = [*decoded_entries(self.directory), *converted_entries(self.directory / CONVERTED)]
-        return make_room(held, self.budget - size) + size <= self.budget
-
     def _remove_orphans(self) -> None:
         """Remove partial files whose writers are dead: nobody holds their lock."""
         import fcntl
 
         for path in self.directory.glob(f"*{PARTIAL}"):
-            of_entry = self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}")
-            with open_lock(of_entry) as file, suppress(BlockingIOError):
+            of_entry = f"entry-{path.name[:_LOCK_LETTERS]}"
+            with open_lock(self.directory / LOCKS / of_entry) as file, suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)
-
-    def _lock_file(self, name: str) -> Path:
-        return self.directory / "locks" / name
 
     @contextmanager
     def _locked(self, name_of_lock: str, deadline: float, name: str) -> Iterator[None]:
         what = f"another process to decode {name} into {self.directory}"
-        with open_lock(self._lock_file(name_of_lock)) as file:
+        with open_lock(self.directory / LOCKS / name_of_lock) as file:
             lock(file, deadline, lambda: _busy(what))
             yield  # closing the file releases the lock
 

@@ -7,7 +7,7 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from ..core.errors import CorruptVolume, TruncatedVolume
@@ -34,48 +34,21 @@ def decompress(
     *,
     trailing: bool = False,
 ) -> None:
-    """Decompress a stream into ``raw``: exactly the bytes that the header speaks of.
-
-    Parameters
-    ----------
-    compressed
-        Read from where it stands.
-    raw
-        Written to.
-    encoding
-        ``"gzip"``, ``"zlib"`` or ``"bzip2"``.
-    size
-        Bytes that the stream must decode to.
-    name
-        What errors call the volume.
-    trailing
-        Whether more may follow, which is dropped. It is read to its end, where check sums are,
-        unless it is long.
-
-    Raises
-    ------
-    TruncatedVolume
-        The stream ends early.
-    CorruptVolume
-        It goes on too long, or its check sums are wrong.
-    """
+    """Decompress a stream into ``raw``: exactly the bytes that the header speaks of."""
     written = 0
-    pieces = {"gzip": _gzip_pieces, "zlib": _zlib_pieces, "bzip2": _bzip2_pieces}[encoding]
+    is_zlib = encoding == "zlib"
+    pieces = _zlib_pieces(compressed) if is_zlib else _file_pieces(compressed, encoding)
     try:
-        for piece in pieces(compressed):
-            room = max(0, size - written)
+        for piece in pieces:
+            raw.write(piece[: max(0, size - written)])
             written += len(piece)
-            if written > size and trailing:
-                raw.write(piece[:room])
-                if written > size + _MOST_TRAILING_BYTES:
-                    break
-                continue
-            if written > size:
+            if written > size + _MOST_TRAILING_BYTES and trailing:
+                break
+            if written > size and not trailing:
                 raise CorruptVolume(
                     f"{name} decodes to more than the {size} bytes that its header speaks of.",
                     do="Write the file again; the header and the voxels do not fit.",
                 )
-            raw.write(piece)
     except EOFError:
         pass  # counted below
     except CorruptStream as error:
@@ -109,30 +82,28 @@ class CorruptStream(Exception):
     """What a decoder says of damaged bytes."""
 
 
-def _gzip_pieces(compressed: BinaryIO) -> Iterator[bytes]:
-    module = _fastest_gzip()
-    own = getattr(module, "isal_zlib", None)
-    corrupt = (zlib.error, gzip.BadGzipFile, *(() if own is None else (own.error,)))
+def _file_pieces(compressed: BinaryIO, encoding: str) -> Iterator[bytes]:
+    """Yield what gzip (isal's, about twice as fast, where it is there) or bzip2 decode."""
+    module: Any = bz2
+    # A stream of other bytes is an OSError without a number; those of disks have one.
+    corrupt: Any = (OSError, ValueError)
+    if encoding == "gzip":
+        module, corrupt = gzip, (zlib.error, gzip.BadGzipFile)
+        with suppress(ImportError):
+            from isal import igzip, isal_zlib
+
+            module, corrupt = igzip, (*corrupt, isal_zlib.error)
     with module.open(compressed, "rb") as stream:
-        while piece := _read(stream, corrupt):
+        while True:
+            try:
+                piece = stream.read(_PIECE_BYTES)
+            except corrupt as error:
+                if getattr(error, "errno", None) is not None:
+                    raise
+                raise CorruptStream(str(error)) from error
+            if not piece:
+                return
             yield piece
-
-
-def _bzip2_pieces(compressed: BinaryIO) -> Iterator[bytes]:
-    with bz2.open(compressed, "rb") as stream:
-        # A stream of other bytes is an OSError without a number; those of disks have one.
-        while piece := _read(stream, (OSError, ValueError)):
-            yield piece
-
-
-def _read(stream: Any, corrupt: tuple[type[Exception], ...]) -> bytes:
-    try:
-        piece: bytes = stream.read(_PIECE_BYTES)
-    except corrupt as error:
-        if getattr(error, "errno", None) is not None:
-            raise
-        raise CorruptStream(str(error)) from error
-    return piece
 
 
 def _zlib_pieces(compressed: BinaryIO) -> Iterator[bytes]:
@@ -145,15 +116,6 @@ def _zlib_pieces(compressed: BinaryIO) -> Iterator[bytes]:
             yield decoder.decompress(data, _PIECE_BYTES)
         except zlib.error as error:
             raise CorruptStream(str(error)) from error
-
-
-def _fastest_gzip() -> ModuleType:
-    """Return isal's gzip, about twice as fast, or Python's."""
-    try:
-        from isal import igzip
-    except ImportError:
-        return gzip
-    return igzip
 
 
 # Decompressing no more than is wanted: a few stored bytes may stand for gigabytes.
@@ -173,13 +135,7 @@ _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
 def most_between(chunk_bytes: int) -> int:
-    """Return the bytes that a step may make which is not the last of a chunk.
-
-    Examples
-    --------
-    >>> most_between(10**6)
-    9048576
-    """
+    """Return the bytes that a step may make which is not the last of a chunk."""
     return _GROWTH * chunk_bytes + _FLOOR
 
 
@@ -234,10 +190,7 @@ def _streams(make: Callable[[], Any], data: Any, most: int) -> bytes:
 
 
 def zstd_content_bytes(data: Any) -> int | None:
-    """Return how much the first frame of zstandard says that it holds; None if it does not say.
-
-    RFC 8878, section 3.1.1.1.
-    """
+    """Return what the first frame of zstandard says that it holds, or None (RFC 8878, 3.1.1.1)."""
     if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
         return None  # numcodecs says what is wrong with it
     descriptor = data[4]

@@ -46,20 +46,13 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 _BLOCK = 4096
 # The first line of an entry: its kind, its length in bytes and their digest.
 _MAGIC = b"voxpipe-entry-1"
-_LONGEST_LINE = 128
 _ONCE = WarnOnce()
 _BETWEEN_REMOVALS = 64
 _until_removal = _BETWEEN_REMOVALS
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return ``$VOXPIPE_CACHE``, else ``voxpipe`` in the user's cache directory (XDG).
-
-    Examples
-    --------
-    >>> str(cache_directory({"XDG_CACHE_HOME": "/scratch/me"}))
-    '/scratch/me/voxpipe'
-    """
+    """Return ``$VOXPIPE_CACHE``, else ``voxpipe`` in the user's cache directory (XDG)."""
     if environment.get(DIRECTORY_VARIABLE):
         place = environment[DIRECTORY_VARIABLE]
         if is_url(place):
@@ -78,31 +71,21 @@ def own_folder(place: Path) -> Path:
     That is called ``user-UID-...`` with a random end, so that nobody else can make it, or an entry
     in it, beforehand. Where none can be made, the folder itself is returned.
     """
-    try:
+    with suppress(OSError):
         if is_trusted(os.stat(place)):
             return place
-        return _own_in(place) or _made_in(place)
-    except OSError:
-        return place
-
-
-def _own_in(place: Path) -> Path | None:
-    """Return this user's folder in another: the oldest, by name, where two were made at once."""
-    mine = f"user-{os.geteuid()}-"
-    with os.scandir(place) as entries:
-        names = sorted(entry.name for entry in entries if entry.name.startswith(mine))
-    for name in names:
-        status = os.lstat(place / name)
-        own = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
-        if own and stat.S_ISDIR(status.st_mode):
-            return place / name
-    return None
-
-
-def _made_in(place: Path) -> Path:
-    made = place / f"user-{os.geteuid()}-{time.time_ns():020}-{secrets.token_hex(8)}"
-    made.mkdir(mode=0o700)
-    return _own_in(place) or made
+        mine = f"user-{os.geteuid()}-"
+        for is_made in (False, True):
+            if is_made:
+                name = f"{mine}{time.time_ns():020}-{secrets.token_hex(8)}"
+                (place / name).mkdir(mode=0o700)
+            # The oldest, by name, where two were made at once.
+            for own in sorted(place.glob(f"{mine}*")):
+                status = own.lstat()
+                private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+                if private and stat.S_ISDIR(status.st_mode):
+                    return own
+    return place
 
 
 def is_trusted(status: os.stat_result) -> bool:
@@ -114,13 +97,7 @@ def is_trusted(status: os.stat_result) -> bool:
 
 
 def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the bytes that decoded volumes may take: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB.
-
-    Examples
-    --------
-    >>> cache_budget({"VOXPIPE_CACHE_BYTES": "1000000"})
-    1000000
-    """
+    """Return the bytes that decoded volumes may take: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB."""
     text = environment.get(BUDGET_VARIABLE)
     if not text:
         return DEFAULT_BUDGET
@@ -149,10 +126,7 @@ def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
 
 
 def write_entry(path: Path, content: bytes) -> None:
-    """Write a small entry, for :func:`read_entry`; now and then the oldest beside it are removed.
-
-    Before it, its length and a check sum are written.
-    """
+    """Write a small entry with a check sum; now and then the oldest beside it are removed."""
     global _until_removal
     write_whole(path, with_check_sum(content))
     _until_removal -= 1
@@ -187,21 +161,17 @@ def with_check_sum(content: bytes) -> bytes:
 
 def read_entry(path: Path) -> bytes | None:
     """Return what :func:`write_entry` wrote; None for what was cut, changed or is not ours."""
-    try:
-        with open(path, "rb", opener=open_trusted) as file:
-            kind, length, digest = file.readline(_LONGEST_LINE).split()
-            content = file.read()
-    except (OSError, ValueError):
-        return None
-    sound = (kind, int(length) if length.isdigit() else -1) == (_MAGIC, len(content))
-    found = hashlib.blake2b(content, digest_size=16).hexdigest().encode()
-    return content if sound and found == digest else None
+    with suppress(OSError), open(path, "rb", opener=open_trusted) as file:
+        found = file.read()
+        content = found.partition(b"\n")[2]
+        return content if found == with_check_sum(content) else None
+    return None
 
 
 def load_entry(path: Path, decode: Callable[[bytes], T | None]) -> T | None:
     """Return what ``decode`` makes of an entry; None where there is none, or it makes no sense."""
-    content = read_entry(path)
     with suppress(ValueError, TypeError, LookupError, AttributeError, EOFError, OSError):
+        content = read_entry(path)
         return None if content is None else decode(content)
     return None
 
@@ -215,25 +185,11 @@ def get_or_make(
     unchanged: Callable[[], bool] = lambda: True,
     patience: float = LONGEST_PASS,
 ) -> T:
-    """Return what an entry holds; where there is nothing sound, make it, and write it there.
+    """Return what an entry holds; where there is nothing sound, or no ``file``, make it.
 
     Of several processes that ask, one makes it and the others wait for its file. Where the lock
-    cannot be had (a read-only disk, a system without ``flock``), each makes its own.
-
-    Parameters
-    ----------
-    file
-        Named after the content that it is made of; None where nothing is kept.
-    decode
-        As of :func:`load_entry`.
-    make
-        Works it out: takes long.
-    encode
-        Returns the bytes that ``decode`` understands.
-    unchanged
-        Whether the content is still what the file is named after, asked when it is made.
-    patience
-        Longest wait for another process, in seconds.
+    cannot be had (a read-only disk, a system without ``flock``) or within ``patience`` seconds,
+    each makes its own. It is written only if the content is ``unchanged`` that names the file.
     """
     if file is None:
         return make()
@@ -244,27 +200,33 @@ def get_or_make(
         found = load_entry(file, decode) if waited else None
         if found is None:
             found = make()
-            if unchanged():
-                _save(file, encode(found))
+            content = encode(found) if unchanged() else None
+            try:
+                if content is not None:
+                    write_entry(file, content)
+            except OSError as error:  # it only saves time: a disk that is full must stop nobody
+                if error.errno in FAILING:
+                    warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
         return found
-
-
-def _save(file: Path, content: bytes) -> None:
-    """Write an entry; it only saves time: a full or read-only disk must not stop anybody."""
-    try:
-        write_entry(file, content)
-    except OSError as error:
-        if error.errno in FAILING:
-            warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
 
 
 @contextmanager
 def _alone(file: Path, deadline: float) -> Iterator[bool]:
     """Keep other processes out that want to make the same; yield whether to look again."""
     lock_file = file.with_name(f"{file.name}.lock")
-    held = None
-    with suppress(OSError, ImportError):
-        held = _locked(lock_file, deadline)
+    held: BinaryIO | None = None
+    with suppress(OSError, ImportError, CacheBusy):  # the last: another process kept it too long
+        make_directory(file.parent)
+        while held is None:
+            opened = open_lock(lock_file)
+            try:
+                lock(opened, deadline, lambda: CacheBusy("waited too long.", do=""))
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(opened.fileno()), os.stat(lock_file)):
+                        held = opened
+            finally:
+                if held is None:
+                    opened.close()
     try:
         yield held is not None
     finally:
@@ -275,33 +237,8 @@ def _alone(file: Path, deadline: float) -> Iterator[bool]:
             held.close()
 
 
-def _locked(path: Path, deadline: float) -> BinaryIO | None:
-    """Return the lock, held; None where another process kept it too long."""
-    make_directory(path.parent)
-    while True:
-        file = open_lock(path)  # whoever holds the lock closes it
-        try:
-            lock(file, deadline, lambda: CacheBusy("waited too long.", do=""))
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                    return file
-        except CacheBusy:
-            file.close()
-            return None
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-
-
 def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
-    """Open an entry for reading: a regular file that nobody else can write, and no link.
-
-    Raises
-    ------
-    OSError
-        It is something else, of somebody else, or not there.
-    """
+    """Open an entry for reading: a regular file that nobody else can write, and no link."""
     fd = os.open(path, os.O_RDONLY | NO_LINK | _AT_ONCE)
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and is_trusted(status):
@@ -313,11 +250,10 @@ def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
 def write_beside(path: Path, content: bytes, mode: int = 0o666, *, synced: bool = True) -> None:
     """Write a file in a directory that is there; several may, and the last one stays.
 
-    Each has a partial file of its own: of two that share one, the first gives its name to what
-    the second has not finished. It is on the disk before it gets its name, so that a machine that
-    loses its power leaves all of it or nothing; unless it is not ``synced``, which is enough for
-    what has a check sum and is quickly made.
+    It is on the disk before it gets its name, so that a machine that loses its power leaves all of
+    it or nothing; unless ``synced`` is false, which is enough for what has a check sum.
     """
+    # One of its own: of two that share one, the first gives its name to what is not finished.
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     # A new file of ours, whatever lies there: no link is followed.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
@@ -350,23 +286,7 @@ def warn_unused(
     limit: int | None,
     variable: str = DIRECTORY_VARIABLE,
 ) -> None:
-    """Warn, once for a folder, that reading goes on without it.
-
-    Parameters
-    ----------
-    folder
-        The cache.
-    size
-        Bytes of what could not be written; 0 where nobody knows.
-    what
-        What that is.
-    error
-        What the system said.
-    limit
-        Bytes that the cache may take; None without a limit.
-    variable
-        Of the environment, by which another folder is chosen.
-    """
+    """Warn, once for a folder, that reading goes on without it."""
     free = ""
     with suppress(OSError, AttributeError):
         status = os.statvfs(folder)
@@ -409,10 +329,7 @@ def boot() -> str:
 
 
 def seal(entry: Path, sums: Path) -> None:
-    """Bring an entry to the disk, a file or a folder, and note its check sums.
-
-    The entry gets its name only then.
-    """
+    """Bring an entry to the disk and note its check sums: a file or folder without its name yet."""
     found: Sums = {}
     for name, path in _paths(entry):
         status = os.lstat(path)
@@ -437,15 +354,7 @@ def sync_files(entry: Path) -> None:
 
 
 def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
-    """Whether an entry is whole, as it was sealed, and of nobody else.
-
-    Parameters
-    ----------
-    entry, sums
-        As of :func:`seal`.
-    size
-        Bytes that it must have.
-    """
+    """Whether an entry is whole, as it was sealed, and of nobody else."""
     noted = read_entry(sums)
     if noted is None:
         return False
@@ -466,16 +375,11 @@ def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
     return False
 
 
-def remove_sums(sums: Path) -> None:
-    """Forget the check sums of an entry that is gone."""
-    with suppress(OSError):
-        sums.unlink()
-
-
 def check_sum(file: Any) -> int:
     """Return the CRC-32 of the rest of an open file."""
-    crc32 = _fastest_crc32()
-    total = 0
+    crc32, total = zlib.crc32, 0
+    with suppress(ImportError):  # four times as fast, and the same number
+        from isal.isal_zlib import crc32
     while piece := file.read(_PIECE_BYTES):
         total = crc32(piece, total)
     return total
@@ -529,12 +433,3 @@ def _paths(entry: Path) -> Iterator[tuple[str, str]]:
         for name in sorted([*folders, *files]):
             path = os.path.join(place, name)
             yield os.path.relpath(path, entry), path
-
-
-def _fastest_crc32() -> Any:
-    """Return isal's, four times as fast, or Python's; they give the same number."""
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        return zlib.crc32
-    return isal_zlib.crc32

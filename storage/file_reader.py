@@ -1,9 +1,7 @@
-"""Boxes of an array in a local file, read with ``preadv`` straight into memory.
+"""How bare voxels of a local file are read: mapped, by ``pread``, or past the page cache.
 
 One descriptor per open volume, and no offset that is shared: any thread, and any forked child,
-may read. Of what lies between rows one block at a time is in memory. With ``O_DIRECT`` every
-block goes through memory that the disk can write to: offset, size and address are multiples of
-4096 bytes.
+may read. Of what lies between rows one block at a time is in memory.
 """
 
 from __future__ import annotations
@@ -13,12 +11,13 @@ import errno
 import itertools
 import math
 import os
+import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 
 from ..core.errors import TruncatedVolume, VolumeError
 from ..core.locks import DeferredLock
-from .local_io import IoChoice
 from .ranges import (
     LOCAL_GAP,
     LOCAL_RUN,
@@ -36,6 +34,133 @@ from .ranges import (
     Span,
     coalesce_policy,
 )
+
+# What kind of file system a file lies on, and whether that is this machine's own disk.
+#
+# Asked of ``/proc/self/mountinfo`` once per device; where there is none, nothing is known.
+
+# Those of which a page fault is a request to another machine or another process. mmap of 9p is
+# not even coherent.
+NETWORK_KINDS = frozenset(
+    {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs", "lustre"}
+    | {"nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf"}
+    | {"virtiofs", "vmhgfs", "wekafs"}
+)
+# A FUSE file system on a block device of this machine, e.g. NTFS.
+_FUSE_ON_A_DISK = "fuseblk"
+_MOUNTS = "/proc/self/mountinfo"
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """Where a file lies."""
+
+    kind: str = ""
+    """As the kernel calls it, e.g. ``"ext4"``; empty where nobody tells."""
+    nvme: bool = False
+    """Whether it is on an NVMe disk of this machine."""
+
+    @property
+    def network(self) -> bool:
+        """Whether each access asks another machine, or a process that may ask one."""
+        fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
+        return self.kind in NETWORK_KINDS or (fuse and self.kind != _FUSE_ON_A_DISK)
+
+
+_KNOWN: dict[int, FileSystem] = {}
+"""By device number: one file system has one kind for as long as it is mounted."""
+
+
+def file_system_of(file: BinaryIO) -> FileSystem:
+    """Return the file system of an open file; one of no kind where nobody tells."""
+    return file_system_at(file.name, os.fstat(file.fileno()).st_dev)
+
+
+def file_system_at(path: str, device: int = -1) -> FileSystem:
+    """Return the file system of a path that exists, on a device that may be known."""
+    device = os.stat(path).st_dev if device < 0 else device
+    if device not in _KNOWN:
+        found = FileSystem()
+        with contextlib.suppress(OSError):
+            with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+                kind = kind_of(os.path.realpath(path), file.read())
+            disk = os.path.realpath(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+            found = FileSystem(kind, "/nvme" in disk)
+        _KNOWN[device] = found
+    return _KNOWN[device]
+
+
+def kind_of(path: str, mounts: str) -> str:
+    r"""Return the kind of the file system that holds ``path``, of the text of a mountinfo file.
+
+    The last mount of the longest mount point counts: it covers those before it. The device
+    number would not do: overlays and btrfs give files another one than their mount.
+    """
+    longest, kind = -1, ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4]).rstrip("/")
+        if (path == point or path.startswith(f"{point}/")) and len(point) >= longest:
+            longest, kind = len(point), after.split(" ")[0]
+    return kind
+
+
+IoMode = Literal["mmap", "pread", "direct"]
+IO_MODES = ("auto", "mmap", "pread", "direct")
+"""What ``io=`` may be."""
+
+# Where O_DIRECT is known to be worth a try without being asked for it.
+_DIRECT_KINDS = ("ext4", "xfs")
+# By how much one file must exceed the memory before the page cache is left alone: at 4, three of
+# four pages that are read again are gone from it anyway.
+_FAR_BIGGER = 4
+
+
+@dataclass(frozen=True)
+class IoChoice:
+    """How a file is read, and why."""
+
+    mode: IoMode
+    """How."""
+    reason: str
+    """Why, as the end of a sentence."""
+    network: bool = False
+    """Whether the file lies on a network file system."""
+
+    def __str__(self) -> str:
+        return f"{self.mode}: {self.reason}"
+
+
+def choose_io(wanted: str, place: FileSystem, size: int, memory: int) -> IoChoice:
+    """Return how a file of bare voxels is read.
+
+    A map of a network file system turns each page that is touched into a request (nibabel #1371:
+    37 to 91 s where reads take 3.6 s), so those are read in long runs. The page cache is left out
+    only where it can hardly ever help.
+    """
+    if wanted != "auto":
+        return IoChoice(wanted, f"io={wanted!r} was asked for", place.network)  # type: ignore[arg-type]
+    if place.network:
+        return IoChoice("pread", f"{place.kind} is reached through a network, or another process",
+                        network=True)  # fmt: skip
+    if place.nvme and place.kind in _DIRECT_KINDS and memory and size > _FAR_BIGGER * memory:
+        return IoChoice("direct", f"the file has more than {_FAR_BIGGER} times this memory")
+    if not place.kind:
+        return IoChoice("mmap", "the file system is not known")
+    return IoChoice("mmap", f"{place.kind} is on a disk of this machine")
+
+
+def check_io(io: str) -> str:
+    """Return ``io``; ``ValueError`` for what is no mode."""
+    if io not in IO_MODES:
+        msg = f"io is one of {', '.join(map(repr, IO_MODES))}, got {io!r}"
+        raise ValueError(msg)
+    return io
+
 
 # Where a box of an array in C order lies in a file: its rows, or a few blocks that hold them.
 #
@@ -68,30 +193,7 @@ class Block:
 
 
 class Blocks:
-    """How a box is read.
-
-    Parameters
-    ----------
-    lengths
-        Of the array, slowest axis first.
-    box
-        First and last index along each axis, half-open.
-    itemsize
-        Bytes of one number.
-    gap
-        Bytes between two rows that are worth reading for nothing.
-    most
-        Longest block with something between its rows, in bytes.
-
-    Examples
-    --------
-    >>> [(b.start, b.size) for b in Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=100)]
-    [(2, 32)]
-    >>> [(b.start, b.size) for b in Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=15)]
-    [(2, 12), (22, 12)]
-    >>> [(b.start, b.size) for b in Blocks([4, 10], [(1, 3), (2, 4)], 1, gap=7, most=100)]
-    [(12, 2), (22, 2)]
-    """
+    """How a box is read."""
 
     def __init__(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, *, gap: int, most: int
@@ -120,13 +222,7 @@ class Blocks:
         return axis, 1, span
 
     def places(self, count: int) -> list[int]:
-        """Return bytes of rows that lie all over the box, counted as ``Block.start`` is.
-
-        Examples
-        --------
-        >>> Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=100).places(2)
-        [13, 33]
-        """
+        """Return bytes of rows that lie all over the box, counted as ``Block.start`` is."""
         found = []
         for n in range(count):
             along, at = (n + 0.5) / count, self._start
@@ -165,28 +261,7 @@ def rows_of_box(
     offset: int = 0,
     most: int | None = None,
 ) -> list[Span]:
-    """Return the runs of bytes that hold a box of an array, in the order of the file.
-
-    Parameters
-    ----------
-    lengths
-        Of the array, slowest axis first.
-    box
-        First and last index along each axis, half-open.
-    itemsize
-        Bytes of one number.
-    offset
-        Where the array begins in the file, in bytes.
-    most
-        Rows are joined to runs of at most so many bytes, where nothing lies between them.
-
-    Examples
-    --------
-    >>> rows_of_box([4, 5], [(1, 3), (2, 4)], 1), rows_of_box([4, 5], [(1, 3), (0, 5)], 2)
-    ([(7, 9), (12, 14)], [(10, 30)])
-    >>> rows_of_box([4, 5], [(1, 3), (0, 5)], 2, offset=100, most=19)
-    [(110, 120), (120, 130)]
-    """
+    """Return the runs of bytes that hold a box of an array, in the order of the file."""
     row, run = _row_of(lengths, box, itemsize, most)
     starts: NDArray[np.int64] = np.zeros(1, np.int64)
     for length, (first, last) in zip(lengths[:row], box[:row], strict=True):
@@ -220,18 +295,7 @@ _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class FileReader:
-    """The bytes of one open file.
-
-    Parameters
-    ----------
-    file
-        Open for reading; may be closed afterwards.
-    choice
-        ``"pread"`` or ``"direct"``. Where the file system refuses the latter, the former is used,
-        and :attr:`choice` says so.
-    name
-        What errors call the volume.
-    """
+    """The bytes of one open file."""
 
     def __init__(self, file: BinaryIO, choice: IoChoice, name: str) -> None:
         self.choice, self.name = choice, name
@@ -241,6 +305,8 @@ class FileReader:
             self._fd = self._open_direct(file)
         if self._fd < 0:
             self._fd = os.dup(file.fileno())
+        # What offsets, sizes and addresses of reads are multiples of.
+        self._step = ALIGNMENT if self.choice.mode == "direct" else 1
         weakref.finalize(self, os.close, self._fd)
 
     def _open_direct(self, file: BinaryIO) -> int:
@@ -258,31 +324,11 @@ class FileReader:
     def read(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
     ) -> NDArray[np.uint8]:
-        """Return the bytes of a box of an array, C order, those of a row along the last axis.
-
-        Parameters
-        ----------
-        lengths
-            Of the array, slowest axis first.
-        box
-            First and last index along each axis, half-open.
-        itemsize
-            Bytes of one number.
-        offset
-            Where the array begins in the file, in bytes.
-
-        Raises
-        ------
-        TruncatedVolume
-            The file has become shorter since it was opened.
-        VolumeError
-            The disk or the network failed.
-        """
+        """Return the bytes of a box of an array, C order, those of a row along the last axis."""
         gap, most = coalesce_policy(self.usual)
         blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
         out = np.empty(blocks.shape, np.uint8)
         scratch: NDArray[np.uint8] | None = None
-        direct = self.choice.mode == "direct"
         for block in blocks:
             start, target = offset + block.start, out[block.target]
             if block.is_whole and target.flags.c_contiguous:
@@ -290,17 +336,14 @@ class FileReader:
                 continue
             if scratch is None or scratch.size < block.size + 2 * ALIGNMENT:
                 scratch = aligned(block.size + 2 * ALIGNMENT)
-            bytes_ = (self._cover if direct else self._plain)(scratch, start, block.size)
+            bytes_ = self._cover(scratch, start, block.size)
             target[...] = as_strided(bytes_, block.shape, block.strides)
         return out
 
     def will_need(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
     ) -> Hint | None:
-        """Tell the system what is going to be read; it brings it in beside everything else.
-
-        Past the page cache nothing can be told, and None is returned.
-        """
+        """Tell the system what is going to be read; None past the page cache."""
         if self.choice.mode == "direct":
             return None
         gap, most = coalesce_policy(self.usual)
@@ -309,8 +352,8 @@ class FileReader:
 
     def _read_whole(self, target: NDArray[np.uint8], start: int, most: int) -> None:
         """Fill contiguous memory; past the page cache in pieces of at most ``most`` bytes."""
-        if self.choice.mode != "direct":
-            self._plain(target, start, target.size)
+        if self._step == 1:
+            self._cover(target, start, target.size)
             return
         piece = max(ALIGNMENT, min(most, target.size))
         scratch = aligned(piece + 2 * ALIGNMENT)
@@ -318,24 +361,14 @@ class FileReader:
             size = min(piece, target.size - at)
             target[at : at + size] = self._cover(scratch, start + at, size)
 
-    def _plain(self, room: NDArray[np.uint8], start: int, size: int) -> NDArray[np.uint8]:
-        view, done = room.data, 0
-        while done < size:
-            got = self._preadv(view[done:size], start + done)
-            if not got:
-                raise self._truncated(start, size, done)
-            done += got
-        return room[:size]
-
     def _cover(self, room: NDArray[np.uint8], start: int, size: int) -> NDArray[np.uint8]:
-        """Read the aligned bytes around a block; return the block."""
-        first = start - start % ALIGNMENT
-        head = start - first
-        whole = -(-(head + size) // ALIGNMENT) * ALIGNMENT
+        """Read the bytes around a block, aligned where they have to be; return the block."""
+        head = start % self._step
+        first, whole = start - head, -(-(head + size) // self._step) * self._step
         view, done = room.data, 0
         while done < head + size:
             # After a short read the next must begin at a sector again.
-            at = done - done % ALIGNMENT
+            at = done - done % self._step
             got = self._preadv(view[at:whole], first + at)
             if at + got <= done:
                 raise self._truncated(start, size, max(0, done - head))
@@ -365,13 +398,7 @@ class FileReader:
 
 
 def aligned(size: int) -> NDArray[np.uint8]:
-    """Return memory whose address is a multiple of ``ALIGNMENT``.
-
-    Examples
-    --------
-    >>> aligned(10).ctypes.data % ALIGNMENT, aligned(10).size
-    (0, 10)
-    """
+    """Return memory whose address is a multiple of ``ALIGNMENT``."""
     room = np.empty(size + ALIGNMENT, np.uint8)
     first = -room.ctypes.data % ALIGNMENT
     return room[first : first + size]
@@ -408,17 +435,11 @@ class Hint:
 
 
 class Hints:
-    """What one process has told the system, within a bound. Safe to use from several threads.
-
-    Parameters
-    ----------
-    most_bytes
-        Of all boxes that were told of and not read yet.
-    """
+    """What one process has told the system, within a bound. Safe to use from several threads."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
-        self.told_bytes = 0
+        self.hinted_bytes = 0
         self._lock = DeferredLock()
         self._warm = self._passed = 0
 
@@ -433,17 +454,7 @@ class Hints:
             return self._passed == 0
 
     def tell(self, fd: int, offset: int, blocks: Blocks) -> Hint | None:
-        """Tell that a box is going to be read; None where it is there, or there is no room.
-
-        Parameters
-        ----------
-        fd
-            Of the file, open for reading; it may be closed afterwards.
-        offset
-            Where the array begins in it, in bytes.
-        blocks
-            What is read of the array.
-        """
+        """Tell that a box is going to be read; None where it is there, or there is no room."""
         if not hasattr(os, "posix_fadvise"):
             return None
         warm = is_cached(fd, [offset + place for place in blocks.places(_SAMPLES)])
@@ -454,9 +465,9 @@ class Hints:
         spans = [(offset + b.start, b.size) for b in islice(blocks, _MOST_HINTS)]
         size = sum(size for _, size in spans)
         with self._lock:
-            if self.told_bytes and self.told_bytes + size > self.most_bytes:
+            if self.hinted_bytes and self.hinted_bytes + size > self.most_bytes:
                 return None
-            self.told_bytes += size
+            self.hinted_bytes += size
         room = self.most_bytes
         # Some file systems take no advice; what is read tells what is wrong with the file.
         with contextlib.suppress(OSError):
@@ -473,12 +484,12 @@ class Hints:
         self._lock.defer(partial(self._release, size))
 
     def _release(self, size: int) -> None:
-        self.told_bytes -= size
+        self.hinted_bytes -= size
 
     def forget_parent(self) -> None:
         """Start anew in a forked child, which has told nothing."""
         self._lock = DeferredLock()
-        self.told_bytes = self._warm = self._passed = 0
+        self.hinted_bytes = self._warm = self._passed = 0
 
 
 def is_cached(fd: int, places: list[int]) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 # More than the connections that hide 50 ms at 60 MB/s for patches of 10 MB; less than what a
 # store calls a flood, times eight workers.
@@ -35,15 +34,7 @@ _Turn = tuple["asyncio.Future[None]", int, "RequestPriority | None"]
 
 
 class InFlight:
-    """Lets requests begin, in order, while there is room. Belongs to one event loop.
-
-    A read that waits is not kept from its bytes by those that are fetched for later.
-
-    Parameters
-    ----------
-    most_requests, most_bytes
-        Of all requests together; one that is larger than that goes alone.
-    """
+    """Lets requests of one event loop begin while there is room, first what a read waits for."""
 
     def __init__(self, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
         self.most_requests, self.most_bytes = most_requests, most_bytes
@@ -53,16 +44,7 @@ class InFlight:
         self._ahead: deque[_Turn] = deque()
 
     async def enter(self, size: int, *, ahead: RequestPriority | None = None) -> None:
-        """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows.
-
-        Parameters
-        ----------
-        size
-            Bytes that the answer has at most.
-        ahead
-            What the request belongs to where nobody waits for the answer yet: those that somebody
-            waits for go first.
-        """
+        """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows."""
         later = ahead is not None and not ahead.urgent
         if not self._waiting and not (later and self._ahead) and self._fits(size):
             self.requests += 1
@@ -130,32 +112,21 @@ MOST_THREADS = 192
 _EXIT_GRACE = 0.25
 
 
-class _Job(NamedTuple):
-    call: Callable[[], Any]
-    future: list[asyncio.Future[Any]]
-    """Taken out when the answer is handed over: it is the loop's from then on."""
-
-
-class _Done(NamedTuple):
-    future: asyncio.Future[Any]
-    found: Any
-    failed: BaseException | None
-
-
 class CallThreads:
-    """Threads that make calls for the event loop; started as they are needed, and kept.
-
-    Parameters
-    ----------
-    most
-        How many there are at most; more calls wait.
-    """
+    """Threads that make calls for the event loop; started as they are needed, and kept."""
 
     def __init__(self, most: int = MOST_THREADS) -> None:
-        self._most, self._owner = most, os.getpid()
+        self._most = most
+        self.forget_parent()
+
+    def forget_parent(self) -> None:
+        """Begin anew, as in a forked child, which has none of them."""
+        self._owner = os.getpid()
         self._lock = threading.Lock()
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        self._done: deque[_Done] = deque()
+        # A call, and its future, taken out when the answer is handed over: it is the loop's then.
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], list[asyncio.Future[Any]]]] = SimpleQueue()
+        # A future, what was found for it, and what was raised.
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._threads = self._free = self._under_way = 0
         self._ended = False
         self._woken = False
@@ -171,7 +142,7 @@ class CallThreads:
                 self._free += 1
         if starts:
             threading.Thread(target=self._work, name="voxpipe-get", daemon=True).start()
-        self._jobs.put(_Job(call, [future]))
+        self._jobs.put((call, [future]))
         return future
 
     def finish(self) -> None:
@@ -192,11 +163,13 @@ class CallThreads:
                 loop = future[0].get_loop()
                 # No variable of this thread, which may be kept waiting for long right after this,
                 # holds the answer or the future that gets it.
-                self._done.append(_Done(future.pop(), *_answer(call)))
+                self._done.append((future.pop(), *_answer(call)))
                 if not self._woken:  # one wake for all that come meanwhile
                     self._woken = True
-                    with contextlib.suppress(RuntimeError):  # the loop has ended
+                    try:
                         loop.call_soon_threadsafe(self._deliver)
+                    except RuntimeError:  # the loop has ended, and another may come
+                        self._woken = False
             del call, future
             with self._lock:
                 self._under_way -= 1
@@ -229,3 +202,5 @@ def _answer(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 THREADS = CallThreads()
 """Those of this process."""
 atexit.register(THREADS.finish)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=THREADS.forget_parent)

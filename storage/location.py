@@ -22,6 +22,7 @@ from ..core.errors import (
     VoxpipeError,
 )
 from ..core.redact import public_name, public_text, secrets_in, urls_in
+from .remote_answers import Failure, failure_of, is_of_no_bucket
 
 __all__ = [
     "absolute_place",
@@ -37,13 +38,7 @@ _LOCAL = re.compile(r"^(file|local)://")
 
 
 def is_url(location: str) -> bool:
-    """Whether ``location`` names something to be reached through fsspec.
-
-    Examples
-    --------
-    >>> is_url("s3://bucket/a.nii"), is_url("/data/a.nii"), is_url("file:///data/a.nii")
-    (True, False, False)
-    """
+    """Whether ``location`` names something to be reached through fsspec."""
     return bool(_URL.match(location)) and not _LOCAL.match(location)
 
 
@@ -53,13 +48,7 @@ def local_path(location: str) -> str:
 
 
 def absolute_place(location: str | os.PathLike[str]) -> str:
-    """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere.
-
-    Examples
-    --------
-    >>> absolute_place("file:///data/kept/"), absolute_place("s3://bucket/kept")
-    ('/data/kept', 's3://bucket/kept')
-    """
+    """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere."""
     place = os.fspath(location)
     return place if is_url(place) else os.path.abspath(local_path(place))
 
@@ -70,20 +59,8 @@ def remote_errors(
 ) -> Iterator[None]:
     """Turn what a remote file system raises into errors that name ``name`` and no secret.
 
-    Parameters
-    ----------
-    name
-        What errors call the place: its URL, or a text of ours.
-    options
-        Those of fsspec: their values are cut out of what the file system says.
-    doing
-        What is tried.
-    url
-        As the user wrote it, where ``name`` is not that: its credentials are cut out as well.
+    Values of ``options``, and credentials in the ``url`` as the user wrote it, are cut out.
     """
-    from .location import Secrets
-    from .remote_answers import Failure, failure_of
-
     secrets = Secrets(options or {}, name, url)
     name = public_name(name)
     try:
@@ -94,34 +71,50 @@ def remote_errors(
         raise VolumeNotFound(
             f"there is nothing at {name}.", do="Check the URL and the storage_options."
         ) from None
-    except ImportError as error:
-        raise MissingDependency(
-            f"reaching {name} needs a package that is not installed: {secrets.cut(str(error))}.",
-            do="Install the file system package that fsspec asks for.",
-        ) from error
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
-        if failure_of(error) is Failure.DENIED:
-            raise AccessDenied(
-                f"{doing} {name} was refused: {secrets.describe(error)}.",
-                do="Check the credentials in storage_options or in the environment.",
-            ) from None
-        raise VolumeReadError(
-            f"{doing} {name} failed: {secrets.describe(error)}.",
-            do="Check the URL, the storage_options and the connection.",
-        ) from None
+        raise remote_error(error, doing, name, secrets.describe(error)) from None
+
+
+def remote_error(error: Exception, doing: str, place: str, told: str) -> VoxpipeError:
+    """Return our error for what went wrong at a place, with what is told of it without secrets."""
+    failure = failure_of(error)
+    if isinstance(error, ImportError):
+        return MissingDependency(
+            f"reaching {place} needs a package that is not installed: {told}.",
+            do="Install the file system package that fsspec asks for.",
+        )
+    if failure is Failure.NO_RANGES:
+        return VolumeReadError(
+            f"the server of {place} sends all of it when asked for a part: it does not know "
+            "ranges.",
+            do="Copy the file to a local disk or to an object store.",
+        )
+    if failure is Failure.DENIED:
+        return AccessDenied(
+            f"{doing} {place} was refused: {told}.",
+            do="Check the credentials in storage_options or in the environment.",
+        )
+    if failure is Failure.UNTRUSTED:
+        return VolumeReadError(
+            f"the certificate of the server of {place} is not believed: {told}.",
+            do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
+            'its certificate, or client_kwargs={"verify": file} for S3.',
+        )
+    kind = VolumeNotFound if is_of_no_bucket(error) else VolumeReadError
+    return kind(
+        f"{doing} {place} failed: {told}.",
+        do="Check the URL, the storage_options and the connection.",
+    )
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL and the path in it.
-
-    fsspec keeps one file system per process and arguments, and makes a fresh one
-    after a fork, so this is cheap and safe to call again.
-    """
+    """Return the file system of a URL, of which fsspec keeps one, and the path in it."""
     import fsspec
 
     _refuse_split(url)
-    _quiet_logs()
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
     return system, path
@@ -148,11 +141,6 @@ _LOGGERS = (
 _REDACTED = _Redacted()
 
 
-def _quiet_logs() -> None:
-    for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
-
-
 def _refuse_split(url: str) -> None:
     """Raise for a password that clients do not take for one: its / ends the server's name."""
     for part in urls_in(url):
@@ -166,15 +154,7 @@ def _refuse_split(url: str) -> None:
 
 
 def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> str:
-    """Return the web address of an object or folder of S3; empty for other stores.
-
-    Examples
-    --------
-    >>> s3_address("s3://scans/a b.nii", {"endpoint_url": "http://minio:9000"}, {})
-    'http://minio:9000/scans/a%20b.nii'
-    >>> s3_address("s3://scans", {}, {}), s3_address("https://host/a.nii", {}, {})
-    ('https://s3.amazonaws.com/scans', '')
-    """
+    """Return the web address of an object or folder of S3; empty for other stores."""
     scheme, _, rest = url.partition("://")
     if scheme not in ("s3", "s3a"):
         return ""
@@ -193,10 +173,7 @@ class _Stay(HTTPRedirectHandler):
 
 
 def redirect_of(address: str) -> str:
-    """Return the host to which a web address leads who asks for it; empty for none.
-
-    Asked without credentials, once, and no longer than a few seconds.
-    """
+    """Return the host to which a web address redirects who has no credentials; empty for none."""
     if not address.startswith(("http://", "https://")):
         return ""
     try:
@@ -233,26 +210,7 @@ _APPENDIX = "\n\nDebug source:"
 
 
 class Secrets:
-    """Cuts the values of storage options, and what URLs hold, out of texts. Shows none itself.
-
-    Parameters
-    ----------
-    options
-        Those of fsspec.
-    *urls
-        As the user wrote them: whatever a store makes of them, their passwords and queries are
-        known by their place in them.
-
-    Examples
-    --------
-    >>> secrets = Secrets({"key": "AKIA1", "client_kwargs": {"password": "pass1"}})
-    >>> secrets.cut("AKIA1 of https://me:you@host/a?sig=1 has not pass1")
-    '*** of https://host/a has not ***'
-    >>> secrets
-    Secrets(2)
-    >>> Secrets({}, "https://h/a b.nii?sig=x(1)y").cut("no /a%20b.nii?sig=x%281%29y")
-    'no /a%20b.nii?sig=***'
-    """
+    """Cuts the values of storage options, and what URLs hold, out of texts. Shows none itself."""
 
     def __init__(self, options: Mapping[str, Any], *urls: str) -> None:
         self._found = {text for text in _texts(options) if len(text) >= _SHORTEST}

@@ -30,15 +30,7 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
-    """Wait before the next look.
-
-    Parameters
-    ----------
-    deadline
-        On the monotonic clock.
-    busy
-        Makes the error that is raised once that has passed.
-    """
+    """Wait before the next look."""
     if time.monotonic() >= deadline:
         raise busy()
     time.sleep(POLL_SECONDS)
@@ -49,11 +41,6 @@ def open_lock(path: Path) -> BinaryIO:
 
     A link in its place is replaced, and not followed. In a folder that may not be written to, a
     lock that is there can be taken all the same.
-
-    Raises
-    ------
-    OSError
-        There is none, and none can be made.
     """
     for _ in range(_LOOKS):
         try:
@@ -92,10 +79,7 @@ def _remove_link(path: Path) -> None:
 
 
 def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> None:
-    """Take the kernel's lock of an open file; closing the file gives it back.
-
-    Polled, because waiting in the kernel has no timeout.
-    """
+    """Take the kernel's lock of a file, until that is closed; polled, or it had no timeout."""
     import fcntl
 
     while True:
@@ -129,17 +113,7 @@ class RemoteLease:
     Whoever begins looks first and makes its object only where there is none, so a store that knows
     no conditional requests does not lose a lease that is held. What was made there is read again,
     which finds all but two writers that begin within the same moment.
-
-    Parameters
-    ----------
-    system, path
-        An fsspec file system, and the object that stands for the right.
-    name
-        What errors call the place.
-    seconds
-        How long a lease lasts that is not renewed.
-    options
-        Those of the file system, whose values errors do not show.
+    A lease that is not renewed lasts ``seconds``.
     """
 
     def __init__(
@@ -158,13 +132,7 @@ class RemoteLease:
 
     @contextmanager
     def held(self, timeout: float) -> Iterator[None]:
-        """Take the lease, waiting for another writer if need be, and renew it meanwhile.
-
-        Raises
-        ------
-        CacheBusy
-            Another writer kept it for longer than ``timeout`` seconds.
-        """
+        """Take the lease, waiting for another writer if need be, and renew it meanwhile."""
         with remote_errors(self._name, self._options):
             self._take(time.monotonic() + timeout)
         ended = threading.Event()
@@ -176,13 +144,13 @@ class RemoteLease:
             ended.set()
             beating.join()
             with remote_errors(self._name, self._options):
-                if self._is_ours(self._read()):
+                if self._is_ours(self._get(self._path)):
                     with suppress(FileNotFoundError):
                         self._system.rm_file(self._path)
 
     def check(self) -> None:
         """Raise ``CacheBusy`` where the lease is not ours any more: another writer goes on."""
-        if not self._is_ours(self._read()):
+        if not self._is_ours(self._get(self._path)):
             raise CacheBusy(
                 f"another process took over writing {self._name}, because this one had not said "
                 f"for {self._seconds:g} s that it is alive.",
@@ -194,7 +162,7 @@ class RemoteLease:
         chain: list[bytes] = []
         unchanged = 0
         while True:
-            found, now = self._read(), time.monotonic()
+            found, now = self._get(self._path), time.monotonic()
             if found is None and self._create(self._path):
                 return
             if found is not None and self._stands(chain, found):
@@ -228,7 +196,7 @@ class RemoteLease:
         if not self._create(claim):
             return False
         # Who was faster may have finished taking it over before the claim was made.
-        taken = self._read() == chain[0]
+        taken = self._get(self._path) == chain[0]
         if taken:
             self._system.pipe_file(self._path, self._content())
         # From the last: who finds the first one gone finds our lease.
@@ -246,7 +214,7 @@ class RemoteLease:
         while not ended.wait(self._seconds / _BEATS):
             # One that fails is followed by others; ``check`` tells if all of them did.
             with suppress(Exception):
-                if not self._is_ours(self._read()):
+                if not self._is_ours(self._get(self._path)):
                     return
                 self._beat += 1
                 self._system.pipe_file(self._path, self._content())
@@ -271,9 +239,6 @@ class RemoteLease:
             return found == content
         # A store may not know the condition.
         return self._get(path) == content
-
-    def _read(self) -> bytes | None:
-        return self._get(self._path)
 
     def _get(self, path: str) -> bytes | None:
         try:

@@ -6,8 +6,7 @@ in another region than was said, servers that do not know ranges, folders of web
 
 Its own coroutines end in its threads, which then touch Python: a process that exits at that
 moment is aborted (8 of 20, measured right after the last answer). So its plain calls are made, in
-threads of ours (:mod:`.call_threads`). Its threads do not survive a fork, and nothing in a child
-can start them again: a child goes on with fsspec, or is refused where obstore was asked for.
+threads of ours. Its threads do not survive a fork: a child goes on with fsspec, or is refused.
 """
 
 from __future__ import annotations
@@ -26,48 +25,38 @@ from .fsspec_ranges import CONNECTING, open_fsspec
 from .in_flight import MOST_REQUESTS, THREADS
 from .remote_answers import (
     Answer,
-    Asked,
     Failure,
     Head,
     NoRanges,
+    RangeRequest,
     WrongAnswer,
     failure_of,
     has_expired,
     is_of_page,
 )
-from .remote_objects import Entry, ObjectFacts
-from .remote_ranges import RemoteRanges
+from .remote_ranges import Entry, ObjectFacts, RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Retry
 
 T = TypeVar("T")
 
 # fsspec's word and obstore's, by provider.
 _S3 = {
-    "key": "access_key_id",
-    "username": "access_key_id",
-    "secret": "secret_access_key",
-    "password": "secret_access_key",
+    **dict.fromkeys(("key", "username"), "access_key_id"),
+    **dict.fromkeys(("secret", "password"), "secret_access_key"),
     "token": "session_token",
     "endpoint_url": "endpoint",
     "requester_pays": "request_payer",
     "profile": "profile",
 }
 _S3_CLIENT = {
+    **{f"aws_{n}": n for n in ("access_key_id", "secret_access_key", "session_token")},
     "endpoint_url": "endpoint",
     "region_name": "region",
-    "aws_access_key_id": "access_key_id",
-    "aws_secret_access_key": "secret_access_key",
-    "aws_session_token": "session_token",
     "verify": "verify",
 }
-_AZURE = {
-    "account_name": "account_name",
-    "account_key": "account_key",
-    "sas_token": "sas_token",
-    "tenant_id": "tenant_id",
-    "client_id": "client_id",
-    "client_secret": "client_secret",
-}
+_CLIENTS = {"s3": _S3_CLIENT, "http": {"headers": "headers"}}
+_AZURE_SECRETS = ("account_key", "sas_token", "client_secret")
+_AZURE = {n: n for n in (*_AZURE_SECRETS, "account_name", "tenant_id", "client_id")}
 _NAMES: dict[str, dict[str, str]] = {"s3": _S3, "gs": {}, "az": _AZURE, "http": {}}
 # Of fsspec and its file systems: how they keep, buffer and write, which changes no GET.
 _OF_FSSPEC = {
@@ -77,14 +66,10 @@ _OF_FSSPEC = {
     *("same_scheme", "size_policy", "skip_instance_cache", "use_listings_cache"),
 }
 _SCHEMES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gs",
-    "gcs": "gs",
-    "az": "az",
-    "abfs": "az",
-    "http": "http",
-    "https": "http",
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gs"),
+    **dict.fromkeys(("az", "abfs"), "az"),
+    **dict.fromkeys(("http", "https"), "http"),
 }
 # What says where and how to connect, and only the other clients know.
 _ELSEWHERE = {"gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_CONNECTION_STRING"}
@@ -92,7 +77,6 @@ _ELSEWHERE = {"gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_CONNECTION_STR
 _CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_AZURE_SECRETS = ("account_key", "sas_token", "client_secret")
 _AZURE_VARIABLES = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET")
 # Where a custom endpoint is, or nothing is said: as botocore. S3 tells who is wrong.
 _USUAL_REGION = "us-east-1"
@@ -123,20 +107,7 @@ class Settings(NamedTuple):
 def settings_of(
     url: str, options: Mapping[str, Any], environment: Mapping[str, str]
 ) -> Settings | str:
-    """Return obstore's settings for a URL and fsspec's options, or why there are none.
-
-    Examples
-    --------
-    >>> given = {"key": "k", "secret": "s", "endpoint_url": "https://h"}
-    >>> settings_of("s3://b/a", given, {}).config
-    {'access_key_id': 'k', 'secret_access_key': 's', 'endpoint': 'https://h', 'region': 'us-east-1'}
-    >>> settings_of("s3://b/a", {"profile": "lab"}, {}).session
-    {'profile': 'lab'}
-    >>> settings_of("s3://b/a", {"anon": True, "config_kwargs": {}}, {})
-    'it has no option config_kwargs'
-    >>> settings_of("sftp://h/a", {}, {})
-    'it is not used for sftp://'
-    """
+    """Return obstore's settings for a URL and fsspec's options, or why there are none."""
     scheme, _, rest = url.partition("://")
     provider = _SCHEMES.get(scheme)
     if provider is None or "::" in url:
@@ -158,14 +129,26 @@ def settings_of(
 
 
 def _mapped(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return options in obstore's words; of a web server, the headers."""
+    """Return options in obstore's words, or what it does not know; of a web server, the headers."""
     names, found = _NAMES[provider], dict[str, Any]()
     for name, value in options.items():
-        nested = _nested(provider, name, value)
-        if isinstance(nested, str):
-            return nested
-        if nested is not None:
-            found.update(nested)
+        if name == "anon" and provider in ("s3", "az"):
+            found["skip_signature"] = bool(value)
+        elif provider == "gs" and name == "token":
+            token = _google(value)
+            if isinstance(token, str):
+                return token
+            found |= token
+        elif provider == "http" and name == "headers" and isinstance(value, Mapping):
+            found |= value
+        elif name == "client_kwargs" and provider in _CLIENTS and isinstance(value, Mapping):
+            unknown = set(value) - set(_CLIENTS[provider])
+            if unknown:
+                return f"it has no option {min(unknown)}"
+            if provider == "http":
+                found |= value.get("headers") or {}
+            else:
+                found |= {_S3_CLIENT[key]: each for key, each in value.items() if each is not None}
         elif value is None or name in _OF_FSSPEC or (name, value) == ("requester_pays", False):
             continue
         elif name in names:
@@ -173,25 +156,6 @@ def _mapped(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | str:
         else:
             return f"it has no option {name}"
     return found
-
-
-def _nested(provider: str, name: str, value: Any) -> dict[str, Any] | str | None:
-    """Return what an option stands for that is no plain value; None if it is one."""
-    if name == "anon" and provider in ("s3", "az"):
-        return {"skip_signature": bool(value)}
-    if provider == "gs" and name == "token":
-        return _google(value)
-    inner = _S3_CLIENT if provider == "s3" else {}
-    if name == "client_kwargs" and provider in ("s3", "http") and isinstance(value, Mapping):
-        if provider == "http" and set(value) <= {"headers"}:
-            return dict(value.get("headers") or {})
-        unknown = set(value) - set(inner)
-        if unknown:
-            return f"it has no option {min(unknown)}"
-        return {inner[key]: given for key, given in value.items() if given is not None}
-    if provider == "http" and name == "headers" and isinstance(value, Mapping):
-        return dict(value)
-    return None
 
 
 def _google(token: Any) -> dict[str, Any] | str:
@@ -241,18 +205,6 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next(filter(None, map(environment.get, names)), None) or ""
 
 
-class _Client(NamedTuple):
-    """obstore's store, and what it is made for."""
-
-    process: int
-    secrets: dict[str, Any] | None
-    """Credentials that may be others at the next request."""
-    store: Any
-
-    def __repr__(self) -> str:
-        return "_Client()"
-
-
 class ObstoreRanges(RemoteRanges):
     """A prefix of a bucket or of a web server, through obstore."""
 
@@ -272,30 +224,21 @@ class ObstoreRanges(RemoteRanges):
         bucket, _, prefix = rest.partition("/")
         self._prefix = "" if self._kind == "http" else prefix.strip("/")
         self._bucket = url if self._kind == "http" else bucket
-        self._url, self._options, self._only = url, options, only
-        self._settings, self._session = settings, _session(settings.session)
+        self._only = only
+        self._settings = settings
         self._other: RemoteRanges | None = None
         # Not merely for what obstore cannot do.
         self._always_fsspec = False
-        self._client: _Client | None = None
+        # Process, credentials that may be others at the next request, and the store made of them.
+        self._client: tuple[int, dict[str, Any] | None, Any] = (0, None, None)
+        # Of buckets each page has its own limit, and there may be a thousand; others are fsspec's.
+        self.limits_listing = self._kind == "http"
         self._refuse_after_fork()
 
     @property
     def versions_as_fsspec(self) -> bool:
         """Whether versions are told in the words of fsspec's client: S3 has one ETag for all."""
         return self._kind == "s3"
-
-    @property
-    def limits_listing(self) -> bool:
-        """Not of buckets: each page has its own limit, and there may be a thousand of them."""
-        return self._kind == "http"  # by fsspec
-
-    def after_fork(self) -> None:
-        """Go on with fsspec, if the parent has used any store of this kind, or refuse."""
-        self._refuse_after_fork()
-        self._always_fsspec |= not is_usable()
-        if self._other is not None:
-            self._other.after_fork()
 
     def _refuse_after_fork(self) -> None:
         if self._only and not is_usable():
@@ -305,20 +248,23 @@ class ObstoreRanges(RemoteRanges):
                 do='Start workers with "forkserver" or "spawn", or set VOXPIPE_REMOTE=fsspec.',
             )
 
-    def _enter_process(self) -> None:
-        super()._enter_process()
+    def enter_process(self, *, forked: bool) -> None:
+        """Go on with fsspec in a child of a process that has used any such store, or refuse."""
+        if forked:
+            self._refuse_after_fork()
+            self._always_fsspec |= not is_usable()
+            if self._other is not None:
+                self._other.enter_process(forked=True)
         if not self._always_fsspec:
-            _mark_used()
+            _USERS.add(os.getpid())
 
     def _by_fsspec(self) -> RemoteRanges:
         """Return the other way to the same objects."""
         if self._other is None:
-            other = open_fsspec(self._url, self._options, self._retry)
-            assert isinstance(other, RemoteRanges)
-            self._other = other
+            self._other = open_fsspec(self._url, self._options, self._retry)
         return self._other
 
-    async def ask(self, asked: Asked) -> Answer:
+    async def ask(self, asked: RangeRequest) -> Answer:
         """Send one request."""
         path = self._plain_path(asked.key)
         here = None if path is None else partial(self._get, path, asked)
@@ -330,24 +276,11 @@ class ObstoreRanges(RemoteRanges):
         here = None if path is None else partial(self._facts, path)
         return await self._either(here, lambda other: other.ask_facts(key))
 
-    async def ask_entry(self, key: str) -> Entry:
-        """Ask for one object, in the words of a listing."""
-        path = self._plain_path(key)
-        here = None if path is None else lambda: self._facts(path).entry(key)
-        return await self._either(here, lambda other: other.ask_entry(key))
-
-    async def ask_keys(self, prefix: str) -> list[str]:
-        """List everything below."""
-        if self._kind == "http":
-            return await self._by_fsspec().ask_keys(prefix)
-        here = partial(self._listed_below, prefix.rstrip("/"), None)
-        found = await self._either(here, lambda other: _keys_of(other, prefix))
-        return [entry.key for entry in found]
-
-    async def ask_entries(self, most: int | None) -> list[Entry]:
-        """List everything, or at least one more than ``most``."""
-        here = None if self._kind == "http" else partial(self._listed_below, "", most)
-        return await self._either(here, lambda other: other.ask_entries(most))
+    async def ask_entries(self, prefix: str, most: int | None) -> list[Entry]:
+        """List everything below, or at least one more than ``most``."""
+        here = partial(self._listed_below, prefix.rstrip("/"), most)
+        there = None if self._kind == "http" else here
+        return await self._either(there, lambda other: other.ask_entries(prefix, most))
 
     async def _either(
         self, here: Callable[[], T] | None, there: Callable[[RemoteRanges], Awaitable[T]]
@@ -359,13 +292,17 @@ class ObstoreRanges(RemoteRanges):
                 return await THREADS.run(here)
             except Exception as error:
                 sends_all = failure_of(error) is Failure.NO_RANGES and not self._has_ranges
-                if self._is_of_other_region(error):
-                    self._always_fsspec = True  # or each request was sent in vain first
+                if self._kind != "http" and _OTHER_REGION.search(str(error)):
+                    # s3fs goes where the bucket is; or each request was sent in vain first.
+                    self._always_fsspec = True
                 elif self._kind != "http" and is_of_page(error):
                     raise WrongAnswer("it sent a web page") from None
                 elif not self._is_for_others(error):
-                    if not (has_expired(error) and self._renewed()):
+                    session = self._settings.session
+                    if session is None or not has_expired(error):
                         raise
+                    # They were found in files, roles or services, which have newer ones.
+                    _SESSIONS.pop((os.getpid(), _session_name(session)), None)
                     return await THREADS.run(here)
         try:
             found = await there(self._by_fsspec())
@@ -377,26 +314,15 @@ class ObstoreRanges(RemoteRanges):
             self._always_fsspec |= sends_all  # to both: or each range was asked for twice
         return found
 
-    def _renewed(self) -> bool:
-        """Forget credentials that were found in files, roles or services; say if there are any."""
-        if self._settings.session is None:
-            return False
-        _SESSIONS.pop((os.getpid(), _session_name(self._settings.session)), None)
-        return True
-
     def _is_for_others(self, error: Exception) -> bool:
         """Whether fsspec can do this one thing that obstore cannot; a bad proxy may say so once."""
         if self._kind == "http":
             return failure_of(error) is Failure.NO_RANGES
         return "InvalidPathError" in {kind.__name__ for kind in type(error).__mro__}
 
-    def _is_of_other_region(self, error: Exception) -> bool:
-        """Whether the bucket is not where obstore looks for it: s3fs goes where it is."""
-        return self._kind != "http" and bool(_OTHER_REGION.search(str(error)))
-
     # What follows runs in threads of ours, and waits.
 
-    def _get(self, path: str, asked: Asked) -> Answer:
+    def _get(self, path: str, asked: RangeRequest) -> Answer:
         import obstore
 
         # A web server need not know ranges.
@@ -411,32 +337,27 @@ class ObstoreRanges(RemoteRanges):
     def _facts(self, path: str) -> ObjectFacts:
         import obstore
 
-        if self._kind == "http":
-            # Not HEAD: a signed URL is for GET only, and now the server shows that it knows ranges.
-            try:
-                meta = obstore.get(self._store(), path, options={"range": (0, 1)}).meta
-            except Exception as error:
-                if failure_of(error) is not Failure.BEYOND:
-                    raise
-                meta = obstore.head(self._store(), path)  # an empty file
-        else:
-            meta = self._head(path)
+        store = self._store()
+        ways: tuple[Callable[[], Any], ...] = (
+            partial(obstore.head, store, path),
+            lambda: obstore.get(store, path, options={"range": (0, 1)}).meta,
+        )
+        # Of a web server GET first: a signed URL is for GET only, and now the server shows that it
+        # knows ranges; but an empty file has none. Of a bucket HEAD: its refusal has no body, which
+        # would say whose it is, and that of GET has.
+        is_web = self._kind == "http"
+        first, second = reversed(ways) if is_web else ways
+        try:
+            meta = first()
+        except Exception as error:
+            if failure_of(error) is not (Failure.BEYOND if is_web else Failure.DENIED):
+                raise
+            meta = second()
         etag, written = meta["e_tag"] or "", meta["last_modified"]
         # 1970 stands for a web server that does not say when.
         modified = written.timestamp()
         version = etag or (str(written) if modified else "")
         return ObjectFacts(int(meta["size"]), version, etag, modified)
-
-    def _head(self, path: str) -> Any:
-        """Return what HEAD says. A refusal has no body, which would say whose it is: GET's has."""
-        import obstore
-
-        try:
-            return obstore.head(self._store(), path)
-        except Exception as error:
-            if failure_of(error) is not Failure.DENIED:
-                raise
-        return obstore.get(self._store(), path, options={"range": (0, 1)}).meta
 
     def _listed_below(self, prefix: str, most: int | None) -> list[Entry]:
         import obstore
@@ -445,29 +366,23 @@ class ObstoreRanges(RemoteRanges):
         for page in obstore.list(
             self._store(), "/".join(filter(None, (self._prefix, prefix))) or None, chunk_size=1000
         ):
-            found += map(self._entry, page)
+            for meta in page:
+                key = meta["path"][len(self._prefix) + 1 if self._prefix else 0 :]
+                version = meta["e_tag"] or str(meta["last_modified"])
+                found.append(Entry(key, int(meta["size"]), version))
             if most is not None and len(found) > most:
                 break
         return found
 
-    def _entry(self, meta: Mapping[str, Any]) -> Entry:
-        version = meta["e_tag"] or str(meta["last_modified"])
-        return Entry(self._key(meta), int(meta["size"]), version)
-
     def _store(self) -> Any:
         """Return the client, with credentials that have not expired."""
-        secrets = None if self._session is None else self._session()
-        held = self._client
-        if held is not None and (held.process, held.secrets) == (os.getpid(), secrets):
-            return held.store
-        config = {**self._settings.config, **(secrets or {})}
-        store = _store(self._kind, self._bucket, config, self._settings, self._retry)
-        self._client = _Client(os.getpid(), secrets, store)
-        return store
-
-    def _key(self, meta: Mapping[str, Any]) -> str:
-        key: str = meta["path"]
-        return key[len(self._prefix) + 1 :] if self._prefix else key
+        wanted = self._settings.session
+        secrets = None if wanted is None else _credentials(wanted)
+        if self._client[:2] != (os.getpid(), secrets):
+            config = {**self._settings.config, **(secrets or {})}
+            store = _store(self._kind, self._bucket, config, self._settings, self._retry)
+            self._client = (os.getpid(), secrets, store)
+        return self._client[2]
 
     def _plain_path(self, key: str) -> str | None:
         """Return the path of an object, or of a web server itself; None if obstore refuses it."""
@@ -475,16 +390,8 @@ class ObstoreRanges(RemoteRanges):
         return None if (path or self._kind != "http") and _ODD_KEY.search(path) else path
 
 
-async def _keys_of(store: RemoteRanges, prefix: str) -> list[Entry]:
-    return [Entry(key, 0, "") for key in await store.ask_keys(prefix)]
-
-
-def _options(asked: Asked, *, always: bool) -> Any:
-    """Return the options of a GET.
-
-    Whole objects are asked for as a range as well, where ``always`` is true: only answers to that
-    say where they begin and end.
-    """
+def _options(asked: RangeRequest, *, always: bool) -> Any:
+    """Return the options of a GET, ``always`` of a range: only those answers say where they end."""
     options: dict[str, Any] = {}
     if asked.stop is not None:
         options["range"] = (asked.start, asked.stop)
@@ -512,21 +419,13 @@ def _body(found: Any, expected: int) -> bytes:
 _PIECE_BYTES = 16 * 1024**2
 
 
-def _session(wanted: Mapping[str, Any] | None) -> Callable[[], dict[str, Any]] | None:
-    """Return what gives botocore's credentials, those of profiles, roles and single sign-on.
-
-    They are made anew before they expire.
-    """
-    if wanted is None:
-        return None
-    return partial(_credentials, _session_name(wanted), wanted)
-
-
 def _session_name(wanted: Mapping[str, Any]) -> str:
     return content_key("", tuple(sorted(wanted.items())))
 
 
-def _credentials(name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _credentials(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return botocore's credentials, made anew before they expire: of profiles, roles, services."""
+    name = _session_name(wanted)
     held = _SESSIONS.get((os.getpid(), name))
     if held is None:
         from botocore.session import Session
@@ -552,20 +451,15 @@ def _credentials(name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 _SESSIONS: dict[tuple[int, str], tuple[Any, dict[str, Any]]] = {}
 """botocore's holder of credentials, region and endpoint of each profile."""
-_used_by: int | None = None
-"""The process that first sent a request through obstore, as this process knows."""
+_USERS: set[int] = set()
+"""The processes that sent a request through obstore, as this process knows: itself, or parents."""
 _STORES: dict[str, Any] = {}
 """One client per bucket and settings, so that volumes share its connections."""
 
 
 def is_usable() -> bool:
     """Whether no parent of this process has used obstore before it forked."""
-    return _used_by in (None, os.getpid())
-
-
-def _mark_used() -> None:
-    global _used_by
-    _used_by = os.getpid()
+    return {os.getpid()} >= _USERS
 
 
 def _store(kind: str, bucket: str, config: Mapping[str, Any], how: Settings, retry: Retry) -> Any:

@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
@@ -24,47 +24,12 @@ Span = tuple[int, int]
 
 
 def gap_worth(latency: float, bandwidth: float, under_way: int) -> int:
-    """Return the bytes between two spans that cost as much as one more request.
-
-    A request costs its latency, shared with those that are under way beside it; bytes for
-    nothing cost what the connection takes to send them.
-
-    Parameters
-    ----------
-    latency
-        Seconds until the first byte of an answer.
-    bandwidth
-        Bytes per second of one connection.
-    under_way
-        Requests that are under way at once.
-
-    Examples
-    --------
-    >>> gap_worth(30e-3, 60e6, 1), gap_worth(30e-3, 60e6, 48)
-    (1800000, 37500)
-    """
+    """Return the bytes that cost as much as one more request, in seconds and bytes per second."""
     return round(latency * bandwidth / under_way)
 
 
 def coalesce(spans: Sequence[Span], gap: int, most: int) -> list[Span]:
-    """Join spans that lie at most ``gap`` bytes apart, up to ``most`` bytes in one.
-
-    Parameters
-    ----------
-    spans
-        Sorted by their beginning. They may overlap.
-    gap
-        Bytes between two spans that are worth reading for nothing.
-    most
-        Longest joined span. A single span may be longer.
-
-    Examples
-    --------
-    >>> coalesce([(0, 10), (12, 20), (90, 99)], gap=5, most=100)
-    [(0, 20), (90, 99)]
-    >>> coalesce([(0, 10), (10, 20)], gap=5, most=15)
-    [(0, 10), (10, 20)]
-    """
+    """Join sorted spans that lie at most ``gap`` bytes apart, to at most ``most`` bytes in one."""
     joined: list[Span] = []
     for start, stop in spans:
         if joined:
@@ -136,12 +101,7 @@ class RangeStore(Protocol):
 class LocalRanges:
     """Files below a folder, read with ``pread``: no handle is kept, no offset shared.
 
-    Parameters
-    ----------
-    root
-        The folder, which may be a link itself.
-    contained
-        Whether a key or a link that leads out of the folder is refused: ``LeadsOutside``.
+    Where it is ``contained``, a key or link that leads out of the folder is ``LeadsOutside``.
     """
 
     # Between two ranges of a file the kernel reads ahead this much anyway.
@@ -149,27 +109,21 @@ class LocalRanges:
     most = 4 * 1024**2
 
     def __init__(self, root: str, *, contained: bool = False) -> None:
-        self._root = root
-        self._contained = Folder(root) if contained else None
+        self.name = root
+        """The folder."""
+        self._real = Folder(root).real if contained else ""
         self.newest = 0
         """When the last change was made to files that were read in ranges, or to folders in which
         some were missing: nanoseconds since 1970, by the clock of the file system."""
         self.absences = 0
         """How often a file of which ranges were asked for was not there."""
 
-    @property
-    def name(self) -> str:
-        """The folder."""
-        return self._root
-
     def get(self, key: str) -> bytes | None:
-        """Return a whole small file, such as metadata; None where there is none.
-
-        ``BadHeader`` where it has more than :data:`MOST_DOCUMENT_BYTES`.
-        """
+        """Return a small file such as metadata, None if there is none; ``BadHeader`` if long."""
+        path = os.path.join(self.name, key) if key else self.name
         try:
-            with os.fdopen(self._open(key), "rb", buffering=0) as file:
-                check_document(os.fstat(file.fileno()).st_size, self._path(key))
+            with os.fdopen(self._open(path), "rb", buffering=0) as file:
+                check_document(os.fstat(file.fileno()).st_size, path)
                 # One that grows has no end either.
                 return file.read(MOST_DOCUMENT_BYTES)
         except (FileNotFoundError, NotADirectoryError):
@@ -186,15 +140,27 @@ class LocalRanges:
         for place, wanted in enumerate(ranges):
             by_object.setdefault(wanted.object, []).append(place)
         for key, places in by_object.items():
+            path = os.path.join(self.name, key) if key else self.name
             try:
-                fd = self._open(key)
+                fd = self._open(path)
             except (FileNotFoundError, NotADirectoryError):
                 missing.add(os.path.dirname(key))
                 self.absences += 1
                 continue
             try:
                 for place in places:
-                    found[place] = _read(fd, ranges[place], most, self._path(key))
+                    _, start, stop = ranges[place]
+                    if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
+                        size = os.fstat(fd).st_size
+                        if start == 0 and stop is None:
+                            check_whole(size, most, path)
+                        start = max(0, size + start) if start < 0 else start
+                        stop = size if stop is None else min(stop, size)
+                    pieces = []
+                    while start < stop and (piece := os.pread(fd, stop - start, start)):
+                        pieces.append(piece)
+                        start += len(piece)
+                    found[place] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 self.newest = max(self.newest, changed_at(os.fstat(fd)))
             finally:
                 os.close(fd)
@@ -206,7 +172,7 @@ class LocalRanges:
         """Return when something was added to a folder, or removed; of one that is gone, above."""
         while True:
             try:
-                return changed_at(os.stat(self._path(folder)))
+                return changed_at(os.stat(os.path.join(self.name, folder)))
             except (FileNotFoundError, NotADirectoryError):
                 if not folder:
                     return 0
@@ -221,40 +187,39 @@ class LocalRanges:
             length = 0 if stop is None else stop - start  # 0 is everything
             by_object.setdefault(key, []).append((max(start, 0), length))
         for key, spans in by_object.items():
-            try:
-                fd = self._open(key)
-            except (OSError, VolumeError):
-                continue  # whoever reads it will say so
-            try:
-                for start, length in spans:
-                    os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(fd)
+            # Whoever reads one that cannot be opened will say so.
+            with suppress(OSError, VolumeError):
+                fd = self._open(os.path.join(self.name, key) if key else self.name)
+                try:
+                    for start, length in spans:
+                        os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(fd)
 
     def size(self, key: str) -> int:
         """Return the size of a file in bytes."""
-        return os.stat(self._path(key)).st_size
+        return os.stat(os.path.join(self.name, key) if key else self.name).st_size
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the files below a folder, as keys."""
-        for folder, _, files in os.walk(self._path(prefix)):
-            inside = os.path.relpath(folder, self._root)
+        for folder, _, files in os.walk(os.path.join(self.name, prefix)):
+            inside = os.path.relpath(folder, self.name)
             for file in files:
                 yield file if inside == "." else f"{inside}/{file}".replace(os.sep, "/")
 
-    def _open(self, key: str) -> int:
-        path = self._path(key)
+    def _open(self, path: str) -> int:
         fd = open_regular(path)
-        if self._contained is not None:
+        if self._real:
             try:
-                self._contained.check_open(fd, path)
-            except BaseException:
+                # Of an open file no link can change any more.
+                found = os.readlink(f"/proc/self/fd/{fd}")  # 2 microseconds, where links take 30
+            except OSError:  # not Linux
+                found = os.path.realpath(path)
+            # The folder itself may have been moved, or the link to it set anew.
+            if not found.startswith(self._real) and not found.startswith(Folder(self.name).real):
                 os.close(fd)
-                raise
+                raise leads_outside(path, found)
         return fd
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self._root, key) if key else self._root
 
 
 def changed_at(status: os.stat_result) -> int:
@@ -272,37 +237,20 @@ FOLLOW = ("beside", "anywhere")
 
 
 class Folder:
-    """A folder that what is stored in it must not lead out of.
-
-    Examples
-    --------
-    >>> scans = Folder("/scans")
-    >>> scans.holds("/scans/a/b.raw"), scans.holds("/scans/../etc/passwd")
-    (True, False)
-    """
+    """A folder that what is stored in it must not lead out of."""
 
     def __init__(self, path: str) -> None:
-        self._path = path or "."
-        self._real = os.path.join(os.path.realpath(self._path), "")
+        self.real = os.path.join(os.path.realpath(path or "."), "")
+        """The folder itself, all links followed."""
 
     def holds(self, path: str) -> bool:
         """Whether a path leads to a place in the folder, all links followed."""
-        return os.path.join(os.path.realpath(path), "").startswith(self._real)
+        return os.path.join(os.path.realpath(path), "").startswith(self.real)
 
     def check(self, path: str, name: str) -> None:
         """Raise ``LeadsOutside``, which names the target, unless a path leads into the folder."""
         if not self.holds(path):
             raise leads_outside(name, os.path.realpath(path))
-
-    def check_open(self, fd: int, path: str) -> None:
-        """Do the same for an open file: of which no link can change any more."""
-        try:
-            found = os.readlink(f"/proc/self/fd/{fd}")  # two microseconds, where all links take 30
-        except OSError:  # not Linux
-            found = os.path.realpath(path)
-        # The folder itself may have been moved, or the link to it set anew.
-        if not found.startswith(self._real) and not found.startswith(Folder(self._path)._real):
-            raise leads_outside(path, found)
 
 
 def leads_outside(name: str, target: str) -> LeadsOutside:
@@ -318,17 +266,6 @@ def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
 
     Every file of a volume is opened here: a pipe in its place would wait for a writer for ever, and
     a device may give bytes without an end.
-
-    Raises
-    ------
-    BadHeader
-        It is a folder, a pipe, a socket or a device.
-    FileNotFoundError, NotADirectoryError
-        There is none.
-    AccessDenied
-        It may not be read.
-    VolumeReadError
-        The system cannot open it, for instance links that lead in a circle.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     # Without it, opening a pipe waits. Reading a regular file does not change.
@@ -366,44 +303,8 @@ def check_whole(size: int, most: int, name: str) -> None:
         )
 
 
-def _read(fd: int, wanted: ReadRange, most: int, name: str) -> bytes:
-    start, stop = wanted.start, wanted.stop
-    if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
-        size = os.fstat(fd).st_size
-        if start == 0 and stop is None:
-            check_whole(size, most, name)
-        start = max(0, size + start) if start < 0 else start
-        stop = size if stop is None else min(stop, size)
-    pieces = []
-    while start < stop:
-        piece = os.pread(fd, stop - start, start)
-        if not piece:
-            break
-        pieces.append(piece)
-        start += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
 class CoalescedRanges:
-    """Ranges joined into requests: neighbours in one.
-
-    Parameters
-    ----------
-    ranges
-        In any order; those with a negative start or an open end are asked for alone.
-    gap
-        Bytes between two ranges of one object that are worth reading for nothing.
-    most
-        Longest joined range, in bytes.
-
-    Examples
-    --------
-    >>> plan = CoalescedRanges([ReadRange("a", 0, 4), ReadRange("a", 6, 8)], gap=2, most=100)
-    >>> plan.requests
-    [ReadRange(object='a', start=0, stop=8)]
-    >>> [bytes(piece) for piece in plan.split([b"01234567"])]
-    [b'0123', b'67']
-    """
+    """Ranges joined into requests, but for those with a negative start or an open end."""
 
     def __init__(self, ranges: Sequence[ReadRange], gap: int, most: int) -> None:
         self._count = len(ranges)
@@ -496,16 +397,7 @@ def reads_of(key: str) -> Iterator[None]:
 
 
 def coalesce_policy(usual: CoalescePolicy) -> CoalescePolicy:
-    """Return what holds for a read that begins now, by default ``usual``.
-
-    Examples
-    --------
-    >>> with using_coalesce_policies({"image": CoalescePolicy(0, 100)}):
-    ...     with reads_of("image"):
-    ...         image = coalesce_policy(CoalescePolicy(64, 1000))
-    ...     image, coalesce_policy(CoalescePolicy(64, 1000))
-    (CoalescePolicy(gap=0, longest=100), CoalescePolicy(gap=64, longest=1000))
-    """
+    """Return what holds for a read that begins now, by default ``usual``."""
     table, key = _TABLE.get(), _KEY.get()
     if table is None or key is None:
         return usual

@@ -1,9 +1,7 @@
 """Stored bytes that were asked for before they are needed, until the read that needs them.
 
-Whoever knows what will be read takes a ticket for it: the requests begin at once, beside
-everything else, or as soon as there is room for what they bring. A read finds the bytes here, or
-waits for those that are on their way; what went wrong with them is raised there. Closing the
-ticket lets them go, needed or not.
+Whoever knows what will be read takes a ticket for it: requests begin as soon as there is room. A
+read finds the bytes here, or waits for them; closing the ticket lets them go, needed or not.
 """
 
 from __future__ import annotations
@@ -12,17 +10,112 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeGuard, TypeVar
 from weakref import ref
 
+from ..core.locks import DeferredLock
 from .in_flight import RequestPriority
 from .ranges import ReadRange
-from .small_object_cache import DOCUMENTS, SmallObjectCache
+
+# Small stored chunks, kept as they were sent: to ask for one costs more than to keep a hundred.
+#
+# A chunk of a label map is a few hundred bytes behind a URL, and one of background is none at all.
+# Each is a request nevertheless, as long as one for a chunk of the image, and its voxels take so
+# much memory that they are soon given up. So such answers stay, "there is none" among them.
+
+K = TypeVar("K", bound=tuple[Any, ...])
+"""A chunk of numbers, or the key of an object that holds many."""
+
+SMALL_BYTES = 16 * 1024
+"""A connection of 60 MB/s sends this in 0.3 ms, after a round trip of 30."""
+ENTRY_BYTES = 512
+"""What an entry takes besides the bytes: its key and its place in the table."""
+
+
+class SmallObjectCache:
+    """Stored bytes by array and chunk, of several threads; the oldest not asked for goes first."""
+
+    def __init__(self, most_bytes: int, most_each: int = SMALL_BYTES) -> None:
+        self.most_bytes, self.most_each = most_bytes, most_each
+        self.held_bytes = 0
+        self._answers: OrderedDict[tuple[str, tuple[Any, ...]], memoryview | None] = OrderedDict()
+        self._lock = DeferredLock()
+
+    def found(self, token: str, chunks: Sequence[K]) -> dict[K, memoryview | None]:
+        """Return those of the chunks that are here; None for one that is not stored."""
+        with self._lock:
+            here = [index for index in chunks if (token, index) in self._answers]
+            for index in here:
+                self._answers.move_to_end((token, index))
+            return {index: self._answers[token, index] for index in here}
+
+    def keep(self, token: str, answers: Mapping[K, memoryview | None]) -> None:
+        """Keep the small ones, as copies: a piece may be one of a large answer."""
+        small = {
+            index: None if piece is None else memoryview(bytes(piece))
+            for index, piece in answers.items()
+            if piece is None or len(piece) <= self.most_each
+        }
+        with self._lock:
+            for index, piece in small.items():
+                self._drop((token, index))
+                self._answers[token, index] = piece
+                self.held_bytes += _size(piece)
+            while self.held_bytes > self.most_bytes:
+                self._drop(next(iter(self._answers)))
+
+    def all_of(self, token: str) -> dict[tuple[Any, ...], memoryview | None]:
+        """Return all that is here of one array."""
+        with self._lock:
+            return {key[1]: piece for key, piece in self._answers.items() if key[0] == token}
+
+    def forget(self, token: str, index: tuple[Any, ...]) -> None:
+        """Drop one that turned out to be damaged: it is asked for again."""
+        with self._lock:
+            self._drop((token, index))
+
+    def forget_all(self, token: str) -> None:
+        """Drop all of one array."""
+        with self._lock:
+            for key in [key for key in self._answers if key[0] == token]:
+                self._drop(key)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._lock.defer(self._clear)
+
+    def _clear(self) -> None:
+        self._answers.clear()
+        self.held_bytes = 0
+
+    def forget_parent(self) -> None:
+        """Leave behind a lock that a thread of the parent may have held at the fork."""
+        self._lock = DeferredLock()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def _drop(self, key: tuple[str, tuple[Any, ...]]) -> None:
+        if key in self._answers:
+            self.held_bytes -= _size(self._answers.pop(key))
+
+
+def _size(piece: memoryview | None) -> int:
+    return ENTRY_BYTES + (0 if piece is None else len(piece))
+
+
+# The documents of some ten thousand arrays, of a kilobyte each.
+_DOCUMENT_BYTES = 32 * 1024**2
+# Metadata of a pyramid with many channels; a NIfTI header with extensions.
+_LONGEST_DOCUMENT = 256 * 1024
+DOCUMENTS = SmallObjectCache(_DOCUMENT_BYTES, _LONGEST_DOCUMENT)
+"""What was read to open volumes behind URLs: it outlives their handles, until they are closed."""
+
 
 # Answers that several deliveries take their chunks from: asked for once, here for the next.
 #
@@ -37,7 +130,7 @@ Answer = bytes | None
 Ask = Callable[[RequestPriority], Coroutine[Any, Any, Answer]]
 
 
-class _Shared:
+class _SharedAnswer:
     """One answer, on its way or here."""
 
     def __init__(self, key: Key, size: int, stays: bool) -> None:
@@ -51,13 +144,6 @@ class SharedRequests:
     """Answers by array and range, while somebody uses them and then as long as there is room.
 
     :meth:`begin` belongs to the event loop of the requests; the rest is called from any thread.
-
-    Parameters
-    ----------
-    lock
-        That of whoever counts the memory: an ``RLock``.
-    room
-        Returns the bytes that all answers together may take now; called with the lock held.
     """
 
     def __init__(self, lock: AbstractContextManager[Any], room: Callable[[], int]) -> None:
@@ -65,27 +151,13 @@ class SharedRequests:
         self._lock = lock
         self._room = room
         # What was used last comes last.
-        self._answers: OrderedDict[Key, _Shared] = OrderedDict()
-        self._used: dict[RequestPriority, list[_Shared]] = {}
+        self._answers: OrderedDict[Key, _SharedAnswer] = OrderedDict()
+        self._used: dict[RequestPriority, list[_SharedAnswer]] = {}
 
     def begin(
         self, key: Key, size: int, ask: Ask, later: RequestPriority, *, stays: bool = True
     ) -> asyncio.Future[Answer] | None:
-        """Return what to wait for, asking only if nobody has; None where there is no room for it.
-
-        Parameters
-        ----------
-        key
-            Names the answer.
-        size
-            Bytes that it has at most.
-        ask
-            Sends the request.
-        later
-            Who uses it, until :meth:`release`.
-        stays
-            Whether to keep it for others once nobody uses it.
-        """
+        """Return what to wait for, asking only if nobody has; None where there is no room."""
         with self._lock:
             if later.ended:
                 raise asyncio.CancelledError
@@ -93,7 +165,7 @@ class SharedRequests:
             if shared is None:
                 if not self.spare(size):
                     return None
-                shared = self._answers[key] = _Shared(key, size, stays)
+                shared = self._answers[key] = _SharedAnswer(key, size, stays)
                 self.held_bytes += size
                 shared.task = asyncio.ensure_future(ask(shared.later))
                 shared.task.add_done_callback(partial(self._arrived, shared))
@@ -165,12 +237,12 @@ class SharedRequests:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def _drop(self, shared: _Shared) -> None:
+    def _drop(self, shared: _SharedAnswer) -> None:
         if self._answers.get(shared.key) is shared:
             del self._answers[shared.key]
             self.held_bytes -= shared.size
 
-    def _arrived(self, shared: _Shared, done: asyncio.Future[Answer]) -> None:
+    def _arrived(self, shared: _SharedAnswer, done: asyncio.Future[Answer]) -> None:
         with self._lock:
             if done.cancelled() or done.exception() is not None or done.result() is None:
                 self._drop(shared)  # the next one asks again
@@ -180,15 +252,14 @@ class SharedRequests:
                 shared.size = size
 
 
-def _good(shared: _Shared) -> bool:
+def _good(shared: _SharedAnswer) -> bool:
     return not shared.task.cancelled() and shared.task.exception() is None
 
 
 Index = tuple[int, ...]
-# May leave out what did not come whole.
-FetchChunks = Callable[
-    [Sequence[Index], RequestPriority], Coroutine[Any, Any, "dict[Index, memoryview | None]"]
-]
+Found = dict[Index, memoryview | None]
+"""Stored bytes by chunk; None for one that is not stored. May lack what did not come whole."""
+FetchChunks = Callable[[Sequence[Index], RequestPriority], Coroutine[Any, Any, Found]]
 
 T = TypeVar("T")
 
@@ -202,10 +273,7 @@ class AheadStore(Protocol):
     async def get_ranges_async(
         self, ranges: Sequence[ReadRange], *, ahead: RequestPriority | None = None, whole: int = 0
     ) -> list[bytes | None]:
-        """Return the bytes of each range; ``ahead`` where nobody waits for them yet.
-
-        ``whole`` is what a range without an end has at most, if that is known.
-        """
+        """Return the bytes of each range; ``ahead`` where nobody waits for them yet."""
 
     def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
         """Wait for the bytes of each range."""
@@ -232,33 +300,27 @@ class _Delivery:
     token: str
     """Names the array."""
     chunks: Sequence[Index]
-    """Which of its chunks."""
-    begin: Callable[[], Future[dict[Index, memoryview | None]]]
-    """Sends the requests."""
+    store: AheadStore
+    fetch_chunks: FetchChunks
     size: int
     """Bytes: at most, and what they hold in memory once they are here."""
-    hurry: Callable[[], None]
-    """Lets requests that wait for others go first."""
-    later: RequestPriority
+    later: RequestPriority = field(default_factory=RequestPriority)
     """What its requests belong to."""
     tickets: int = 0
     """How many wait for it."""
-    future: Future[dict[Index, memoryview | None]] | None = None
+    future: Future[Found] | None = None
     """What comes; None before it was asked for."""
 
 
 class Ticket:
     """Keeps bytes that were asked for; close it when they were read, or never will be."""
 
-    def __init__(
-        self, ahead: ReadAhead, deliveries: list[_Delivery], let_go: Callable[[], None]
-    ) -> None:
-        self._ahead, self._deliveries, self._let_go = ahead, deliveries, let_go
+    def __init__(self, ahead: ReadAhead, deliveries: list[_Delivery]) -> None:
+        self._ahead, self._deliveries = ahead, deliveries
 
     def close(self) -> None:
         """Let go; what nobody else waits for is dropped, and is not fetched any more."""
         deliveries, self._deliveries = self._deliveries, []
-        self._let_go()
         self._ahead.release(deliveries)
 
 
@@ -285,12 +347,8 @@ class Tickets:
 class ReadAhead:
     """Bytes on their way or here, within a bound. Safe to use from several threads.
 
-    Parameters
-    ----------
-    most_bytes
-        Of all chunks together, each counted as if it were not compressed until it is here, and
-        then with all of the answer that it came in. A small part of it is for small answers that
-        stay; shards that stay take what nothing else needs.
+    Each chunk counts as if it were not compressed until it is here, and then with all of the answer
+    that it came in. A small part is for small answers that stay; shards that stay take the rest.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -328,42 +386,20 @@ class ReadAhead:
         size: Callable[[Index], int],
         store: AheadStore,
         fetch_chunks: FetchChunks,
-        let_go: Callable[[], None] = lambda: None,
     ) -> Ticket:
-        """Begin to fetch what is not on its way yet, now or once there is room for it.
-
-        Parameters
-        ----------
-        token
-            Names the array.
-        chunks
-            Which of its chunks.
-        size
-            Returns the bytes that one takes at most.
-        store
-            Runs the requests.
-        fetch_chunks
-            Fetches chunks.
-        let_go
-            Called when the ticket is closed; more than once does no harm.
-        """
+        """Begin to fetch what is not on its way yet, now or once there is room for it."""
         with self._lock:
             known = [self._chunks.get((token, index)) for index in chunks]
             wanted = [index for index, held in zip(chunks, known, strict=True) if held is None]
-            deliveries = list({id(held): held for held in known if held is not None}.values())
+            deliveries = list(dict.fromkeys(held for held in known if held is not None))
             if wanted:
-
-                def send() -> Future[dict[Index, memoryview | None]]:
-                    return _begun(store, fetch_chunks(wanted, later))
-
-                later, most = RequestPriority(), sum(map(size, wanted))
-                sent = _Delivery(token, wanted, send, most, partial(store.hurry, later), later)
+                sent = _Delivery(token, wanted, store, fetch_chunks, sum(map(size, wanted)))
                 self._chunks.update(((token, index), sent) for index in wanted)
                 self._waiting.append(sent)
                 deliveries.append(sent)
             for delivery in deliveries:
                 delivery.tickets += 1
-            ticket = Ticket(self, deliveries, let_go)
+            ticket = Ticket(self, deliveries)
             try:
                 self._go_on()
             except BaseException:
@@ -371,19 +407,16 @@ class ReadAhead:
                 raise
         return ticket
 
-    def taken(self, token: str, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
+    def taken(self, token: str, chunks: Sequence[Index]) -> Found:
         """Return the bytes of those chunks that are here or on their way; None: not stored.
 
         What was to be fetched and has not begun is left to the read, and so is what did not come
         whole; what waits for requests that nobody waits for goes before them.
-
-        Raises
-        ------
-        Exception
-            What went wrong while they were fetched.
         """
+        if not self._chunks:
+            return {}
         begun = self._on_their_way(token, chunks)
-        found: dict[Index, memoryview | None] = {}
+        found: Found = {}
         try:
             for index in begun:
                 # Its ticket may be closed meanwhile: it is read like any other then.
@@ -397,17 +430,15 @@ class ReadAhead:
             begun.clear()
         return found
 
-    def _on_their_way(
-        self, token: str, chunks: Sequence[Index]
-    ) -> dict[Index, Future[dict[Index, memoryview | None]]]:
+    def _on_their_way(self, token: str, chunks: Sequence[Index]) -> dict[Index, Future[Found]]:
         """Return what brings each chunk, hurried; make as if others had never been asked for."""
         with self._lock:
             known = {index: self._chunks.get((token, index)) for index in chunks}
             held = {index: each for index, each in known.items() if each is not None}
             self._forget([each for each in held.values() if each.future is None])
-        for each in {id(each): each for each in held.values()}.values():
+        for each in dict.fromkeys(held.values()):
             if each.future is not None and not each.future.done():
-                each.hurry()
+                each.store.hurry(each.later)
         return {index: each.future for index, each in held.items() if each.future is not None}
 
     def release(self, deliveries: Sequence[_Delivery]) -> None:
@@ -415,28 +446,21 @@ class ReadAhead:
         with self._lock:
             for delivery in deliveries:
                 delivery.tickets -= 1
-            dropped = [delivery for delivery in deliveries if delivery.tickets == 0]
-            self._forget(dropped)
-        self._cancel(dropped)
-        # Where what waited for this room cannot even be asked for, the read of that says so.
-        with self._lock, contextlib.suppress(Exception):
-            self._go_on()
+            self._forget([delivery for delivery in deliveries if delivery.tickets == 0])
+            # Where what waited for this room cannot even be asked for, the read of that says so.
+            with contextlib.suppress(Exception):
+                self._go_on()
 
     def forget(self, token: str) -> None:
         """Drop what is here or on its way of one array: it was written anew."""
         with self._lock:
-            held = [each for key, each in self._chunks.items() if key[0] == token]
-            deliveries = list({id(each): each for each in held}.values())
-            self._forget(deliveries)
-        self._cancel(deliveries)
+            self._forget({each for key, each in self._chunks.items() if key[0] == token})
         self.shared.forget(token)
 
     def clear(self) -> None:
         """Drop everything; tickets that are still open hold nothing any more."""
         with self._lock:
-            deliveries = list({id(held): held for held in self._chunks.values()}.values())
-            self._forget(deliveries)
-        self._cancel(deliveries)
+            self._forget(set(self._chunks.values()))
         self.small.clear()
         DOCUMENTS.clear()
         self.shared.clear_idle()
@@ -465,7 +489,12 @@ class ReadAhead:
                 continue
             self._delivered += delivery.size
             try:
-                delivery.future = delivery.begin()
+                work = delivery.fetch_chunks(delivery.chunks, delivery.later)
+                try:
+                    delivery.future = delivery.store.begin(work)
+                except BaseException:
+                    work.close()  # or it warns that nobody awaited it
+                    raise
             except BaseException:
                 self._delivered -= delivery.size
                 self._forget([delivery])
@@ -473,27 +502,22 @@ class ReadAhead:
             delivery.future.add_done_callback(partial(self._arrived, ref(delivery)))
             if not delivery.tickets:
                 self._forget([delivery])
-                self._cancel([delivery])
 
-    def _forget(self, deliveries: Sequence[_Delivery]) -> None:
-        """Make as if these had never been asked for; the lock is held."""
+    def _forget(self, deliveries: Iterable[_Delivery]) -> None:
+        """Make as if these had never been asked for, and give up what is; the lock is held."""
         for delivery in deliveries:
             if delivery in self._waiting:
                 self._waiting.remove(delivery)
             elif delivery.future is not None:
                 self._delivered -= delivery.size
                 delivery.size = 0
+                delivery.future.cancel()
                 self.shared.release(delivery.later)
             for index in delivery.chunks:
                 if self._chunks.get((delivery.token, index)) is delivery:
                     del self._chunks[delivery.token, index]
 
-    def _cancel(self, deliveries: Sequence[_Delivery]) -> None:
-        for delivery in deliveries:
-            if delivery.future is not None:
-                delivery.future.cancel()
-
-    def _arrived(self, weak: ref[_Delivery], done: Future[dict[Index, memoryview | None]]) -> None:
+    def _arrived(self, weak: ref[_Delivery], done: Future[Found]) -> None:
         # A future keeps its callbacks. One that held the delivery, which holds the future, would
         # keep the answer until garbage is collected, which may be never in an epoch.
         delivery = weak()
@@ -512,31 +536,13 @@ class ReadAhead:
 
 
 def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int] = ()) -> int:
-    """Return the memory that pieces keep: all of an answer, if only a part of it is needed.
-
-    Answers whose ``id`` is in ``elsewhere`` are counted there.
-
-    Examples
-    --------
-    >>> answer = memoryview(bytes(100))
-    >>> memory_of([answer[:10], answer[50:60], None, memoryview(b"abc")])
-    103
-    """
+    """Return the memory that pieces keep: all of each answer whose ``id`` is not ``elsewhere``."""
     answers = {id(piece.obj): piece.obj for piece in pieces if piece is not None}
     return sum(memoryview(held).nbytes for key, held in answers.items() if key not in elsewhere)
 
 
 def without_gaps(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:
-    """Return pieces that keep at most twice their bytes: copies out of answers that are mostly gap.
-
-    Examples
-    --------
-    >>> answer = memoryview(bytes(100))
-    >>> memory_of(without_gaps([answer[:10], answer[50:60]]))
-    20
-    >>> memory_of(without_gaps([answer[:10], answer[20:90]]))
-    100
-    """
+    """Return pieces that keep at most twice their bytes: copies out of what is mostly gap."""
     used: Counter[int] = Counter()
     for piece in pieces:
         if piece is not None:
@@ -547,16 +553,6 @@ def without_gaps(pieces: Sequence[memoryview | None]) -> list[memoryview | None]
         else piece
         for piece in pieces
     ]
-
-
-def _begun(
-    store: AheadStore, work: Coroutine[Any, Any, dict[Index, memoryview | None]]
-) -> Future[dict[Index, memoryview | None]]:
-    try:
-        return store.begin(work)
-    except BaseException:
-        work.close()  # or it warns that nobody awaited it
-        raise
 
 
 AHEAD = ReadAhead()

@@ -11,40 +11,21 @@ from typing import Any, BinaryIO
 
 from ..core.errors import MissingDependency, TruncatedVolume, VolumeChanged, VolumeNotFound
 from .content import content_key
-from .fsspec_ranges import SerialFsspecRanges, open_fsspec
+from .fsspec_ranges import open_fsspec
 from .in_flight import RequestPriority
 from .location import public_name, remote_errors
 from .obstore_ranges import ObstoreRanges, is_usable, settings_of
 from .ranges import ReadRange, Span
-from .read_ahead import AHEAD, Index, Ticket, works_ahead
+from .read_ahead import AHEAD, Index, Ticket
 from .remote_ranges import RemoteRanges
 from .retry import Retry
 
 CLIENT_VARIABLE = "VOXPIPE_REMOTE"
 """``fsspec`` or ``obstore``: which client to use instead of the one that is chosen."""
 
-RemoteStore = RemoteRanges | SerialFsspecRanges
 
-
-def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteStore:
-    """Return the objects below a URL.
-
-    Parameters
-    ----------
-    url
-        Of a folder, or of one object: its key is empty then.
-    options
-        Those of fsspec.
-    retry
-        When a failed request is sent again; by default that of the process.
-
-    Raises
-    ------
-    MissingDependency
-        A package for this kind of URL is not installed.
-    ForkUnsafe
-        obstore is asked for, in a child of a process that used it.
-    """
+def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteRanges:
+    """Return the objects below a URL."""
     wish = os.environ.get(CLIENT_VARIABLE, "")
     if wish not in ("", "fsspec", "obstore"):
         msg = f"{CLIENT_VARIABLE} is fsspec or obstore, got {wish!r}"
@@ -66,12 +47,11 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
     return open_fsspec(url, options, retry)
 
 
-def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteStore:
+def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteRanges:
     """Return the objects below a URL, by a client that names versions as in every other process.
 
-    A process reads through obstore, and one that was forked from it through fsspec; versions of
-    one are compared in the other. Where their words differ fsspec is asked, which takes a second
-    of processor time to import and some milliseconds per listing.
+    One that was forked reads through fsspec, and compares versions of one that uses obstore. Where
+    their words differ fsspec is asked, which takes a second to import.
     """
     store = open_remote(url, options)
     if isinstance(store, ObstoreRanges) and not store.versions_as_fsspec:
@@ -92,24 +72,18 @@ class RemoteFile:
     def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
         self.name = name
         self._url, self._options = url, options
-        # The file is the root of its store; its key is empty.
-        self._store = open_remote(url, options)
-        self._facts = self._store.facts("")
-        if isinstance(self._store, RemoteRanges):
-            self._store.expect("", self._facts)
+        self.store = open_remote(url, options)
+        """What reads this version of it, under an empty key: it is the root."""
+        self._facts = self.store.facts("")
+        self.store.expect("", self._facts)
         self._token = f"{self.cache_key} spans"
         # Whether anything of this version was handed out.
         self._is_read = False
 
     @property
-    def store(self) -> RemoteStore:
-        """What reads it, under an empty key: only this version of it, where the store can."""
-        return self._store
-
-    @property
     def is_current(self) -> bool:
         """Whether no read has found another version. Asking would be one request per read."""
-        return not (isinstance(self._store, RemoteRanges) and self._store.rewritten)
+        return not self.store.rewritten
 
     @property
     def size(self) -> int:
@@ -136,13 +110,7 @@ class RemoteFile:
         return bytes(self.ranges([(0, min(length, self.size))])[0])
 
     def ranges(self, spans: Sequence[Span]) -> list[Piece]:
-        """Return the bytes of each span; requests run side by side where the store can.
-
-        Raises
-        ------
-        VolumeNotFound
-            The file is not there any more.
-        """
+        """Return the bytes of each span; requests run side by side where the store can."""
         here = AHEAD.taken(self._token, spans)
         absent = [span for span in spans if span not in here]
         self._is_read |= bool(here)
@@ -156,27 +124,35 @@ class RemoteFile:
         return pieces
 
     def _fetched(self, wanted: Sequence[ReadRange]) -> Sequence[Piece | None]:
-        """Return the bytes of ranges; of another version than was said, where nothing was read.
-
-        What was said of the file may be what somebody on the way made of it.
-        """
+        """Return bytes of ranges; if nothing was read before, of another version than was said."""
         try:
-            return self._store.get_ranges(wanted)
+            return self.store.get_ranges(wanted)
         except VolumeChanged:
-            if self._is_read or not isinstance(self._store, RemoteRanges):
+            if self._is_read:
                 raise
-            facts = self._store.facts("")
-            if facts == self._facts or facts != self._store.facts(""):
+            facts = self.store.facts("")
+            if facts == self._facts or facts != self.store.facts(""):
                 raise
             self._facts = facts
-            self._store.expect("", facts)
-            return self._store.get_ranges(wanted)
+            self.store.expect("", facts)
+            return self.store.get_ranges(wanted)
+
+    def whole_ranges(self, spans: Sequence[Span]) -> list[Piece]:
+        """Return the bytes of each span, ``TruncatedVolume`` where one is not all there."""
+        pieces = self.ranges(spans)
+        for (start, stop), piece in zip(spans, pieces, strict=True):
+            if len(piece) != stop - start:
+                raise TruncatedVolume(
+                    f"{self.name} sent {len(piece)} of the {stop - start} bytes from {start} on.",
+                    do="Read again, or check the store.",
+                )
+        return pieces
 
     def prefetch(self, spans: Sequence[Span]) -> Ticket | None:
         """Begin to fetch spans that are going to be read; close the ticket once they were."""
-        store = self._store
-        if not spans or not works_ahead(store):
+        if not spans:
             return None
+        store = self.store
 
         async def fetch_chunks(
             wanted: Sequence[Index], later: RequestPriority
@@ -252,23 +228,12 @@ class _Stream(Seekable):
             del self._pieces[0]
         if not self._pieces or start < self._pieces[0][0]:
             self._pieces.clear()  # not beside those that come now
-            self._pieces = self._fetch(start)
+            starts = range(start, self._file.size, _PIECE_BYTES)[:_PIECES]
+            spans = [(at, min(at + _PIECE_BYTES, self._file.size)) for at in starts]
+            found = self._file.whole_ranges(spans)
+            self._pieces = [(at, memoryview(p)) for at, p in zip(starts, found, strict=True)]
         first, piece = self._pieces[0]
         return piece[start - first : stop - first]
-
-    def _fetch(self, at: int) -> list[tuple[int, memoryview]]:
-        starts = range(at, self._file.size, _PIECE_BYTES)[:_PIECES]
-        spans = [(start, min(start + _PIECE_BYTES, self._file.size)) for start in starts]
-        pieces = []
-        for (start, stop), piece in zip(spans, self._file.ranges(spans), strict=True):
-            if len(piece) != stop - start:
-                raise TruncatedVolume(
-                    f"{self._file.name} sent {len(piece)} of the {stop - start} bytes from "
-                    f"{start} on.",
-                    do="Read again, or check the store.",
-                )
-            pieces.append((start, memoryview(piece)))
-        return pieces
 
 
 # Tables lie scattered in a file, a few hundred bytes each. One request brings the neighbours as
@@ -298,7 +263,8 @@ class RangeFile(Seekable):
         found = self._pages.get(number)
         if found is None:
             start = number * _PAGE_BYTES
-            found = bytes(self._fetch([(start, min(start + _PAGE_BYTES, self._file.size))])[0])
+            span = (start, min(start + _PAGE_BYTES, self._file.size))
+            found = bytes(self._fetch([span])[0])
             self._pages[number] = found
         self._pages.move_to_end(number)
         while len(self._pages) > _MOST_PAGES:
@@ -306,12 +272,4 @@ class RangeFile(Seekable):
         return found
 
     def _fetch(self, spans: Sequence[Span]) -> list[Piece]:
-        answers = self._file.ranges(spans)
-        for (start, stop), answer in zip(spans, answers, strict=True):
-            if len(answer) != stop - start:
-                raise TruncatedVolume(
-                    f"{self._file.name} sent {len(answer)} of the {stop - start} bytes from "
-                    f"{start} on.",
-                    do="Read again, or check the store.",
-                )
-        return answers
+        return self._file.whole_ranges(spans)

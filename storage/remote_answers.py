@@ -1,9 +1,7 @@
 """What is asked of a remote store, and whether an answer is that: every client is checked here.
 
-A proxy, a cache or a cut connection gives other bytes than those that were asked for, under a
-status that says that all is well. So start, stop and total of an answer, its version and its
-length are compared with what was asked for: before anything is allocated for its body where the
-client tells, and once more when the body is here.
+A proxy, a cache or a cut connection gives other bytes under a status that says that all is well:
+so span, version and length are compared, before the body where the client tells, and after it.
 """
 
 from __future__ import annotations
@@ -25,15 +23,7 @@ class WrongAnswer(OSError):
 
 
 class OtherVersion(WrongAnswer):
-    """An answer of another version than the one that was asked for.
-
-    Parameters
-    ----------
-    message
-        What is other.
-    version
-        ETag, size and time of that version; None where nobody tells.
-    """
+    """An answer of another version than the one that was asked for."""
 
     def __init__(self, message: str, version: tuple[str, int | None, float] | None = None) -> None:
         super().__init__(message)
@@ -73,22 +63,7 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, content_range: str, length: int, etag: str, modified: float = 0.0) -> Head:
-        """Return what headers of HTTP say; ``WrongAnswer`` where they make no sense.
-
-        Parameters
-        ----------
-        content_range
-            Header of a partial answer; empty for a whole one.
-        length, etag, modified
-            The other headers.
-
-        Examples
-        --------
-        >>> Head.parse("bytes 4-6/9", 3, "v")
-        Head(start=4, stop=7, total=9, etag='v', modified=0.0)
-        >>> Head.parse("", 9, "")
-        Head(start=0, stop=9, total=9, etag='', modified=0.0)
-        """
+        """Return what headers of HTTP say; ``WrongAnswer`` where they make no sense."""
         if not content_range:
             return cls(0, length, length, etag, modified)
         found = _CONTENT_RANGE.fullmatch(content_range.strip())
@@ -107,17 +82,8 @@ class Answer(NamedTuple):
     """What it says to hold; None where the client hides it."""
 
 
-class Asked(NamedTuple):
-    """Bytes of one object, and what is known of it.
-
-    Examples
-    --------
-    >>> Asked("a", 4, 7).check(Head(4, 7, 9))
-    >>> Asked("a", -2, None).check(Head(4, 6, 9))
-    Traceback (most recent call last):
-        ...
-    voxpipe.storage.remote_answers.WrongAnswer: it sent bytes 4 to 6 of 9, not 7 to 9
-    """
+class RangeRequest(NamedTuple):
+    """Bytes of one object, and what is known of it."""
 
     key: str
     """Below the root of the store."""
@@ -154,13 +120,7 @@ class Asked(NamedTuple):
 
     @property
     def range_header(self) -> str:
-        """The ``Range`` header of HTTP; empty for everything.
-
-        Examples
-        --------
-        >>> Asked("a", 3, 5).range_header, Asked("a", -5).range_header, Asked("a").range_header
-        ('bytes=3-4', 'bytes=-5', '')
-        """
+        """The ``Range`` header of HTTP; empty for everything."""
         if self.is_whole:
             return ""
         if self.start < 0:
@@ -169,26 +129,20 @@ class Asked(NamedTuple):
 
     def is_of(self, facts: Any) -> bool:
         """Whether the version that is asked for is the one of which a store tells these facts."""
-        if self.size not in (None, facts.size):
-            return False
-        if self.etag and facts.etag:
-            return bool(self.etag == facts.etag)
-        return not (self.modified and facts.modified) or int(self.modified) == int(facts.modified)
+        return self.size in (None, facts.size) and not self._is_other(facts.etag, facts.modified)
+
+    def _is_other(self, etag: str, modified: float) -> bool:
+        if self.etag and etag:
+            return etag != self.etag
+        # Headers of HTTP tell whole seconds.
+        return bool(self.modified and modified) and int(modified) != int(self.modified)
 
     def check(self, head: Head) -> None:
-        """Raise ``WrongAnswer`` unless an answer says to hold what is asked for.
-
-        ``TooLong`` where that is more than the limit.
-        """
+        """Raise ``WrongAnswer`` or ``TooLong`` unless an answer says to hold what is asked for."""
         if self.limit and head.stop - head.start > self.limit:
             raise TooLong(head.stop - head.start, self.limit)
-        if self.etag and head.etag:
-            is_other = head.etag != self.etag
-        else:  # headers of HTTP tell whole seconds
-            known = bool(self.modified and head.modified)
-            is_other = known and int(head.modified) != int(self.modified)
         version = (head.etag, head.total, head.modified)
-        if is_other:
+        if self._is_other(head.etag, head.modified):
             raise OtherVersion("it is of another version", version)
         if self.size is not None and head.total not in (None, self.size):
             size = f"{head.total} bytes in all, not {self.size}"
@@ -300,20 +254,12 @@ _SLOW_REQUEST = "RequestTimeout"
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what an error of a remote store means.
-
-    Examples
-    --------
-    >>> failure_of(ConnectionResetError()), failure_of(FileNotFoundError())
-    (<Failure.TRANSIENT: 'trying again may help'>, <Failure.ABSENT: 'there is no such object'>)
-    >>> failure_of(ValueError("no such option"))
-    <Failure.FINAL: 'trying again would not help'>
-    """
+    """Return what an error of a remote store means."""
     if isinstance(error, NoRanges):
         return Failure.NO_RANGES
     if isinstance(error, WrongAnswer):
         return Failure.WRONG
-    error = told_of(error)
+    error = cause_of(error)
     if has_expired(error):
         return Failure.DENIED
     if _UNTRUSTED.search(_text(error)):
@@ -341,33 +287,19 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def is_of_page(error: BaseException) -> bool:
-    """Whether an error answer of an object store is somebody else's: stores do not send pages.
-
-    Examples
-    --------
-    >>> is_of_page(PermissionError("403 Forbidden: <Error><Code>AccessDenied</Code></Error>"))
-    False
-    >>> is_of_page(PermissionError("403 Forbidden: <!DOCTYPE html><html>Please log in"))
-    True
-    """
+    """Whether an error answer of an object store is somebody else's: stores do not send pages."""
     if failure_of(error) is Failure.TRANSIENT:  # of what stands before a store that is busy
         return False
     if _PAGE.search(_text(error)):
         return True
     # What botocore makes of a body that is not S3's, where there is one.
-    response = getattr(told_of(error).__cause__ or error, "response", None)
+    response = getattr(cause_of(error).__cause__ or error, "response", None)
     found = response.get("Error", {}) if isinstance(response, dict) else {}
     return found.get("Code") == "" and not found.get("Message")
 
 
 def wants_pause(error: BaseException) -> bool:
-    """Whether the next attempt has to wait: fewer requests are asked for, or nobody listens.
-
-    Examples
-    --------
-    >>> wants_pause(OSError(errno.EBUSY, "SlowDown")), wants_pause(ConnectionResetError())
-    (True, False)
-    """
+    """Whether the next attempt has to wait: fewer requests are asked for, or nobody listens."""
     if _status(error) in _BUSY or isinstance(error, ConnectionRefusedError):
         return True
     if getattr(error, "errno", None) in (errno.EBUSY, errno.ECONNREFUSED):
@@ -387,7 +319,7 @@ def _of_obstore(text: str) -> Failure:
     return Failure.TRANSIENT if _NO_ANSWER.search(text) else Failure.FINAL
 
 
-def told_of(error: BaseException) -> BaseException:
+def cause_of(error: BaseException) -> BaseException:
     """Return what went wrong: fsspec says of a web server that fails that there is no file."""
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
@@ -396,13 +328,7 @@ def told_of(error: BaseException) -> BaseException:
 
 
 def has_expired(error: BaseException) -> bool:
-    """Whether credentials were refused that were good before; there may be newer ones.
-
-    Examples
-    --------
-    >>> has_expired(PermissionError("AccessDenied")), has_expired(OSError("... ExpiredToken ..."))
-    (False, True)
-    """
+    """Whether credentials were refused that were good before; there may be newer ones."""
     return bool(_EXPIRED.search(_text(error)))
 
 
@@ -421,13 +347,7 @@ def is_of_no_bucket(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether an object was not made because there is one, or another is just being made.
-
-    Examples
-    --------
-    >>> is_conflict(FileExistsError()), is_conflict(PermissionError())
-    (True, False)
-    """
+    """Whether an object was not made because there is one, or another is just being made."""
     return isinstance(error, FileExistsError) or _status(error) in _CONFLICT
 
 

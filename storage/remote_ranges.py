@@ -1,8 +1,7 @@
 """Ranges of remote objects, many at once: what every client of an object store shares.
 
-A client says how one range is asked for, once. Here are the check of what it answers, the bound on
-what is under way, the time limit of an attempt, the retries, and errors that name the object and
-no secret. Requests run in the event loop that fsspec keeps in a thread of its own.
+A client says how one range is asked for, once. Requests run in the event loop that fsspec keeps in
+a thread of its own.
 """
 
 from __future__ import annotations
@@ -10,43 +9,44 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from ..core.errors import (
-    AccessDenied,
-    VolumeChanged,
-    VolumeNotFound,
-    VolumeReadError,
-    VoxpipeError,
-)
+from ..core.errors import AccessDenied, VolumeChanged, VolumeNotFound, VoxpipeError
+from ..core.redact import origin_of
+from .content import content_key
 from .in_flight import InFlight, RequestPriority
-from .location import redirect_of, s3_address
-from .ranges import ReadRange, check_document
+from .location import Secrets, public_name, redirect_of, remote_error, s3_address
+from .ranges import MOST_DOCUMENT_BYTES, ReadRange, check_document
+from .read_ahead import DOCUMENTS
 from .remote_answers import (
     Answer,
-    Asked,
     Failure,
     Gone,
     Head,
     OtherVersion,
+    RangeRequest,
     TooLong,
     WrongAnswer,
+    cause_of,
     failure_of,
     has_expired,
-    is_of_no_bucket,
-    told_of,
 )
-from .remote_objects import Entry, ObjectFacts, RemoteObjects
-from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, retry_async
+from .retry import MOST_MISSING, MOST_WRONG, Attempts, Health, Retry, default_retry, retry_async
 
 T = TypeVar("T")
 
+# What an object store sends during one round trip: a request costs as much as these bytes.
+GAP_BYTES = 1024**2
+# Bounds the memory of one request; several are under way at once.
+MOST_BYTES = 16 * 1024**2
 # Of 200 bytes each. Of more objects, those that were read longest ago may be written unnoticed.
 _MOST_SEEN = 16_384
 # A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
@@ -61,21 +61,85 @@ _MOST_MISLED = 2
 _SETTLED = 60.0
 
 
-class RemoteRanges(RemoteObjects):
-    """Objects below a URL. Safe to use from several threads, and in a forked child.
+class Entry(NamedTuple):
+    """One object of a listing."""
 
-    Parameters
-    ----------
-    url
-        Of the root.
-    options
-        Storage options, as the user wrote them.
-    retry
-        When a failed request is sent again; by default that of the process.
-    """
+    key: str
+    """Below the root."""
+    size: int
+    """In bytes."""
+    version: str
+    """ETag or time of writing; empty where the store does not tell."""
+
+
+@dataclass(frozen=True)
+class ObjectFacts:
+    """What a store says of one object."""
+
+    size: int
+    """In bytes."""
+    version: str
+    """Differs between versions of its content; empty where the store does not tell."""
+    etag: str = ""
+    """With which a request can ask for this version only; empty where there is none."""
+    modified: float = 0.0
+    """When it was written, in seconds since 1970 by the clock of the store; 0.0 where the store
+    does not tell."""
+
+
+class _Seen(NamedTuple):
+    """What the last answer said of an object."""
+
+    etag: str
+    total: int | None
+    modified: float
+    at: int
+    """When it came, in nanoseconds since 1970."""
+    required: float
+    """When parts that are asked for now have to be written; 0.0 for any time."""
+    once: bool = True
+    """Whether no answer before had this ETag."""
+
+    def agrees_with(self, head: Head) -> bool:
+        """Whether an answer may be of the same version."""
+        if None not in (self.total, head.total) and self.total != head.total:
+            return False
+        if self.modified and head.modified:
+            return self.modified == head.modified
+        return not (self.etag and head.etag) or self.etag == head.etag
+
+
+_HEALTH: dict[str, Health] = {}
+"""How each store answers, by host or bucket and options."""
+
+
+def health_of(url: str, options: Mapping[str, Any]) -> Health:
+    """Return how the store of a URL answers, as this process knows."""
+    # Digested: options hold credentials.
+    place = content_key(origin_of(url), (sorted(map(repr, options.items())),))
+    return _HEALTH.setdefault(place, Health())
+
+
+class RemoteRanges(ABC):
+    """Objects below a URL. Safe to use from several threads, and in a forked child."""
+
+    gap = GAP_BYTES
+    most = MOST_BYTES
+    limits_listing = True
+    """Whether one listing has a limit; not where each of its requests has one of its own."""
+    cuts_off = True
+    """Whether an attempt that takes too long can be given up, and may be sent twice."""
 
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
-        super().__init__(url, options, retry)
+        self._url, self._options = url, options
+        self.name = public_name(url).rstrip("/")
+        """The URL, without credentials."""
+        self._retry = retry or default_retry()
+        self._secrets = Secrets(options, url)
+        self._health = health_of(url, options)
+        self._documents = ""
+        self.absences = 0
+        """How often the store has said that there is no such object."""
         self._owner = os.getpid()
         # The process that sent the last request.
         self._user = 0
@@ -97,6 +161,21 @@ class RemoteRanges(RemoteObjects):
         """When the older version was read last of objects of which two were read, by our clock, in
         nanoseconds since 1970; 0 if there are none."""
 
+    @abstractmethod
+    async def ask(self, asked: RangeRequest) -> Answer:
+        """Send one request; checks the head of the answer, where there is one, before the body."""
+
+    @abstractmethod
+    async def ask_facts(self, key: str) -> ObjectFacts:
+        """Ask once what the store knows of an object; ``FileNotFoundError`` for a folder."""
+
+    async def ask_entries(self, prefix: str, most: int | None) -> list[Entry]:
+        """Ask once for all objects below a prefix; of more than ``most`` at least one more."""
+        raise NotImplementedError
+
+    def enter_process(self, *, forked: bool) -> None:  # noqa: B027  most prepare nothing
+        """Prepare for the first request of a process, or raise ``ForkUnsafe``."""
+
     def expect(self, key: str, facts: ObjectFacts) -> None:
         """Read only this version of an object from now on; ``VolumeChanged`` for another one.
 
@@ -106,53 +185,56 @@ class RemoteRanges(RemoteObjects):
         self._expected[key] = facts
         self.rewritten.discard(key)
 
-    @abstractmethod
-    async def ask(self, asked: Asked) -> Answer:
-        """Send one request; checks the head of the answer, where there is one, before the body."""
-
-    @abstractmethod
-    async def ask_facts(self, key: str) -> ObjectFacts:
-        """Ask once what the store knows of an object."""
-
-    @abstractmethod
-    async def ask_keys(self, prefix: str) -> list[str]:
-        """Ask once for all keys below a prefix."""
-
-    async def ask_entry(self, key: str) -> Entry:
-        """Ask once what a listing would say of one object; ``FileNotFoundError`` for a folder."""
-        return (await self.ask_facts(key)).entry(key)
-
-    async def ask_entries(self, most: int | None) -> list[Entry]:
-        """Ask once for all objects; of more than ``most`` at least one more."""
-        return [Entry(key, 0, "") for key in await self.ask_keys("")]
+    @contextmanager
+    def documents(self, token: str) -> Iterator[None]:
+        """Keep whole objects that are read in the ``with`` block, unless it fails."""
+        self._documents = token
+        try:
+            yield
+        except BaseException:
+            DOCUMENTS.forget_all(token)
+            raise
+        finally:
+            self._documents = ""
 
     @property
-    def limits_listing(self) -> bool:
-        """Whether one listing has a limit; not where each of its requests has one of its own."""
-        return True
+    def keeps_documents(self) -> bool:
+        """Whether what is asked for now is kept, and may be asked for ahead."""
+        return bool(self._documents)
 
-    def after_fork(self) -> None:
-        """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
+    def get(self, key: str, limit: int = MOST_DOCUMENT_BYTES) -> bytes | None:
+        """Return a whole small object, None if there is none; ``BadHeader`` beyond ``limit``."""
+        return self.get_ranges([ReadRange(key)], limit=limit)[0]
 
     def get_ranges(
         self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
     ) -> list[bytes | None]:
-        """Return the bytes of each range; all requests are sent at once, within the bounds."""
+        """Return the bytes of each range; all requests are sent at once, within the bounds.
+
+        A whole object has at most about ``whole`` bytes, 0 if that is not known, and of more than
+        ``limit`` none is taken: ``BadHeader``. While documents are read that is
+        :data:`.MOST_DOCUMENT_BYTES` for those of unknown size, unless said otherwise.
+        """
         if not ranges:
             return []
-        if not self._documents:
+        token = self._documents
+        if not token:
             return self._wait(self.get_ranges_async(ranges, whole=whole, limit=limit))
-
-        def read(wanted: Sequence[ReadRange], limit: int) -> list[bytes | None]:
-            return self._wait(self.get_ranges_async(wanted, whole=whole, limit=limit))
-
-        return self._documented(ranges, read, whole, limit)
+        limit = limit or (0 if whole else MOST_DOCUMENT_BYTES)
+        here = DOCUMENTS.found(token, [(r.object,) for r in ranges if r == ReadRange(r.object)])
+        asked = [r for r in ranges if (r.object,) not in here or r != ReadRange(r.object)]
+        came = self._wait(self.get_ranges_async(asked, whole=whole, limit=limit)) if asked else ()
+        answers = dict(zip(asked, came, strict=True))
+        new = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
+        DOCUMENTS.keep(token, {k: None if a is None else memoryview(a) for k, a in new.items()})
+        kept = {key: None if piece is None else bytes(piece) for key, piece in here.items()}
+        return [answers[r] if r in answers else kept[r.object,] for r in ranges]
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine that awaits :meth:`get_ranges_async`, beside everything else."""
         if self._user != os.getpid():
-            self._enter_process()
-            self._user = os.getpid()
+            self.enter_process(forked=self._owner != os.getpid())
+            self._user = self._owner = os.getpid()
         from fsspec.asyn import get_loop
 
         return asyncio.run_coroutine_threadsafe(work, get_loop())
@@ -165,26 +247,16 @@ class RemoteRanges(RemoteObjects):
         whole: int = 0,
         limit: int = 0,
     ) -> list[bytes | None]:
-        """Return the bytes of each range; for coroutines given to :meth:`begin`.
-
-        Parameters
-        ----------
-        ranges
-            All are asked for at once, within the bounds.
-        ahead
-            What they belong to where nobody waits for them yet; whoever waits goes first.
-        whole
-            Bytes that a range without an end has at most; 0 if that is not known.
-        limit
-            Bytes of which no whole object has more: ``BadHeader``; 0 for no limit.
-        """
+        """Return the same in a coroutine; ``ahead`` tells requests that nobody waits for yet."""
         if len(ranges) == 1:
             return [await self._one(ranges[0], ahead, whole, limit)]
         tasks = [asyncio.ensure_future(self._one(each, ahead, whole, limit)) for each in ranges]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
-            await _ended(tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             raise
         finally:
             # What one of them raised holds this call, which shall not hold what others brought.
@@ -207,38 +279,39 @@ class RemoteRanges(RemoteObjects):
         return found
 
     async def _facts_async(self, key: str) -> ObjectFacts | None:
-        """Return what the store says of an object twice, where it tells no version of it.
-
-        That may be somebody else's page. A store that tells versions is asked once.
-        """
+        """Return what the store says of an object: twice the same where it tells no version."""
 
         async def agreed() -> ObjectFacts:
             facts = await self.ask_facts(key)
-            if not facts.version and facts != await self.ask_facts(key):
+            if self.cuts_off and not facts.version and facts != await self.ask_facts(key):
                 raise WrongAnswer("it says something else of the object each time")
             return facts
 
         found: ObjectFacts | None = await self._tried(key, agreed, 0)
         return found
 
+    def size(self, key: str) -> int:
+        """Return the size of an object in bytes."""
+        return self.facts(key).size
+
     def entries(self, most: int | None = None) -> list[Entry]:
         """Return what lies below the root; of more than ``most`` objects at least one more."""
         return self._wait(self.entries_async(most))
 
-    async def entries_async(self, most: int | None = None) -> list[Entry]:
-        """Return the same; for coroutines given to :meth:`begin`."""
-        asked = self._listed("", lambda: self.ask_entries(most))
-        return await asked or []
+    async def entries_async(self, most: int | None = None, prefix: str = "") -> list[Entry]:
+        """Return the same; for coroutines given to :meth:`begin`. A listing is not sent twice."""
+        call = partial(self.ask_entries, prefix, most)
+        limited = self.limits_listing
+        return await self._tried(prefix, call, 0, hedges=False, limited=limited) or []
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
-        asked = self._listed(prefix, lambda: self.ask_keys(prefix))
-        yield from self._wait(asked) or ()
+        yield from (entry.key for entry in self._wait(self.entries_async(prefix=prefix)))
 
     async def entry_async(self, key: str) -> Entry | None:
         """Return what a listing says of one object, None where there is none; for :meth:`begin`."""
-        found: Entry | None = await self._tried(key, lambda: self.ask_entry(key), 0)
-        return found
+        found: ObjectFacts | None = await self._tried(key, partial(self.ask_facts, key), 0)
+        return None if found is None else Entry(key, found.size, found.version)
 
     async def _one(
         self, wanted: ReadRange, ahead: RequestPriority | None, whole: int, limit: int
@@ -262,93 +335,73 @@ class RemoteRanges(RemoteObjects):
                 odd.clear()
                 continue
             looks += 1
-            if found is None and looks < MOST_MISSING and self._may_doubt():
+            # Not of documents: which of them are there says of which kind a volume is.
+            may_doubt = looks < MOST_MISSING and not self._documents and self._doubts >= 1
+            if found is None and may_doubt:
+                self._doubts -= 1
                 continue
             self.absences += found is None
             return found
 
-    async def _checked(self, asked: Asked, odd: set[str]) -> Any:
+    def _asked(self, wanted: ReadRange, whole: int, limit: int) -> RangeRequest:
+        """Return what is asked for, with what is known of the object."""
+        known = self._expected.get(wanted.object)
+        if known is not None:
+            return RangeRequest(*wanted, known.etag, known.modified, known.size, limit=limit)
+        seen = self._seen.get(wanted.object)
+        if seen is None or (wanted.start == 0 and wanted.stop is None):
+            return RangeRequest(*wanted, most=whole, limit=limit)
+        # Parts of one object are of one version: what an index says holds for no other.
+        return RangeRequest(*wanted, seen.etag, seen.required, most=whole, limit=limit)
+
+    async def _checked(self, asked: RangeRequest, odd: set[str]) -> Any:
         """Send one request and return what it brings.
 
         ``odd`` notes the first answer of a server that seems not to know ranges: a page of
         somebody on the way looks like that, too.
         """
+        key = asked.key
         try:
             answer = await self.ask(asked)
             asked.check_body(answer)
         except Exception as error:
-            self._refuse_contradiction(asked.key, error)
-            if failure_of(error) is Failure.NO_RANGES:
-                if not odd and not self._lacks_ranges:
+            failure = failure_of(error)
+            if failure is Failure.ABSENT and (key in self._expected or key in self._seen):
+                raise Gone("it is not there any more") from None
+            if failure is Failure.NO_RANGES:
+                if self._has_ranges or not (odd or self._lacks_ranges):
                     odd.add("no ranges")
                     raise WrongAnswer("it sent all of the object instead of a part") from None
                 self._lacks_ranges = True
             raise
         if answer.head is not None:
-            self._note(asked.key, answer.head)
+            self._note(key, answer.head)
         self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
         return answer.body
 
-    def _may_doubt(self) -> bool:
-        """Whether what was said not to be there is asked for again; counts it.
-
-        Not of documents: which of them are there says of which kind a volume is.
-        """
-        if self._documents or self._doubts < 1:
-            return False
-        self._doubts -= 1
-        return True
-
-    async def _was_misled(self, asked: Asked) -> bool:
+    async def _was_misled(self, asked: RangeRequest) -> bool:
         """Whether the store still has the version that is asked for, though an answer denied it.
 
         A real change is one of which two answers say the same.
         """
         key = asked.key
-        if key in self._gone:
-            return False
-        now = await self._facts_async(key)
+        now = None if key in self._gone else await self._facts_async(key)
         if now is None:
             return False
         is_odd = asked.is_of(now) or now != await self._facts_async(key)
-        if not is_odd and not self._seen_as(key, now):
-            return False
+        if not is_odd:
+            # The ETag may be what one answer called otherwise, and the time did not: whoever reads
+            # an object long after it was written reads what it is of that time.
+            seen = self._seen.get(key)
+            if key in self._expected or seen is None or not (seen.modified and seen.once):
+                return False
+            if (seen.total, int(seen.modified)) != (now.size, int(now.modified)):
+                return False
+            if seen.at / 1e9 - seen.modified < _SETTLED:
+                return False
+            self._seen[key] = seen._replace(etag=now.etag)
         self.rewritten.discard(key)
         return True
-
-    def _seen_as(self, key: str, now: ObjectFacts) -> bool:
-        """Take the ETag of an object for what one answer called otherwise, and the time did not.
-
-        Whoever reads an object long after it was written reads what it is of that time.
-        """
-        seen = self._seen.get(key)
-        if key in self._expected or seen is None or not (seen.modified and seen.once):
-            return False
-        if (seen.total, int(seen.modified)) != (now.size, int(now.modified)):
-            return False
-        if seen.at / 1e9 - seen.modified < _SETTLED:
-            return False
-        self._seen[key] = seen._replace(etag=now.etag)
-        return True
-
-    def _asked(self, wanted: ReadRange, whole: int, limit: int) -> Asked:
-        """Return what is asked for, with what is known of the object."""
-        known = self._expected.get(wanted.object)
-        if known is not None:
-            return Asked(*wanted, known.etag, known.modified, known.size, limit=limit)
-        seen = self._seen.get(wanted.object)
-        if seen is None or (wanted.start == 0 and wanted.stop is None):
-            return Asked(*wanted, most=whole, limit=limit)
-        # Parts of one object are of one version: what an index says holds for no other.
-        return Asked(*wanted, seen.etag, seen.required, most=whole, limit=limit)
-
-    def _refuse_contradiction(self, key: str, error: Exception) -> None:
-        """Raise ``WrongAnswer`` for what cannot be, after what the store has answered before."""
-        failure = failure_of(error)
-        if failure is Failure.ABSENT and (key in self._expected or key in self._seen):
-            raise Gone("it is not there any more") from None
-        if failure is Failure.NO_RANGES and self._has_ranges:
-            raise WrongAnswer("it sent all of the object instead of a part") from None
 
     def _note(self, key: str, head: Head) -> None:
         """Note which version of an object was read, and whether it was another one before.
@@ -385,10 +438,6 @@ class RemoteRanges(RemoteObjects):
         for key, seen in list(self._seen.items()):
             self._seen[key] = seen._replace(etag="", required=0.0)
 
-    async def _listed(self, prefix: str, call: Callable[[], Awaitable[T]]) -> T | Any:
-        """Return what a listing returns; it is not sent twice."""
-        return await self._tried(prefix, call, 0, once=True, limited=self.limits_listing)
-
     async def _tried(
         self,
         key: str,
@@ -396,7 +445,7 @@ class RemoteRanges(RemoteObjects):
         size: int,
         *,
         ahead: RequestPriority | None = None,
-        once: bool = False,
+        hedges: bool = True,
         limited: bool = True,
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
@@ -422,18 +471,18 @@ class RemoteRanges(RemoteObjects):
         await room.enter(size, ahead=ahead)
         try:
             # The time begins here: what waits for others has not failed.
-            what = f"reading {self._place(key)}"
-            describe = self._secrets.describe
+            what, describe = f"reading {self._place(key)}", self._secrets.describe
             attempts = Attempts(self._retry, what, describe, health=self._health, size=size)
-            return await retry_async(looked_at, attempts, limited=limited, hedges=not once)
+            if self.cuts_off:
+                return await retry_async(looked_at, attempts, limited=limited, hedges=hedges)
+            return await retry_async(looked_at, attempts, limited=None)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:
             host = await self._redirect(key) if self._may_be_elsewhere(error) else ""
             if host:
                 raise AccessDenied(
-                    f"reading {self._place(key)} was refused by {host}, to which the store "
-                    "redirects.",
+                    f"{what} was refused by {host}, to which the store redirects.",
                     do="Check the region and the endpoint_url.",
                 ) from None
             return self._answer_to(error, key)
@@ -446,20 +495,17 @@ class RemoteRanges(RemoteObjects):
         return bool(self._address) and is_refusal
 
     async def _redirect(self, key: str) -> str:
-        """Return the host to which S3 sends who asks for an object; empty for none.
-
-        Clients follow it, and do not say so: what comes then is not of the store.
-        """
+        """Return the host to which S3 redirects who asks for an object; empty for none."""
         address = self._address and f"{self._address}/{quote(key)}".rstrip("/")
         return await asyncio.to_thread(redirect_of, address)
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
-        failure = failure_of(error)
+        """Return what an error says of the bytes that were asked for, or raise ours for it."""
+        failure, place = failure_of(error), self._place(key)
         if failure is Failure.ABSENT:
             return None
         if failure is Failure.BEYOND:
             return b""
-        place, told = self._place(key), self._secrets.describe(told_of(error))
         if isinstance(error, TooLong):
             check_document(error.size, place, error.most)
         if failure is Failure.CHANGED or isinstance(error, OtherVersion):
@@ -471,29 +517,9 @@ class RemoteRanges(RemoteObjects):
                 f"{place} was {how} since its header was read.",
                 do="Make a new Volume once the file is written.",
             ) from None
-        if failure is Failure.NO_RANGES:
-            raise VolumeReadError(
-                f"the server of {place} sends all of it when asked for a part: it does not know "
-                "ranges.",
-                do="Copy the file to a local disk or to an object store.",
-            ) from None
-        if failure is Failure.DENIED:
-            raise AccessDenied(
-                f"reading {place} was refused: {told}.",
-                do="Check the credentials in storage_options or in the environment.",
-            ) from None
-        if failure is Failure.UNTRUSTED:
-            raise VolumeReadError(
-                f"the certificate of the server of {place} is not believed: {told}.",
-                do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
-                'its certificate, or client_kwargs={"verify": file} for S3.',
-            ) from None
-        kind = VolumeNotFound if is_of_no_bucket(error) else VolumeReadError
         # Not chained: the text of the original may hold a signed URL or a key.
-        raise kind(
-            f"reading {place} failed: {told}.",
-            do="Check the URL, the storage_options and the connection.",
-        ) from None
+        told = self._secrets.describe(cause_of(error))
+        raise remote_error(error, "reading", place, told) from None
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -510,39 +536,11 @@ class RemoteRanges(RemoteObjects):
             # What it raised holds this call and its callers, with the voxels that they have.
             del future
 
-    def _enter_process(self) -> None:
-        """Prepare for the first request of a process."""
-        if self._owner != os.getpid():
-            self.after_fork()
-            self._owner = os.getpid()
+    def _place(self, key: str) -> str:
+        return f"{self.name}/{key}" if key else self.name
 
-
-class _Seen(NamedTuple):
-    """What the last answer said of an object."""
-
-    etag: str
-    total: int | None
-    modified: float
-    at: int
-    """When it came, in nanoseconds since 1970."""
-    required: float
-    """When parts that are asked for now have to be written; 0.0 for any time."""
-    once: bool = True
-    """Whether no answer before had this ETag."""
-
-    def agrees_with(self, head: Head) -> bool:
-        """Whether an answer may be of the same version."""
-        if None not in (self.total, head.total) and self.total != head.total:
-            return False
-        if self.modified and head.modified:
-            return self.modified == head.modified
-        return not (self.etag and head.etag) or self.etag == head.etag
-
-
-async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
 
 _IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, InFlight] = WeakKeyDictionary()

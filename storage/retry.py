@@ -1,12 +1,6 @@
 """How often a request to a remote store is tried again: until a deadline, with growing pauses.
 
-One policy for every client. Those that retry by themselves are told not to: where two layers
-retry, their counts multiply, and a store that is down for good is noticed after 25 requests.
-The first pauses are left out where the store answers others and does not ask for fewer requests.
-A request that takes longer than others is sent once more beside itself, and the first answer
-counts. Of a store that kept failing until the deadline who asks next gets one short attempt, and
-those right behind it none: it is told after one deadline, however many files are asked for.
-Bytes that came and make no sense are read again, too, before a file is called damaged.
+One policy for every client; those that retry by themselves are told not to, or counts multiply.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from ..core.errors import (
     BadHeader,
@@ -88,14 +82,7 @@ OUTAGE_PAUSE = 1.0
 
 @dataclass(frozen=True)
 class Retry:
-    """When a failed request is sent again.
-
-    Examples
-    --------
-    >>> policy = Retry(first=1.0, most=5.0)
-    >>> [policy.pause(n, draw=1.0) for n in (1, 2, 3, 4)]
-    [1.0, 2.0, 4.0, 5.0]
-    """
+    """When a failed request is sent again."""
 
     deadline: float = _DEADLINE
     """Seconds after the first attempt at which a request that keeps failing is given up."""
@@ -113,21 +100,13 @@ class Retry:
                 raise ValueError(msg)
 
     def pause(self, pauses: int, draw: float) -> float:
-        """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd.
-
-        At least half of the longest, because a store that asks for less gets none otherwise.
-        """
+        """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd."""
+        # At least half of the longest, because a store that asks for less gets none otherwise.
         longest = min(self.most, self.first * 2.0 ** min(pauses - 1, 60))
         return longest * (1 + draw) / 2
 
     def limit(self, size: int) -> float:
-        """Return how long one attempt at so many bytes may take, in seconds.
-
-        Examples
-        --------
-        >>> [Retry(deadline=30.0).limit(size) for size in (0, 150_000, 12_000_000, 10**9)]
-        [10.0, 10.0, 15.0, 20.0]
-        """
+        """Return how long one attempt at so many bytes may take, in seconds."""
         share = max(self.deadline / TRIES, LEAST_ATTEMPT)
         return min(self.attempt, max(share, size / _SLOWEST))
 
@@ -140,22 +119,8 @@ def default_retry() -> Retry:
 class Attempts:
     """The attempts at one request so far; says how long to wait, or raises.
 
-    Parameters
-    ----------
-    policy
-        When to try again.
-    what
-        What is asked for, for the message; no credentials.
-    describe
-        Returns the text of an error without secrets.
-    clock, draw
-        Return the time in seconds, and a random number in 0..1.
-    setting
-        What to set for another deadline, for the message.
-    health
-        That of the store.
-    size
-        Bytes that an answer has at most, where that is known.
+    Of a store that kept failing until a deadline who asks next gets one short attempt, and those
+    right behind it none: it is told after one deadline, however many files are asked for.
     """
 
     def __init__(
@@ -189,33 +154,13 @@ class Attempts:
 
     @property
     def rest(self) -> float | None:
-        """Seconds until the deadline, where an attempt has failed; None for the first one.
-
-        For what takes many requests, each with a limit of its own: while they are answered it may
-        take as long as it takes.
-        """
+        """Seconds until the deadline once an attempt has failed, for what takes many requests."""
         if not self._failures and not self._looks:
             return None
         return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)
 
     def failed(self, error: BaseException) -> float:
-        """Return the pause before the next attempt.
-
-        Raises
-        ------
-        StoreUnavailable
-            The next attempt would begin behind the deadline.
-        Exception
-            The error itself, where trying again would not help.
-        """
-        try:
-            return self._pause(error)
-        finally:
-            # Its traceback holds this call, which shall not hold it: all that was read
-            # on the way here would wait for a collection of garbage.
-            del error
-
-    def _pause(self, error: BaseException) -> float:
+        """Return the pause before the next attempt; or raise the error, or ``StoreUnavailable``."""
         try:
             failure = failure_of(error)
             if failure not in (Failure.TRANSIENT, Failure.WRONG):
@@ -224,48 +169,41 @@ class Attempts:
             self._failures += 1
             self._wrong = self._wrong + 1 if failure is Failure.WRONG else 0
             pause = 0.0
-            if not self._goes_on_at_once(failure, error):
+            # None where the store answers others, and does not ask for fewer requests.
+            if (
+                self._failures > AT_ONCE
+                or wants_pause(error)
+                or not (failure is Failure.WRONG or self.health.may_go_on_at_once())
+            ):
                 self._pauses += 1
                 pause = self._policy.pause(self._pauses, self._draw())
+            if isinstance(error, OtherVersion) and error.version is not None:
+                if error.version == self._version:  # found by two attempts: then there is one
+                    raise error
+                self._version = error.version
             spent = self._clock() - self._begin
-            if self._agrees_with_an_earlier_one(error):
-                raise error
             if self._wrong >= (MOST_MISSING if isinstance(error, Gone) else MOST_WRONG):
                 if isinstance(error, OtherVersion):
                     raise error
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
-                raise self._told(spent, error, do) from None
-            if spent + pause >= self._policy.deadline or self._looks or self.health.is_out:
-                raise self._given_up(spent, error) from None
-            return pause
+                raise self._unavailable(spent, error, do) from None
+            deadline = self._policy.deadline
+            if spent + pause < deadline and not self._looks and not self.health.is_out:
+                return pause
+            if self._looks:
+                self.health.looked(self._describe(error))
+            else:
+                self.health.gave_up(self._begin, deadline)
+            do = (
+                f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
+            )
+            raise self._unavailable(spent, error, do) from None
         finally:
+            # Its traceback holds this call, which shall not hold it: all that was read
+            # on the way here would wait for a collection of garbage.
             del error
 
-    def _agrees_with_an_earlier_one(self, error: BaseException) -> bool:
-        """Whether two attempts found the same other version: then there is one."""
-        version = error.version if isinstance(error, OtherVersion) else None
-        if version is None or version == self._version:
-            return version is not None
-        self._version = version
-        return False
-
-    def _goes_on_at_once(self, failure: Failure, error: BaseException) -> bool:
-        """Whether the next attempt needs no pause: the store answers, and asks for no less."""
-        if self._failures > AT_ONCE or wants_pause(error):
-            return False
-        return failure is Failure.WRONG or self.health.may_go_on_at_once()
-
-    def _given_up(self, spent: float, error: BaseException) -> StoreUnavailable:
-        deadline = self._policy.deadline
-        do = f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
-        told = self._told(spent, error, do)
-        if self._looks:
-            self.health.looked(self._describe(error))
-        else:
-            self.health.gave_up(self._begin, deadline)
-        return told
-
-    def _told(self, spent: float, error: BaseException, do: str) -> StoreUnavailable:
+    def _unavailable(self, spent: float, error: BaseException, do: str) -> StoreUnavailable:
         times = "once" if self._failures == 1 else f"{self._failures} times"
         # Not chained: the text of the original may hold a signed URL or a key.
         return StoreUnavailable(
@@ -275,23 +213,7 @@ class Attempts:
 
 
 class Health:
-    """How one store answers: how long it takes, and whether it kept failing until a deadline.
-
-    Parameters
-    ----------
-    clock
-        Returns the time in seconds.
-
-    Examples
-    --------
-    >>> health = Health(lambda: 100.0)
-    >>> health.hedge_after
-    0.5
-    >>> for seconds in (0.05, 0.05, 0.08):
-    ...     health.answered(seconds)
-    >>> round(health.hedge_after, 2)
-    0.12
-    """
+    """How one store answers: how long it takes, and whether it kept failing until a deadline."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -319,18 +241,7 @@ class Health:
         return max(HEDGE_LEAST, self._slow)
 
     def wrote(self, modified: float, now: float) -> None:
-        """Learn of its clock from an object that it says to have written at some moment.
-
-        That was before now, so what seems to be still to come tells how far it is ahead, at least.
-
-        Examples
-        --------
-        >>> health = Health()
-        >>> for modified in (90.0, 108.0, 104.0, 400.0):
-        ...     health.wrote(modified, now=100.0)
-        >>> health.ahead
-        8.0
-        """
+        """Learn how far its clock is ahead of ours, at least, from a time of writing."""
         ahead = modified - now
         if self.ahead < ahead <= MOST_AHEAD:
             self.ahead = ahead
@@ -392,30 +303,21 @@ async def retry_async(
     attempts: Attempts,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     *,
-    limited: bool = True,
+    limited: bool | None = True,
     hedges: bool = False,
 ) -> T:
     """Return what ``call`` returns, trying again as ``attempts`` says.
 
-    Parameters
-    ----------
-    call
-        Begins one attempt.
-    attempts
-        Decides after each failure.
-    sleep
-        Waits.
-    limited
-        Whether one attempt has a limit; where its requests have limits of their own, only those
-        after the first one, which end at the deadline.
-    hedges
-        Whether each attempt is :func:`hedge_request`, within its limit.
+    Where requests have limits of their own an attempt is not ``limited``, and those after the first
+    end at the deadline; None where nobody can cut one off. With ``hedges`` each attempt is
+    :func:`hedge_request`, within its limit.
     """
     while True:
         try:
-            async with asyncio.timeout(attempts.rest if hedges or not limited else attempts.limit):
-                if hedges:
-                    return await hedge_request(call, attempts.health, attempts.limit)
+            if hedges:
+                return await hedge_request(call, attempts.health, attempts.limit)
+            limit = attempts.limit if limited else None if limited is None else attempts.rest
+            async with asyncio.timeout(limit):
                 found = await call()
             attempts.health.answered()
             return found
@@ -430,129 +332,89 @@ async def hedge_request(
 ) -> T:
     """Return what ``call`` returns, called once more beside itself where that takes long.
 
-    After ``limit`` seconds there is a ``TimeoutError``: one timer serves both.
-
-    The first that succeeds counts; the others are given up. Where none has come after twice the
-    time, another is sent, and at once in the place of one that fails. Where all fail, the first
-    error counts; once there is one, the others get no more time than they had.
+    The first that succeeds counts, and the others are given up; where all fail, the first error
+    counts. After ``limit`` seconds there is a ``TimeoutError``. A timer begins what is beside the
+    first, because nearly none is needed.
     """
-    hedge = _Hedge(call, health, limit)
-    begin = time.monotonic()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    beside: asyncio.Task[T] | None = None
+    others: set[asyncio.Task[T]] = set()
+    pause, answers, end = health.hedge_after, health.answers, loop.time() + limit
+
+    def look() -> None:
+        # It begins a turn of the loop later: one that was busy finds the answer first.
+        nonlocal beside
+        beside = loop.create_task(_beside(others, call, health, pause, answers, end))
+        beside.add_done_callback(take)
+
+    def take(done: asyncio.Task[T]) -> None:
+        if task is not None and not done.cancelled():
+            done.exception()  # somebody looks at it: the task, or nobody has to
+            task.cancel()
+
+    timer = loop.call_later(min(pause, limit), look)
     try:
-        found = await call()
-        health.answered(time.monotonic() - begin)
-        return found
+        return await _timed(call, health)
     except asyncio.CancelledError:
-        if not (hedge.has_won or hedge.is_late) or hedge.uncancel():
+        if beside is None or not beside.done() or task is None or task.uncancel():
             raise
-        if hedge.is_late:
-            raise TimeoutError from None
-        return await hedge.answer()
+        return beside.result()
     except Exception:
-        if not hedge.stop():
-            raise
-        with suppress(Exception):
-            return await hedge.answer()
+        task = None
+        with suppress(Exception):  # as long as it had; then the error of the first counts
+            if beside is not None and others:
+                return await asyncio.wait_for(beside, health.hedge_after)
         raise
     finally:
-        hedge.close()
+        timer.cancel()
+        if beside is not None:
+            beside.cancel()
+        # What was raised holds this call, and they would hold what was raised.
+        task = beside = None
 
 
-class _Hedge(Generic[T]):
-    """The requests beside the first. A timer begins them, because nearly none is needed."""
+async def _beside(
+    others: set[asyncio.Task[T]],
+    call: Callable[[], Awaitable[T]],
+    health: Health,
+    pause: float,
+    answers: int,
+    end: float,
+) -> T:
+    """Return the first answer to requests beside one that takes long; ``TimeoutError`` at the end.
 
-    def __init__(self, call: Callable[[], Awaitable[T]], health: Health, limit: float) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task: asyncio.Task[Any] | None = task
-        self._call, self._health = call, health
-        self._others: list[asyncio.Future[T]] = []
-        self._pause = health.hedge_after
-        self._long, self._answers = _HANGS * self._pause, health.answers
-        self._loop = task.get_loop()
-        self._end = self._loop.time() + limit
-        self._timer: asyncio.Handle = self._loop.call_later(min(self._pause, limit), self._look)
-        self._stopped = self._replaced = False
-        self.has_won = False
-        """Whether one of them was answered, and the task cancelled for that."""
-        self.is_late = False
-        """Whether none was answered within the limit, and the task cancelled for that."""
-
-    def uncancel(self) -> int:
-        """Take the cancelling back; return how often others asked for it."""
-        assert self._task is not None
-        return self._task.uncancel()
-
-    def stop(self) -> bool:
-        """Begin none, and cancel nothing any more; say whether any is under way."""
-        self._stopped = True
-        self._timer.cancel()
-        return bool(self._others)
-
-    async def answer(self) -> T:
-        """Return what the first of them brings that succeeds; ``ConnectionError`` if none does."""
-        waiting = set(self._others)
-        pause = self._health.hedge_after
-        while waiting:
-            done, waiting = await asyncio.wait(
-                waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                break
-            for each in done:
-                if not each.cancelled() and each.exception() is None:
-                    return each.result()
-        raise ConnectionError("none was answered")
-
-    def close(self) -> None:
-        """Give up what nobody waits for."""
-        self._stopped = True
-        self._timer.cancel()
-        for each in self._others:
+    Another is sent each time after twice the pause, and at once in the place of the first that
+    fails; of one that hangs while others are answered, whatever was spent.
+    """
+    loop, hangs, replaced = asyncio.get_running_loop(), _HANGS * pause, False
+    try:
+        while loop.time() < end:
+            if health.may_hedge(hangs=pause >= hangs and health.answers > answers):
+                others.add(loop.create_task(_timed(call, health)))
+            pause *= 2
+            due = min(loop.time() + pause, end)
+            timeout = min(pause, end - loop.time())
+            while timeout > 0:
+                if not others:
+                    await asyncio.sleep(timeout)
+                    break
+                done, _ = await asyncio.wait(
+                    others, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                )
+                others -= done
+                for each in done:
+                    if not each.cancelled() and each.exception() is None:
+                        return each.result()
+                if done and not replaced:
+                    replaced = True
+                    pause /= 2
+                    break
+                timeout = due - loop.time()
+        raise TimeoutError
+    finally:
+        for each in others:
+            each.add_done_callback(lambda done: done.cancelled() or done.exception())
             each.cancel()
-        # The task holds what it raised, and that this: a circle.
-        self._task = None
-        self._others.clear()
-
-    def _look(self) -> None:
-        # A loop that was busy finds the answer and the timer at once: the answer goes first.
-        self._timer = self._loop.call_soon(self._start)
-
-    def _start(self) -> None:
-        left = self._end - self._loop.time()
-        if left <= 0:
-            assert self._task is not None
-            self.is_late = True
-            self._task.cancel()
-            return
-        hangs = self._pause >= self._long and self._health.answers > self._answers
-        if self._health.may_hedge(hangs=hangs):
-            other = asyncio.ensure_future(_timed(self._call, self._health))
-            other.add_done_callback(self._ended)
-            self._others.append(other)
-        self._pause *= 2
-        self._timer = self._loop.call_later(min(self._pause, left), self._look)
-
-    def _ended(self, other: asyncio.Future[T]) -> None:
-        # Looking at an error says that somebody did: nobody else may.
-        failed = other.cancelled() or other.exception() is not None
-        if self._stopped or self._task is None or self.has_won or self.is_late:
-            return
-        if failed:
-            self._others.remove(other)
-            if not self._replaced:  # the next ones that fail are followed when it is their time
-                self._replaced = True
-                self._timer.cancel()
-                self._pause /= 2
-                self._start()
-        else:
-            self.has_won = True
-            self._timer.cancel()
-            for each in self._others:
-                if each is not other:
-                    each.cancel()
-            self._others = [other]
-            self._task.cancel()
 
 
 async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
@@ -563,17 +425,7 @@ async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
 
 
 def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Return what ``read`` makes of remote bytes; once more, and again, where they make no sense.
-
-    A bad proxy or a cut connection gives such bytes, and the next one does not.
-
-    Parameters
-    ----------
-    read
-        Reads and decodes.
-    forget
-        Drops what is kept of the bytes that were read.
-    """
+    """Return what ``read`` makes of remote bytes; again, if they may be damaged on their way."""
     for _ in range(LOOKS - 1):
         try:
             return read()

@@ -1,7 +1,7 @@
 """The members of a zip archive as objects of a store, read in ranges.
 
-The archive's directory is read once. A member that is stored as it is, which is how zarr
-writes them, is read by ranges of the archive; one that is deflated is inflated whole.
+A member that is stored as it is, as zarr writes them, is read by ranges of the archive; one that is
+deflated is inflated whole.
 """
 
 from __future__ import annotations
@@ -27,28 +27,14 @@ _CHECKED_AT_ONCE = 4 * 1024**2
 
 
 class ZipRanges:
-    """A zip archive. It keeps no handle of its own: every read goes through the outer store.
-
-    Parameters
-    ----------
-    outer, key
-        Where the archive is.
-    name
-        What errors call it.
-    checks_parts
-        Whether the check sum of a stored member is looked at before a part of it is read, which
-        reads all of it, once. Members that are read whole, or inflated, are always checked.
-
-    Raises
-    ------
-    VolumeNotFound, BadHeader
-        There is no archive, or it has no sound directory.
-    """
+    """A zip archive. It keeps no handle of its own: every read goes through the outer store."""
 
     def __init__(
         self, outer: RangeStore, key: str, name: str, *, checks_parts: bool = False
     ) -> None:
-        self._outer, self._key, self._name = outer, key, name
+        self._outer, self._key = outer, key
+        self.name = name
+        """The archive."""
         self._checks_parts = checks_parts
         self._checked: set[str] = set()
         # As the store below: the members lie in it.
@@ -66,44 +52,32 @@ class ZipRanges:
         self._members = {info.filename: info for info in infos}
         self._starts: dict[str, int] = {}
 
-    @property
-    def name(self) -> str:
-        """The archive."""
-        return self._name
-
     def get(self, key: str) -> bytes | None:
-        """Return a whole small member, such as metadata; None where there is none.
-
-        ``BadHeader`` where it has more than ``MOST_DOCUMENT_BYTES``.
-        """
+        """Return a small member such as metadata, None if there is none; ``BadHeader`` if long."""
         if key in self._members:
-            check_document(self._members[key].file_size, f"{key} in {self._name}")
+            check_document(self._members[key].file_size, f"{key} in {self.name}")
         return self.get_ranges([ReadRange(key)])[0]
 
     def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
-        """Return the bytes of each range of a member.
-
-        ``CorruptVolume`` for a whole member of more than ``most`` bytes, unless that is 0.
-        """
+        """Return bytes of ranges; ``CorruptVolume`` for a whole member beyond ``most`` bytes."""
         if works_ahead(self._outer):  # what comes from far away may be damaged on its way
             return read_anew(lambda: self._members_of(ranges, most))
         return self._members_of(ranges, most)
 
     def _members_of(self, ranges: Sequence[ReadRange], most: int) -> list[bytes | None]:
-        found: list[bytes | None] = [None] * len(ranges)
-        present = [n for n, wanted in enumerate(ranges) if wanted.object in self._members]
-        for n in present:
-            if ranges[n].start == 0 and ranges[n].stop is None:
-                size, key = self._members[ranges[n].object].file_size, ranges[n].object
-                check_whole(size, most, f"{key} in {self._name}")
-        self._find_starts({ranges[n].object for n in present})
-        places = [self._place(ranges[n]) for n in present]
+        present = [wanted for wanted in ranges if wanted.object in self._members]
+        for key, start, stop in present:
+            if (start, stop) == (0, None):
+                check_whole(self._members[key].file_size, most, f"{key} in {self.name}")
+        self._find_starts({wanted.object for wanted in present})
+        places = [self._place(wanted) for wanted in present]
         answers = read_coalesced(self._outer, places, self.gap, self.most)
-        for n, place, answer in zip(present, places, answers, strict=True):
-            if answer is None or place.stop is None or len(answer) != place.stop - place.start:
-                raise self._corrupt(ranges[n].object, "it is cut short")
-            found[n] = self._content(ranges[n], answer)
-        return found
+        found = dict[ReadRange, bytes]()
+        for wanted, place, answer in zip(present, places, answers, strict=True):
+            if answer is None or len(answer) != place.length:
+                raise self._corrupt(wanted.object, "it is cut short")
+            found[wanted] = self._content(wanted, answer)
+        return [found.get(wanted) for wanted in ranges]
 
     def size(self, key: str) -> int:
         """Return the size of a member in bytes, inflated."""
@@ -157,10 +131,7 @@ class ZipRanges:
             raise self._corrupt(wanted.object, str(error)) from error
 
     def _inflated(self, wanted: ReadRange, info: zipfile.ZipInfo, data: memoryview) -> bytes:
-        """Return a part of a deflated member, all of which is inflated and checked, piece by piece.
-
-        A few stored bytes may stand for gigabytes: no more is kept than what is wanted.
-        """
+        """Return a part of a deflated member, which is inflated and checked piece by piece."""
         start, stop = _inside(wanted, info.file_size)
         inflate, at, found = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
         kept: list[bytes] = []
@@ -193,7 +164,7 @@ class ZipRanges:
 
     def _corrupt(self, key: str, what: str) -> CorruptVolume:
         return CorruptVolume(
-            f"{key} in {self._name} cannot be read: {what}.", do="Copy or write the archive again."
+            f"{key} in {self.name} cannot be read: {what}.", do="Copy or write the archive again."
         )
 
 
@@ -217,6 +188,3 @@ class _Object(Seekable):
     def readall(self) -> bytes:
         # At once: the usual one asks for a few kilobytes at a time.
         return self.read(max(0, self._size - self._at))
-
-
-__all__ = ["ZipRanges"]

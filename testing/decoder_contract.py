@@ -136,7 +136,6 @@ class DecoderContract:
 
 
 def _write(path: Path, case: DecoderCase, version: int) -> Path:
-    """Write an array of one chunk; return the file of the chunk."""
     shape, configuration = list(case.array.shape), dict(case.configuration)
     path.mkdir()
     if version == 2:

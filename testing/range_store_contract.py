@@ -18,11 +18,7 @@ import pytest
 
 from ..storage.ranges import RangeStore, ReadRange
 
-RANGE_OBJECTS = {
-    "a/first": bytes(range(256)),
-    "a/b/second": b"0123456789" * 1000,
-    "empty": b"",
-}
+RANGE_OBJECTS = {"a/first": bytes(range(256)), "a/b/second": b"0123456789" * 1000, "empty": b""}
 """What the store of each test holds."""
 
 

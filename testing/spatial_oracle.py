@@ -19,22 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floats:
-    """Return what ``plan`` gives for a volume, as float64 (C, I, J, K).
-
-    Parameters
-    ----------
-    values
-        (C, I, J, K), the whole volume, slope and intercept applied.
-    plan, policy
-        What to do, and how to sample.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Grid
-    >>> plan = SpatialPlan.identity(Grid((2, 1, 1), np.eye(4)))
-    >>> sample_plan(np.array([[[[5.0]], [[7.0]]]]), plan, Policy()).ravel().tolist()
-    [5.0, 7.0]
-    """
+    """Return what ``plan`` gives for a whole volume (C, I, J, K), as float64."""
     where, outside = places(plan)
     found = sample_at(values, where, plan.bounds, policy)
     found[:, outside] = policy.fill

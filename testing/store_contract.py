@@ -25,7 +25,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -364,34 +363,15 @@ def _many(volume: Volume) -> list[int]:
 
 def _read_in_child(method: str, volume: Volume) -> NDArray[Any]:
     context = multiprocessing.get_context(method)
-    ours, theirs = context.Pipe()
-    child = context.Process(target=_answer, args=(volume, theirs), daemon=True)  # type: ignore[attr-defined]
     with warnings.catch_warnings():
         # Forking beside the threads of zarr and fsspec is what is tested here.
         warnings.simplefilter("ignore", DeprecationWarning)
-        child.start()
-    theirs.close()
-    try:
-        assert ours.poll(_CHILD_SECONDS), f"the child by {method} did not answer"
-        answer = ours.recv()
-    finally:
-        ours.close()
-        child.join(_CHILD_SECONDS)
-        if child.is_alive():
-            child.kill()
-            child.join()
-        child.close()
-    if isinstance(answer, Exception):
-        raise answer
-    array: NDArray[Any] = answer
+        with context.Pool(1) as pool:
+            array: NDArray[Any] = pool.apply_async(_read, [volume]).get(_CHILD_SECONDS)
+    pool.join()
     return array
 
 
-def _answer(volume: Volume, connection: Connection) -> None:
-    try:
-        # A copy: the original may be a view of a mapped file, which pickles its bytes anyway.
-        connection.send(np.array(volume.numpy()))
-    except Exception as error:
-        connection.send(error)
-    finally:
-        connection.close()
+def _read(volume: Volume) -> NDArray[Any]:
+    # A copy: the original may be a view of a mapped file, which pickles its bytes anyway.
+    return np.array(volume.numpy())

@@ -7,7 +7,7 @@ import torch
 
 from voxpipe.reading_services.memory_budget import SlotBudget
 from voxpipe.reading_services.transport.batch_pickle import pack, unpack
-from voxpipe.reading_services.transport.slot_reader import SlotReader
+from voxpipe.reading_services.transport.slot_reader import Arrival, SlotReader
 from voxpipe.reading_services.transport.slot_writer import SlotWriter
 
 STEP = 2 * 1024 * 1024  # the size of the smallest slot
@@ -39,7 +39,7 @@ class Link:
     def send(self, batch):
         data, used = pack(batch, self.writer)
         self.writer.sent(used)
-        return unpack(data, self.reader.arrival()), used
+        return unpack(data, Arrival(self.reader)), used
 
     def deliver(self, value, size=1000):
         """Send one batch of ``size`` equal numbers, as a pipe would make it."""

@@ -10,7 +10,7 @@ from s3_server import Fault, S3Server
 
 import voxpipe as vp
 from voxpipe.core.errors import BadHeader, PatchSizeError
-from voxpipe.volumes.catalog.examine import serve
+from voxpipe.volumes.catalog.catalog import serve
 
 
 def test_a_grid_takes_no_number_of_samples() -> None:

@@ -15,7 +15,6 @@ EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "handl
 # Import paths of torchdata, which scripts that come from there use.
 GIVEN_NAMES = {
     "voxpipe.datapipes.utils",
-    "voxpipe.dataloader2.graph.utils",
     "voxpipe.dataloader2.utils",
 }
 # Folders of text that is published with the project; build folders and environments are not.

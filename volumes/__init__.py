@@ -1,10 +1,8 @@
 """Volume, the backend registry, one file per format."""
 
-from . import builtin
 from .axis_map import AxisMap
 from .backend import Backend
-from .catalog.catalog import catalogued, describe_volume, index_cases
-from .catalog.examine import Finding, examine, serve
+from .catalog.catalog import Finding, catalogued, describe_volume, index_cases, serve
 from .catalog.find import (
     cases_without_label,
     find_by_folder,
@@ -13,14 +11,13 @@ from .catalog.find import (
     is_volume,
     matches_volumes,
 )
-from .catalog.histogram import volume_histogram
 from .catalog.manifest import Entry, Manifest, read_manifest, write_manifest
 from .catalog.statistics import Statistics, volume_statistics
+from .catalog.whole_pass import volume_histogram
 from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
-from .conversion.convert import Converted, convert
+from .conversion.convert import convert
 from .conversion.recached import recached
 from .header import Header
-from .index import normalize_index
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -30,13 +27,12 @@ from .registry import (
 )
 from .session import close_volumes
 from .volume import Volume
-from .voxels import Voxels
+from .voxels import Voxels, normalize_index
 
 __all__ = [
     "AxisMap",
     "Backend",
     "BackendRequest",
-    "Converted",
     "Decoder",
     "Entry",
     "Finding",
@@ -52,7 +48,6 @@ __all__ = [
     "custom_backends",
     "custom_decoders",
     "describe_volume",
-    "examine",
     "find_by_folder",
     "find_volumes",
     "index_cases",
@@ -72,5 +67,3 @@ __all__ = [
     "volume_statistics",
     "write_manifest",
 ]
-
-builtin.register_builtin_backends()

@@ -1,10 +1,8 @@
 """Which stored section stands at each place of an axis: missing, doubled and shifted sections.
 
-An axis map is a table per axis, from the index that a user sees (virtual) to the one that is
-stored (physical), or -1 where nothing is. Most tables follow from a rule (all sections are two
-late; section 7 is bad), so a map is a few rules, and they become tables once the length of the
-stored axis is known. The affine stays what it was: virtual index ``i`` lies where the stored
-index ``i`` would, at the same spacing. It is what is shown there that moves.
+A map is a few rules, which become tables from the index that a user sees (virtual) to the stored
+one (physical) once the length of the axis is known. The affine stays what it was: virtual index
+``i`` lies where the stored index ``i`` would. It is what is shown there that moves.
 """
 
 from __future__ import annotations
@@ -53,13 +51,7 @@ class AxisRule:
     """The value of a missing section, after slope and intercept; not used by ``"nearest"``."""
 
     def applied(self, before: Table, name: str) -> Table:
-        """Return the table of an axis to which this is done after ``before``.
-
-        Raises
-        ------
-        OutOfVolume
-            It speaks of a section that is not there, or leaves none to be the nearest.
-        """
+        """Return the table of an axis to which this is done after ``before``."""
         picked = self._picked(len(before), name)
         after = np.where(picked < 0, MISSING, before[np.maximum(picked, 0)])
         # What was missing before this rule stays what it was: a filled section is shown as one.
@@ -255,20 +247,7 @@ class AxisMap:
         return next((rule.fill for rule in self.rules if rule.policy != "nearest"), 0.0)
 
     def tables(self, shape: Shape, name: str) -> tuple[Table | None, ...]:
-        """Return a table per axis (C, I, J, K), None for those that stay as they are.
-
-        Parameters
-        ----------
-        shape
-            (C, I, J, K) as stored.
-        name
-            What messages call the volume.
-
-        Raises
-        ------
-        OutOfVolume
-            A rule does not fit the shape.
-        """
+        """Return a table per axis (C, I, J, K), None for those that stay as they are."""
         tables: list[Table | None] = [None] * len(AXES)
         for rule in self.rules:
             before = tables[rule.axis]
@@ -331,19 +310,8 @@ def _axis(axis: str | int) -> int:
 
 
 def _nearest(present: Table, length: int) -> Table:
-    """Return the nearest of the ``present`` indices at each of ``length``; of two the lower.
-
-    Examples
-    --------
-    >>> _nearest(np.array([1, 5]), 7).tolist()
-    [1, 1, 1, 1, 5, 5, 5]
-    """
-    here = np.arange(length)
-    after = np.minimum(np.searchsorted(present, here), len(present) - 1)
-    before = np.maximum(after - 1, 0)
-    is_before = here - present[before] <= present[after] - here
-    # Beyond the last one, and before the first, both are the same.
-    nearest: Table = np.where(
-        is_before & (present[before] <= here), present[before], present[after]
-    )
+    """Return the nearest of the ``present`` indices at each of ``length``; of two the lower."""
+    # The one after is nearer from behind the middle on.
+    middles = (present[1:] + present[:-1]) / 2
+    nearest: Table = present[np.searchsorted(middles, np.arange(length))]
     return nearest

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,13 @@ from .backend import Backend, Channels, content_of
 from .chunks.chunked_array import Needed
 from .header import Header, Shape
 from .scheme import ReadScheme, Refused, StoreLayout
-from .session import opening_session
-from .source import LocatedSource, Source
+from .session import Source, opening_session
+from .source import LocatedSource
+from .stacked import ComposedBackend
 from .voxels import Voxels
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+class Run(NamedTuple):
     """Stored sections that are read at once, and where they are shown."""
 
     start: int
@@ -40,26 +40,11 @@ class Run:
     """What to add to a virtual index to get the stored one; None where that differs."""
 
 
-def whole(start: int, stop: int) -> Run:
-    """Return the one run of an axis that has no table."""
-    every = slice(0, stop - start)
-    return Run(start, stop, every, every, 0)
-
-
 def runs_of(table: Table, start: int, stop: int, chunk: int = 1) -> list[Run]:
     """Return the runs that show the virtual sections ``start`` to ``stop``; missing ones have none.
 
     Each stored section is in one run at most. Between two runs lies a chunk that neither needs:
     what shares a chunk is decoded together anyway, so it is read at once.
-
-    Parameters
-    ----------
-    table
-        Stored section by virtual section, negative where there is none.
-    start, stop
-        The virtual sections.
-    chunk
-        Stored sections that are decoded together.
 
     Examples
     --------
@@ -165,7 +150,7 @@ def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     return replace(header, shape=(c, i, j, k))
 
 
-class AxisMapped(Backend):
+class AxisMapped(ComposedBackend):
     """An opened store seen through an axis map. What is not shown is not read."""
 
     def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
@@ -175,38 +160,21 @@ class AxisMapped(Backend):
         super().__init__(mapped_header(inner.header, self._tables), inner.name)
         self._units = (1, *(inner.chunks or (1, 1, 1)))
         self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
-        self.culls = inner.culls
         self.counts_below = inner.counts_below
-        self.keeps_chunks = inner.keeps_chunks
-        self.remote = inner.remote
-        self.lists = inner.lists
+
+    @property
+    def below(self) -> Sequence[Backend]:
+        """The store."""
+        return (self._inner,)
 
     def check_version(self) -> None:
         """Let the store say whether it is what a manifest says."""
         self._inner.check_version()
 
-    def forget_content_key(self) -> None:
-        """Let the store look again."""
-        self._inner.forget_content_key()
-
     @property
     def shards(self) -> Any:
         """Those of the store."""
         return self._inner.shards
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the store is still the one that was opened."""
-        return self._inner.is_current
-
-    @property
-    def version(self) -> Hashable:
-        """That of the store."""
-        return self._inner.version
-
-    def is_as_of(self, moment: int) -> bool:
-        """Whether the store is the one that was opened, and nothing read was written since."""
-        return self._inner.is_as_of(moment)
 
     @property
     def content_key(self) -> str:
@@ -229,11 +197,14 @@ class AxisMapped(Backend):
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Voxels:
         """Return the voxels of a region as the map shows them."""
-        shape = self._shape(region, channels)
+        first, last = channels or (0, self.shape[0])
+        i, j, k = region.shape
+        shape = (last - first, i, j, k)
+        inner: Any = self._inner
         out: NDArray[Any] | None = None
         slope, intercept = self.header.slope, self.header.intercept
         for runs in self._runs(region, channels):
-            voxels = self._read_run(runs, box)
+            voxels = inner.read(_region(runs), _channels(runs), *self._culling(box, runs))
             slope, intercept = voxels.slope, voxels.intercept
             if out is None and _shows_all(runs, shape):
                 # One piece, perhaps backwards: a view, as the store gave it.
@@ -246,11 +217,6 @@ class AxisMapped(Backend):
             stored = self.header.value_type or self.header.disk_dtype
             out = np.full(shape, self._fill, np.uint8 if stored.kind == "b" else stored)
         return Voxels(out, slope, intercept)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether the volume below may gain by it."""
-        return self._inner.looks_ahead
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` is going to ask the store for."""
@@ -301,21 +267,12 @@ class AxisMapped(Backend):
     def _runs(self, region: Region, channels: Channels | None) -> Iterator[tuple[Run, ...]]:
         """Yield one run per axis, for every box of stored voxels that is needed."""
         ends = (channels or (0, self.shape[0]), *region)
-        per_axis = [
-            [whole(start, stop)] if table is None else runs_of(table, start, stop, unit)
-            for (start, stop), table, unit in zip(ends, self._tables, self._units, strict=True)
-        ]
+        per_axis = []
+        for (start, stop), table, unit in zip(ends, self._tables, self._units, strict=True):
+            every = slice(0, stop - start)
+            one = [Run(start, stop, every, every, 0)]
+            per_axis.append(one if table is None else runs_of(table, start, stop, unit))
         return product(*per_axis)
-
-    def _shape(self, region: Region, channels: Channels | None) -> Shape:
-        first, last = channels or (0, self.shape[0])
-        i, j, k = region.shape
-        return (last - first, i, j, k)
-
-    def _read_run(self, runs: tuple[Run, ...], box: OrientedBox | None) -> Voxels:
-        inner: Any = self._inner
-        voxels: Voxels = inner.read(_region(runs), _channels(runs), *self._culling(box, runs))
-        return voxels
 
     def _culling(self, box: OrientedBox | None, runs: tuple[Run, ...]) -> tuple[Any, ...]:
         return (_moved(box, runs),) if self.culls else ()
@@ -324,13 +281,7 @@ class AxisMapped(Backend):
 def stored_fill(
     axis_map: AxisMap, tables: Sequence[Table | None], header: Header, name: str
 ) -> Any:
-    """Return the stored number that stands for the fill value of a map.
-
-    Raises
-    ------
-    VolumeError
-        The stored type has no number near it.
-    """
+    """Return the stored number that stands for the fill value of a map."""
     if all(table is None or (table >= 0).all() for table in tables):
         return 0  # nothing is missing
     stored = header.value_type or header.disk_dtype
@@ -395,9 +346,6 @@ def _moved(box: OrientedBox | None, runs: tuple[Run, ...]) -> OrientedBox | None
     return replace(box, matrix=matrix, clamp=clamp)
 
 
-_MASK_TYPE = np.dtype(np.uint8)
-
-
 class StoredMaskSource:
     """A mask that is worked out from tables alone: no voxel is read for it."""
 
@@ -440,14 +388,13 @@ class StoredMaskSource:
             header = (held or opening_session().handles.acquire(source, verify=True)).header
         tables = self.mapped.axis_map.tables(header.shape, self.mapped.name)
         stored = tuple(
-            _stored(table, length) for table, length in zip(tables, header.shape, strict=True)
+            np.ones(length, bool) if table is None else table >= 0
+            for table, length in zip(tables, header.shape, strict=True)
         )
         # One channel says it for all, unless channels are missing themselves.
         whole = stored if not stored[0].all() else (np.ones(1, bool), *stored[1:])
-        shape = tuple(len(flags) for flags in whole)
-        mask: Any = {"shape": shape, "disk_dtype": _MASK_TYPE, "value_type": None, "chunks": None}
-        plain = {"access": "view", "slope": 1.0, "intercept": 0.0}
-        return replace(header, **mask, **plain), whole
+        c, i, j, k = map(len, whole)
+        return Header((c, i, j, k), header.affine, np.dtype(np.uint8), stamp=header.stamp), whole
 
 
 class StoredMask(Backend):
@@ -465,14 +412,12 @@ class StoredMask(Backend):
         shown = c[:, None, None, None] & i[:, None, None] & j[:, None] & k
         return Voxels(shown.view(np.uint8))
 
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+    def touched_bytes(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int:
         """Return 0: no stored voxel is touched."""
         return 0
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Return 0: there is nothing to bring in."""
         return 0
-
-
-def _stored(table: Table | None, length: int) -> NDArray[np.bool_]:
-    return np.ones(length, bool) if table is None else table >= 0

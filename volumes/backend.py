@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, Affine, Grid, OrientedBox, Region
+from ..core import IO_COUNTERS, Affine, ChunkGrid, Grid, OrientedBox, Region
 from ..core.errors import (
     BadHeader,
     CorruptVolume,
@@ -24,11 +24,10 @@ from ..core.errors import (
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
-from .chunks.chunked_array import ChunkLayout, Needed
+from .chunks.chunked_array import Needed
 from .header import Header, Triple, affine_entries, affine_matrix
-from .index import index_ranges
 from .scheme import ReadScheme, Refused, StoreLayout
-from .voxels import Voxels, plain, refuse_unreadable, touch
+from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +73,16 @@ class Backend(ABC):
     def __init__(self, header: Header, name: str = "") -> None:
         self.header = header
         self.name = name
+        self.shape: tuple[int, int, int, int] = header.shape
+        """(C, I, J, K)."""
+        self.dtype: np.dtype[Any] = header.dtype
+        """Type of the values that reads return."""
+        self.disk_dtype: np.dtype[Any] = header.disk_dtype
+        """Type of the numbers as stored."""
+        self.chunks: Triple | None = header.chunks
+        """Spatial decode unit, None where there is none."""
+        self.access: str = header.access
+        """``"view"``, ``"range"`` or ``"stream"``."""
 
     culls: bool = False
     """Whether ``read`` takes an ``OrientedBox`` as third argument and reads no chunk beside it."""
@@ -186,11 +195,6 @@ class Backend(ABC):
         """Look again when :attr:`content_key` is asked for the next time."""
         return
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(C, I, J, K)."""
-        return self.header.shape
-
     @cached_property
     def grid(self) -> Grid:
         """Spatial shape and affine."""
@@ -201,35 +205,20 @@ class Backend(ABC):
         """4x4 float64, voxel index to world millimetres, RAS+."""
         return affine_matrix(self.header.affine)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values that reads return."""
-        return self.header.dtype
-
-    @property
-    def disk_dtype(self) -> np.dtype[Any]:
-        """Type of the numbers as stored."""
-        return self.header.disk_dtype
-
-    @property
-    def chunks(self) -> Triple | None:
-        """Spatial decode unit, None where there is none."""
-        return self.header.chunks
-
-    @property
-    def access(self) -> str:
-        """``"view"``, ``"range"`` or ``"stream"``."""
-        return self.header.access
-
     def needed(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Needed | None:
         """Return the chunks that a read needs; None where every voxel can be read alone."""
         return needed_of(self.header, region, channels, box if self.culls else None)
 
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        """Return how many bytes of stored voxels a read of ``region`` touches, in whole chunks."""
-        needed = self.needed(region, channels)
+    def touched_bytes(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int:
+        """Return how many bytes of stored voxels a read of ``region`` touches, in whole chunks.
+
+        ``box`` is given to those that cull.
+        """
+        needed = self.needed(region, channels, box)
         first, last = channels or (0, self.shape[0])
         voxels = region.size * (last - first) if needed is None else needed.voxels
         return voxels * self.disk_dtype.itemsize
@@ -283,7 +272,8 @@ def counted_read(
         parts: Any = backend
         found: Voxels = parts.read(region, channels, box)
         return found
-    backend.check_version()
+    if backend.version_check is not None:
+        backend.version_check()
     culling: Any = () if box is None or not backend.culls else (box,)
     try:
         touched = backend.touched_bytes(region, channels, *culling)
@@ -326,7 +316,7 @@ def needed_of(
     """Return the chunks that a read needs as far as a header tells: each of all channels asked."""
     if header.chunks is None:
         return None
-    cuts = ChunkLayout(header.shape[1:], header.chunks)
+    cuts = ChunkGrid(header.shape[1:], header.chunks)
     first, last = channels or (0, header.shape[0])
     chunks = cuts.needed(region, box)
     size = math.prod(header.chunks) * (last - first) * header.disk_dtype.itemsize
@@ -442,14 +432,7 @@ class ForeignBackend(Backend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return what the backend answers for the region."""
         first, last = channels or (0, self.shape[0])
-        array = plain(as_array(self._backend[(slice(first, last), *region.slices)]))
-        if array.shape != (last - first, *region.shape):
-            raise BadHeader(
-                f"the backend {type(self._backend).__name__} of {self.name} answered shape "
-                f"{array.shape} for {last - first} channels of {region}.",
-                do="backend[slices] must return a 4-D tensor and keep every axis.",
-            )
-        return Voxels(array)
+        return Voxels(plain(as_array(self._backend[(slice(first, last), *region.slices)])))
 
 
 def content_of(backend: Backend) -> str:

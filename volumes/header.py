@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import Affine
 from ..core.errors import BadHeader
+from ..core.lru_cache import cached_property
 from .voxels import refuse_unreadable, value_dtype
 
 # Of an affine, in millimetres: a volume is a product of three, which has to stay a number.
@@ -106,7 +107,7 @@ class Header:
         entries = IDENTITY if affine is None else affine_entries(affine, "the backend")
         return cls(sizes, entries, stored, units, access, slope, intercept)
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """Type of the values that reads return."""
         return self.value_type or value_dtype(self.disk_dtype, self.slope, self.intercept)
@@ -141,29 +142,31 @@ class Header:
     def of_document(cls, document: Mapping[str, Any]) -> Header:
         """Return the header that :meth:`document` wrote down."""
         chunks, value_type = document["chunks"], document["value_type"]
-        i, j, k = chunks or (1, 1, 1)
+        i, j, k = map(int, chunks or (1, 1, 1))
+        shape_c, shape_i, shape_j, shape_k = map(int, document["shape"])
         return cls(
-            tuple(document["shape"]),
-            tuple(document["affine"]),
+            (shape_c, shape_i, shape_j, shape_k),
+            tuple(map(float, document["affine"])),
             np.dtype(document["disk_dtype"]),
             None if chunks is None else (i, j, k),
             document["access"],
-            document["slope"],
-            document["intercept"],
-            None if value_type is None else np.dtype(value_type),
-            tuple(document["stamp"]),
+            float(document["slope"]),
+            float(document["intercept"]),
+            None if value_type is None else np.dtype(str(value_type)),
+            tuple(map(int, document["stamp"])),
             document.get("tensor_dtype", ""),
         )
 
     def agrees_with(self, other: Header) -> bool:
         """Whether both describe the same voxels, whenever they were written."""
-        mine, theirs = (replace(h, stamp=(), access=h._reached) for h in (self, other))
+        # Bare voxels may be mapped on one machine and read on another.
+        mine, theirs = (
+            replace(
+                h, stamp=(), access="view" if (h.chunks, h.access) == (None, "range") else h.access
+            )
+            for h in (self, other)
+        )
         return mine == theirs
-
-    @property
-    def _reached(self) -> Access:
-        """The access; bare voxels may be mapped on one machine and read on another."""
-        return "view" if self.chunks is None and self.access == "range" else self.access
 
 
 def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
@@ -200,13 +203,7 @@ def affine_matrix(entries: tuple[float, ...]) -> Affine:
 
 
 def channels_first(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return (I, J), (I, J, K) or (C, I, J, K) as (C, I, J, K), a view.
-
-    Examples
-    --------
-    >>> channels_first(np.zeros((4, 5)), "x").shape, channels_first(np.zeros((4, 5, 6)), "x").shape
-    ((1, 4, 5, 1), (1, 4, 5, 6))
-    """
+    """Return (I, J), (I, J, K) or (C, I, J, K) as (C, I, J, K), a view."""
     if array.ndim == 2:
         return array[None, :, :, None]
     if array.ndim == 3:

@@ -49,26 +49,6 @@ MADE = "made between"
 def negotiate(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme:
     """Return how the voxels of a key are read.
 
-    Parameters
-    ----------
-    layout
-        What the store says of itself.
-    demand
-        What the patches ask of it.
-    budget
-        What may be spent on this key.
-
-    Returns
-    -------
-    ReadScheme
-        Its ``projected`` bytes are at most ``budget.memory_bytes``.
-
-    Raises
-    ------
-    BudgetExceeded
-        What is needed in any case exceeds the budget; names the largest term. This is a
-        ``MemoryError``.
-
     Examples
     --------
     >>> ct = StoreLayout((400, 512, 512), 2, (64, 64, 64), access="range", volumes=130)
@@ -123,13 +103,9 @@ def wanted_ahead(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
     """Return the bytes that each process would fetch for patches to come, if it may."""
     if not layout.remote:
         return 0
-    return min(MOST_AHEAD // budget.sharing, _asked_at_once(layout, demand, budget))
-
-
-def _asked_at_once(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
-    """Return the bytes of all patches of the jobs that wait in one process."""
+    # All patches of the jobs that wait in one process.
     jobs = -(-budget.batches_ahead // budget.processes)
-    return jobs * demand.items * _patch_bytes(layout, demand)
+    return min(MOST_AHEAD // budget.sharing, jobs * demand.items * _patch_bytes(layout, demand))
 
 
 def _patch_bytes(layout: StoreLayout, demand: Demand) -> int:
@@ -363,11 +339,6 @@ def negotiate_all(
     """Return the scheme of every key; they share one budget.
 
     Each key has what it needs in any case, and of the rest a share by the bytes of its data.
-
-    Raises
-    ------
-    BudgetExceeded
-        What all keys together need in any case exceeds the budget.
     """
     sharing = sum(layout.remote for layout in layouts.values())
     budget = replace(budget, sharing=max(1, sharing))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,6 +81,19 @@ class _Entry(NamedTuple):
 
 
 _ENTRIES: list[_Entry] = []
+_FORMATS: list[Any] = []
+
+
+def add_formats(formats: Iterable[Any]) -> None:
+    """Add the formats of this package behind what is registered, those of lower rank first."""
+    _FORMATS.extend(sorted(formats, key=lambda each: each.rank))
+    _ENTRIES.extend(_Entry(each.name, each.recognises, each.backend) for each in _FORMATS)
+
+
+def _entries() -> list[_Entry]:
+    """Return what is registered, which begins with the formats of this package."""
+    importlib.import_module(".builtin", __package__)
+    return _ENTRIES
 
 
 def register_backend(
@@ -106,12 +119,14 @@ def register_backend(
     that workers have them too.
     """
     unregister_backend(name)  # which also drops handles that others have opened
-    _ENTRIES.insert(0 if prepend else len(_ENTRIES), _Entry(name, matcher, factory))
+    entries = _entries()
+    entries.insert(0 if prepend else len(entries), _Entry(name, matcher, factory))
 
 
 def unregister_backend(name: str) -> None:
     """Forget a backend; nothing happens if there is none of this name."""
-    _ENTRIES[:] = [entry for entry in _ENTRIES if entry.name != name]
+    entries = _entries()
+    entries[:] = [entry for entry in entries if entry.name != name]
     close_volumes()
 
 
@@ -123,7 +138,7 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     """
     if request.reader is not None:
         return _read_with(request)
-    for entry in tuple(_ENTRIES):
+    for entry in tuple(_entries()):
         if entry.matcher(request):
             return entry.factory(request)
     return None
@@ -131,12 +146,12 @@ def resolve_backend(request: BackendRequest) -> Any | None:
 
 def recognised(request: BackendRequest) -> bool:
     """Return whether a registered backend would open ``request``; opens nothing."""
-    return any(entry.matcher(request) for entry in tuple(_ENTRIES))
+    return any(entry.matcher(request) for entry in tuple(_entries()))
 
 
 def registered_names() -> tuple[str, ...]:
     """Return the names of all backends, in the order in which they are asked."""
-    return tuple(entry.name for entry in _ENTRIES)
+    return tuple(entry.name for entry in _entries())
 
 
 def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
@@ -147,7 +162,7 @@ def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
     here = __name__.partition(".")[0]
     return tuple(
         (entry.name, entry.matcher, entry.factory)
-        for entry in _ENTRIES
+        for entry in _entries()
         if getattr(entry.factory, "__module__", "").partition(".")[0] != here
     )
 
@@ -181,43 +196,20 @@ _READERS = {
     ".npz": "numpy",
     ".par": "nibabel",
 }
-# What each format of voxpipe's own needs besides voxpipe; None for nothing.
-_FORMATS = {
-    ".nii": None,
-    ".nii.gz": None,
-    ".hdr and .img": None,
-    ".nrrd": None,
-    ".nhdr": None,
-    ".mha": None,
-    ".mhd": None,
-    ".mgz": None,
-    ".mgh": None,
-    ".npy": None,
-    ".zarr": None,
-    ".tif": "tifffile",
-    ".h5": "h5py",
-    ".b2nd": "blosc2",
-}
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
-    """Return the error for a file that no backend opens.
-
-    Parameters
-    ----------
-    name
-        Path or URL, without credentials.
-    backends
-        Names of the registered backends, in the order in which they were asked.
+    """Return the error for a file or URL, without credentials, that none of some backends opens.
 
     Examples
     --------
     >>> print(unknown_format("scan.npz", ["nifti"]).what)  # doctest: +ELLIPSIS
-    no backend opens scan.npz; installed: .nii, .nii.gz, ... (backends: nifti)...
+    no backend opens scan.npz; installed: ..., .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
-    here = [format_ for format_, needs in _FORMATS.items() if needs is None or _installed(needs)]
-    missing = {needs for needs in _FORMATS.values() if needs and not _installed(needs)}
+    _entries()
+    missing = {each.needs for each in _FORMATS if each.needs and not _installed(each.needs)}
+    here = [suffix for each in _FORMATS if each.needs not in missing for suffix in each.suffixes]
     what = (
         f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
     )

@@ -307,7 +307,10 @@ class ReadScheme:
 
     def explain(self) -> str:
         """Return the scheme in words: the mode, what is read, what memory is projected."""
-        lines = [self._headline()]
+        lines = [_WORDS.get(self.running, "")]
+        if self.running == "regional":
+            size = "x".join(map(str, self.region or ()))
+            lines = [f"regional: {self.draws} patches in each region of {size}"]
         if self.running not in ("view", "spool"):
             once = ", each chunk once" if self.mode == "resident" else ""
             lines.append(
@@ -339,12 +342,6 @@ class ReadScheme:
         lines += [f"  refused by the store: {veto}" for veto in self.vetoes]
         return "\n".join(lines)
 
-    def _headline(self) -> str:
-        if self.running == "regional":
-            size = "x".join(map(str, self.region or ()))
-            return f"regional: {self.draws} patches in each region of {size}"
-        return _WORDS[self.running]
-
 
 @dataclass(frozen=True)
 class Refused:
@@ -363,13 +360,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def _size(count: int) -> str:
-    """Return bytes in a unit that fits.
-
-    Examples
-    --------
-    >>> _size(0), _size(2000), _size(3 * 1024**2), _size(5 * 1024**3)
-    ('0 B', '1.95 KiB', '3 MiB', '5 GiB')
-    """
+    """Return bytes in a unit that fits."""
     number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while number >= 1000 and len(units) > 1:
         number /= 1024

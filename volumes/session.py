@@ -1,17 +1,227 @@
-"""The owner of what reads of volumes hold: open files, decoded chunks, bytes on their way."""
+"""What reads of volumes hold in a process: open files, decoded chunks, bytes on their way."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
+from ..core.errors import VolumeChanged
+from ..core.locks import DeferredLock
+from ..core.lru_cache import LRUCache
 from ..storage.read_ahead import AHEAD, ReadAhead
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS, ChunkCache
-from .handles import Handles, Opener, Versions
+from .header import Header
+
+# A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
+# by default; all of voxpipe's shall stay below 64 (testing/store_contract.py).
+MOST_HANDLES = 48
+# What lies behind a URL takes no descriptor; what was read of its metadata, 11 kB as measured.
+MOST_REMOTE_HANDLES = 4096
+# Voxels that a reader returned live in memory as long as their handle.
+MOST_RESIDENT_BYTES = 2 * 1024**3
+
+
+class Source(Protocol):
+    """Where voxels are. Picklable, and small then."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it; no credentials."""
+
+    @property
+    def token(self) -> str:
+        """Equal for equal sources, in every process."""
+
+    def open(self) -> Backend:
+        """Open it in this process."""
+
+
+class _Handle:
+    """A backend that is open or about to be, and the lock of whoever opens it."""
+
+    def __init__(self) -> None:
+        self.opening = threading.Lock()
+        self.backend: Backend | None = None
+
+
+class Handles:
+    """Open backends of one process by the token of their source, the least recently used first.
+
+    A volume that arrives with every batch finds the handle that the first one opened. The least
+    recently used go when there are too many; whoever reads from one keeps it until done.
+    """
+
+    def __init__(
+        self,
+        most: int = MOST_HANDLES,
+        most_bytes: int = MOST_RESIDENT_BYTES,
+        most_remote: int = MOST_REMOTE_HANDLES,
+        open_source: Callable[[Source], Backend] = lambda source: source.open(),
+    ) -> None:
+        self._open = open_source
+        self._most, self._most_remote = most, most_remote
+        self._most_bytes = most_bytes
+        self._owner = os.getpid()
+        self._lock = DeferredLock()
+        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        # What a forked child found of its parent. Dropping it would run the parent's
+        # clean-up in the child, with locks and threads that do not exist there.
+        self._inherited: list[OrderedDict[str, _Handle]] = []
+
+    def acquire(self, source: Source, *, verify: bool = False) -> Backend:
+        """Return the open backend of ``source``."""
+        if self._owner != os.getpid():
+            self.forget_parent()
+        # Asked before the lock is taken: a source may have to open others to tell.
+        token = source.token
+        with self._lock:
+            handle = self._handles.get(token)
+            if handle is None:
+                handle = self._handles[token] = _Handle()
+            self._handles.move_to_end(token)
+        backend = handle.backend
+        if backend is not None and not verify:
+            return backend
+        try:
+            with handle.opening:
+                backend = handle.backend
+                if backend is None or (verify and not backend.is_current):
+                    # Gone before: of a file that is open HDF5 opens what it was once more.
+                    backend = handle.backend = None
+                    backend = handle.backend = self._open(source)
+                elif verify and not backend.remote:
+                    # Chunks may be others under the same metadata. A bucket is listed again
+                    # where copies are made of it: a listing per look would be a request each.
+                    backend.forget_content_key()
+                return backend
+        finally:
+            self._evict()
+
+    def forget_content_key(self, token: str) -> None:
+        """Let an open backend look again at what is stored; one that is not open does so anyway."""
+        if self._owner != os.getpid():
+            self.forget_parent()
+        with self._lock:
+            handle = self._handles.get(token)
+        if handle is not None and handle.backend is not None:
+            handle.backend.forget_content_key()
+
+    def opened_again(self, source: Source, last: Backend) -> Backend:
+        """Return the open backend of ``source``, but not the one that was open last."""
+        self.acquire(source)
+        with self._lock:
+            handle = self._handles.get(source.token)
+            if handle is not None and handle.backend is last:
+                del self._handles[source.token]
+        return self.acquire(source)
+
+    def agreeing(self, source: Source, known: Header | None) -> Backend:
+        """Return the open backend of ``source``, and make sure that it is what is known of it.
+
+        Of voxels in memory the source holds it: here it would keep the array when the volume is
+        gone.
+        """
+        held: Backend | None = getattr(source, "backend", None)
+        if held is not None:
+            return held
+        backend = self.acquire(source, verify=known is None)
+        if known is None or backend.header is known or backend.header == known:
+            return backend
+        # The file may have been written again since, or only touched.
+        del backend
+        backend = self.acquire(source, verify=True)
+        if not backend.header.agrees_with(known):
+            raise VolumeChanged(
+                f"{source.name} has changed since its header was read: it was "
+                f"{known.shape} {known.disk_dtype} and is "
+                f"{backend.shape} {backend.disk_dtype}, or lies elsewhere.",
+                do="Make a new Volume once the file is written.",
+            )
+        return backend
+
+    def close(self) -> None:
+        """Drop every handle."""
+        self._lock.defer(self._handles.clear)
+
+    def forget_parent(self) -> None:
+        """Start empty in a forked child, whose locks may be held by threads it lacks."""
+        self._inherited.append(self._handles)
+        self._owner = os.getpid()
+        self._lock = DeferredLock()
+        self._handles = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def _evict(self) -> None:
+        with self._lock:
+            opened = {token: h.backend for token, h in self._handles.items() if h.backend}
+            resident = sum(backend.resident_bytes for backend in opened.values())
+            remote = sum(backend.remote for backend in opened.values())
+            local = len(self._handles) - remote
+            # The newest stays, however large: it is about to be read.
+            for token in list(self._handles)[:-1]:
+                many, few = resident > self._most_bytes, local <= self._most
+                if not many and few and remote <= self._most_remote:
+                    return
+                backend = opened.get(token)
+                far = backend is not None and backend.remote
+                if many or (remote > self._most_remote if far else not few):
+                    del self._handles[token]
+                    resident -= 0 if backend is None else backend.resident_bytes
+                    remote, local = remote - far, local - (not far)
+
+
+# Of 400 bytes each. Of more volumes, those that were read longest ago may change unnoticed.
+MOST_VERSIONS = 16_384
+
+
+class Opened(NamedTuple):
+    """Which version of a volume a process has opened first, of those that one pass reads."""
+
+    key: tuple[str, str]
+    """The pass, and the token of the volume."""
+    version: Hashable
+    """What tells it from others."""
+    moment: int
+    """When, in nanoseconds since 1970."""
+    name: str
+    """What messages call the volume."""
+    case: str = ""
+    """Of which case it is, where that is known."""
+
+
+class Versions:
+    """The versions of volumes that passes read in this process, the first of each."""
+
+    def __init__(self) -> None:
+        self._first: LRUCache[Opened] = LRUCache(MOST_VERSIONS)
+        self._new: deque[Opened] = deque(maxlen=MOST_VERSIONS)
+
+    def first(self, opened: Opened) -> Opened:
+        """Return what was opened first of the same volume in the same pass: this, or another."""
+
+        def note() -> Opened:
+            self._new.append(opened)
+            return opened
+
+        return self._first.get_or(opened.key, note)
+
+    def take(self) -> tuple[Opened, ...]:
+        """Return those that were opened since this was asked last."""
+        new = []
+        with contextlib.suppress(IndexError):
+            while True:
+                new.append(self._new.popleft())
+        return tuple(new)
 
 
 class Session:
@@ -20,15 +230,6 @@ class Session:
     A process has one by default, :data:`SESSION`, which volumes use unless they are bound to
     another: ``volume.in_session(session)``. What a volume is bound to does not travel: in another
     process it uses the one there.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from voxpipe.volumes import Volume
-    >>> session = Session()
-    >>> volume = Volume(np.zeros((4, 4, 4), np.int16)).in_session(session)
-    >>> volume.numpy().shape, len(session.handles)
-    ((1, 4, 4, 4), 0)
     """
 
     def __init__(self, chunks: ChunkCache | None = None, ahead: ReadAhead | None = None) -> None:
@@ -51,7 +252,7 @@ class Session:
         finally:
             _OPENING.reset(token)
 
-    def _open(self, source: Opener) -> Backend:
+    def _open(self, source: Source) -> Backend:
         with self.opening():
             return source.open()
 

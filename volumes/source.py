@@ -2,10 +2,6 @@
 
 A source never holds a handle. Its token is the same in every process, so that the
 many copies of one volume that travel with the batches share one open handle.
-
-Volumes whose voxels are in memory: arrays, tensors, images of nibabel. A small array travels inside
-the pickle. A larger one is written to a temporary file on its first journey, which the other
-process maps.
 """
 
 from __future__ import annotations
@@ -16,21 +12,19 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import UnknownFormat, VolumeNotFound
 from ..storage.content import content_key
-from ..storage.local_io import check_io
+from ..storage.file_reader import check_io
 from ..storage.location import absolute_place, is_url, public_name
 from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
-from .backend import Backend, ForeignBackend, as_array, only_in_torch
-from .header import Header, affine_matrix, array_header, channels_first
+from .backend import Backend, ForeignBackend
+from .header import affine_matrix
 from .registry import BackendRequest, registered_names, resolve_backend, unknown_format
-from .spill import ArrayBackend, original, remember, travel
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +61,6 @@ class Options:
             follow=self.follow,
             **place,
         )
-
-
-class Source(Protocol):
-    """Where voxels are. Picklable, and small then."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it; no credentials."""
-
-    @property
-    def token(self) -> str:
-        """Equal for equal sources, in every process."""
-
-    def open(self) -> Backend:
-        """Open it in this process."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,17 +114,14 @@ class LocatedSource:
             source=self.location,
         )
         backend = resolve_backend(request)
-        if backend is None:
-            raise self._unknown()
-        return as_backend(backend, self.name)
-
-    def _unknown(self) -> Exception:
+        if backend is not None:
+            return as_backend(backend, self.name)
         if self.path and not os.path.exists(self.path):
-            return VolumeNotFound(f"there is no file {self.path}.", do="Check the path.")
+            raise VolumeNotFound(f"there is no file {self.path}.", do="Check the path.")
         if self.path and os.path.isdir(self.path):
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
-            return UnknownFormat(what, do="Give the path of one volume.")
-        return unknown_format(self.name, registered_names())
+            raise UnknownFormat(what, do="Give the path of one volume.")
+        raise unknown_format(self.name, registered_names())
 
 
 def as_backend(backend: Any, name: str) -> Backend:
@@ -178,67 +154,3 @@ def _stable(value: Any) -> Any:
         return _TOKENS.setdefault(value, uuid.uuid4().hex)
     except TypeError:
         return uuid.uuid4().hex
-
-
-# A pickled volume stays below 16 kB; half of that leaves room for the header.
-INLINE_BYTES = 8 * 1024
-
-
-class ArraySource:
-    """An array (C, I, J, K) in this process. Its voxels must not change while a pass reads them."""
-
-    def __init__(self, array: NDArray[Any], header: Header, name: str, token: str = "") -> None:
-        self.array = array
-        self.name = name
-        self.token = token or uuid.uuid4().hex
-        self.backend = ArrayBackend(array, header, name, self.token)
-        self._latest: ArraySource | None = None
-        self._pass = ""
-
-    def opened_anew(self, by: str) -> ArraySource:
-        """Return the source for a pass: of another token where voxels were written to meanwhile.
-
-        Statistics, tables and copies are kept by the token, and so are made anew, all of them.
-        """
-        latest = self._latest or self
-        looked, self._pass = self._pass == by, by  # several cases may show one array
-        if looked:
-            return latest
-        if not latest.backend.holds_what_is_kept:
-            latest = self._latest = ArraySource(self.array, self.backend.header, self.name)
-        return latest
-
-    def open(self) -> Backend:
-        """Return the backend; nothing has to be opened."""
-        return self.backend
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        header = self.backend.header
-        if self.array.nbytes > INLINE_BYTES:
-            return travel(self, header, lambda: self.array)
-        remember(self)
-        # It arrives with the values of this moment, where something may be kept of earlier ones.
-        self.backend.note()
-        # ``copy`` drops the rest of a larger array of which this is a view.
-        return _arrive_inline, (self.array.copy(), header, self.name, self.token)
-
-
-def _arrive_inline(array: NDArray[Any], header: Header, name: str, token: str) -> Any:
-    return original(token) or ArraySource(array, header, name, token)
-
-
-def held_in_memory(tensor: Any, affine: tuple[float, ...], name: str) -> Backend:
-    """Return the backend of a tensor (C, I, J, K), which shares its memory."""
-    backend = from_array(tensor, affine).backend
-    backend.name = name
-    return backend
-
-
-def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
-    """Return the source of a tensor or an array of two to four axes; memory is shared."""
-    values = as_array(array)
-    name = f"array {tuple(values.shape)} {values.dtype.name}"
-    values = channels_first(values, name)
-    name = f"array {tuple(values.shape)} {values.dtype.name}"
-    header = array_header(values, affine, name, tensor_dtype=only_in_torch(array))
-    return ArraySource(values, header, name)

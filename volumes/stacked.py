@@ -68,16 +68,7 @@ class Part(Protocol):
 
 
 class StackedSource:
-    """The channels of several volumes, one after another. It travels as these.
-
-    Parameters
-    ----------
-    parts
-        The volumes.
-    apart
-        Whether they may lie on grids of their own, since each is read by itself. The header then
-        has the grid of the first, and a read of all together is refused if they differ.
-    """
+    """The channels of several volumes, one after another. It travels as these."""
 
     def __init__(self, parts: Sequence[Part], *, apart: bool = False) -> None:
         if not parts:
@@ -98,13 +89,7 @@ class StackedSource:
         return self._backend
 
     def known_header(self) -> Header:
-        """Return the header of all; reads those of the parts, and compares their grids.
-
-        Raises
-        ------
-        GridMismatch
-            They differ, and the parts may not lie apart.
-        """
+        """Return the header of all; reads those of the parts, and compares their grids."""
         if not self._apart:
             refuse_other_grids(self.parts)
         return stacked_header(self.parts)
@@ -135,13 +120,7 @@ def on_one_grid(parts: Sequence[Part]) -> bool:
 
 
 def refuse_other_grids(parts: Sequence[Part]) -> None:
-    """Raise unless all parts lie on the grid of the first; reads headers.
-
-    Raises
-    ------
-    GridMismatch
-        Naming both files, and by how much they differ.
-    """
+    """Raise unless all parts lie on the grid of the first; reads headers."""
     first, *others = parts
     for other in others:
         distance = first.grid.distance_in_voxels(other.grid)
@@ -158,11 +137,10 @@ def refuse_other_grids(parts: Sequence[Part]) -> None:
 
 
 def stacked_header(parts: Sequence[Part]) -> Header:
-    """Return the header of the channels of all parts.
+    """Return the header of the channels of all parts: in their type, where it is one.
 
-    Types that are alike stay as they are stored. Else the type is the one that NumPy finds for all
-    values (``np.result_type``: uint8 and int16 give int16, int16 and float32 give float32), and
-    scaling is applied on the way.
+    Else the type is the one that NumPy finds for all values (``np.result_type``: uint8 and int16
+    give int16, int16 and float32 give float32), and scaling is applied on the way.
     """
     headers = [part.header for part in parts]
     first = headers[0]
@@ -191,7 +169,61 @@ def _stored_as(header: Header) -> tuple[Any, ...]:
     return (stored, header.slope, header.intercept, header.value_type)
 
 
-class StackedBackend(Backend):
+class ComposedBackend(Backend):
+    """One that reads from others: what is asked of it in general, they answer together."""
+
+    @property
+    def below(self) -> Sequence[Backend]:
+        """Those from which it reads."""
+        raise NotImplementedError
+
+    # Asked when they are needed: that may open those below, and a header may be known without.
+    @property
+    def culls(self) -> bool:  # type: ignore[override]
+        """Whether one spares chunks that lie beside a box."""
+        return any(backend.culls for backend in self.below)
+
+    @property
+    def keeps_chunks(self) -> bool:  # type: ignore[override]
+        """Whether every one does."""
+        return all(backend.keeps_chunks for backend in self.below)
+
+    @property
+    def remote(self) -> bool:  # type: ignore[override]
+        """Whether one lies beyond a network."""
+        return any(backend.remote for backend in self.below)
+
+    @property
+    def lists(self) -> bool:  # type: ignore[override]
+        """Whether the content of one is told by a listing."""
+        return any(backend.lists for backend in self.below)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether one may gain by it."""
+        return any(backend.looks_ahead for backend in self.below)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether every one is still what was opened."""
+        return all(backend.is_current for backend in self.below)
+
+    @property
+    def version(self) -> Hashable:
+        """Those of all."""
+        return tuple(backend.version for backend in self.below)
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether this holds of every one."""
+        return all(backend.is_as_of(moment) for backend in self.below)
+
+    def forget_content_key(self) -> None:
+        """Let every one look again."""
+        for backend in self.below:
+            backend.forget_content_key()
+
+
+class StackedBackend(ComposedBackend):
     """Reads each part by the backend that it has in this process."""
 
     counts_below = True
@@ -204,46 +236,6 @@ class StackedBackend(Backend):
         self._parts = tuple(parts)
         self._raw = len({_stored_as(part.header) for part in parts}) == 1
 
-    # Asked when they are needed: these open the parts, and a header may be known without.
-    @property
-    def culls(self) -> bool:  # type: ignore[override]
-        """Whether some part spares chunks that lie beside a box."""
-        return any(backend.culls for backend in self._opened)
-
-    @property
-    def keeps_chunks(self) -> bool:  # type: ignore[override]
-        """Whether every part does."""
-        return all(backend.keeps_chunks for backend in self._opened)
-
-    @property
-    def remote(self) -> bool:  # type: ignore[override]
-        """Whether some part lies beyond a network."""
-        return any(backend.remote for backend in self._opened)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether every part is still what was opened."""
-        return all(backend.is_current for backend in self._opened)
-
-    @property
-    def version(self) -> Hashable:
-        """Those of all parts."""
-        return tuple(backend.version for backend in self._opened)
-
-    def is_as_of(self, moment: int) -> bool:
-        """Whether this holds of every part."""
-        return all(backend.is_as_of(moment) for backend in self._opened)
-
-    @property
-    def lists(self) -> bool:  # type: ignore[override]
-        """Whether the content of some part is told by a listing."""
-        return any(backend.lists for backend in self._opened)
-
-    def forget_content_key(self) -> None:
-        """Let every part look again."""
-        for backend in self._opened:
-            backend.forget_content_key()
-
     @property
     def content_key(self) -> str:
         """A name for the content of all parts; empty where one has none."""
@@ -251,12 +243,8 @@ class StackedBackend(Backend):
         return content_key("channels of", keys) if all(keys) else ""
 
     @property
-    def looks_ahead(self) -> bool:
-        """Whether some part may gain by it."""
-        return any(backend.looks_ahead for backend in self._opened)
-
-    @property
-    def _opened(self) -> list[Backend]:
+    def below(self) -> list[Backend]:
+        """The backends of the parts, opened when something is asked of them."""
         return [part.probe() for part in self._parts]
 
     def layout(self, volumes: int = 1) -> StoreLayout:
@@ -298,7 +286,7 @@ class StackedBackend(Backend):
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` is going to ask the parts for."""
-        found = [backend.prefetch(region, box) for backend in self._opened]
+        found = [backend.prefetch(region, box) for backend in self.below]
         tickets = [ticket for ticket in found if ticket is not None]
         return Tickets(tickets) if tickets else None
 

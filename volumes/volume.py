@@ -6,6 +6,8 @@ Making a ``Volume`` touches nothing. The first question about its geometry reads
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
@@ -15,36 +17,34 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
-from ..core.errors import VolumeChanged, VolumeNotFound
+from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
+from .array_source import cut_out, from_array
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, StoredMaskSource, seen_through
 from .backend import (
     Backend,
     as_array,
     as_tensor,
-    boxed,
     check_inside,
     content_of,
     counted_read,
     needed_of,
 )
 from .chunks.chunked_array import Needed
-from .handles import Opened
+from .formats.zarr_nodes import ZarrSource
 from .header import (
+    IDENTITY,
     Access,
     Header,
     Shape,
     Triple,
     affine_entries,
     affine_matrix,
-    array_header,
     given_affine,
 )
-from .index import index_ranges, range_text, steps_matrix
 from .scheme import ReadScheme, Refused, StoreLayout
-from .session import SESSION, Session
-from .source import ArraySource, LocatedSource, Options, Source, held_in_memory
-from .source_of import source_of
+from .session import SESSION, Opened, Session, Source
+from .source import LocatedSource, Options
 from .stacked import StackedSource
 from .voxels import Voxels, for_numpy
 
@@ -242,10 +242,12 @@ class Volume:
     @property
     def grid(self) -> Grid:
         """Spatial shape and affine."""
-        if self._grid is None and self._affine is None and not self._knows_header:
-            # The one of the open backend: all volumes that come with the batches share it.
-            self._grid = self._backend().grid
         if self._grid is None:
+            known = self._header is not None or hasattr(self._source, "known_header")
+            if self._affine is None and not known:
+                # The one of the open backend: all volumes that come with the batches share it.
+                self._grid = self._backend().grid
+                return self._grid
             self._grid = Grid(self.spatial_shape, affine_matrix(self._affine or self.header.affine))
         return self._grid
 
@@ -304,10 +306,6 @@ class Volume:
         """Return the scheme as the store can follow it, or why it cannot; reads the header."""
         return self._backend().adjust(scheme)
 
-    @property
-    def _knows_header(self) -> bool:
-        return self._header is not None or hasattr(self._source, "known_header")
-
     def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
         """Return the stored voxels of a spatial region, all channels.
 
@@ -324,11 +322,12 @@ class Volume:
             The region reaches outside; this is an ``IndexError``.
         """
         backend = self._backend()
-        check_inside(region, backend.shape, self.name)
+        header = backend.header
+        check_inside(region, header.shape, backend.name)
         if region.is_empty:
-            empty = np.empty((backend.shape[0], *region.shape), backend.disk_dtype)
-            return Voxels(empty, backend.header.slope, backend.header.intercept)
-        return counted_read(backend, region, (0, backend.shape[0]), box)
+            empty = np.empty((header.shape[0], *region.shape), header.disk_dtype)
+            return Voxels(empty, header.slope, header.intercept)
+        return counted_read(backend, region, (0, header.shape[0]), box)
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` with the same arguments is going to need.
@@ -364,21 +363,16 @@ class Volume:
         return fetched
 
     def refuse_change(self) -> None:
-        """Raise if what is stored is another version than when this volume was opened.
+        """Raise ``VolumeChanged`` where what is stored is not the version that was opened.
 
         Patches ask when they have their voxels, in whichever process. A volume that a manifest
         describes is compared with that, when it is opened.
-
-        Raises
-        ------
-        VolumeChanged
-            It was written again, touched or removed meanwhile.
         """
         backend = self._backend()
         version, moment = self._opened or (backend.version, 0)
         if self._pass:
-            opened = Opened((self._pass, self.token), version, moment, self.name)
-            first = self.session.versions.first(opened)
+            opened = Opened((self._pass, self._source.token), version, moment, backend.name)
+            first = (self._session or SESSION).versions.first(opened)
             version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
@@ -397,11 +391,6 @@ class Volume:
         """Return the volume for a pass: its header is read again, as it may have changed.
 
         All processes read one version of it in a pass.
-
-        Parameters
-        ----------
-        by
-            Names the pass, as no other.
         """
         renew = getattr(self._source, "opened_anew", None)
         source = self._source if renew is None else renew(by)
@@ -432,7 +421,7 @@ class Volume:
             The index is none of the above.
         """
         whole = self._backend() if self._data is None else self._loaded()
-        return Volume.of_source(_cut_out(whole, item, self.affine, self.name), self.kind)
+        return Volume.of_source(cut_out(whole, item, self.affine, self.name), self.kind)
 
     @property
     def data(self) -> torch.Tensor:
@@ -446,7 +435,9 @@ class Volume:
         return self._data
 
     def _loaded(self) -> Backend:
-        return held_in_memory(self._data, affine_entries(self.affine, self.name), self.name)
+        backend = from_array(self._data, affine_entries(self.affine, self.name)).backend
+        backend.name = self.name
+        return backend
 
     @property
     def is_loaded(self) -> bool:
@@ -464,13 +455,7 @@ class Volume:
         return self
 
     def probe(self) -> Backend:
-        """Open the volume now, and return what is stored there.
-
-        Raises
-        ------
-        VolumeError
-            It cannot be opened, or is not what was known of it.
-        """
+        """Open the volume now, and return what is stored there."""
         backend = self._backend()
         backend.check_version()
         return backend
@@ -493,13 +478,14 @@ class Volume:
                 self._header = self._source.known_header()
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if self._header is None else 0
-        backend = self.session.handles.agreeing(self._source, self._header)
+        handles = (self._session or SESSION).handles
+        backend = handles.agreeing(self._source, self._header)
         self._header = backend.header
         if now:
             self._opened = backend.version, now
         elif self._opened is not None and not self._compared and backend.version != self._opened[0]:
             # This process may have it open from another epoch.
-            backend = self.session.handles.opened_again(self._source, backend)
+            backend = handles.opened_again(self._source, backend)
         self._compared = True
         return backend
 
@@ -523,36 +509,51 @@ class Volume:
 
 
 def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
-    if not isinstance(thing, (list, tuple)):
-        return source_of(thing, options)
-    parts = [
-        one._of(one._source, kind)
-        if isinstance(one, Volume)
-        else Volume.of_source(source_of(one, options), kind, affine)
-        for one in thing
-    ]
-    return StackedSource([part for several in parts for part in several.parts])
+    """Return the source of what a user gives: looks at the object, never at a disk."""
+    several = isinstance(thing, (list, tuple))
+    if several and not any(isinstance(one, (list, tuple)) for one in thing):
+        parts = [
+            one._of(one._source, kind)
+            if isinstance(one, Volume)
+            else Volume.of_source(_source_of(one, options, kind, affine), kind, affine)
+            for one in thing
+        ]
+        return StackedSource([part for one in parts for part in one.parts])
+    if isinstance(thing, (str, os.PathLike)):
+        return LocatedSource(os.fsdecode(thing), options)
+    if _is_instance(thing, "nibabel.spatialimages", "SpatialImage"):
+        from .formats.nibabel_image import source_of_image
+
+        return source_of_image(thing, options)
+    if _is_instance(thing, "zarr", "Array", "Group") or _is_instance(
+        thing, "zarr.abc.store", "Store"
+    ):
+        return ZarrSource(thing, options)
+    is_itk = _is_instance(thing, "SimpleITK", "Image")
+    if not (is_itk or isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")):
+        raise UnknownFormat(
+            f"a volume cannot be made from a {type(thing).__name__}.",
+            do="Give a path, a URL, an array, a tensor, an image of nibabel or SimpleITK, a zarr "
+            "object, or a list of these.",
+        )
+    named = [*options.reader_kwargs, *(["reader"] if options.reader else [])]
+    named += ["storage_options"] if options.storage_options else []
+    if named:
+        raise SampleError(
+            f"voxels in memory need no reader and no options, and were given {named[0]}=",
+            do=f"Leave {named[0]}= out.",
+        )
+    if is_itk:
+        from .formats.itk import from_itk
+
+        return from_itk(thing, options.affine)
+    return from_array(thing, options.affine or IDENTITY)
 
 
-def _cut_out(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:
-    """Return what an index selects, as a source in memory; its affine is that of the part."""
-    ranges = index_ranges(item, backend.shape, name)
-    channels, region, selection = boxed(ranges)
-    voxels = counted_read(backend, region, channels)
-    array = voxels.array[selection].copy(order="K")
-    if voxels.boolean:
-        array = array.view(np.bool_)
-    entries = affine_entries(affine @ steps_matrix(ranges[1:]), name)
-    part = f"{name}[{', '.join(range_text(r) for r in ranges)}]"
-    header = array_header(
-        array,
-        entries,
-        part,
-        slope=voxels.slope,
-        intercept=voxels.intercept,
-        tensor_dtype=backend.header.tensor_dtype,
-    )
-    return ArraySource(array, header, part)
+def _is_instance(thing: Any, module: str, *classes: str) -> bool:
+    """Whether ``thing`` is of a class whose module is, then, already imported."""
+    loaded = sys.modules.get(module)
+    return isinstance(thing, tuple(getattr(loaded, c) for c in classes if hasattr(loaded, c)))
 
 
 def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
@@ -560,15 +561,6 @@ def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
 
     Those of files whose metadata say so: OME-Zarr and NIfTI-Zarr by path or URL. May read the
     header.
-
-    Parameters
-    ----------
-    volume
-        Any volume; one with an axis map has no levels, as the map speaks of its own sections.
-
-    Returns
-    -------
-    For each, the next level first, 4x4 float64: voxel index there to voxel index here.
     """
     if volume.located is None or volume.axis_map is not None:
         return ()
@@ -579,11 +571,6 @@ def at_level(volume: Volume, number: int) -> Volume:
     """Return the level that is ``number`` steps coarser, 0 for the volume itself.
 
     Its places in the world follow from the affine that the volume has, overridden or not.
-
-    Raises
-    ------
-    IndexError
-        There is no such level.
     """
     if number == 0:
         return volume

@@ -1,4 +1,4 @@
-"""Voxels as a read returns them: the stored numbers, and how they become values.
+"""Voxels as a read returns them, how they become values, and how a user selects some.
 
 A read never converts. It hands out the stored array, perhaps as a view into a
 mapped file, together with the slope and the intercept of the header; whoever
@@ -7,13 +7,14 @@ needs values folds these in where it touches the numbers anyway.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import UnknownFormat
+from ..core.errors import OutOfVolume, UnknownFormat
 
 # Integers up to this size are exact in float32, whose mantissa has 24 bits.
 _EXACT_IN_FLOAT32 = 2
@@ -88,24 +89,7 @@ class Voxels:
 def for_numpy(
     values: NDArray[Any], dtype: Any, copy: bool | None, *, is_view: bool
 ) -> NDArray[Any]:
-    """Return values as ``__array__`` has to, by NumPy 2's rules for ``copy``.
-
-    Parameters
-    ----------
-    values
-        What is there.
-    dtype
-        What is wanted; None for what it is.
-    copy
-        True for memory of its own, False for none, None for none unless it is needed.
-    is_view
-        Whether unscaled values are memory that somebody else holds.
-
-    Raises
-    ------
-    ValueError
-        No copy is wanted, and values have to be read or converted.
-    """
+    """Return values as ``__array__`` has to, by NumPy 2's rules for ``copy``."""
     wanted = values if dtype is None else values.astype(dtype, copy=False)
     is_own = wanted is not values or not is_view or values.flags.owndata
     if copy is False and is_own:
@@ -115,15 +99,7 @@ def for_numpy(
 
 
 def value_dtype(stored: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
-    """Return the native type of values made from stored numbers.
-
-    Examples
-    --------
-    >>> value_dtype(np.dtype(">i2")).name, value_dtype(np.dtype(">i2"), 2.0).name
-    ('int16', 'float32')
-    >>> value_dtype(np.dtype("int32"), 2.0).name, value_dtype(np.dtype("bool")).name
-    ('float64', 'bool')
-    """
+    """Return the native type of values made from stored numbers."""
     native = stored.newbyteorder("=")
     if (slope, intercept) == (1.0, 0.0) or native.kind in "bc":
         return native
@@ -159,14 +135,7 @@ _PAGE_BYTES = 4096
 
 
 def touch(array: NDArray[Any]) -> int:
-    """Look at one element of every page on which ``array`` lies; return its bytes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> touch(np.zeros((1, 64, 64, 64), np.int16))
-    524288
-    """
+    """Look at one element of every page on which ``array`` lies; return its bytes."""
     if array.size:
         fastest = min(range(array.ndim), key=lambda axis: abs(array.strides[axis]) or _PAGE_BYTES)
         step = max(1, _PAGE_BYTES // max(1, abs(array.strides[fastest])))
@@ -177,3 +146,84 @@ def touch(array: NDArray[Any]) -> int:
         index[fastest] = slice(-1, None)
         array[tuple(index)].copy()
     return array.nbytes
+
+
+def normalize_index(item: Any, ndim: int = 4) -> tuple[slice, ...]:
+    """Return an index as one slice per axis.
+
+    An integer becomes a slice of length one, one ellipsis expands, missing axes
+    are taken whole. Bounds are not checked: the shape is not known here.
+
+    Parameters
+    ----------
+    item
+        An integer (NumPy's too), a slice, an ellipsis, or a tuple of these.
+    ndim
+        Number of axes.
+
+    Raises
+    ------
+    IndexError
+        Too many indices, or more than one ellipsis.
+    TypeError
+        Anything else, booleans included.
+
+    Examples
+    --------
+    >>> normalize_index((0, ..., -1))
+    (slice(0, 1, None), slice(None, None, None), slice(None, None, None), slice(-1, None, None))
+    """
+    return tuple(_as_slice(entry) for entry in _expand(item, ndim))
+
+
+def index_ranges(item: Any, shape: tuple[int, ...], name: str) -> tuple[range, ...]:
+    """Return the indices that ``item`` selects on each axis of ``shape``; never none of them."""
+    ranges = []
+    for axis, (entry, length) in enumerate(zip(_expand(item, len(shape)), shape, strict=True)):
+        if isinstance(entry, int) and not -length <= entry < length:
+            raise OutOfVolume(
+                f"index {entry} is out of range for axis {axis} of {name}, of length {length}.",
+                do=f"Use {-length} to {length - 1}.",
+            )
+        selected = range(length)[_as_slice(entry)]
+        if not selected:
+            raise OutOfVolume(
+                f"{entry} selects nothing on axis {axis} of {name}, of length {length}.",
+                do="Select at least one voxel.",
+            )
+        ranges.append(selected)
+    return tuple(ranges)
+
+
+def _expand(item: Any, ndim: int) -> list[int | slice]:
+    entries = list(item) if isinstance(item, tuple) else [item]
+    holes = [at for at, entry in enumerate(entries) if entry is Ellipsis]
+    if len(holes) > 1:
+        msg = f"Only one ellipsis is allowed in an index, got {len(holes)}"
+        raise IndexError(msg)
+    missing = ndim - len(entries) + len(holes)
+    if missing < 0:
+        msg = f"Too many indices: a volume has {ndim} axes, got {len(entries) - len(holes)}"
+        raise IndexError(msg)
+    at = holes[0] if holes else len(entries)
+    entries[at : at + len(holes)] = [slice(None)] * missing
+    return [_entry(entry) for entry in entries]
+
+
+def _entry(entry: Any) -> int | slice:
+    if isinstance(entry, slice):
+        return entry
+    # bool is an int in Python, and True as an index is nearly always a slip.
+    if type(entry).__name__ not in ("bool", "bool_"):
+        try:
+            return operator.index(entry)
+        except TypeError:
+            pass
+    msg = f"Index not understood: {entry!r}. Use integers, slices and one ellipsis."
+    raise TypeError(msg)
+
+
+def _as_slice(entry: int | slice) -> slice:
+    if isinstance(entry, slice):
+        return entry
+    return slice(entry, None) if entry == -1 else slice(entry, entry + 1)

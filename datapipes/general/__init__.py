@@ -4,7 +4,7 @@ A pipe is loaded when it is used, under its name in :mod:`voxpipe.datapipes.iter
 :mod:`voxpipe.datapipes.map`, or as a chained form; pipes of volumes need none of them.
 """
 
-# ruff: noqa: F403, F405  (type checkers follow the stars; a test compares the names)
+# ruff: noqa: F403  (type checkers follow the stars; a test compares the names)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from ..forms import register_forms
 if TYPE_CHECKING:  # type checkers see what the tables below name
     from .archives import *
     from .branches import *
-    from .buckets import *
     from .combine import *
     from .device import *
     from .disk_cache import *
@@ -36,7 +35,7 @@ if TYPE_CHECKING:  # type checkers see what the tables below name
 _ITER_FORMS = {
     "add_index": "items:IndexAdder",
     "async_map_batches": "threads:BatchAsyncMapper",
-    "bucketbatch": "buckets:BucketBatcher",
+    "bucketbatch": "functions:BucketBatcher",
     "check_hash": "saver:HashChecker",
     "cycle": "items:Cycler",
     "dataframe": "not_offered:DataFrameMaker",
@@ -49,7 +48,7 @@ _ITER_FORMS = {
     "flatten": "items:Flattener",
     "fullsync": "fullsync:FullSync",
     "header": "items:Header",
-    "in_batch_shuffle": "buckets:InBatchShuffler",
+    "in_batch_shuffle": "functions:InBatchShuffler",
     "in_memory_cache": "in_memory_cache:InMemoryCacheHolder",
     "lines_to_paragraphs": "text:ParagraphAggregator",
     "list_files_by_ais": "not_offered:AISFileLister",
@@ -66,7 +65,7 @@ _ITER_FORMS = {
     "load_from_zip": "archives:ZipArchiveLoader",
     "load_parquet_as_df": "not_offered:ParquetDataFrameLoader",
     "map_batches": "functions:BatchMapper",
-    "max_token_bucketize": "buckets:MaxTokenBucketizer",
+    "max_token_bucketize": "functions:MaxTokenBucketizer",
     "mux_longest": "combine:MultiplexerLongest",
     "on_disk_cache": "disk_cache:OnDiskCacheHolder",
     "open_files_by_fsspec": "fsspec_files:FSSpecFileOpener",
@@ -120,107 +119,15 @@ _WITHOUT_FORM = {
 }
 
 
-def _homes() -> dict[str, tuple[str, ...]]:
-    """Return the names of :mod:`voxpipe.datapipes.iter` that are here, by module."""
-    homes = dict(_WITHOUT_FORM)
-    for place in _ITER_FORMS.values():
-        module, _, name = place.partition(":")
-        if module != "map_pipe":  # of :mod:`voxpipe.datapipes.map`
-            homes[module] = (*homes.get(module, ()), name)
-    return homes
-
-
-HOMES = _homes()
-__all__ = [
-    "SHARDING_PRIORITIES",
-    "AISFileLister",
-    "AISFileLoader",
-    "BatchAsyncMapper",
-    "BatchMapper",
-    "Batcher",
-    "BucketBatcher",
-    "Bz2FileLoader",
-    "CSVDictParser",
-    "CSVParser",
-    "Collator",
-    "CompressionType",
-    "Concater",
-    "Cycler",
-    "DataFrameMaker",
-    "Decompressor",
-    "Demultiplexer",
-    "Dropper",
-    "EndOnDiskCacheHolder",
-    "Enumerator",
-    "Extractor",
-    "FSSpecFileLister",
-    "FSSpecFileOpener",
-    "FSSpecSaver",
-    "FileLister",
-    "FileOpener",
-    "Filter",
-    "FlatMapper",
-    "Flattener",
-    "Forker",
-    "FullSync",
-    "GDriveReader",
-    "Grouper",
-    "HashChecker",
-    "Header",
-    "HttpReader",
-    "HuggingFaceHubReader",
-    "InBatchShuffler",
-    "InMemoryCacheHolder",
-    "IndexAdder",
-    "IoPathFileLister",
-    "IoPathFileOpener",
-    "IoPathSaver",
-    "IterDataPipe",
-    "IterKeyZipper",
-    "IterableWrapper",
-    "JsonParser",
-    "LengthSetter",
-    "LineReader",
-    "MapKeyZipper",
-    "MapToIterConverter",
-    "Mapper",
-    "MaxTokenBucketizer",
-    "Multiplexer",
-    "MultiplexerLongest",
-    "OnDiskCacheHolder",
-    "OnlineReader",
-    "ParagraphAggregator",
-    "ParquetDataFrameLoader",
-    "PinMemory",
-    "RandomSplitter",
-    "RarArchiveLoader",
-    "Repeater",
-    "RoundRobinDemultiplexer",
-    "RoutedDecoder",
-    "Rows2Columnar",
-    "S3FileLister",
-    "S3FileLoader",
-    "SampleMultiplexer",
-    "Sampler",
-    "Saver",
-    "ShardExpander",
-    "ShardingFilter",
-    "ShardingRoundRobinDispatcher",
-    "ShuffledFlatMapper",
-    "Shuffler",
-    "Slicer",
-    "StreamReader",
-    "TFRecordLoader",
-    "TarArchiveLoader",
-    "ThreadPoolMapper",
-    "ToDevice",
-    "UnBatcher",
-    "UnZipper",
-    "WebDataset",
-    "XzFileLoader",
-    "ZipArchiveLoader",
-    "Zipper",
-    "ZipperLongest",
-]
+HOMES = dict(_WITHOUT_FORM)
+"""The names of :mod:`voxpipe.datapipes.iter` that are here, by module."""
+for _place in _ITER_FORMS.values():
+    _module, _, _name = _place.partition(":")
+    if _module != "map_pipe":  # of :mod:`voxpipe.datapipes.map`
+        HOMES[_module] = (*HOMES.get(_module, ()), _name)
+if not TYPE_CHECKING:  # which takes what the stars bring
+    __all__ = sorted(
+        (n for names in HOMES.values() for n in names), key=lambda n: (not n.isupper(), n)
+    )
 __getattr__, __dir__ = at_first_use(globals(), HOMES)
 register_forms(__name__, _ITER_FORMS, _MAP_FORMS)

@@ -12,7 +12,7 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -36,23 +36,7 @@ _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 def member_path(archive: str, name: str) -> str:
-    """Return the path of a member, below that of its archive.
-
-    Raises
-    ------
-    StreamError
-        The name is absolute or leads out of the archive: written to disk under this name, it
-        would land anywhere.
-
-    Examples
-    --------
-    >>> member_path("a.tar", "./p0/ct.nii"), member_path("https://h/a.tar", "p0/ct.nii")
-    ('a.tar/p0/ct.nii', 'https://h/a.tar/p0/ct.nii')
-    >>> member_path("a.tar", "../ct.nii")
-    Traceback (most recent call last):
-    voxpipe.core.errors.StreamError: a.tar has a member '../ct.nii', which leads out of it
-      Do not unpack this archive; ask who made it.
-    """
+    """Return the path of a member below that of its archive; one that leads out is an error."""
     plain = name.replace("\\", "/")
     inside = posixpath.normpath(plain)
     outward = inside == ".." or inside.startswith(("../", "/")) or _DRIVE.match(plain)
@@ -77,11 +61,11 @@ _NOTES = frozenset(
 _MOST_NOTE_BYTES = 1024**2
 
 
-class CompleteTar(tarfile.TarInfo):
+class _CompleteTar(tarfile.TarInfo):
     """A header of a member; one that is cut off or garbled is an error, not the end."""
 
     @classmethod
-    def fromtarfile(cls, tarfile_: Any) -> CompleteTar:
+    def fromtarfile(cls, tarfile_: Any) -> _CompleteTar:
         """Return the header at hand. tarfile itself takes a damaged one for the end."""
         try:
             return super().fromtarfile(tarfile_)
@@ -103,20 +87,49 @@ def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
         can_go_back = hasattr(stream, "seekable") and stream.seekable()
         how: Any = mode if can_go_back else mode.replace(":", "|")
         # What is open is the stream; the archive itself holds nothing.
-        tar = tarfile.open(fileobj=stream, mode=how, tarinfo=CompleteTar)  # noqa: SIM115
+        tar = tarfile.open(fileobj=stream, mode=how, tarinfo=_CompleteTar)  # noqa: SIM115
         # For those who call extractall() on it: nothing lands outside, no device is made.
         if hasattr(tarfile, "data_filter"):
             tar.extraction_filter = tarfile.data_filter
         return tar
 
 
-def _is_stored(tar: Any, stream: Any) -> bool:
-    """Whether an archive is not compressed: a member is then no larger than what is stored."""
-    return tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
+class _ArchiveLoader(DataPipe):
+    """A pipe that yields the members of each archive, which a subclass finds."""
+
+    traits: ClassVar[Any] = Traits(voxels=True)
+
+    def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int | None = None) -> None:
+        super().__init__()
+        self.parent = parent
+        self.length = length
+        self.most_bytes = None if most_bytes is None else validate_most_bytes(most_bytes)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for item in self.parent:
+            name, stream = named_stream(self, item)
+            del item
+            stream = self.prepared(stream)
+            try:
+                yield from self.members(name, stream)
+            finally:
+                # Closed now, or with the last member that somebody holds.
+                stream.autoclose()
+
+    def prepared(self, stream: Any) -> Any:
+        """Return the stream as it can be read."""
+        return stream
+
+    def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
+        """Yield path and stream of each file in an archive, in the order of the archive."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return length_or_type_error(self, None, self.length)
 
 
 @offered("load_from_tar")
-class TarArchiveLoader(DataPipe):
+class TarArchiveLoader(_ArchiveLoader):
     """Yield ``(path of the member, stream)`` for each file in each tar archive.
 
     The archive is read as the members are, gzip, bzip2 or xz included: nothing is unpacked ahead.
@@ -139,8 +152,6 @@ class TarArchiveLoader(DataPipe):
     StreamError
         The archive is damaged, cut off in the middle of a header included, a member leads out
         of it (``../x``, ``/x``), or holds more than it may.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
 
     Examples
     --------
@@ -157,8 +168,6 @@ class TarArchiveLoader(DataPipe):
     [('a.tar/p0/note.txt', b'hello')]
     """
 
-    traits: ClassVar[Any] = Traits(voxels=True)
-
     def __init__(
         self,
         parent: Pipe,
@@ -167,24 +176,11 @@ class TarArchiveLoader(DataPipe):
         *,
         most_bytes: int | None = None,
     ) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent, length, most_bytes=most_bytes)
         self.mode = mode
-        self.length = length
-        self.most_bytes = None if most_bytes is None else validate_most_bytes(most_bytes)
 
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the members, archive by archive, in the order in which they are stored."""
-        for item in self.parent:
-            name, stream = named_stream(self, item)
-            del item
-            try:
-                yield from self._members(name, stream)
-            finally:
-                # Closed now, or with the last member that somebody holds.
-                stream.autoclose()
-
-    def _members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
+    def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the members that are files."""
         given = stream.file_obj
         tar = given if isinstance(given, tarfile.TarFile) else open_tar(name, stream, self.mode)
         while True:
@@ -200,13 +196,12 @@ class TarArchiveLoader(DataPipe):
                     file = tar.extractfile(info)
                 most = self.most_bytes
                 if most is None:
-                    is_plain = _is_stored(tar, stream) and not info.issparse()
-                    most = info.size if is_plain else MOST_BYTES
+                    # Not compressed, a member is no larger than what is stored.
+                    is_plain = (
+                        tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
+                    )
+                    most = info.size if is_plain and not info.issparse() else MOST_BYTES
                 yield path, bounded(file, most, path, stream, size=info.size)
-
-    def __len__(self) -> int:
-        """Return ``length``; TypeError if it was not given."""
-        return length_or_type_error(self, None, self.length)
 
 
 _COPY_BYTES = 1024**2
@@ -239,7 +234,7 @@ def seekable_copy(stream: Any) -> Any:
 
 
 @offered("load_from_zip")
-class ZipArchiveLoader(DataPipe):
+class ZipArchiveLoader(_ArchiveLoader):
     """Yield ``(path of the member, stream)`` for each file in each zip archive.
 
     Members are decoded as they are read. An archive that arrives as a stream that cannot go back
@@ -249,18 +244,14 @@ class ZipArchiveLoader(DataPipe):
     ----------
     parent
         Yields ``(path, binary stream)``.
-    length
-        What ``len()`` says, if it is known; else that is a TypeError.
-    most_bytes
-        What one member may hold, decoded; by default 16 GiB if it is compressed.
+    length, most_bytes
+        As of :class:`TarArchiveLoader`.
 
     Raises
     ------
     StreamError
         The archive is damaged or encrypted, a member leads out of it (``../x``, ``/x``), or
         holds more than it may.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
 
     Examples
     --------
@@ -274,44 +265,28 @@ class ZipArchiveLoader(DataPipe):
     [('a.zip/p0/note.txt', b'hello')]
     """
 
-    traits: ClassVar[Any] = Traits(voxels=True)
+    def prepared(self, stream: Any) -> Any:
+        """Return a stream that can go back."""
+        is_open = isinstance(stream.file_obj, zipfile.ZipFile)
+        return stream if is_open else seekable_copy(stream)
 
-    def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int | None = None) -> None:
-        super().__init__()
-        self.parent = parent
-        self.length = length
-        self.most_bytes = None if most_bytes is None else validate_most_bytes(most_bytes)
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the members, archive by archive, in the order of its table of contents."""
-        for item in self.parent:
-            name, stream = named_stream(self, item)
-            del item
-            given = stream.file_obj
-            if not isinstance(given, zipfile.ZipFile):
-                stream = seekable_copy(stream)
-            try:
-                archive = given if isinstance(given, zipfile.ZipFile) else open_zip(name, stream)
-                del given
-                for info in archive.infolist():
-                    if info.is_dir():
-                        continue
-                    path = member_path(name, info.filename)
-                    with naming_damage(path):
-                        file = archive.open(info)
-                    most = self.most_bytes
-                    if most is None:
-                        is_stored = info.compress_type == zipfile.ZIP_STORED
-                        most = info.file_size if is_stored else MOST_BYTES
-                    yield path, bounded(file, most, path, stream, size=info.file_size)
-                    del file
-            finally:
-                # Closed now, or with the last member that somebody holds.
-                stream.autoclose()
-
-    def __len__(self) -> int:
-        """Return ``length``; TypeError if it was not given."""
-        return length_or_type_error(self, None, self.length)
+    def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the members that are files, in the order of the table of contents."""
+        given = stream.file_obj
+        archive = given if isinstance(given, zipfile.ZipFile) else open_zip(name, stream)
+        del given
+        for info in archive.infolist():
+            if info.is_dir():
+                continue
+            path = member_path(name, info.filename)
+            with naming_damage(path):
+                file = archive.open(info)
+            most = self.most_bytes
+            if most is None:
+                is_stored = info.compress_type == zipfile.ZIP_STORED
+                most = info.file_size if is_stored else MOST_BYTES
+            yield path, bounded(file, most, path, stream, size=info.file_size)
+            del file
 
 
 class CompressionType(Enum):
@@ -335,6 +310,13 @@ _SUFFIXES = {
 }
 
 
+_DECODERS: dict[CompressionType, Callable[[Any], Any]] = {
+    CompressionType.GZIP: lambda stream: gzip.GzipFile(fileobj=stream),
+    CompressionType.LZMA: lzma.LZMAFile,
+    CompressionType.BZIP2: bz2.BZ2File,
+}
+
+
 @offered("decompress")
 class Decompressor(PerItem):
     """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``.
@@ -355,12 +337,8 @@ class Decompressor(PerItem):
 
     Raises
     ------
-    ValueError
-        At construction: there is no such type.
     StreamError
         The suffix says nothing, the bytes are damaged, or more than there may be.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
 
     Examples
     --------
@@ -404,14 +382,7 @@ class Decompressor(PerItem):
             opened = StreamWrapper(open_zip(name, held), held, name=name)
             held.autoclose()
             return opened
-        file: Any
-        if kind is CompressionType.GZIP:
-            file = gzip.GzipFile(fileobj=stream)
-        elif kind is CompressionType.LZMA:
-            file = lzma.LZMAFile(stream)  # noqa: SIM115  the wrapper closes it
-        else:
-            file = bz2.BZ2File(stream)
-        return bounded(file, self.most_bytes, name, stream)
+        return bounded(_DECODERS[kind](stream), self.most_bytes, name, stream)
 
     def _type_of(self, name: str) -> CompressionType:
         lower = name.lower()
@@ -430,33 +401,15 @@ class Extractor(Decompressor):
     """The older name of :class:`Decompressor`."""
 
 
-class CompressedLoader(PerItem):
+class _CompressedLoader(PerItem):
     """Yield ``(path without its suffix, stream)`` for each ``(path, compressed stream)``.
 
     Bytes are decoded as they are read.
-
-    Parameters
-    ----------
-    parent
-        Yields ``(path, binary stream)``.
-    length
-        What ``len()`` says, if the parent does not know.
-    most_bytes
-        What one file may hold, decoded; 16 GiB.
-
-    Raises
-    ------
-    StreamError
-        While reading: the bytes are damaged or cut off, or more than there may be.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
     """
 
     traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
-    suffix: ClassVar[str]
-    """What the path loses."""
-    decoder: ClassVar[Any]
-    """Makes a file of what a compressed one holds."""
+    suffix: ClassVar[str]  # what the path loses
+    decoder: ClassVar[Any]  # makes a file of what a compressed one holds
 
     def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int = MOST_BYTES) -> None:
         super().__init__(parent)
@@ -464,7 +417,6 @@ class CompressedLoader(PerItem):
         self.most_bytes = validate_most_bytes(most_bytes)
 
     def apply(self, item: Any) -> tuple[str, Any]:
-        """Return the decoded stream; it closes the compressed one."""
         name, stream = named_stream(self, item)
         path = name.removesuffix(self.suffix)
         made = bounded(self.decoder(stream), self.most_bytes, path, stream)
@@ -472,15 +424,15 @@ class CompressedLoader(PerItem):
         return path, made
 
     def __len__(self) -> int:
-        """Return ``length`` if it was given, else that of the parent."""
         return length_or_type_error(self, self.parent, self.length)
 
 
 @offered("load_from_xz")
-class XzFileLoader(CompressedLoader):
+class XzFileLoader(_CompressedLoader):
     """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
 
-    Parameters and errors are those of :class:`CompressedLoader`.
+    ``length`` is what ``len()`` says if the parent does not know, ``most_bytes`` what one file may
+    hold, decoded; 16 GiB. Bytes that are damaged or cut off, or more, are a ``StreamError``.
 
     Examples
     --------
@@ -497,10 +449,11 @@ class XzFileLoader(CompressedLoader):
 
 
 @offered("load_from_bz2")
-class Bz2FileLoader(CompressedLoader):
+class Bz2FileLoader(_CompressedLoader):
     """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``.
 
-    Parameters and errors are those of :class:`CompressedLoader`.
+    ``length`` is what ``len()`` says if the parent does not know, ``most_bytes`` what one file may
+    hold, decoded; 16 GiB. Bytes that are damaged or cut off, or more, are a ``StreamError``.
 
     Examples
     --------

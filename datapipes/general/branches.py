@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
@@ -13,7 +13,7 @@ from ...core.call_site import warn
 from ...core.errors import add_location
 from ...core.locks import ForkSafeLock
 from ...core.validate import validate_int
-from ...graph import Pipe, Traits
+from ...graph import Pipe
 from ..datapipe import DataPipe, Running, length_of
 from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
@@ -22,41 +22,26 @@ UNBOUNDED = -1
 """As ``buffer_size``: no limit."""
 
 
-class Trunk(Running):
-    """Deals the items of the parent out to branches, and keeps what waits for the others.
+class _Trunk(Running, DataPipe):
+    """Deals the items of the parent out to branches, and keeps what waits for the others."""
 
-    Parameters
-    ----------
-    parent
-        The pipe that is read once for all branches.
-    count
-        How many branches there are.
-    buffer_size
-        How many items may wait; -1 for any number.
-    buffer_bytes
-        How many bytes they may take; None for 1 GiB, or for any number if ``buffer_size`` is -1.
-        One item of each branch may wait, whatever its size.
-    """
-
-    traits: ClassVar[Traits] = Traits()
+    chained = "unzip"
     running = (
-        "_lock",
-        "_items",
-        "_waiting",
-        "_bytes",
-        "_left",
-        "_begun",
-        "_ended",
-        "_overflow",
+        *("_lock", "_items", "_waiting", "_bytes", "_left", "_begun", "_ended", "_overflow"),
         "_generation",
     )
 
     def __init__(
-        self, parent: Pipe, count: int, buffer_size: int, buffer_bytes: int | None = None
+        self,
+        parent: Pipe,
+        count: int,
+        buffer_size: int,
+        buffer_bytes: int | None = None,
+        columns: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.parent = parent
-        self.count = count
+        self.count, self.columns = count, columns
         self.buffer_size = validate_int("buffer_size", buffer_size, least=UNBOUNDED)
         self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
         if self.buffer_bytes is None:
@@ -66,14 +51,12 @@ class Trunk(Running):
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin a pass: nothing is read and nothing waits."""
         # A branch that waits for an item keeps the others waiting: there is one parent.
         self._lock = ForkSafeLock()
         self._generation = 0
         self._restart()
 
     def describe(self) -> str:
-        """Return what is divided, into how many."""
         return f"{self.chained}({self.count} pipes)"
 
     def _restart(self) -> None:
@@ -92,24 +75,22 @@ class Trunk(Running):
             self._restart()
 
     def __iter__(self) -> Iterator[Any]:
-        """Raise TypeError: items are had from the branches."""
-        msg = f"what {self.chained}() divides is read through the pipes that it returned"
-        raise TypeError(msg)
+        raise TypeError(f"what {self.chained}() divides is read through the pipes that it returned")
 
     def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
-        """Return which branch gets what of the ``number``-th item."""
-        raise NotImplementedError
-
-    def room_taken(self, waiting: list[int]) -> int:
-        """Return how much of ``buffer_size`` is taken, of how many items wait for each branch."""
-        raise NotImplementedError
+        if self.columns is None:
+            return [(number % self.count, item)]
+        return [(branch, item[column]) for branch, column in enumerate(self.columns)]
 
     def branch_length(self, branch: int) -> int:
         """Return how many items a branch has; TypeError if that is not known."""
-        raise NotImplementedError
+        length = length_of(self, self.parent)
+        if self.columns is not None:
+            return length
+        each, more = divmod(length, self.count)
+        return each + (branch < more)
 
     def is_interrupted(self) -> bool:
-        """Whether the parent was begun, and some branch has not come to its end."""
         return self._begun and not (self._ended and all(self._left))
 
     def items_of(self, branch: int) -> Iterator[Any]:
@@ -165,7 +146,7 @@ class Trunk(Running):
 
     def _too_far(self, waiting: list[int]) -> BufferError | None:
         """Return an error if more waits than may; ``waiting`` items for each branch."""
-        if self.buffer_size != UNBOUNDED and self.room_taken(waiting) > self.buffer_size:
+        if self.buffer_size != UNBOUNDED and self._room_taken(waiting) > self.buffer_size:
             what = f"buffer size {self.buffer_size} is insufficient"
             more = "buffer_size="
         elif self.buffer_bytes is not None and self._bytes > self.buffer_bytes and max(waiting) > 1:
@@ -180,6 +161,10 @@ class Trunk(Running):
         add_location(error, self.origin)
         return error
 
+    def _room_taken(self, waiting: list[int]) -> int:
+        """Return how many items wait in all, or how far the slowest column lies behind."""
+        return sum(waiting) if self.columns is None else max(waiting)
+
     def _drop(self) -> None:
         self._items = None
         for queue in self._waiting:
@@ -189,22 +174,13 @@ class Trunk(Running):
 
 
 class Branch(DataPipe):
-    """One branch of a :class:`Trunk`.
+    """One branch of a :class:`_Trunk`."""
 
-    Parameters
-    ----------
-    trunk
-        What all branches share.
-    number
-        Which branch, from 0.
-    """
-
-    traits: ClassVar[Traits] = Traits()
     # torch's iterator hook asks for this, for two methods below, and for the name of the trunk.
     _is_child_datapipe = True
     _valid_iterator_id: int | None
 
-    def __init__(self, trunk: Trunk, number: int) -> None:
+    def __init__(self, trunk: _Trunk, number: int) -> None:
         super().__init__()
         self.main_datapipe: Any = trunk
         self.number = number
@@ -214,11 +190,9 @@ class Branch(DataPipe):
         return f"{self.main_datapipe.chained}(…)[{self.number}]"
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items of this branch."""
         return self.main_datapipe.items_of(self.number)  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        """Return the number of items of this branch; TypeError if that is not known."""
         return int(self.main_datapipe.branch_length(self.number))
 
     def _set_main_datapipe_valid_iterator_id(self) -> int:
@@ -242,19 +216,12 @@ class Branch(DataPipe):
 
 
 def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) -> list[int]:
-    """Return the columns that are not skipped.
-
-    Raises
-    ------
-    RuntimeError
-        If none is left.
-    """
+    """Return the columns that are not skipped."""
     skipped = {*(columns_to_skip or ())}
     length = validate_int("sequence_length", sequence_length, least=1)
     kept = [column for column in range(length) if column not in skipped]
     if not kept:
-        msg = f"unzip() skips all {length} columns; leave one out of columns_to_skip="
-        raise RuntimeError(msg)
+        raise RuntimeError(f"unzip() skips all {length} columns; leave one out of columns_to_skip=")
     return kept
 
 
@@ -278,8 +245,6 @@ class UnZipper(DataPipe):
 
     Raises
     ------
-    RuntimeError
-        If all columns are skipped.
     BufferError
         While iterating: one pipe is read too far beyond another.
 
@@ -302,32 +267,8 @@ class UnZipper(DataPipe):
     ) -> list[Branch]:
         """Return the pipes."""
         columns = kept_columns(sequence_length, columns_to_skip)
-        trunk = _Columns(source_datapipe, columns, buffer_size, buffer_bytes)
+        trunk = _Trunk(source_datapipe, len(columns), buffer_size, buffer_bytes, columns)
         return [Branch(trunk, number) for number in range(len(columns))]
-
-
-class _Columns(Trunk):
-    """Deals each item out column by column."""
-
-    chained = "unzip"
-
-    def __init__(
-        self, parent: Pipe, columns: list[int], buffer_size: int, buffer_bytes: int | None
-    ) -> None:
-        super().__init__(parent, len(columns), buffer_size, buffer_bytes)
-        self.columns = columns
-
-    def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
-        """Give every branch its column."""
-        return [(branch, item[column]) for branch, column in enumerate(self.columns)]
-
-    def room_taken(self, waiting: list[int]) -> int:
-        """Return how far the slowest branch lies behind."""
-        return max(waiting)
-
-    def branch_length(self, branch: int) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
 
 
 @offered("round_robin_demux")
@@ -336,20 +277,15 @@ class RoundRobinDemultiplexer(DataPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     num_instances
         Number of pipes. One is the parent itself, with a warning.
     buffer_size
         How many items may wait in all; -1 for any number.
     buffer_bytes
-        Bytes that they may take, with the data of arrays and tensors; one item of each pipe may
-        take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
+        Bytes that they may take, as of :class:`UnZipper`.
 
     Raises
     ------
-    ValueError
-        If there is to be no pipe.
     BufferError
         While iterating: too many items wait for pipes that are not read.
 
@@ -378,23 +314,8 @@ class RoundRobinDemultiplexer(DataPipe):
         return [Branch(trunk, number) for number in range(num_instances)]
 
 
-class _InTurn(Trunk):
-    """Deals each item out to the next branch."""
-
+class _InTurn(_Trunk):
     chained = "round_robin_demux"
-
-    def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
-        """Give the item to one branch."""
-        return [(number % self.count, item)]
-
-    def room_taken(self, waiting: list[int]) -> int:
-        """Return how many items wait in all."""
-        return sum(waiting)
-
-    def branch_length(self, branch: int) -> int:
-        """Return the branch's share of the parent's length."""
-        each, more = divmod(length_of(self, self.parent), self.count)
-        return each + (branch < more)
 
 
 @offered("random_split")
@@ -460,42 +381,30 @@ class RandomSplitter(DataPipe):
             msg = f"random_split() takes weights of at least 0 and one above it, got {weights}"
             raise ValueError(msg)
         if target is not None and target not in weights:
-            msg = f"`target={target}` does not match any key in `weights`."
-            raise KeyError(msg)
-        division = Division(
+            raise KeyError(f"`target={target}` does not match any key in `weights`.")
+        division = _Division(
             dict(weights), seed, validate_int("total_length", total_length, least=0)
         )
         parts = {name: SplitterIterator(source_datapipe, division, name) for name in weights}
         return list(parts.values()) if target is None else parts[target]
 
 
-class Division:
-    """Which part gets which item: drawn one after the other, the weights without replacement.
-
-    Parameters
-    ----------
-    weights
-        Weight by name of the part.
-    seed
-        Of the draws.
-    total_length
-        How many items there are.
-    """
+class _Division:
+    """Which part gets which item: drawn one after the other, the weights without replacement."""
 
     def __init__(self, weights: dict[Any, float], seed: int, total_length: int) -> None:
         self.weights = weights
         self.seed = seed
         self.total_length = total_length
 
-    def _scaled(self, weights: list[float], length: int) -> list[float]:
-        total = sum(weights)
+    def _scaled(self, weights: Iterable[float], length: int) -> list[float]:
+        total = sum(weights := list(weights))
         return [float(weight) * length / total for weight in weights]
 
     def draws(self) -> Iterator[Any]:
-        """Yield the name of the part for one item after the other."""
         rng = random.Random(self.seed)
         names = list(self.weights)
-        left = self._scaled(list(self.weights.values()), self.total_length)
+        left = self._scaled(self.weights.values(), self.total_length)
         for drawn in range(1, self.total_length + 1):
             name = rng.choices(names, left)[0]
             index = names.index(name)
@@ -509,7 +418,7 @@ class Division:
 
     def length(self, name: Any) -> int:
         """Return the length of a part; TypeError unless the weights are the lengths."""
-        scaled = self._scaled(list(self.weights.values()), self.total_length)
+        scaled = self._scaled(self.weights.values(), self.total_length)
         if not all(weight.is_integer() for weight in scaled):
             msg = "Lengths of the split cannot be known in advance. Please supply integer "
             msg += "`weights` that sum up to `total_length`, or use `.set_length(...)`."
@@ -518,22 +427,11 @@ class Division:
 
 
 class SplitterIterator(DataPipe):
-    """One part of a division.
+    """One part of a division."""
 
-    Parameters
-    ----------
-    parent
-        What is divided.
-    division
-        Shared by all parts.
-    target
-        Name of this part.
-    """
-
-    traits: ClassVar[Traits] = Traits()
     chained = "random_split"
 
-    def __init__(self, parent: Pipe, division: Division, target: Any) -> None:
+    def __init__(self, parent: Pipe, division: _Division, target: Any) -> None:
         super().__init__()
         self.parent = parent
         self.division = division
@@ -554,7 +452,6 @@ class SplitterIterator(DataPipe):
         return (list(of.weights.items()), of.seed, of.total_length, self.target)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items of this part."""
         draws = self.division.draws()
         for item in self.parent:
             name = next(draws, draws)
@@ -565,5 +462,4 @@ class SplitterIterator(DataPipe):
                 yield item
 
     def __len__(self) -> int:
-        """Return the length of this part; TypeError unless the weights are lengths."""
         return self.division.length(self.target)

@@ -12,7 +12,7 @@ from ...core import Stream
 from ...core.call_site import CallSite, warn
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
-from ..datapipe import DataPipe, length_of
+from ..datapipe import DataPipe, SameLength, length_of
 from ..epoch import Drawing
 from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
@@ -22,17 +22,10 @@ _ENDED = object()
 
 
 def iterable_pipes(name: str, pipes: tuple[Any, ...]) -> tuple[Pipe, ...]:
-    """Return the pipes, if they are iterable pipes.
-
-    Raises
-    ------
-    TypeError
-        Naming the class of the first that is none.
-    """
+    """Return the pipes, if they are iterable pipes."""
     for pipe in pipes:
         if not isinstance(pipe, IterDataPipe):
-            msg = f"{name}() takes IterDataPipes, got {type(pipe).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"{name}() takes IterDataPipes, got {type(pipe).__name__}")
     return pipes
 
 
@@ -52,14 +45,11 @@ class MultiplexerLongest(DataPipe):
     [1, 10, 2, 3]
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, *datapipes: Pipe) -> None:
         super().__init__()
         self.parents = iterable_pipes("mux_longest", datapipes)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items in turn."""
         running = [iter(pipe) for pipe in self.parents]
         while running:
             for items in list(running):
@@ -70,7 +60,6 @@ class MultiplexerLongest(DataPipe):
                     yield item
 
     def __len__(self) -> int:
-        """Return the number of all items."""
         return sum(length_of(self, pipe) for pipe in self.parents)
 
 
@@ -85,11 +74,6 @@ class ZipperLongest(DataPipe):
     fill_value
         What stands for the items of a pipe that has ended.
 
-    Raises
-    ------
-    TypeError
-        If one of them is no iterable pipe.
-
     Examples
     --------
     >>> from voxpipe.datapipes.iter import IterableWrapper
@@ -97,15 +81,12 @@ class ZipperLongest(DataPipe):
     [(1, 10), (2, -1)]
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, *datapipes: Pipe, fill_value: Any = None) -> None:
         super().__init__()
         self.parents = iterable_pipes("zip_longest", datapipes)
         self.fill_value = fill_value
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the tuples."""
         running: list[Iterator[Any] | None] = [iter(pipe) for pipe in self.parents]
         while True:
             together = []
@@ -119,7 +100,6 @@ class ZipperLongest(DataPipe):
             yield tuple(together)
 
     def __len__(self) -> int:
-        """Return the length of the longest."""
         return max((length_of(self, pipe) for pipe in self.parents), default=0)
 
 
@@ -130,7 +110,7 @@ _DROPPED = (
 )
 
 
-class _KeyZipper(DataPipe):
+class _KeyZipper(SameLength):
     """Yields items of the parent, each joined with another one that has its key."""
 
     traits: ClassVar[Traits] = Traits(runs_user_code=True)
@@ -142,8 +122,7 @@ class _KeyZipper(DataPipe):
         merge_fn: Callable[[Any, Any], Any] | None,
         keep_key: bool,
     ) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.key_fn = function("key_fn", key_fn)
         self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
         self.keep_key = keep_key
@@ -151,10 +130,6 @@ class _KeyZipper(DataPipe):
     def _joined(self, key: Hashable, item: Any, other: Any) -> Any:
         merged = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
         return (key, merged) if self.keep_key else merged
-
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
 
 
 @offered("zip_with_iter")
@@ -184,8 +159,6 @@ class IterKeyZipper(_KeyZipper):
 
     Raises
     ------
-    TypeError
-        If ``ref_datapipe`` is no iterable pipe.
     BufferError
         While iterating: no item has the key, or the one that had it was dropped.
     ValueError
@@ -225,7 +198,6 @@ class IterKeyZipper(_KeyZipper):
         self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size is None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the joined items."""
         kept = _Kept(self.buffer_size, self.buffer_bytes)
         reference = iter(self.reference)
         warned = False
@@ -235,7 +207,11 @@ class IterKeyZipper(_KeyZipper):
                 while key not in kept:
                     other = next(reference, _ENDED)
                     if other is _ENDED:
-                        raise self._unmatched(item)
+                        raise BufferError(
+                            "No matching key can be found from reference DataPipe for the data "
+                            f"{item!r}. It has none, or it came earlier and was dropped: give a "
+                            "larger buffer_size= or buffer_bytes=."
+                        )
                     full = kept.add(self.ref_key_fn(other), other)
                     if full and not warned:
                         warned = True
@@ -244,24 +220,9 @@ class IterKeyZipper(_KeyZipper):
         finally:
             kept.close()
 
-    def _unmatched(self, item: Any) -> BufferError:
-        return BufferError(
-            f"No matching key can be found from reference DataPipe for the data {item!r}. "
-            "It has none, or it came earlier and was dropped: give a larger buffer_size= or "
-            "buffer_bytes=."
-        )
-
 
 class _Kept:
-    """Items by key, the oldest first, as many as may be kept.
-
-    Parameters
-    ----------
-    most
-        How many; None for any number.
-    most_bytes
-        How many bytes they may take, but for the last one; None for any number.
-    """
+    """Items by key, the oldest first, as many as may be kept."""
 
     def __init__(self, most: int | None, most_bytes: int | None) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -272,16 +233,9 @@ class _Kept:
         return key in self._items
 
     def add(self, key: Hashable, item: Any) -> str:
-        """Keep an item; return which limit it went beyond, if others were dropped for it.
-
-        Raises
-        ------
-        ValueError
-            Another one that is kept has this key.
-        """
+        """Keep an item; return which limit it went beyond, if others were dropped for it."""
         if key in self._items:
-            msg = f"Duplicate key is found in reference DataPipe: {key!r}"
-            raise ValueError(msg)
+            raise ValueError(f"Duplicate key is found in reference DataPipe: {key!r}")
         size = 0 if self._most_bytes is None else bytes_of(item)
         full = self._full(size)
         told = full
@@ -320,8 +274,6 @@ class MapKeyZipper(_KeyZipper):
 
     Parameters
     ----------
-    source_iterdatapipe
-        The parent.
     map_datapipe
         Where the other item is looked up.
     key_fn
@@ -333,8 +285,6 @@ class MapKeyZipper(_KeyZipper):
 
     Raises
     ------
-    TypeError
-        If ``map_datapipe`` is no map-style pipe.
     KeyError
         While iterating: it has nothing under a key.
 
@@ -362,7 +312,6 @@ class MapKeyZipper(_KeyZipper):
         self.mapping = map_datapipe
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the joined items."""
         for item in self.parent:
             key: Any = self.key_fn(item)
             try:
@@ -379,15 +328,10 @@ class SampleMultiplexer(Drawing):
     Parameters
     ----------
     pipes_to_weights_dict
-        Weight by pipe. When a pipe is exhausted the others go on, by their relative weights.
+        Weight above 0 by pipe. When one is exhausted the others go on, by their relative weights.
     seed
         Enters what is drawn. Outside a loader every pass is the same with it; in a loader each
         epoch differs in any case, and depends on the loader's seed too.
-
-    Raises
-    ------
-    ValueError
-        If there is no pipe, or a weight is not above 0.
 
     Examples
     --------
@@ -398,7 +342,6 @@ class SampleMultiplexer(Drawing):
     ([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], True)
     """
 
-    traits: ClassVar[Traits] = Traits()
     chained = "SampleMultiplexer"
 
     def __init__(
@@ -411,8 +354,7 @@ class SampleMultiplexer(Drawing):
         self.weights = tuple(pipes_to_weights_dict.values())
         for weight in self.weights:
             if not weight > 0:
-                msg = f"Expecting a positive and non-zero weight, got {weight}"
-                raise ValueError(msg)
+                raise ValueError(f"Expecting a positive and non-zero weight, got {weight}")
         self.seed = seed
         # The pipes were arguments: kept as such, they would travel along with every copy.
         self._arguments = ((self.weights,), {"seed": seed})
@@ -433,7 +375,6 @@ class SampleMultiplexer(Drawing):
         return Stream(seed % 2**64, 0, (), f"SampleMultiplexer {self.seed}").integer()
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the mixture."""
         running = [iter(pipe) for pipe in self.parents]
         weights = list(self.weights)
         while running:
@@ -445,5 +386,4 @@ class SampleMultiplexer(Drawing):
                 yield item
 
     def __len__(self) -> int:
-        """Return the number of all items."""
         return sum(length_of(self, pipe) for pipe in self.parents)

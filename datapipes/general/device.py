@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
 from ...batching import Instruction
-from ...core.errors import NoDevice
 from ...graph import Pipe, Traits
 from ..background_iterator import Prefetcher
-from ..datapipe import DataPipe, length_of
+from ..datapipe import SameLength, located
 from ..forms import offered
 from ..tensors import BUFFER_BYTES, map_tensors, need_cuda, parse_device
 
@@ -36,8 +34,6 @@ class PinMemory(Prefetcher):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     device
         For what ``pin_memory_fn`` wants it; the current CUDA device by default.
     pin_memory_fn
@@ -67,16 +63,14 @@ class PinMemory(Prefetcher):
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         super().__init__(source_datapipe, _BUFFER_SIZE, buffer_bytes=buffer_bytes)
-        try:
+        with located(self):
             need_cuda("pin_memory")
-        except NoDevice as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
         self.device = torch.cuda.current_device() if device is None else device
         self.pin_memory_fn = pin_memory_fn
 
     def change(self) -> Callable[[Any], Any]:
         """Return the function that pins."""
-        return partial(_pinned, self.pin_memory_fn, self.device)
+        return lambda item: self.pin_memory_fn(item, self.device)
 
     def is_replicable(self) -> bool:
         """Return False: it belongs into the process that has the device."""
@@ -87,18 +81,12 @@ class PinMemory(Prefetcher):
         return None
 
 
-def _pinned(pin: Callable[..., Any], device: Any, item: Any) -> Any:
-    return pin(item, device)
-
-
 @offered("to_device")
-class ToDevice(DataPipe):
+class ToDevice(SameLength):
     """Move every tensor of an item to a device; what else it holds stays.
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     device
         As torch takes it: ``"cuda"``, ``"cuda:1"``, ``torch.device("cpu")``.
     non_blocking
@@ -113,8 +101,6 @@ class ToDevice(DataPipe):
     NoDevice
         At construction: it names no device, or a CUDA device that is not there. This is a
         ``RuntimeError``.
-    TypeError
-        At construction: it is nothing that could name one.
 
     Examples
     --------
@@ -128,28 +114,17 @@ class ToDevice(DataPipe):
     traits: ClassVar[Traits] = Traits(main_process=True)
 
     def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.non_blocking = non_blocking
-        try:
+        with located(self):
             self.device = parse_device("to_device", device)
             if self.device.type == "cuda":
                 need_cuda("to_device", self.device)
-        except NoDevice as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
 
     def is_replicable(self) -> bool:
         """Return False: it belongs into the process that has the device."""
         return False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items on the device."""
         for item in self.parent:
-            yield map_tensors(item, self._moved)
-
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.device, non_blocking=self.non_blocking)
-
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
+            yield map_tensors(item, lambda one: one.to(self.device, non_blocking=self.non_blocking))

@@ -22,17 +22,16 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
-from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache, add_location
+from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits, parents_of, walk
 from ...storage.ranges import open_regular
-from ..datapipe import DataPipe
+from ..datapipe import DataPipe, located
 from ..forms import offered
 from .saver import ExpectedHashes, checked_mode, write_atomically
 from .streams import janitor, pair_of
@@ -49,17 +48,13 @@ _MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Owner:
+class _Owner:
     """Who makes a file."""
 
-    pid: int
-    """Number of the process."""
-    started: int
-    """When the kernel started it, in its own ticks: a number may be given out again."""
-    place: str
-    """Machine, and space of process numbers on it; elsewhere the number says nothing."""
-    thread: int
-    """Thread in it."""
+    pid: int  # number of the process
+    started: int  # when the kernel started it, in its own ticks: a number may be given out again
+    place: str  # machine, and space of process numbers on it; elsewhere the number says nothing
+    thread: int  # thread in it
 
     def is_dead(self) -> bool:
         """Whether that process is known to be gone."""
@@ -69,43 +64,30 @@ class Owner:
         return f"process {self.pid} on {self.place.partition(' ')[0]}"
 
 
-def this_owner() -> Owner:
+def this_owner() -> _Owner:
     """Return who asks."""
     pid = os.getpid()
-    return Owner(pid, _started(pid), _place(), threading.get_ident())
+    return _Owner(pid, _started(pid), _place(), threading.get_ident())
 
 
-class FileLock:
+class _FileLock:
     """A promise that is held; leaving the context gives it up."""
 
     def __init__(self, path: str, file: int) -> None:
-        self._path = path
-        self._file = file
+        self._path, self._file = path, file
 
-    def __enter__(self) -> FileLock:
+    def __enter__(self) -> _FileLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # Removed before it is unlocked: whoever gets the lock after that sees that it is gone.
         with suppress(FileNotFoundError):
             os.unlink(self._path)
         os.close(self._file)
 
 
-def claim(path: str) -> FileLock | None:
-    """Return the promise to make the file at ``path``; None if another process holds it.
-
-    Examples
-    --------
-    >>> with claim("volume.nii") as promise:
-    ...     print(claim("volume.nii"), owner_of("volume.nii") == this_owner())
-    None True
-    """
+def claim(path: str) -> _FileLock | None:
+    """Return the promise to make the file at ``path``; None if another process holds it."""
     import fcntl
 
     promise = f"{path}{PROMISE}"
@@ -128,21 +110,21 @@ def claim(path: str) -> FileLock | None:
             # Its owner gave it up in between.
             os.close(file)
             continue
-        held = FileLock(promise, file)
+        held = _FileLock(promise, file)
         try:
             os.ftruncate(file, 0)
             os.write(file, json.dumps(asdict(this_owner())).encode())
         except BaseException:
             # The disk is full, say: held without an owner it would keep everybody waiting.
-            held.__exit__(None, None, None)
+            held.__exit__()
             raise
         return held
 
 
-def owner_of(path: str) -> Owner | None:
+def owner_of(path: str) -> _Owner | None:
     """Return who makes the file at ``path``; None if nobody does, or has not said so yet."""
     with suppress(OSError, ValueError, TypeError), open(f"{path}{PROMISE}", "rb") as file:
-        return Owner(**parse_json(file.read(_MOST_BYTES)))
+        return _Owner(**parse_json(file.read(_MOST_BYTES)))
     return None
 
 
@@ -208,39 +190,6 @@ LIST = ".files.json"
 """End of the name of a list: it stands where an item became anything else than its own file."""
 
 
-@dataclass(frozen=True)
-class Entries:
-    """How to tell what is there."""
-
-    hashes: ExpectedHashes | None = None
-    """What single files must be."""
-    check: Callable[[str], bool] | None = None
-    """The user's own check of a file, by path."""
-
-    def files_of(self, path: str) -> list[str] | None:
-        """Return the files of the item whose path this is; None if they are to be made.
-
-        A list is written after all its files, so one that is there is whole. If a file of it was
-        removed since, the item is made again.
-        """
-        with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-            with open(f"{path}{LIST}", "rb", opener=open_regular) as file:
-                listed = [str(name) for name in parse_json(file.read())["files"]]
-            return listed if all(map(os.path.exists, listed)) else None
-        if not os.path.exists(path):
-            return None
-        if self.hashes is not None and not self.hashes.match(path):
-            return None
-        if self.check is not None and not self.check(path):
-            return None
-        return [path]
-
-    def note(self, path: str, files: Sequence[str]) -> None:
-        """Note which files an item became, unless that is plain to see."""
-        if list(files) != [path]:
-            write_atomically(f"{path}{LIST}", json.dumps({"files": list(files)}))
-
-
 TIMEOUT_SECONDS = 300.0
 """Longest wait for another process that makes the files of one item, unless told otherwise."""
 # Items that may be looked at while another process makes the files of an earlier one.
@@ -274,8 +223,6 @@ class OnDiskCacheHolder(DataPipe):
 
     Raises
     ------
-    ValueError
-        At construction: another kind of hash.
     UnendedCache
         When read: there is no ``end_caching()``.
 
@@ -304,9 +251,9 @@ class OnDiskCacheHolder(DataPipe):
         super().__init__()
         self.parent = parent
         self.filepath_fn = filepath_fn
-        self.entries = Entries(ExpectedHashes(hash_dict or {}, hash_type), extra_check_fn)
-        if hash_dict is None:
-            self.entries = Entries(None, extra_check_fn)
+        hashes = ExpectedHashes(hash_dict or {}, hash_type)
+        self.hashes = None if hash_dict is None else hashes
+        self.check = extra_check_fn
         self.token = uuid.uuid4().hex
         self.ended = False
         self._item: Any = _END
@@ -314,29 +261,34 @@ class OnDiskCacheHolder(DataPipe):
     @property
     def traits(self) -> Traits:
         """Runs functions, if it was given some."""
-        return Traits(runs_user_code=bool(self.filepath_fn or self.entries.check))
+        return Traits(runs_user_code=bool(self.filepath_fn or self.check))
 
     def path_of(self, item: Any) -> str:
-        """Return the path of an item.
-
-        Raises
-        ------
-        SampleError
-            It is none.
-        """
+        """Return the path of an item."""
         path = item if self.filepath_fn is None else self.filepath_fn(item)
         if not isinstance(path, (str, os.PathLike)):
             msg = f"the path of a file expected, got {type(path).__name__}"
-            do = "filepath_fn makes one path of an item."
-            raise SampleError(msg, do=do).at(self.origin)
+            raise SampleError(msg, do="filepath_fn makes one path of an item.").at(self.origin)
         return str(os.fspath(path))
+
+    def files_of(self, path: str) -> list[str] | None:
+        """Return the files of the item whose path this is; None if they are to be made.
+
+        A list is written after all its files, so one that is there is whole. If a file of it was
+        removed since, the item is made again.
+        """
+        with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+            with open(f"{path}{LIST}", "rb", opener=open_regular) as file:
+                listed = [str(name) for name in parse_json(file.read())["files"]]
+            return listed if all(map(os.path.exists, listed)) else None
+        fits = os.path.exists(path) and (self.hashes is None or self.hashes.match(path))
+        return [path] if fits and (self.check is None or self.check(path)) else None
 
     def feed(self, item: Any = _END) -> None:
         """Set the only item of the next pass."""
         self._item = item
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the one item whose files are to be made."""
         item, self._item = self._item, _END
         if not self.ended or item is _END:
             do = "End the part that is to be kept on disk, and read what comes after its end."
@@ -352,8 +304,7 @@ class _Entry:
 
     item: Any
     path: str
-    files: list[str] | None = None
-    """None while another process makes them."""
+    files: list[str] | None = None  # none while another process makes them
 
 
 @offered("end_caching")
@@ -383,8 +334,6 @@ class EndOnDiskCacheHolder(DataPipe):
     ------
     UnendedCache
         At construction: there is no ``on_disk_cache()`` upstream, or it was ended already.
-    GraphError
-        At construction: ``filepath_fn`` and ``same_filepath_fn`` are both given.
     CacheBusy
         Another process took longer than ``timeout``; the message names it.
     HashMismatch
@@ -415,7 +364,6 @@ class EndOnDiskCacheHolder(DataPipe):
             raise GraphError(msg).at(self.origin)
         self.parent = parent
         self.mode = checked_mode(mode)
-        self.skip_read = skip_read
         self.timeout = timeout
         holder = _unended_cache(self)
         # What it ends cannot be ended by another one.
@@ -424,7 +372,6 @@ class EndOnDiskCacheHolder(DataPipe):
         self.filepath_fn = holder.filepath_fn if same_filepath_fn else filepath_fn
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the paths."""
         holder = next(
             pipe
             for pipe in walk(self.parent)
@@ -454,19 +401,19 @@ class EndOnDiskCacheHolder(DataPipe):
 
     def _settle(self, holder: OnDiskCacheHolder, entry: _Entry) -> bool:
         """Find the files of an item, or make them; False if another process is at it."""
-        entries = holder.entries
-        entry.files = entries.files_of(entry.path)
+        entry.files = holder.files_of(entry.path)
         if entry.files is None:
             promise = claim(entry.path)
             if promise is None:
                 return False
             with promise:
                 # Somebody may have made them in between.
-                entry.files = entries.files_of(entry.path)
+                entry.files = holder.files_of(entry.path)
                 if entry.files is None:
-                    made = self._make(holder, entry)
-                    entries.note(entry.path, made)
-                    entry.files = made
+                    entry.files = self._make(holder, entry)
+                    if entry.files != [entry.path]:  # which is not plain to see
+                        noted = json.dumps({"files": entry.files})
+                        write_atomically(f"{entry.path}{LIST}", noted)
         entry.item = None
         return True
 
@@ -478,14 +425,13 @@ class EndOnDiskCacheHolder(DataPipe):
         holder.feed(entry.item)
         results = iter(self.parent)
         try:
-            for found in results:
-                name, data = pair_of(self, found)
-                path = name if self.filepath_fn is None else self.filepath_fn(name)
-                write_atomically(os.fspath(path), data, holder.entries.hashes, key)
-                made.append(str(os.fspath(path)))
-                del data
-        except Exception as error:
-            raise add_location(error, self.origin)  # noqa: B904  the very same error
+            with located(self):
+                for found in results:
+                    name, data = pair_of(self, found)
+                    path = name if self.filepath_fn is None else self.filepath_fn(name)
+                    write_atomically(os.fspath(path), data, holder.hashes, key)
+                    made.append(str(os.fspath(path)))
+                    del data
         finally:
             # Nothing stays open that only the error remembers.
             janitor(found)

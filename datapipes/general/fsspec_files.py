@@ -11,21 +11,19 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.utils.common import StreamWrapper, match_masks
 
-from ...core.errors import add_location
 from ...core.redact import Redacted
 from ...graph import Pipe, Traits, is_pipe
 from ...storage.fsspec_ranges import reached
 from ...storage.location import is_url, local_path, public_name, remote_errors
 from ...storage.remote import RangeFile, RemoteFile
+from ..datapipe import located
 from ..forms import offered
 from .http_reader import http_stream
 from .saver import RedactedFile, pieces_of, write_atomically
 from .streams import (
     StoragePipe,
     janitor,
-    length_or_type_error,
     pair_of,
-    redacted_options,
     with_retries,
 )
 
@@ -63,7 +61,6 @@ class FSSpecFileLister(StoragePipe):
     ['memory:///scans/a.nii', 'memory:///scans/b.nii']
     """
 
-    traits: ClassVar[Any] = Traits()
     plain_arguments = frozenset({"root", "masks"})
 
     def __init__(
@@ -72,17 +69,18 @@ class FSSpecFileLister(StoragePipe):
         masks: str | list[str] = "",
         **options: Any,
     ) -> None:
-        super().__init__()
-        self.parent: Any = root
+        parent: Any = root
         if not is_pipe(root):
-            self.parent = IterableWrapper([root] if isinstance(root, str) else list(root))
+            parent = IterableWrapper([root] if isinstance(root, str) else list(root))
+        super().__init__(parent, options)
         self.masks = masks
-        self.storage_options: Redacted = redacted_options(options)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield what each folder holds."""
         for root in self.parent:
             yield from self._below(root)
+
+    def __len__(self) -> int:
+        raise TypeError("FSSpecFileLister instance doesn't have valid length: it shows in the end")
 
     def _below(self, root: str) -> Iterator[str]:
         options = self.storage_options
@@ -125,7 +123,8 @@ class FSSpecFileOpener(StoragePipe):
     """Yield ``(path, stream)`` for each path or URL.
 
     A stream from a bucket or a server asks for ranges as it is read, tries again what fails for
-    a moment, and can go back and forth where the server knows ranges.
+    a moment, and can go back and forth where the server knows ranges. Errors are those of
+    :class:`FSSpecFileLister`.
 
     Parameters
     ----------
@@ -139,15 +138,6 @@ class FSSpecFileOpener(StoragePipe):
         own ``open()`` is used, which tries nothing again once it is open.
     storage_options, **options
         Of the file system. They are never written anywhere.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is nothing at a URL.
-    StoreUnavailable
-        The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
-    VolumeReadError
-        Any other failure of the store.
 
     Examples
     --------
@@ -170,19 +160,14 @@ class FSSpecFileOpener(StoragePipe):
         kwargs_for_open: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent, options)
         self.mode = mode
         self.kwargs_for_open = Redacted(kwargs_for_open or {})
-        self.storage_options: Redacted = redacted_options(options)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the streams; each is closed with its last reference."""
         for url in self.parent:
-            try:
+            with located(self):
                 stream = self._opened(url)
-            except Exception as error:
-                raise add_location(error, self.origin)  # noqa: B904  the very same error
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream
 
@@ -205,17 +190,13 @@ class FSSpecFileOpener(StoragePipe):
         file = with_retries(url, options, "opening", lambda: system.open(path, self.mode, **rest))
         return RedactedFile(file, url, options) if is_url(url) else file
 
-    def __len__(self) -> int:
-        """Return the length of the parent."""
-        return length_or_type_error(self, self.parent)
-
 
 @offered("save_by_fsspec")
 class FSSpecSaver(StoragePipe):
     """Write the data of each ``(name, data)`` to a path or URL, and yield that.
 
     Whole objects are put in one go, so a failed attempt is simply made again. Local files appear
-    whole, and their folders are made.
+    whole, and their folders are made. Errors are those of :class:`FSSpecFileLister`.
 
     Parameters
     ----------
@@ -229,15 +210,6 @@ class FSSpecSaver(StoragePipe):
         Of ``fs.open()``, e.g. ``compression``; the file is then written in one attempt.
     storage_options, **options
         Of the file system. They are never written anywhere.
-
-    Raises
-    ------
-    StoreUnavailable
-        The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
-    VolumeReadError
-        Any other failure of the store.
-    SampleError
-        The parent yields something else than pairs, or what cannot be written.
 
     Examples
     --------
@@ -257,12 +229,10 @@ class FSSpecSaver(StoragePipe):
         kwargs_for_open: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent, options)
         self.mode = mode
         self.filepath_fn = filepath_fn
         self.kwargs_for_open = Redacted(kwargs_for_open or {})
-        self.storage_options: Redacted = redacted_options(options)
 
     @property
     def traits(self) -> Traits:
@@ -270,15 +240,13 @@ class FSSpecSaver(StoragePipe):
         return Traits(per_item=True, plain=True, runs_user_code=self.filepath_fn is not None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Write each item and yield where."""
         for item in self.parent:
             name, data = pair_of(self, item)
             del item
             url = name if self.filepath_fn is None else self.filepath_fn(name)
             try:
-                self._write(url, data)
-            except Exception as error:
-                raise add_location(error, self.origin)  # noqa: B904  the very same error
+                with located(self):
+                    self._write(url, data)
             finally:
                 janitor(data)
             yield url
@@ -302,7 +270,3 @@ class FSSpecSaver(StoragePipe):
             system.open(path, binary, **self.kwargs_for_open) as file,
         ):
             file.write(content)
-
-    def __len__(self) -> int:
-        """Return the length of the parent."""
-        return length_or_type_error(self, self.parent)

@@ -12,7 +12,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ...core.errors import PrefetchTimeoutError
 from ...graph import Pipe, Traits
 from ..background_iterator import BackgroundIterator, Exhausted, RunningAhead
-from ..datapipe import DataPipe, length_of
+from ..datapipe import SameLength
 from ..forms import offered
 from ..rank_barrier import RankBarrier
 from ..tensors import BUFFER_BYTES
@@ -29,7 +29,7 @@ class Announcement(IntEnum):
 
 
 @offered("fullsync")
-class FullSync(RunningAhead):
+class FullSync(RunningAhead, SameLength):
     """Yield items as long as every rank of ``torch.distributed`` has one.
 
     Without it a rank whose share is longer waits for ever for the others in its next collective.
@@ -49,16 +49,12 @@ class FullSync(RunningAhead):
 
     Raises
     ------
-    RuntimeError
-        While iterating: ``torch.distributed`` is not initialised.
     PrefetchTimeoutError
         While iterating, on every rank: one took too long for an item; the message names it.
     RankFailed
         While iterating: another rank failed; the message names it and its error.
     RankMissing
         While iterating: another rank left its loop, is gone, or does not answer.
-    ValueError
-        If the timeout is not above 0.
     """
 
     traits: ClassVar[Traits] = Traits(main_process=True)
@@ -66,13 +62,11 @@ class FullSync(RunningAhead):
     _barrier: RankBarrier | None
 
     def __init__(self, datapipe: Pipe, timeout: float = TIMEOUT) -> None:
-        super().__init__()
+        super().__init__(datapipe)
         if not timeout > 0:
-            msg = f"timeout is a number of seconds above 0, got {timeout}"
-            raise ValueError(msg)
+            raise ValueError(f"timeout is a number of seconds above 0, got {timeout}")
         if not dist.is_available():
             raise RuntimeError("Torch Distributed is required to be available")
-        self.parent = datapipe
         self.timeout = timeout
         self.fresh()
 
@@ -86,7 +80,6 @@ class FullSync(RunningAhead):
         return False
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items that all ranks have."""
         if not dist.is_initialized():
             msg = "Torch Distributed is required to be initialized to use `FullSync`: call "
             raise RuntimeError(msg + "torch.distributed.init_process_group() first")
@@ -129,10 +122,6 @@ class FullSync(RunningAhead):
             ahead.abandon()
             raise
 
-    def __len__(self) -> int:
-        """Return the length of this rank's share; another one may be shorter."""
-        return length_of(self, self.parent)
-
     def shutdown(self) -> None:
         """End the thread and leave the other ranks; any number of times."""
         super().shutdown()
@@ -142,7 +131,7 @@ class FullSync(RunningAhead):
 
 
 @offered("sharding_round_robin_dispatch")
-class ShardingRoundRobinDispatcher(DataPipe):
+class ShardingRoundRobinDispatcher(SameLength):
     """Mark that everything above runs in one process, which deals its items out to the workers.
 
     By itself it passes the items on. A reading service with workers heeds it: what comes before
@@ -151,15 +140,8 @@ class ShardingRoundRobinDispatcher(DataPipe):
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     sharding_group_filter
         ``SHARDING_PRIORITIES.MULTIPROCESSING``, and nothing else so far.
-
-    Raises
-    ------
-    NotImplementedError
-        For any other group.
 
     Examples
     --------
@@ -175,18 +157,12 @@ class ShardingRoundRobinDispatcher(DataPipe):
     def __init__(
         self, source_datapipe: Pipe, sharding_group_filter: SHARDING_PRIORITIES | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(source_datapipe)
         if sharding_group_filter != SHARDING_PRIORITIES.MULTIPROCESSING:
             msg = "`sharding_round_robin_dispatch` currently only supports "
             msg += f"`SHARDING_PRIORITIES.MULTIPROCESSING`, got {sharding_group_filter}"
             raise NotImplementedError(msg)
-        self.parent = source_datapipe
         self.sharding_group_filter = sharding_group_filter
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parent's items."""
         yield from self.parent
-
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)

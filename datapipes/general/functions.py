@@ -1,18 +1,21 @@
-"""Pipes that call a function on items, on columns of them, or on batches."""
+"""Pipes that call a function on items, on columns of them, or on batches, or group items."""
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any, ClassVar
 
+from torch.utils.data import DataChunk
 from torch.utils.data.datapipes.utils.common import validate_input_col
 
 from ...core import Sample
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
-from ..datapipe import DataPipe, PerItem, length_of
+from ..datapipe import DataPipe, PerItem, SameLength, length_of
 from ..epoch import Shuffling
 from ..forms import offered
 
@@ -24,20 +27,7 @@ APPEND = -1
 
 
 def function(name: str, value: Any) -> Any:
-    """Return ``value`` if it can be called.
-
-    Raises
-    ------
-    TypeError
-        Naming the argument.
-
-    Examples
-    --------
-    >>> function("fn", 3)
-    Traceback (most recent call last):
-        ...
-    TypeError: A callable function is expected as fn, but int is provided
-    """
+    """Return ``value`` if it can be called."""
     if not callable(value):
         msg = f"A callable function is expected as {name}, but {type(value).__name__} is provided"
         raise TypeError(msg)
@@ -48,23 +38,12 @@ def function(name: str, value: Any) -> Any:
 class Columns:
     """Which parts of an item a function gets, and where its result goes."""
 
-    source: Any = None
-    """Indices or keys; None for the whole item."""
-    target: Any = None
-    """Index or key; None for the first of ``source``, whose others are removed."""
+    source: Any = None  # indices or keys; None for the whole item
+    target: Any = None  # index or key; None for the first of ``source``, whose others are removed
 
     @classmethod
     def checked(cls, fn: Callable[..., Any], input_col: Any, output_col: Any) -> Columns:
-        """Return the columns, if the function takes as many arguments.
-
-        Raises
-        ------
-        TypeError
-            If it is no function.
-        ValueError
-            If there is an output but no input, if there are several outputs, or if the function
-            wants another number of arguments.
-        """
+        """Return the columns, if the function takes as many arguments."""
         function("fn", fn)
         if input_col is None and output_col is not None:
             raise ValueError("`output_col` must be None when `input_col` is None.")
@@ -169,8 +148,6 @@ class FlatMapper(DataPipe):
 
     Parameters
     ----------
-    datapipe
-        The parent.
     fn
         Returns any number of items; without it the items of the parent are unpacked.
     input_col
@@ -198,14 +175,11 @@ class FlatMapper(DataPipe):
         self.columns = Columns.checked(self.fn, input_col, None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what the function returns."""
         for item in self.parent:
             yield from self.fn(*self.columns.arguments(item))
 
     def __len__(self) -> int:
-        """Raise TypeError: the function decides how many items there are."""
-        msg = f"{type(self).__name__}'s length relies on the output of its function."
-        raise TypeError(msg)
+        raise TypeError(f"{type(self).__name__}'s length relies on the output of its function.")
 
 
 _ENDED = object()
@@ -220,18 +194,13 @@ class ShuffledFlatMapper(FlatMapper, Shuffling):
     datapipe, fn, input_col
         As of :class:`FlatMapper`.
     buffer_size
-        How many results are under way at once. Each is read one item at a time, so what a
-        generator yields is not held.
+        How many results are under way at once, at least 1. Each is read one item at a time, so what
+        a generator yields is not held.
 
     Notes
     -----
     Which of them comes next is drawn; within one result the order stays. Without shuffling it is
     ``flatmap``.
-
-    Raises
-    ------
-    ValueError
-        If no result could be under way.
 
     Examples
     --------
@@ -251,7 +220,6 @@ class ShuffledFlatMapper(FlatMapper, Shuffling):
         self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         under_way: list[Iterator[Any]] = []
         for item in self.parent:
             made = self.fn(*self.columns.arguments(item))
@@ -285,24 +253,17 @@ class ShuffledFlatMapper(FlatMapper, Shuffling):
 
 
 @offered("map_batches")
-class BatchMapper(DataPipe):
+class BatchMapper(SameLength):
     """Gather items, apply a function to each group, and yield the items that it returns.
 
     Parameters
     ----------
-    datapipe
-        The parent.
     fn
         Gets a list of items and returns any number of items.
     batch_size
-        Items in a group; the last may be smaller.
+        Items in a group, at least 1; the last may be smaller.
     input_col
         Index or key of what ``fn`` gets of each item, or a list of them; None for the item.
-
-    Raises
-    ------
-    ValueError
-        If the group is empty.
 
     Examples
     --------
@@ -320,31 +281,189 @@ class BatchMapper(DataPipe):
         batch_size: int,
         input_col: Any = None,
     ) -> None:
-        super().__init__()
-        self.parent = datapipe
+        super().__init__(datapipe)
         self.fn = function("fn", fn)
         self.batch_size = validate_int("batch_size", batch_size, least=1)
         self.input_col = input_col
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what the function returns."""
-        group: list[Any] = []
-        for item in self.parent:
-            group.append(self._part(item))
-            if len(group) == self.batch_size:
-                yield from self.fn(group)
-                group = []
-        if group:
-            yield from self.fn(group)
-
-    def _part(self, item: Any) -> Any:
-        if self.input_col is None:
-            return item
-        if isinstance(self.input_col, (list, tuple)):
-            return [item[column] for column in self.input_col]
-        return item[self.input_col]
+        columns = Columns(self.input_col)
+        several = isinstance(self.input_col, (list, tuple))
+        items = iter(self.parent)
+        while group := [columns.arguments(item) for item in islice(items, self.batch_size)]:
+            yield from self.fn([list(each) if several else each[0] for each in group])
 
     def __len__(self) -> int:
-        """Raise TypeError: the function decides how many items there are."""
-        msg = "BatchMapper's length relies on the output of its function."
-        raise TypeError(msg)
+        raise TypeError("BatchMapper's length relies on the output of its function.")
+
+
+@offered("bucketbatch")
+class BucketBatcher(DataPipe):
+    """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes.
+
+    Parameters
+    ----------
+    batch_size
+        Items in a batch.
+    drop_last
+        Whether a last, smaller batch is left out.
+    batch_num
+        Batches in a bucket, within which ``sort_key`` sorts.
+    bucket_num
+        Buckets in a pool, within which is shuffled.
+    sort_key
+        Gets a list of items and returns it sorted. Without it nothing is sorted.
+    use_in_batch_shuffle
+        Whether whole pools are shuffled, or a buffer of the size of a pool.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> batches = IterableWrapper([3, 1, 2, 5, 4]).bucketbatch(2, sort_key=sorted)
+    >>> list(batches)
+    [[1, 2], [3, 4], [5]]
+    """
+
+    def __new__(
+        cls,
+        datapipe: Any,
+        batch_size: int,
+        drop_last: bool = False,
+        batch_num: int = 100,
+        bucket_num: int = 1,
+        sort_key: Callable[[list[Any]], list[Any]] | None = None,
+        use_in_batch_shuffle: bool = True,
+    ) -> Any:
+        """Return the last pipe of the chain."""
+        validate_int("batch_size", batch_size, least=1)
+        bucket = batch_size * validate_int("batch_num", batch_num, least=1)
+        pool = bucket * validate_int("bucket_num", bucket_num, least=1)
+        if bucket_num > 1 or sort_key is None:
+            if use_in_batch_shuffle:
+                datapipe = datapipe.batch(pool).in_batch_shuffle().unbatch()
+            else:
+                datapipe = datapipe.shuffle(buffer_size=pool)
+        if sort_key is not None:
+            datapipe = datapipe.batch(bucket).map(sort_key).unbatch()
+        datapipe = datapipe.batch(batch_size, drop_last=drop_last)
+        if sort_key is None:
+            return datapipe
+        # Batches of one bucket are sorted: those of a pool change places. With one bucket in a
+        # pool they stay in order, as users of torchdata expect.
+        if use_in_batch_shuffle:
+            return datapipe.batch(bucket_num).in_batch_shuffle().unbatch()
+        return datapipe.shuffle(buffer_size=bucket)
+
+
+@offered("max_token_bucketize")
+class MaxTokenBucketizer(DataPipe):
+    """Gather items of similar length into batches whose lengths add up to a limit at most.
+
+    Parameters
+    ----------
+    max_token_count
+        What the lengths of a batch may add up to.
+    len_fn
+        Returns the length of an item: voxels, tokens, samples.
+    min_len, max_len
+        Items that are shorter or longer are left out; ``max_len`` is ``max_token_count`` by
+        default.
+    buffer_size
+        Items among which the shortest is taken next. Shuffle before and after, and keep this
+        small, if batches of one length are not to follow each other.
+    include_padding
+        Whether every item counts as long as the longest of its batch.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> words = IterableWrapper(["1", "11", "1", "1111", "111", "1", "11", "11", "111"])
+    >>> list(words.max_token_bucketize(max_token_count=5))
+    [['1', '1', '1', '11'], ['11', '11'], ['111'], ['111'], ['1111']]
+    """
+
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
+
+    def __init__(
+        self,
+        datapipe: Pipe,
+        max_token_count: int,
+        len_fn: Callable[[Any], int] = len,
+        min_len: int = 0,
+        max_len: int | None = None,
+        buffer_size: int = 1000,
+        include_padding: bool = False,
+    ) -> None:
+        super().__init__()
+        longest = max_token_count if max_len is None else max_len
+        if not 0 <= min_len <= longest:
+            msg = "``min_len`` should be larger than 0 and equal to or smaller than ``max_len``, "
+            raise ValueError(msg + f"got {min_len} and {longest}")
+        if longest > max_token_count:
+            msg = "``max_token_count`` must be equal to or greater than ``max_len``, "
+            raise ValueError(msg + f"got {max_token_count} and {longest}")
+        self.parent = datapipe
+        self.max_token_count = max_token_count
+        self.len_fn = function("len_fn", len_fn)
+        self.min_len, self.max_len = min_len, longest
+        self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
+        self.include_padding = include_padding
+
+    def __iter__(self) -> Iterator[DataChunk[Any]]:
+        batch: list[Any] = []
+        total = 0
+        for length, item in self._shortest_first():
+            # They come in growing order only within a buffer: the longest may be an older one.
+            longest = max(length, *(size for size, _ in batch)) if batch else length
+            enlarged = (len(batch) + 1) * longest if self.include_padding else total + length
+            if batch and enlarged > self.max_token_count:
+                yield DataChunk([held for _, held in batch])
+                batch, enlarged = [], length
+            batch.append((length, item))
+            total = enlarged
+        if batch:
+            yield DataChunk([held for _, held in batch])
+
+    def _shortest_first(self) -> Iterator[tuple[int, Any]]:
+        """Yield length and item, each time the shortest of the buffer, the older of two equals."""
+        heap: list[tuple[int, int, Any]] = []
+        number = count()
+        for item in self.parent:
+            length = self.len_fn(item)
+            if not self.min_len <= length <= self.max_len:
+                continue
+            heapq.heappush(heap, (length, next(number), item))
+            if len(heap) == self.buffer_size:
+                yield heapq.heappop(heap)[::2]
+        while heap:
+            yield heapq.heappop(heap)[::2]
+
+
+@offered("in_batch_shuffle")
+class InBatchShuffler(Shuffling):
+    """Yield each batch with its items in a drawn order.
+
+    Parameters
+    ----------
+    datapipe
+        The parent; an item is a list.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> [sorted(batch) for batch in IterableWrapper(range(5)).batch(3).in_batch_shuffle()]
+    [[0, 1, 2], [3, 4]]
+    """
+
+    def __init__(self, datapipe: Pipe) -> None:
+        super().__init__()
+        self.parent = datapipe
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.parent:
+            # The batch itself stays as it is.
+            new = self._rng.sample(list(batch), len(batch)) if self._enabled else []
+            yield DataChunk(new) if self._enabled else batch
+
+    def __len__(self) -> int:
+        return length_of(self, self.parent)

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -17,59 +17,39 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ...core.call_site import warn
 from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, add_location
-from ...core.redact import Redacted
 from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retry_sync
 from ..forms import offered
-from .not_offered import NO_DRIVE, USE_A_BUCKET
-from .streams import StoragePipe, length_or_type_error, redacted_options
+from .not_offered import DRIVE
+from .streams import StoragePipe
 
 _SAME = frozenset({"headers", "params", "cookies", "allow_redirects", "max_redirects", "ssl"})
 _TRANSLATED = frozenset({"auth", "verify", "proxies", "proxy", "client_kwargs"})
 
 
-@dataclass(frozen=True)
-class HttpSettings:
-    """What goes to the session and to each request."""
+def http_settings(url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what goes to the session of aiohttp, and what to each request for ``url``.
 
-    session: Mapping[str, Any]
-    request: Mapping[str, Any]
-
-
-def http_settings(url: str, options: Mapping[str, Any]) -> HttpSettings:
-    """Return the options for aiohttp.
-
-    Parameters
-    ----------
-    url
-        Where they are for: a proxy is chosen by its protocol.
-    options
-        ``headers``, ``params``, ``cookies``, ``allow_redirects``, ``auth`` (a pair),
-        ``verify`` (False, or the path of certificates), ``proxies`` (by protocol), and fsspec's
-        ``client_kwargs``.
-
-    Raises
-    ------
-    TypeError
-        An option is not known; its value is not shown.
+    Values of unknown options are not shown.
 
     Examples
     --------
-    >>> http_settings("https://h/a", {"verify": False, "proxies": {"https": "http://p"}}).request
-    {'proxy': 'http://p', 'ssl': False}
+    >>> http_settings("https://h/a", {"verify": False, "proxies": {"https": "http://p"}})
+    ({}, {'proxy': 'http://p', 'ssl': False})
     """
     unknown = sorted(set(options) - _SAME - _TRANSLATED)
     if unknown:
         known = ", ".join(sorted(_SAME | _TRANSLATED))
-        msg = f"HTTP has no option {unknown[0]!r}; it has {known}"
-        raise TypeError(msg)
+        raise TypeError(f"HTTP has no option {unknown[0]!r}; it has {known}")
     request = {key: value for key, value in options.items() if key in _SAME}
     auth = options.get("auth")
     if isinstance(auth, tuple):
         # A header, because aiohttp has given up its own class; it stays behind on the way to
         # another host, too.
-        request["headers"] = {"Authorization": _basic(*auth), **(request.get("headers") or {})}
+        user, password = auth
+        basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request["headers"] = {"Authorization": f"Basic {basic}", **(request.get("headers") or {})}
     elif auth is not None:
         request["auth"] = auth
     proxies = options.get("proxies") or {}
@@ -83,11 +63,7 @@ def http_settings(url: str, options: Mapping[str, Any]) -> HttpSettings:
         import ssl
 
         request["ssl"] = ssl.create_default_context(cafile=verify)
-    return HttpSettings(dict(options.get("client_kwargs") or {}), request)
-
-
-def _basic(user: str, password: str) -> str:
-    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+    return dict(options.get("client_kwargs") or {}), request
 
 
 # The body of an HTTP answer as a stream that survives broken connections.
@@ -105,40 +81,15 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = None) -> Any:
-    """Return the file at a URL as a buffered stream.
-
-    Parameters
-    ----------
-    url
-        Of http or https.
-    options
-        As of :func:`~.http_settings.http_settings`.
-    timeout
-        Seconds after which a server that does not answer, or keeps failing, is given up: at the
-        beginning, and each time that more is read. By default 20 for one attempt, and 30 for
-        all; see ``$VOXPIPE_REMOTE_DEADLINE``.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is nothing there.
-    AccessDenied
-        The server refuses.
-    StoreUnavailable
-        The server kept failing.
-    VolumeReadError
-        Any other answer, without credentials.
-    """
-    if timeout is None:
-        stream = HttpStream(url, options, default_retry())
-    else:
+    """Return the file at a URL as a buffered stream; by default tried as long as any store is."""
+    retry, setting = default_retry(), DEADLINE_VARIABLE
+    if timeout is not None:
         # Whoever says how long to wait means the whole wait, and not that of one attempt.
-        own = replace(default_retry(), attempt=timeout, deadline=timeout)
-        stream = HttpStream(url, options, own, setting="timeout")
-    return io.BufferedReader(stream, _PIECE_BYTES)
+        retry, setting = replace(retry, attempt=timeout, deadline=timeout), "timeout"
+    return io.BufferedReader(_HttpStream(url, options, retry, setting), _PIECE_BYTES)
 
 
-_OPEN: WeakSet[HttpStream] = WeakSet()
+_OPEN: WeakSet[_HttpStream] = WeakSet()
 
 
 @atexit.register
@@ -148,20 +99,14 @@ def _close_all() -> None:
         stream.close()
 
 
-class HttpStream(io.RawIOBase):
+class _HttpStream(io.RawIOBase):
     """Reads a URL; one request at a time, and one connection, closed with it."""
 
-    def __init__(
-        self,
-        url: str,
-        options: Mapping[str, Any],
-        retry: Retry,
-        setting: str = DEADLINE_VARIABLE,
-    ) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], retry: Retry, setting: str) -> None:
         self.name = public_name(url)
         self._url, self._options, self._retry = url, options, retry
         self._setting = setting
-        self._settings: HttpSettings = http_settings(url, options)
+        self._session_settings, self._request = http_settings(url, options)
         self._owner = os.getpid()
         self._at = 0
         self._size = -1
@@ -174,22 +119,17 @@ class HttpStream(io.RawIOBase):
         _OPEN.add(self)
 
     def readable(self) -> bool:
-        """Say that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Say whether the server knows ranges."""
         return self._ranges
 
     def tell(self) -> int:
-        """Return where the next read begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to where the next read begins."""
         if not self._ranges:
-            msg = f"the server of {self.name} knows no ranges"
-            raise io.UnsupportedOperation(msg)
+            raise io.UnsupportedOperation(f"the server of {self.name} knows no ranges")
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         wanted = max(0, base + offset)
         if wanted != self._at:
@@ -199,7 +139,6 @@ class HttpStream(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as the file goes."""
         if self._ranges and self._at >= self._size:
             return 0
 
@@ -215,7 +154,6 @@ class HttpStream(io.RawIOBase):
         return len(found)
 
     def close(self) -> None:
-        """Close the connection."""
         # A forked child has neither the loop nor the right to say goodbye; and once the
         # interpreter ends, the loop's thread does not run any more.
         ours = self._owner == os.getpid() and not sys.is_finalizing()
@@ -265,9 +203,9 @@ class HttpStream(io.RawIOBase):
 
         wait = self._retry.attempt
         limits = aiohttp.ClientTimeout(total=None, sock_connect=wait, sock_read=wait)
-        session = {"trust_env": True, "timeout": limits, **self._settings.session}
+        session = {"trust_env": True, "timeout": limits, **self._session_settings}
         self._session = aiohttp.ClientSession(auto_decompress=False, **session)
-        request = self._settings.request
+        request = self._request
         # Compressed on the way, it could not go on in the middle.
         headers = {"Accept-Encoding": "identity", **request.get("headers", {})}
         headers["Range"] = f"bytes={self._at}-"
@@ -371,14 +309,11 @@ class HttpReader(StoragePipe):
         skip_on_error: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(parent, options)
         if timeout is not None and not timeout > 0:
-            msg = f"timeout is a positive number of seconds, got {timeout!r}"
-            raise ValueError(msg)
-        self.parent = parent
+            raise ValueError(f"timeout is a positive number of seconds, got {timeout!r}")
         self.timeout = timeout
         self.skip_on_error = skip_on_error
-        self.storage_options: Redacted = redacted_options(options)
 
     @property
     def traits(self) -> Traits:
@@ -386,7 +321,6 @@ class HttpReader(StoragePipe):
         return Traits(per_item=not self.skip_on_error, voxels=True)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the streams; each is closed with its last reference."""
         for url in self.parent:
             try:
                 stream = self._opened(url)
@@ -403,32 +337,21 @@ class HttpReader(StoragePipe):
 
     def _opened(self, url: str) -> Any:
         if not url.startswith(("http://", "https://")):
-            msg = f"a URL of http or https expected, got {public_name(url)!r}"
-            raise ValueError(msg)
+            raise ValueError(f"a URL of http or https expected, got {public_name(url)!r}")
         return http_stream(url, self.storage_options, self.timeout)
-
-    def __len__(self) -> int:
-        """Return the length of the parent: the most, where URLs may be left out."""
-        return length_or_type_error(self, self.parent)
 
 
 @offered("read_from_remote")
 class OnlineReader(HttpReader):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server, as ``read_from_http``.
 
-    Links of Google Drive, which torchdata read here too, are refused.
-
-    Parameters
-    ----------
-    parent, timeout, skip_on_error, storage_options, **options
-        As of :class:`HttpReader`.
+    Parameters are those of :class:`HttpReader`. Links of Google Drive, which torchdata read here
+    too, are refused.
 
     Raises
     ------
     NotOffered
         A link of Google Drive.
-    VolumeReadError
-        As of ``read_from_http``.
 
     Examples
     --------
@@ -439,5 +362,6 @@ class OnlineReader(HttpReader):
 
     def _opened(self, url: str) -> Any:
         if _DRIVE.match(url):
-            raise NotOffered(NO_DRIVE, do=USE_A_BUCKET)
+            why, do = DRIVE
+            raise NotOffered(why, do=do)
         return super()._opened(url)

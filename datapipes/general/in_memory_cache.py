@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from ...core import Sample
 from ...core.call_site import warn
 from ...core.errors import GraphError
-from ...graph import Pipe, Traits, describe, walk
-from ...spatial import LazyPatch, PendingPlan
+from ...graph import Pipe, describe, walk
+from ...spatial import LazyPatch, TransformChain
 from ...spatial.lazy.stack import StackedPatch
-from ..datapipe import Running, first_random_pipe, length_of
+from ..datapipe import DataPipe, Running, first_random_pipe, length_of
 from ..epoch import Seeded
 from ..forms import offered
 from ..tensors import bytes_of
@@ -24,23 +24,16 @@ MEGABYTE = 1024 * 1024
 
 
 def limit_of(size: float | None) -> float:
-    """Return a limit given in megabytes in bytes; infinity for None.
-
-    Raises
-    ------
-    ValueError
-        If it is not above 0.
-    """
+    """Return a limit given in megabytes in bytes; infinity for None."""
     if size is None:
         return float("inf")
     if not size > 0:
-        msg = f"size is a number of megabytes above 0, got {size}"
-        raise ValueError(msg)
+        raise ValueError(f"size is a number of megabytes above 0, got {size}")
     return size * MEGABYTE
 
 
 @offered("in_memory_cache")
-class InMemoryCacheHolder(Running):
+class InMemoryCacheHolder(Running, DataPipe):
     """Keep the last items of the first pass in memory, and yield them from there in later ones.
 
     Parameters
@@ -64,8 +57,6 @@ class InMemoryCacheHolder(Running):
     ------
     GraphError
         If something was drawn for the samples that come in, as that differs in every epoch.
-    ValueError
-        If the size is not above 0.
 
     Examples
     --------
@@ -75,7 +66,6 @@ class InMemoryCacheHolder(Running):
     ([0, 1, 2], [0, 1, 2])
     """
 
-    traits: ClassVar[Traits] = Traits()
     keeps_items: ClassVar[bool] = True
     """In a loader what comes before is told the first epoch in each of them."""
     outlives_epochs: ClassVar[bool] = True
@@ -105,7 +95,6 @@ class InMemoryCacheHolder(Running):
         self._kept, self._before = None, 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items, those that were kept last."""
         if self._kept is None:
             yield from self._first_pass()
             return
@@ -152,7 +141,7 @@ def _of_run(item: Any, run: tuple[int, int]) -> Any:
     if not isinstance(item, Sample):
         return item
     # Volumes of a sample share a plan.
-    plans: dict[int, PendingPlan] = {}
+    plans: dict[int, TransformChain] = {}
     lazy = {
         key: _patch_of_run(thing, run, plans)
         for key, thing in item.items()
@@ -162,7 +151,7 @@ def _of_run(item: Any, run: tuple[int, int]) -> Any:
 
 
 def _patch_of_run(
-    patch: LazyPatch, run: tuple[int, int], plans: dict[int, PendingPlan]
+    patch: LazyPatch, run: tuple[int, int], plans: dict[int, TransformChain]
 ) -> LazyPatch:
     """Return a patch that draws for another epoch, which its plan tells, or those of members."""
     if isinstance(patch, StackedPatch):

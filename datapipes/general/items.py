@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import count as count_from
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 from torch.utils.data import MapDataPipe
 
 from ...core import Sample, Stream
 from ...core.call_site import warn
 from ...core.validate import validate_int
-from ...graph import Pipe, Traits
-from ..datapipe import DataPipe, PerItem, length_of
+from ...graph import Pipe
+from ..datapipe import DataPipe, PerItem, SameLength, length_of
 from ..epoch import seed_again
 from ..forms import offered
 
-_TWICE = (
-    "Flattener tried to insert the same key twice into the dict item, "
-    "the second key,value pair has been dropped."
-)
-
 
 @offered("header")
-class Header(DataPipe):
+class Header(SameLength):
     """Yield the first items of the parent.
 
     Parameters
@@ -32,12 +27,7 @@ class Header(DataPipe):
     source_datapipe
         The parent. Not asked for more than is yielded.
     limit
-        How many; None for all.
-
-    Raises
-    ------
-    ValueError
-        If the limit is negative.
+        How many, from 0; None for all.
 
     Examples
     --------
@@ -46,15 +36,11 @@ class Header(DataPipe):
     [0, 1, 2]
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, source_datapipe: Pipe, limit: int | None = 10) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.limit = None if limit is None else validate_int("limit", limit, least=0)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the first items."""
         yield from islice(self.parent, self.limit)
 
     def __len__(self) -> int:
@@ -77,7 +63,7 @@ class Header(DataPipe):
 
 
 @offered("set_length")
-class LengthSetter(DataPipe):
+class LengthSetter(SameLength):
     """Say how long the parent is, where that cannot be known: after ``filter``, for instance.
 
     Parameters
@@ -85,12 +71,7 @@ class LengthSetter(DataPipe):
     source_datapipe
         The parent; all its items are yielded, however many they are.
     length
-        What ``len()`` returns.
-
-    Raises
-    ------
-    ValueError
-        If the length is negative.
+        What ``len()`` returns, from 0.
 
     Examples
     --------
@@ -99,30 +80,23 @@ class LengthSetter(DataPipe):
     9
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, source_datapipe: Pipe, length: int) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.length = validate_int("length", length, least=0)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parent's items."""
         yield from self.parent
 
     def __len__(self) -> int:
-        """Return the length that was said."""
         return self.length
 
 
 @offered("cycle")
-class Cycler(DataPipe):
+class Cycler(SameLength):
     """Yield all items of the parent ``count`` times, or for ever.
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     count
         How often; None for ever, 0 for nothing at all.
 
@@ -131,11 +105,6 @@ class Cycler(DataPipe):
     A loader's seed covers every turn: random pipes above are seeded anew for each, so that
     turns differ and an epoch can be repeated and resumed. A parent without any item ends.
 
-    Raises
-    ------
-    ValueError
-        If the count is negative.
-
     Examples
     --------
     >>> from voxpipe.datapipes.iter import IterableWrapper
@@ -143,11 +112,8 @@ class Cycler(DataPipe):
     [0, 1, 2, 0, 1, 2]
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, source_datapipe: Pipe, count: int | None = None) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.count = None if count is None else validate_int("count", count, least=0)
         self._seed: int | None = None
 
@@ -157,7 +123,6 @@ class Cycler(DataPipe):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items of every turn."""
         seed, self._seed = self._seed, None
         for turn in count_from() if self.count is None else range(self.count):
             if turn and seed is not None:
@@ -179,13 +144,11 @@ class Cycler(DataPipe):
 
 
 @offered("repeat")
-class Repeater(DataPipe):
+class Repeater(SameLength):
     """Yield each item of the parent ``times`` times, one after the other.
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     times
         How often, at least twice.
 
@@ -194,11 +157,6 @@ class Repeater(DataPipe):
     The very same object is yielded. Only a sample gets an identity of its own from the second
     time on, so that random pipes further down draw something else for it.
 
-    Raises
-    ------
-    ValueError
-        If it is to be yielded less than twice.
-
     Examples
     --------
     >>> from voxpipe.datapipes.iter import IterableWrapper
@@ -206,42 +164,50 @@ class Repeater(DataPipe):
     [0, 0, 1, 1, 2, 2]
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, source_datapipe: Pipe, times: int) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.times = validate_int("times", times, least=2)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield every item as often as was asked for."""
         for item in self.parent:
             for time in range(self.times):
                 yield item.child(time) if time and isinstance(item, Sample) else item
 
     def __len__(self) -> int:
-        """Return the parent's length times ``times``."""
         return self.times * length_of(self, self.parent)
 
 
-MISSING = (
-    "At least one index in the filter is not present in the item being returned, "
-    "please be aware that expected columns/keys may be missing."
-)
-UNFILTERED = (
-    "The next item was not an iterable and cannot be filtered, "
-    "please be aware that no filter was done or new item created."
-)
+class _ColumnPipe(PerItem):
+    """A pipe on columns of tuples and lists, or keys of mappings; it warns of what lacks some."""
+
+    def columns_of(self, item: Any) -> dict[Any, Any] | None:
+        """Return what an item holds by index or key; None, with a warning, if it has no columns."""
+        if isinstance(item, (tuple, list)):
+            return dict(enumerate(item))
+        if isinstance(item, Mapping):
+            return dict(item)
+        text = "The next item was not an iterable and cannot be filtered, "
+        text += "please be aware that no filter was done or new item created."
+        warn(text, UserWarning, self.origin)
+        return None
+
+    def warn_of_missing(self, item: Any, wanted: Sequence[Any]) -> None:
+        """Warn if the item has nothing at one of the indices or keys."""
+        try:
+            for index in wanted:
+                item[index]
+        except (IndexError, KeyError):
+            text = "At least one index in the filter is not present in the item being returned, "
+            text += "please be aware that expected columns/keys may be missing."
+            warn(text, UserWarning, self.origin)
 
 
 @offered("drop")
-class Dropper(PerItem):
+class Dropper(_ColumnPipe):
     """Leave out columns of tuples and lists, or keys of mappings.
 
     Parameters
     ----------
-    datapipe
-        The parent.
     indices
         One index or key, or a list of them. Negative indices count from the end.
 
@@ -262,29 +228,20 @@ class Dropper(PerItem):
 
     def apply(self, item: Any) -> Any:
         """Return the item without the columns."""
-        fields = positions(item)
-        if fields is None:
-            warn(UNFILTERED, UserWarning, self.origin)
+        columns = self.columns_of(item)
+        if columns is None:
             return item
-        if any(lacks(item, index) for index in self.indices):
-            warn(MISSING, UserWarning, self.origin)
-        dropped = self._of(item)
-        return rebuilt(item, {key: v for key, v in fields.items() if key not in dropped})
-
-    def _of(self, item: Any) -> set[Any]:
-        if not isinstance(item, (tuple, list)):
-            return set(self.indices)
-        return from_the_beginning(item, self.indices)
+        self.warn_of_missing(item, self.indices)
+        dropped = _from_the_beginning(item, self.indices)
+        return _rebuilt(item, {key: v for key, v in columns.items() if key not in dropped})
 
 
 @offered("slice")
-class Slicer(PerItem):
+class Slicer(_ColumnPipe):
     """Keep columns of tuples and lists, or keys of mappings.
 
     Parameters
     ----------
-    datapipe
-        The parent.
     index
         Where the slice begins, or a list of the indices or keys to keep. They come in the order
         of the item.
@@ -319,37 +276,30 @@ class Slicer(PerItem):
 
     def apply(self, item: Any) -> Any:
         """Return the item with these columns only."""
-        fields = positions(item)
-        if fields is None:
-            warn(UNFILTERED, UserWarning, self.origin)
+        columns = self.columns_of(item)
+        if columns is None:
             return item
         if isinstance(self.index, list):
-            return self._listed(item, fields, self.index)
-        if not isinstance(item, Mapping):
-            kept: Any = item[self.index : self.stop : self.step]
-            return kept
-        if self.index in fields:
-            return rebuilt(item, {self.index: fields[self.index]})
-        text = "Dictionaries are not sliced by steps, only direct index. "
-        text += "Please be aware that no filter was done or new item created."
-        warn(text, UserWarning, self.origin)
-        return item
-
-    def _listed(self, item: Any, fields: dict[Any, Any], wanted: list[Any]) -> Any:
-        if any(lacks(item, index) for index in wanted):
-            warn(MISSING, UserWarning, self.origin)
-        kept = wanted if isinstance(item, Mapping) else from_the_beginning(item, wanted)
-        return rebuilt(item, {key: v for key, v in fields.items() if key in kept})
+            self.warn_of_missing(item, self.index)
+            kept = _from_the_beginning(item, self.index)
+        elif not isinstance(item, Mapping):
+            return item[self.index : self.stop : self.step]
+        elif self.index in columns:
+            kept = {self.index}
+        else:
+            text = "Dictionaries are not sliced by steps, only direct index. "
+            text += "Please be aware that no filter was done or new item created."
+            warn(text, UserWarning, self.origin)
+            return item
+        return _rebuilt(item, {key: v for key, v in columns.items() if key in kept})
 
 
 @offered("enumerate")
-class Enumerator(DataPipe):
+class Enumerator(SameLength):
     """Yield ``(index, item)``.
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     starting_index
         Index of the first item.
 
@@ -360,24 +310,16 @@ class Enumerator(DataPipe):
     [(0, 'a'), (1, 'b')]
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, source_datapipe: Pipe, starting_index: int = 0) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.starting_index = starting_index
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yield the pairs."""
         yield from enumerate(self.parent, self.starting_index)
-
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
 
 
 @offered("add_index")
-class IndexAdder(DataPipe):
+class IndexAdder(SameLength):
     """Write the number of each item into it.
 
     Parameters
@@ -388,11 +330,6 @@ class IndexAdder(DataPipe):
     index_name
         The key.
 
-    Raises
-    ------
-    NotImplementedError
-        While iterating: an item is no mapping.
-
     Examples
     --------
     >>> from voxpipe.datapipes.iter import IterableWrapper
@@ -400,15 +337,11 @@ class IndexAdder(DataPipe):
     [{'a': 1, 'order': 0}, {'a': 2, 'order': 1}]
     """
 
-    traits: ClassVar[Traits] = Traits()
-
     def __init__(self, source_datapipe: Pipe, index_name: str = "index") -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.index_name = index_name
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the items with their index."""
         for index, item in enumerate(self.parent):
             if isinstance(item, Sample):
                 yield item.with_data(**{self.index_name: index})
@@ -417,10 +350,6 @@ class IndexAdder(DataPipe):
             else:
                 msg = "We only support adding index to row or batch in dict type, got "
                 raise NotImplementedError(msg + type(item).__name__)
-
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
 
 
 @offered("to_iter_datapipe", to=MapDataPipe)
@@ -434,19 +363,12 @@ class MapToIterConverter(DataPipe):
     indices
         Which items, in which order; 0, 1, ... by default.
 
-    Raises
-    ------
-    TypeError
-        If it is no map-style pipe.
-
     Examples
     --------
     >>> from voxpipe.datapipes.map import SequenceWrapper
     >>> list(SequenceWrapper({"a": 1, "b": 2}).to_iter_datapipe(["b", "a"]))
     [2, 1]
     """
-
-    traits: ClassVar[Traits] = Traits()
 
     def __init__(self, datapipe: Any, indices: Sequence[Any] | None = None) -> None:
         super().__init__()
@@ -457,23 +379,19 @@ class MapToIterConverter(DataPipe):
         self.indices = indices
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the items."""
         for index in range(len(self)) if self.indices is None else self.indices:
             yield self.parent[index]
 
     def __len__(self) -> int:
-        """Return the number of items."""
         return length_of(self, self.parent) if self.indices is None else len(self.indices)
 
 
 @offered("flatten")
-class Flattener(PerItem):
+class Flattener(_ColumnPipe):
     """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level.
 
     Parameters
     ----------
-    datapipe
-        The parent.
     indices
         Index or key of what is unpacked, or a list of them; all by default.
 
@@ -496,10 +414,9 @@ class Flattener(PerItem):
 
     def apply(self, item: Any) -> Any:
         """Return the item with less nesting."""
-        if self.indices and any(lacks(item, index) for index in self.indices):
-            warn(MISSING, UserWarning, self.origin)
+        self.warn_of_missing(item, self.indices or ())
         if isinstance(item, Mapping):
-            return rebuilt(item, self._unpacked(item))
+            return _rebuilt(item, self._unpacked(item))
         flat: list[Any] = []
         for index, value in enumerate(item):
             if isinstance(value, (list, tuple)) and self._is_meant(index, len(item)):
@@ -514,7 +431,9 @@ class Flattener(PerItem):
             nested = isinstance(value, Mapping) and self._is_meant(key, 0)
             for inner, thing in value.items() if nested else [(key, value)]:
                 if inner in flat or (nested and inner in item):
-                    warn(_TWICE, UserWarning, self.origin)
+                    text = "Flattener tried to insert the same key twice into the dict item, "
+                    text += "the second key,value pair has been dropped."
+                    warn(text, UserWarning, self.origin)
                 else:
                     flat[inner] = thing
         return flat
@@ -525,49 +444,17 @@ class Flattener(PerItem):
         return index in self.indices or (length > 0 and index - length in self.indices)
 
 
-def positions(item: Any) -> dict[Any, Any] | None:
-    """Return what an item holds by index or key; None if it is no tuple, list or mapping.
-
-    Examples
-    --------
-    >>> positions((5, 6)), positions({"a": 1}), positions("ab")
-    ({0: 5, 1: 6}, {'a': 1}, None)
-    """
-    if isinstance(item, (tuple, list)):
-        return dict(enumerate(item))
-    return dict(item) if isinstance(item, Mapping) else None
-
-
-def rebuilt(item: Any, fields: dict[Any, Any]) -> Any:
-    """Return an item of the kind of ``item`` that holds other things; the item itself stays.
-
-    Examples
-    --------
-    >>> rebuilt((5, 6), {1: 6}), rebuilt([5, 6], {0: 5})
-    ((6,), [5])
-    """
+def _rebuilt(item: Any, columns: dict[Any, Any]) -> Any:
+    """Return an item of the kind of ``item`` that holds other things; the item itself stays."""
     if isinstance(item, Sample):
-        return item.replace(data=fields)
+        return item.replace(data=columns)
     if isinstance(item, Mapping):
-        return fields
-    return tuple(fields.values()) if isinstance(item, tuple) else list(fields.values())
+        return columns
+    return tuple(columns.values()) if isinstance(item, tuple) else list(columns.values())
 
 
-def from_the_beginning(item: Any, indices: Iterable[Any]) -> set[Any]:
-    """Return the indices of a tuple or list, negative ones counted from its beginning.
-
-    Examples
-    --------
-    >>> sorted(from_the_beginning("abc", [0, -1]))
-    [0, 2]
-    """
+def _from_the_beginning(item: Any, indices: Sequence[Any]) -> set[Any]:
+    """Return indices, of tuples and lists negative ones counted from the beginning, or keys."""
+    if isinstance(item, Mapping):
+        return set(indices)
     return {i + len(item) if isinstance(i, int) and i < 0 else i for i in indices}
-
-
-def lacks(item: Any, index: Any) -> bool:
-    """Whether an item has nothing at an index or key."""
-    try:
-        item[index]
-    except (IndexError, KeyError):
-        return True
-    return False

@@ -1,4 +1,4 @@
-"""The pipe that every map-style pipe of voxpipe is: a torch ``MapDataPipe`` that knows itself."""
+"""Map-style pipes: items by key, kept in memory, or column by column; and torch's own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from torch.utils.data.datapipes.map import SequenceWrapper as SequenceWrapper
 from torch.utils.data.datapipes.map import Shuffler as Shuffler
 from torch.utils.data.datapipes.map import Zipper as Zipper
 
-from ...core import CallSite
-from ...core.call_site import call_text, caller, warn
+from ...core.call_site import warn
 from ...core.locks import ForkSafeLock
-from ...graph import Traits, is_pipe
-from ..datapipe import length_of, pipes_only, source_of
+from ...graph import Traits
+from ..datapipe import Named, Running, length_of
 from ..forms import offered
 from ..tensors import bytes_of
 from .branches import kept_columns
@@ -26,63 +25,14 @@ from .functions import function
 from .in_memory_cache import limit_of
 
 
-class MapPipe(MapDataPipe[Any]):
-    """A map-style pipe that remembers where the user wrote it.
+class MapPipe(Named, MapDataPipe[Any]):
+    """A map-style pipe that remembers where the user wrote it."""
 
-    What is named in ``running`` is filled while the pipe is used: a copy, or a pipe that was
-    pickled, begins without it.
-    """
-
-    traits: ClassVar[Traits] = Traits()
-    """What rewrites and the cut need to know."""
-    chained: ClassVar[str] = ""
-    """Name of the chained form."""
-    running: ClassVar[tuple[str, ...]] = ()
-    """Names of the attributes that :meth:`fresh` sets."""
-    origin: CallSite
-    """Where the user wrote it."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Remember where the pipe was written, before its own ``__init__`` runs."""
-        pipe = super().__new__(cls)
-        shown = tuple(a for a in args if not is_pipe(a))
-        pipe.origin = caller(call_text(cls.chained or cls.__name__, shown, kwargs))
-        return pipe
-
-    @property
-    def source_datapipe(self) -> Any:
-        """The pipe that it reads from, under torchdata's name; the first of several."""
-        return source_of(self)
-
-    @source_datapipe.setter
-    def source_datapipe(self, pipe: Any) -> None:
-        vars(self)["parent"] = pipe
-
-    def fresh(self) -> None:
-        """Set what is named in ``running`` to what it is at the beginning."""
-
-    def describe(self) -> str:
-        """Return the pipe as the user wrote it."""
-        return self.origin.call
-
-    def __repr__(self) -> str:
-        return self.describe() if "origin" in vars(self) else type(self).__name__
-
-    __str__ = __repr__
-
-    def __getstate__(self) -> Any:
-        hook = MapDataPipe.getstate_hook
-        if hook is not None:
-            return hook(pipes_only(self))
-        return {name: v for name, v in vars(self).items() if name not in self.running}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.fresh()
+    traits: ClassVar[Traits] = Traits()  # what rewrites and the cut need to know
 
 
 @offered("to_map_datapipe", to=IterDataPipe)
-class IterToMapConverter(MapPipe):
+class IterToMapConverter(Running, MapPipe):
     """Hold the items of a pipe by key; they are loaded when the first one is asked for.
 
     Parameters
@@ -95,10 +45,6 @@ class IterToMapConverter(MapPipe):
 
     Raises
     ------
-    TypeError
-        If ``datapipe`` is no iterable pipe; at the first access: an item is no pair.
-    ValueError
-        At the first access: it has more or less than two parts.
     IndexError
         At an access: there is nothing under this key.
 
@@ -151,16 +97,13 @@ class IterToMapConverter(MapPipe):
         return loaded
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the value under a key."""
         loaded = self._load_map() if self._map is None else self._map
         try:
             return loaded[index]
         except KeyError:
-            msg = f"Index {index!r} is invalid for IterToMapConverter"
-            raise IndexError(msg) from None
+            raise IndexError(f"Index {index!r} is invalid for IterToMapConverter") from None
 
     def __len__(self) -> int:
-        """Return the number of keys; loads them, with a warning, if the pipe has no length."""
         if self._map is not None:
             return len(self._map)
         try:
@@ -172,13 +115,11 @@ class IterToMapConverter(MapPipe):
 
 
 @offered("in_memory_cache")
-class InMemoryCacheHolder(MapPipe):
+class InMemoryCacheHolder(Running, MapPipe):
     """Keep each item that was asked for in memory.
 
     Parameters
     ----------
-    source_dp
-        The parent.
     size
         Megabytes that items may take, with the data of their arrays and tensors; None for any
         number. The oldest make room, and are made anew when they are asked for.
@@ -187,11 +128,6 @@ class InMemoryCacheHolder(MapPipe):
     -----
     The very same object is returned each time: do not change it in place. What was kept does
     not travel to a worker.
-
-    Raises
-    ------
-    ValueError
-        If the size is not above 0.
 
     Examples
     --------
@@ -219,7 +155,6 @@ class InMemoryCacheHolder(MapPipe):
         self._lock = ForkSafeLock()
 
     def __getitem__(self, index: Any) -> Any:
-        """Return an item, kept or new."""
         with self._lock:
             if index in self._kept:
                 return self._kept[index][0]
@@ -235,7 +170,6 @@ class InMemoryCacheHolder(MapPipe):
             return self._kept.get(index, (item, size))[0]
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)
 
 
@@ -251,13 +185,6 @@ class UnZipper(MapPipe):
         Number of columns.
     columns_to_skip
         Columns for which there is to be no pipe.
-
-    Raises
-    ------
-    ValueError
-        If there is to be no column.
-    RuntimeError
-        If all columns are skipped.
 
     Examples
     --------
@@ -279,15 +206,7 @@ class UnZipper(MapPipe):
 
 
 class Column(MapPipe):
-    """One column of a map-style pipe.
-
-    Parameters
-    ----------
-    parent
-        The pipe whose items are sequences.
-    column
-        Which one.
-    """
+    """One column of a map-style pipe."""
 
     chained = "unzip"
 
@@ -301,9 +220,7 @@ class Column(MapPipe):
         return f"unzip(…)[{self.column}]"
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the column of one item."""
         return self.parent[index][self.column]
 
     def __len__(self) -> int:
-        """Return the parent's length."""
         return length_of(self, self.parent)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...core.errors import HashMismatch, SampleError, add_location
+from ...core.errors import HashMismatch, SampleError
 from ...graph import Pipe, Traits
 from ...storage.disk_cache import sync_folder
 from ...storage.location import remote_errors
@@ -32,10 +32,8 @@ _PIECE_BYTES = 1024**2
 class ExpectedHashes:
     """What files must be."""
 
-    by_name: Mapping[str, str]
-    """Hash in hexadecimal digits, by name or path."""
-    kind: str = "sha256"
-    """``"sha256"`` or ``"md5"``."""
+    by_name: Mapping[str, str]  # hash in hexadecimal digits, by name or path
+    kind: str = "sha256"  # ``"sha256"`` or ``"md5"``
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -71,18 +69,7 @@ class ExpectedHashes:
 
 
 def pieces_of(data: Any) -> Iterator[bytes]:
-    r"""Yield what is to be written: bytes, text (as UTF-8), a stream, or several of the former.
-
-    Raises
-    ------
-    SampleError
-        It is something else.
-
-    Examples
-    --------
-    >>> list(pieces_of("é")), list(pieces_of([b"a", "b"]))
-    ([b'\xc3\xa9'], [b'a', b'b'])
-    """
+    r"""Yield what is to be written: bytes, text (as UTF-8), a stream, or several of the former."""
     if isinstance(data, str):
         yield data.encode()
     elif isinstance(data, (bytes, bytearray, memoryview)):
@@ -104,24 +91,8 @@ def write_atomically(
     """Write ``data`` to ``path``; its folder is made.
 
     It is on the disk before it gets its name: a machine that loses its power leaves all of it or
-    nothing.
-
-    Parameters
-    ----------
-    path
-        Where. What is there is replaced.
-    data
-        As of :func:`pieces_of`; a stream is closed.
-    hashes
-        What the file must be.
-    key
-        Tells the partial file from those of others. Who holds a key is the only one who writes
-        under it, so what a killed writer left is written over.
-
-    Raises
-    ------
-    HashMismatch
-        The file is not what it must be; nothing was written.
+    nothing. Who holds a ``key`` is the only one who writes under it, so what a killed writer left
+    is written over. A stream is closed.
     """
     folder = os.path.dirname(path)
     if folder:
@@ -149,17 +120,10 @@ def write_atomically(
 
 
 def checked_mode(mode: str) -> str:
-    """Return a mode of writing: ``"w"`` is added to ``"b"`` or ``"t"``.
-
-    Examples
-    --------
-    >>> checked_mode("b")
-    'wb'
-    """
+    """Return a mode of writing: ``"w"`` is added to ``"b"`` or ``"t"``."""
     full = mode if "w" in mode else f"w{mode}"
     if sorted(full) not in (["w"], ["b", "w"], ["t", "w"]):
-        msg = f"mode is 'w', 'wt' or 'wb', got {mode!r}"
-        raise ValueError(msg)
+        raise ValueError(f"mode is 'w', 'wt' or 'wb', got {mode!r}")
     return full
 
 
@@ -182,8 +146,6 @@ class Saver(PerItem):
 
     Raises
     ------
-    ValueError
-        At construction: another mode.
     SampleError
         The parent yields something else than pairs, or what cannot be written.
 
@@ -210,25 +172,12 @@ class Saver(PerItem):
         """Write one file and return its path."""
         name, data = pair_of(self, item)
         path = name if self.filepath_fn is None else self.filepath_fn(name)
-        try:
-            write_atomically(os.fspath(path), data)
-        except Exception as error:
-            raise add_location(error, self.origin)  # noqa: B904  the very same error
+        write_atomically(os.fspath(path), data)
         return path
 
 
 class RedactedFile:
-    """Does what the file does; what fails in it arrives as an error without secrets.
-
-    Parameters
-    ----------
-    file
-        Opened, for bytes or text.
-    url
-        Where.
-    options
-        What it was opened with: their values are cut out of messages.
-    """
+    """Does what the file does; what fails in it arrives as an error without secrets."""
 
     def __init__(self, file: Any, url: str, options: Mapping[str, Any]) -> None:
         self._file = file
@@ -298,8 +247,6 @@ class HashChecker(PerItem):
 
     Raises
     ------
-    ValueError
-        At construction: another kind of hash.
     HashMismatch
         The hash is another one, or ``hash_dict`` has none for this name.
     SampleError
@@ -330,24 +277,18 @@ class HashChecker(PerItem):
         """Return the item if it is the expected one."""
         name, data = pair_of(self, item)
         try:
-            self._check(name, data)
+            rewinds = hasattr(data, "read") and self.rewind
+            if rewinds and not data.seekable():
+                msg = f"{name} arrives as a stream that cannot go back"
+                do = "Write it to disk first (on_disk_cache takes hash_dict), or give rewind=False."
+                raise SampleError(msg, do=do)
+            digest = self.hashes.new_digest()
+            for piece in pieces_of(data):
+                digest.update(piece)
+            self.hashes.check(name, digest)
+            if rewinds:
+                data.seek(0)
         except BaseException:
             janitor(data)
             raise
         return name, data
-
-    def _check(self, name: Any, data: Any) -> None:
-        is_stream = hasattr(data, "read")
-        if is_stream and self.rewind and not data.seekable():
-            msg = f"{name} arrives as a stream that cannot go back"
-            do = "Write it to disk first (on_disk_cache takes hash_dict), or give rewind=False."
-            raise SampleError(msg, do=do).at(self.origin)
-        digest = self.hashes.new_digest()
-        for piece in pieces_of(data):
-            digest.update(piece)
-        try:
-            self.hashes.check(name, digest)
-        except HashMismatch as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
-        if is_stream and self.rewind:
-            data.seek(0)

@@ -18,7 +18,7 @@ from ...core.redact import Redacted, public_value
 from ...graph import Pipe
 from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import Attempts, default_retry, retry_sync
-from ..datapipe import DataPipe
+from ..datapipe import DataPipe, SameLength
 from ..datapipe import length as known_length
 
 
@@ -36,13 +36,7 @@ def janitor(thing: Any) -> None:
 
 
 def pair_of(pipe: DataPipe, item: Any) -> tuple[Any, Any]:
-    """Return the two parts of an item.
-
-    Raises
-    ------
-    SampleError
-        It is no pair.
-    """
+    """Return the two parts of an item."""
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         what = f"a tuple of {len(item)}" if isinstance(item, tuple) else type(item).__name__
         msg = f"a pair of a name and data expected, got {what}"
@@ -52,13 +46,7 @@ def pair_of(pipe: DataPipe, item: Any) -> tuple[Any, Any]:
 
 
 def named_stream(pipe: DataPipe, item: Any) -> tuple[str, Any]:
-    """Return name and stream of an item, the stream wrapped.
-
-    Raises
-    ------
-    SampleError
-        It is no pair of a name and an open file.
-    """
+    """Return name and stream of an item, the stream wrapped."""
     name, stream = pair_of(pipe, item)
     if not isinstance(name, str):
         msg = f"the first of a pair is a name, got {type(name).__name__}"
@@ -71,13 +59,7 @@ def named_stream(pipe: DataPipe, item: Any) -> tuple[str, Any]:
 
 
 def length_or_type_error(pipe: DataPipe, parent: Pipe | None, length: int = -1) -> int:
-    """Return ``length``, or that of ``parent`` where it is negative.
-
-    Raises
-    ------
-    TypeError
-        Neither is known.
-    """
+    """Return ``length``, or that of ``parent`` where it is negative."""
     if length >= 0:
         return length
     try:
@@ -122,23 +104,12 @@ def naming_damage(name: str) -> Iterator[None]:
         raise StreamError(f"{name} cannot be read: {told}.", do=do) from error
 
 
-class BoundedStream(io.BufferedIOBase):
+class _BoundedStream(io.BufferedIOBase):
     """Reads another stream, which buffers itself, up to a number of bytes.
-
-    Parameters
-    ----------
-    file
-        What is read; closed with this one.
-    most
-        Bytes that it may give.
-    name
-        What errors call it.
-    size
-        Bytes that it gives at most, if it is known.
 
     Examples
     --------
-    >>> BoundedStream(io.BytesIO(b"abc"), 3, "a.gz").read()
+    >>> _BoundedStream(io.BytesIO(b"abc"), 3, "a.gz").read()
     b'abc'
     """
 
@@ -148,31 +119,20 @@ class BoundedStream(io.BufferedIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Say that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Say whether the file below can go back."""
         return bool(self._file.seekable())
 
     def tell(self) -> int:
-        """Return where the next read begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to where the next read begins."""
         with naming_damage(self.name):
             self._at = int(self._file.seek(offset, whence))
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return up to ``size`` bytes, or the rest.
-
-        Raises
-        ------
-        StreamError
-            The bytes are damaged, or there are more than there may be.
-        """
         if size is not None and size >= 0:
             return self._taken(self._file.read, size)
         if self._is_small:
@@ -183,11 +143,9 @@ class BoundedStream(io.BufferedIOBase):
         return b"".join(pieces)
 
     def read1(self, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes, as many as come in one go."""
         return self._taken(self._file.read1, size if size >= 0 else _PIECE_BYTES)
 
     def readline(self, size: int | None = -1) -> bytes:
-        """Return up to the end of the line."""
         wanted = size if size is not None and size >= 0 else self._most
         return self._taken(self._file.readline, wanted)
 
@@ -204,7 +162,6 @@ class BoundedStream(io.BufferedIOBase):
         return found
 
     def close(self) -> None:
-        """Close the file below, too."""
         if not self.closed:
             self._file.close()
         super().close()
@@ -214,62 +171,44 @@ def bounded(
     file: Any, most: int, name: str, parent: Any = None, *, size: int | None = None
 ) -> StreamWrapper:
     """Return ``file`` as a stream that gives at most ``most`` bytes, wrapped."""
-    return StreamWrapper(BoundedStream(file, most, name, size), parent, name=name)
+    return StreamWrapper(_BoundedStream(file, most, name, size), parent, name=name)
 
 
 def validate_most_bytes(most: int) -> int:
     """Return ``most`` if it is a number of bytes."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 0:
-        msg = f"most_bytes is a number of bytes, got {most!r}"
-        raise ValueError(msg)
+        raise ValueError(f"most_bytes is a number of bytes, got {most!r}")
     return most
 
 
 T = TypeVar("T")
 
 
-class StoragePipe(DataPipe):
+class StoragePipe(SameLength):
     """A pipe with options that may hold credentials: they are shown nowhere, nor told apart.
 
     torchdata gives them as plain keywords; ``storage_options=`` takes them, too.
     """
 
-    plain_arguments: ClassVar[frozenset[str]] = frozenset()
-    """Keywords that hold no credentials."""
+    plain_arguments: ClassVar[frozenset[str]] = frozenset()  # keywords that hold no credentials
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> StoragePipe:
-        """Remember where the pipe was written, without its options and without queries of URLs."""
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Remember where the pipe was written, without options and queries of URLs."""
         shown = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
         if len(shown) < len(kwargs):
             shown["storage_options"] = Redacted(kwargs)
-        made = super().__new__(
-            cls, *map(public_value, args), **{k: public_value(v) for k, v in shown.items()}
-        )
-        assert isinstance(made, StoragePipe)
-        return made
+        public = {key: public_value(value) for key, value in shown.items()}
+        return super().__new__(cls, *map(public_value, args), **public)
 
-
-def redacted_options(given: Mapping[str, Any]) -> Redacted:
-    """Return connection options, those in ``storage_options`` and those beside it."""
-    beside = {key: value for key, value in given.items() if key != "storage_options"}
-    return Redacted({**(given.get("storage_options") or {}), **beside})
+    def __init__(self, parent: Pipe, options: Mapping[str, Any]) -> None:
+        super().__init__(parent)
+        beside = {key: value for key, value in options.items() if key != "storage_options"}
+        self.storage_options = Redacted({**(options.get("storage_options") or {}), **beside})
 
 
 def with_retries(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:
-    """Return what ``call`` returns; what fails for a moment is tried again, until the deadline.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is nothing at the URL.
-    AccessDenied
-        The store refuses.
-    StoreUnavailable
-        It kept failing.
-    VolumeReadError
-        Any other failure; no message holds a secret.
-    """
-    name = public_name(url)
+    """Return what ``call`` returns; what fails for a moment is tried again, until the deadline."""
     with remote_errors(url, options, doing):
-        attempts = Attempts(default_retry(), f"{doing} {name}", Secrets(options, url).describe)
+        what = f"{doing} {public_name(url)}"
+        attempts = Attempts(default_retry(), what, Secrets(options, url).describe)
         return retry_sync(call, attempts)

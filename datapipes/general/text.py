@@ -14,25 +14,11 @@ from ..datapipe import DataPipe, PerItem
 from ..forms import offered
 from .streams import janitor, named_stream, pair_of
 
+_ENDED = object()
 
-class TextPipe(DataPipe):
-    """A pipe that yields several things of each file, and closes the file.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(path, stream)``; the stream may be of bytes or of text.
-    skip_lines
-        Lines left out at the beginning of each file.
-    decode
-        Whether bytes become text; text stays text.
-    encoding, errors
-        How, as of ``bytes.decode``.
-    return_path
-        Whether each item is a pair with the path of its file.
-    **fmtparams
-        Of what takes the lines apart, for a pipe that yields rows.
-    """
+class _TextPipe(DataPipe):
+    """A pipe that yields several things of each file, and closes the file."""
 
     # What it yields holds no open file.
     traits: ClassVar[Any] = Traits(plain=True)
@@ -40,7 +26,6 @@ class TextPipe(DataPipe):
     def __init__(
         self,
         parent: Pipe,
-        *,
         skip_lines: int = 0,
         decode: bool = True,
         encoding: str = "utf-8",
@@ -50,8 +35,7 @@ class TextPipe(DataPipe):
     ) -> None:
         super().__init__()
         if skip_lines < 0:
-            msg = f"'skip_lines' is required to be a positive integer, got {skip_lines}"
-            raise ValueError(msg)
+            raise ValueError(f"'skip_lines' is required to be a positive integer, got {skip_lines}")
         self.parent = parent
         self.skip_lines = skip_lines
         self.decode = decode
@@ -59,36 +43,35 @@ class TextPipe(DataPipe):
         self.return_path = return_path
         self.fmtparams = fmtparams
 
-    newline: ClassVar[str] = "\n"
-    """Where lines end, as of ``open``: "" keeps the ends that a quoted field may hold."""
+    newline: ClassVar[str] = ""
+    """Where lines end, as of ``open``: "" keeps the ends that a quoted field may hold, for csv."""
 
     def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
-        """Return what a file gives, of its lines."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what each file gives; a file is closed at its end, or when nobody goes on."""
+        import csv
+
         for item in self.parent:
             path, stream = pair_of(self, item)
             del item
             try:
                 lines = lines_of(stream, self.decode, self.encoding, self.errors, self.newline)
                 found = self.of_lines(itertools.islice(lines, self.skip_lines, None))
-                for each in _named(path, found, self):
+                while True:
+                    try:
+                        each = next(found, _ENDED)
+                    except (UnicodeError, csv.Error) as error:
+                        do = "Check encoding= and errors=, and the form of the file."
+                        msg = f"{path} cannot be read: {error}."
+                        raise StreamError(msg, do=do).at(self.origin) from error
+                    if each is _ENDED:
+                        break
                     yield (path, each) if self.return_path else each
-            finally:
-                _close(stream)
-
-
-def _named(path: Any, found: Iterator[Any], pipe: DataPipe) -> Iterator[Any]:
-    """Yield what was found; what cannot be decoded or parsed names its file."""
-    import csv
-
-    try:
-        yield from found
-    except (UnicodeError, csv.Error) as error:
-        do = "Check encoding= and errors=, and the form of the file."
-        raise StreamError(f"{path} cannot be read: {error}.", do=do).at(pipe.origin) from error
+            finally:  # at the end, or when nobody goes on
+                janitor(stream)
+                if hasattr(stream, "close"):
+                    stream.close()
 
 
 def lines_of(stream: Any, decode: bool, encoding: str, errors: str, newline: str) -> Iterator[Any]:
@@ -96,39 +79,17 @@ def lines_of(stream: Any, decode: bool, encoding: str, errors: str, newline: str
 
     Text is split after it is decoded: half of the two bytes of a UTF-16 letter may look like the
     end of a line.
-
-    Examples
-    --------
-    >>> stream = io.BytesIO("a\nb\n".encode("utf-16"))
-    >>> list(lines_of(stream, True, "utf-16", "strict", "\n"))
-    ['a\n', 'b\n']
     """
-    if decode and _is_binary(stream):
+    # A list of lines cannot be asked for bytes.
+    if decode and hasattr(stream, "readable") and isinstance(stream.read(0), bytes):
         return iter(io.TextIOWrapper(stream, encoding=encoding, errors=errors, newline=newline))
     if not decode:
         return iter(stream)
     return (x.decode(encoding, errors) if isinstance(x, bytes) else x for x in stream)
 
 
-def _is_binary(stream: Any) -> bool:
-    """Whether a stream gives bytes, and can be asked for some; a list of lines cannot."""
-    asked: Callable[..., Any] | None = getattr(stream, "readable", None)
-    return asked is not None and isinstance(stream.read(0), bytes)
-
-
-def _close(stream: Any) -> None:
-    janitor(stream)
-    if hasattr(stream, "close"):
-        stream.close()
-
-
-class _Rows(TextPipe):
-    # As the module csv asks for: a quoted field may hold ends of lines.
-    newline: ClassVar[str] = ""
-
-
 @offered("parse_csv")
-class CSVParser(_Rows):
+class CSVParser(_TextPipe):
     r"""Yield each row of each CSV file as a list of texts; files are closed.
 
     Parameters
@@ -150,8 +111,6 @@ class CSVParser(_Rows):
     ------
     StreamError
         A file cannot be decoded, or is no CSV.
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -174,15 +133,7 @@ class CSVParser(_Rows):
         as_tuple: bool = False,
         **fmtparams: Any,
     ) -> None:
-        super().__init__(
-            parent,
-            skip_lines=skip_lines,
-            decode=decode,
-            encoding=encoding,
-            errors=errors,
-            return_path=return_path,
-            **fmtparams,
-        )
+        super().__init__(parent, skip_lines, decode, encoding, errors, return_path, **fmtparams)
         self.as_tuple = as_tuple
 
     def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
@@ -194,7 +145,7 @@ class CSVParser(_Rows):
 
 
 @offered("parse_csv_as_dict")
-class CSVDictParser(_Rows):
+class CSVDictParser(_TextPipe):
     r"""Yield each row of each CSV file as a dict by the names in its first row; files are closed.
 
     Parameters
@@ -203,13 +154,6 @@ class CSVDictParser(_Rows):
         As of :class:`CSVParser`; the lines that are left out come before the names.
     **fmtparams
         Of ``csv.DictReader``: ``fieldnames``, ``delimiter``, ...
-
-    Raises
-    ------
-    StreamError
-        A file cannot be decoded, or is no CSV.
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -242,8 +186,6 @@ class JsonParser(PerItem):
     ------
     json.JSONDecodeError
         A file is no JSON; a note says which.
-    SampleError
-        The parent yields something else than pairs of a name and an open file.
 
     Examples
     --------
@@ -274,7 +216,7 @@ class JsonParser(PerItem):
 
 
 @offered("readlines")
-class LineReader(TextPipe):
+class LineReader(_TextPipe):
     r"""Yield ``(path, line)`` for each line of each ``(path, stream)``; files are closed.
 
     Parameters
@@ -296,8 +238,6 @@ class LineReader(TextPipe):
     ------
     StreamError
         A file cannot be decoded (``errors="strict"``).
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -319,15 +259,10 @@ class LineReader(TextPipe):
         errors: str = "ignore",
         return_path: bool = True,
     ) -> None:
-        super().__init__(
-            parent,
-            skip_lines=skip_lines,
-            decode=decode,
-            encoding=encoding,
-            errors=errors,
-            return_path=return_path,
-        )
+        super().__init__(parent, skip_lines, decode, encoding, errors, return_path)
         self.strip_newline = strip_newline
+
+    newline: ClassVar[str] = "\n"
 
     def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
         """Return the lines, without their ends if so wanted."""
@@ -337,13 +272,7 @@ class LineReader(TextPipe):
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    r"""Return lines as one text, with ends of lines in between.
-
-    Examples
-    --------
-    >>> join_lines(["one", "two"])
-    'one\ntwo'
-    """
+    """Return lines as one text, with ends of lines in between."""
     return "\n".join(lines)
 
 
@@ -357,11 +286,6 @@ class ParagraphAggregator(DataPipe):
         Yields ``(path, line)``.
     joiner
         Makes a paragraph of a list of lines; by default ends of lines come in between.
-
-    Raises
-    ------
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -382,7 +306,6 @@ class ParagraphAggregator(DataPipe):
         self.joiner = joiner
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the paragraphs."""
         held: list[Any] = []
         of = None
         for item in self.parent:

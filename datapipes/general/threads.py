@@ -22,22 +22,14 @@ from ...core.errors import add_location
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..background_iterator import join_threads, note_progress, warn_still_running
-from ..datapipe import DataPipe, length_of
+from ..datapipe import SameLength, length_of
 from ..forms import offered
 from ..tensors import BUFFER_BYTES, WAITING_BYTES, bytes_of
 from .functions import Columns
 
 
 class Threads:
-    """Runs calls in threads, in the order in which they are given.
-
-    Parameters
-    ----------
-    most
-        Threads that are started, as there are calls for them.
-    thread_name_prefix, initializer, initargs
-        As of ``ThreadPoolExecutor``.
-    """
+    """Runs calls in threads, in the order in which they are given."""
 
     def __init__(
         self,
@@ -120,13 +112,11 @@ _EXTRA_THREADS, _MOST_THREADS = 4, 32
 
 
 @offered("threadpool_map")
-class ThreadPoolMapper(DataPipe):
+class ThreadPoolMapper(SameLength):
     """Apply a function to each item in a pool of threads; the order of the items is kept.
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     fn
         Should release Python's lock, as reading, NumPy and torch do, for threads to pay.
     input_col
@@ -153,11 +143,6 @@ class ThreadPoolMapper(DataPipe):
     2 s at most (in a loader with ``Timeout(stop=...)`` so long; all such pipes of a chain together
     half as long again); then a warning names the thread.
 
-    Raises
-    ------
-    ValueError
-        If a number is below 1, or the columns make no sense.
-
     Examples
     --------
     >>> from voxpipe.datapipes.iter import IterableWrapper
@@ -179,8 +164,7 @@ class ThreadPoolMapper(DataPipe):
         buffer_bytes: int = BUFFER_BYTES,
         **threadpool_kwargs: Any,
     ) -> None:
-        super().__init__()
-        self.parent = source_datapipe
+        super().__init__(source_datapipe)
         self.fn = fn
         self.columns = Columns.checked(fn, input_col, output_col)
         self.scheduled_tasks = validate_int("scheduled_tasks", scheduled_tasks, least=1)
@@ -191,18 +175,14 @@ class ThreadPoolMapper(DataPipe):
         self.threadpool_kwargs = threadpool_kwargs
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the results."""
         pool = Threads(self._threads(), **self.threadpool_kwargs)
         scheduled: deque[Future[Any]] = deque()
         items = iter(self.parent)
         largest = 0
         try:
             while True:
-                while len(scheduled) < self._at_once(largest):
-                    try:
-                        item = next(items)
-                    except StopIteration:
-                        break
+                room = max(0, self._at_once(largest) - len(scheduled))
+                for item in islice(items, room):
                     scheduled.append(pool.submit(self._applied, item))
                 if not scheduled:
                     return
@@ -226,19 +206,13 @@ class ThreadPoolMapper(DataPipe):
         result = self.columns.placed(item, self.fn(*self.columns.arguments(item)))
         return result, bytes_of(result)
 
-    def __len__(self) -> int:
-        """Return the parent's length."""
-        return length_of(self, self.parent)
-
 
 @offered("async_map_batches")
-class BatchAsyncMapper(DataPipe):
+class BatchAsyncMapper(SameLength):
     """Apply a coroutine function to the items of a group concurrently; their order is kept.
 
     Parameters
     ----------
-    source_datapipe
-        The parent.
     async_fn
         An ``async def`` function.
     batch_size
@@ -267,8 +241,6 @@ class BatchAsyncMapper(DataPipe):
 
     Raises
     ------
-    ValueError
-        If ``async_fn`` is no coroutine function, or a number or the columns make no sense.
     BufferError
         While iterating: a list takes more than ``buffer_bytes``.
 
@@ -295,11 +267,10 @@ class BatchAsyncMapper(DataPipe):
         *,
         buffer_bytes: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(source_datapipe)
         if not inspect.iscoroutinefunction(async_fn):
             msg = f"Expected a corotine function with an async def syntax, but got {async_fn!r}"
             raise ValueError(msg)
-        self.parent = source_datapipe
         self.async_fn = async_fn
         self.batch_size = validate_int("batch_size", batch_size, least=1)
         self.columns = Columns.checked(async_fn, input_col, output_col)
@@ -313,7 +284,6 @@ class BatchAsyncMapper(DataPipe):
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the results, or lists of them."""
         loop = asyncio.new_event_loop()
         thread = Threads(1, thread_name_prefix="async_map_batches")
         under_way: list[asyncio.Task[list[Any]]] = []
@@ -337,7 +307,14 @@ class BatchAsyncMapper(DataPipe):
                 if self.flat:
                     yield from done
                 else:
-                    self._refuse_too_large(sum(sizes), len(done))
+                    if sum(sizes) > self.buffer_bytes and len(done) > 1:
+                        error = BufferError(
+                            f"async_map_batches() gathered {len(done)} results of {sum(sizes)} "
+                            f"bytes for one list, and buffer_bytes is {self.buffer_bytes}. Give a "
+                            "smaller batch_size=, a larger buffer_bytes=, or flatten=True, which "
+                            "makes fewer at once."
+                        )
+                        raise add_location(error, self.origin)
                     yield done
         finally:
             loop.call_soon_threadsafe(cancel)  # of no effect if nothing is under way
@@ -351,15 +328,6 @@ class BatchAsyncMapper(DataPipe):
             return max(1, min(self.batch_size, self.buffer_bytes // largest))
         # Nothing is known of the results yet: as many as are under way at once, and no more.
         return min(self.batch_size, self.max_concurrency)
-
-    def _refuse_too_large(self, size: int, count: int) -> None:
-        if size > self.buffer_bytes and count > 1:
-            error = BufferError(
-                f"async_map_batches() gathered {count} results of {size} bytes for one list, and "
-                f"buffer_bytes is {self.buffer_bytes}. Give a smaller batch_size=, a larger "
-                "buffer_bytes=, or flatten=True, which makes fewer at once."
-            )
-            raise add_location(error, self.origin)
 
     async def _all_of(self, group: list[Any]) -> list[Any]:
         turn = asyncio.Semaphore(self.max_concurrency)

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ...core.errors import StreamError
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits
-from ..datapipe import DataPipe
+from ..datapipe import DataPipe, located
 from ..forms import offered
 from .streams import janitor, pair_of
 
@@ -23,13 +25,7 @@ _CODE = frozenset({"pyd", "pickle", "pkl", "pck", "dill", "joblib", "pth", "pt",
 
 
 def key_and_suffix(path: str) -> tuple[str, str]:
-    """Return what the members of a sample share, and what tells this one, from the first dot on.
-
-    Examples
-    --------
-    >>> key_and_suffix("a.tar/p0.v1/007.seg.npy"), key_and_suffix("a.tar/README")
-    (('a.tar/p0.v1/007', '.seg.npy'), ('a.tar/README', ''))
-    """
+    """Return what the members of a sample share, and what tells this one, from the first dot on."""
     plain = path.replace("\\", "/")
     folder, slash, name = plain.rpartition("/")
     found = _PATH.match(name)
@@ -38,18 +34,6 @@ def key_and_suffix(path: str) -> tuple[str, str]:
 
 def value_of(path: str, data: Any) -> Any:
     """Return what a member holds: text, a number, JSON, an array; else its bytes.
-
-    Parameters
-    ----------
-    path
-        Its last suffix says what it is.
-    data
-        An open stream, or bytes.
-
-    Raises
-    ------
-    StreamError
-        It is a pickle, which is not opened, or is not what its suffix says.
 
     Examples
     --------
@@ -65,27 +49,16 @@ def value_of(path: str, data: Any) -> Any:
         )
     content = data.read() if hasattr(data, "read") else data
     try:
-        if kind in _TEXT:
-            return _text(content)
-        if kind in _NUMBER:
-            return int(_text(content))
+        if kind in _TEXT or kind in _NUMBER:
+            text = content if isinstance(content, str) else bytes(content).decode("utf-8")
+            return text if kind in _TEXT else int(text)
         if kind in _JSON:
             return parse_json(content)
         if kind == "npy":
-            return _array(content)
+            return np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError, MemoryError) as error:
         raise StreamError(f"{path} is not what its suffix says: {error}.") from error
     return content
-
-
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else bytes(content).decode("utf-8")
-
-
-def _array(content: bytes) -> Any:
-    import numpy as np
-
-    return np.load(io.BytesIO(content), allow_pickle=False)
 
 
 @offered("webdataset")
@@ -110,8 +83,6 @@ class WebDataset(DataPipe):
     StreamError
         A sample has two members with one suffix; with ``decode``, a member is a pickle
         (``.pyd``, ``.pickle``, ``.pth``, ...) or not what its suffix says.
-    SampleError
-        The parent yields something else than pairs.
 
     Examples
     --------
@@ -131,7 +102,6 @@ class WebDataset(DataPipe):
         self.decode = decode
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the samples."""
         sample: dict[str, Any] = {}
         try:
             for item in self.parent:
@@ -165,9 +135,8 @@ class WebDataset(DataPipe):
             sample[suffix] = data
             return
         try:
-            sample[suffix] = value_of(path, data)
-        except StreamError as error:
-            raise error.at(self.origin)  # noqa: B904  the very same error
+            with located(self):
+                sample[suffix] = value_of(path, data)
         finally:
             janitor(data)
 
@@ -177,11 +146,6 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 def shards(pattern: str) -> Iterator[str]:
     """Yield the names that a pattern stands for, the last braces fastest.
-
-    Raises
-    ------
-    ValueError
-        The bounds do not make sense.
 
     Examples
     --------
@@ -199,11 +163,9 @@ def shards(pattern: str) -> Iterator[str]:
         msg = f"shard_expand: low bound must not start with 0 if it is shorter, got {found[0]}"
         raise ValueError(msg)
     if len(low) > len(high):
-        msg = f"shard_expand: low bound must be shorter than high bound, got {found[0]}"
-        raise ValueError(msg)
+        raise ValueError(f"shard_expand: low bound must be shorter than high bound, got {found[0]}")
     if int(low) > int(high):
-        msg = f"shard_expand: bad range in shard spec {pattern}"
-        raise ValueError(msg)
+        raise ValueError(f"shard_expand: bad range in shard spec {pattern}")
     # As many digits as both bounds have, if the lower one shows its zeros.
     digits = len(low) if len(low) == len(high) and low.startswith("0") else 1
     for number in range(int(low), int(high) + 1):
@@ -222,11 +184,6 @@ class ShardExpander(DataPipe):
     parent
         Yields patterns; a name without braces stands for itself.
 
-    Raises
-    ------
-    ValueError
-        At an item whose bounds do not make sense.
-
     Examples
     --------
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -234,13 +191,10 @@ class ShardExpander(DataPipe):
     ['ct-09.tar', 'ct-10.tar', 'ct-11.tar', 'extra.tar']
     """
 
-    traits: ClassVar[Any] = Traits()
-
     def __init__(self, parent: Pipe) -> None:
         super().__init__()
         self.parent = parent
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
         for pattern in self.parent:
             yield from shards(pattern)

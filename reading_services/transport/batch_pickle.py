@@ -1,8 +1,6 @@
 """A batch as bytes: everything but the voxels, which stay in their slots.
 
-Any picklable structure travels; arrays and tensors in it are replaced by the place
-where they lie. Where there are no slots, or for arrays of objects, they are pickled.
-A worker without torch packs realized arrays; they arrive as tensors all the same.
+Without slots, or of objects, arrays are pickled. Realized arrays arrive as tensors.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from .slot_writer import SlotWriter
 if TYPE_CHECKING:  # the consumer's side, which a worker does without
     from .slot_reader import Arrival
 
-Strides: TypeAlias = "tuple[int, ...] | None"
-"""Strides in bytes; None for C order."""
+Strides: TypeAlias = "tuple[int, ...] | None"  # strides in bytes; None for C order
 
 # Below this an array is cheaper in the message than in a slot with its 2 MiB.
 _INLINE_BYTES = 16 * 1024
@@ -88,15 +85,7 @@ def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
 def in_order(array: NDArray[Any]) -> tuple[NDArray[Any], Strides]:
     """Return ``array`` with its axes as they lie in memory, and its strides in bytes.
 
-    What ``channels_last`` or a transposition has put in another order stays in it on its way. The
-    strides are None for C order, and where elements have gaps or share memory: these arrive in
-    C order.
-
-    Examples
-    --------
-    >>> flat, strides = in_order(np.zeros((2, 3), np.uint8).T)
-    >>> flat.shape, strides
-    ((2, 3), (1, 3))
+    So ``channels_last`` or a transposition stays; None for C order, as gaps and overlaps arrive.
     """
     if array.flags.c_contiguous:
         # An axis of length 1 may have any stride; torch tells its memory formats by them.

@@ -3,85 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ...core.counters import Key, PipeCounts
-from ...volumes.handles import Opened
+from ...volumes.session import Opened
 
 
 @dataclass(frozen=True)
 class DoJob:
     """To a worker: realize one batch."""
 
-    index: int
-    """Which batch, or which item of a replicated graph."""
-    job: bytes
-    """``Job``, or the index again, pickled by itself: it may hold things of the user's."""
+    index: int  # which batch, or which item of a replicated graph
+    job: bytes  # ``Job``, or the index again, pickled by itself: it may hold things of the user's
     seed: int
     epoch: int
-    freed: tuple[int, ...] = ()
-    """Slots that the consumer no longer looks into."""
+    freed: tuple[int, ...] = ()  # slots that the consumer no longer looks into
     given_up: tuple[int, ...] = ()
     """Those of them that are not to be used again: a child of the consumer looks into them."""
 
 
-@dataclass(frozen=True)
-class Deal:
+class Deal(NamedTuple):
     """To a worker: an item that is dealt out to it."""
 
-    item: bytes = b""
-    """The item, pickled."""
-    ends: bool = False
-    """There is none: that was all."""
-    fails: bool = False
-    """There is none: what makes them has failed."""
+    item: bytes = b""  # the item, pickled
+    ends: bool = False  # there is none: that was all
+    fails: bool = False  # there is none: what makes them has failed
 
 
-@dataclass(frozen=True)
-class Took:
+class Took(NamedTuple):
     """From a worker: it has begun with the next item that was dealt out to it."""
 
 
-STOP = b""
-"""To a worker: end now."""
+STOP = b""  # to a worker: end now
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(NamedTuple):
     """From a worker: it is up."""
 
 
-@dataclass(frozen=True)
-class Notes:
+class Notes(NamedTuple):
     """From a worker: memory in which it notes what it is at; its descriptor follows."""
 
     size: int
 
 
-@dataclass(frozen=True)
-class NewSlot:
+class NewSlot(NamedTuple):
     """From a worker: a slot; its descriptor follows."""
 
     number: int
     size: int
 
 
-@dataclass(frozen=True)
-class RetireSlot:
+class RetireSlot(NamedTuple):
     """From a worker: a slot that it will not use again."""
 
     number: int
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What a worker did besides making the batch."""
 
-    ledger: dict[Key, PipeCounts] = field(default_factory=dict)
-    warnings: tuple[tuple[str, type[Warning]], ...] = ()
-    versions: tuple[Opened, ...] = ()
-    """Which versions of volumes it has opened."""
+    ledger: dict[Key, PipeCounts]
+    warnings: tuple[tuple[str, type[Warning]], ...]
+    versions: tuple[Opened, ...]  # which versions of volumes it has opened
 
 
 @dataclass(frozen=True)
@@ -93,8 +78,7 @@ class Done:
     report: Report
 
 
-@dataclass(frozen=True)
-class Exhausted:
+class Exhausted(NamedTuple):
     """From a worker: its replica of the graph has no more items."""
 
     report: Report
@@ -105,14 +89,10 @@ class Failed:
     """From a worker: an error in the pipes."""
 
     index: int
-    error: bytes
-    """The exception, pickled; empty if it cannot be."""
-    what: str
-    """Its class and message."""
-    text: str
-    """The worker's traceback."""
-    report: Report
-    """What it did and warned of until then."""
+    error: bytes  # the exception, pickled; empty if it cannot be
+    what: str  # its class and message
+    text: str  # the worker's traceback
+    report: Report  # what it did and warned of until then
 
 
 Feed: TypeAlias = Callable[[], Any]

@@ -1,8 +1,6 @@
-"""A memory file mapped without keeping its descriptor.
+"""A memory file mapped without keeping its descriptor, of which a process has few.
 
-Python's ``mmap`` duplicates the descriptor and holds it as long as the mapping (until 3.13,
-which has ``trackfd=False``). A user who keeps a thousand batches would run out of
-descriptors, so the C library is called instead.
+Python's ``mmap`` keeps one (until 3.13, with ``trackfd=False``), so the C library is called.
 """
 
 from __future__ import annotations
@@ -94,11 +92,7 @@ _AS_IT_IS = getattr(socket, "SOCK_NONBLOCK", 0)
 
 
 def limit_waits(channel: Connection, seconds: float) -> None:
-    """Let sending and receiving on ``channel`` end with BlockingIOError after ``seconds``.
-
-    A message is taken at once by a worker that lives, whatever it is doing: a thread of its
-    own listens. Only one that was stopped would keep the consumer waiting for ever.
-    """
+    """Let waits on ``channel`` end with BlockingIOError after ``seconds``: for stopped workers."""
     if sys.platform == "win32":
         return  # pipes of another kind, without such limits
     wait = timeout_or_none(seconds) or 0.0  # the system's word for no limit

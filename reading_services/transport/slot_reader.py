@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,22 +33,6 @@ from .shared_memory import SharedMemory
 # of these would end the capture. Slots that were given back meanwhile wait until it is over.
 
 Check: TypeAlias = "Callable[[], bool]"
-
-
-class Registrar(Protocol):
-    """Who page-locks memory."""
-
-    def is_ready(self) -> bool:
-        """Whether memory can be registered now."""
-
-    def pin(self, address: int, size: int) -> bool:
-        """Register memory; False if the system refuses, which costs speed only."""
-
-    def unpin(self, address: int) -> None:
-        """Undo it; no device reads the memory when this returns."""
-
-    def mark(self) -> Check:
-        """Return a check whether the devices have done what they were given until now."""
 
 
 class Cuda:
@@ -76,7 +60,7 @@ class Cuda:
     def mark(self) -> Check:
         """Record an event over all streams of each device that is in use."""
         if not _is_initialized():
-            return _done
+            return lambda: True
         events: list[Any] | None = None
 
         def is_done() -> bool:
@@ -92,13 +76,8 @@ class Cuda:
         return is_done
 
 
-def _done() -> bool:
-    return True
-
-
 def _is_initialized() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
+    return "torch" in sys.modules and bool(_torch().cuda.is_initialized())
 
 
 def _is_capturing() -> bool:
@@ -109,8 +88,7 @@ def _is_capturing() -> bool:
 def _forget_error() -> None:
     """Clear the runtime's last error, or the user's next kernel would be blamed for it.
 
-    torch's binding lacks this function, so the library that torch has loaded is asked; where the
-    runtime is not a library of its own, the error stays.
+    torch's binding lacks this, so the library that torch has loaded is asked, where it is one.
     """
     maps = Path("/proc/self/maps")
     with contextlib.suppress(OSError, AttributeError, StopIteration):
@@ -144,10 +122,9 @@ def _event_on(device: int) -> Any:
 
 
 def _covers_context(event: int) -> bool:
-    """Let an event stand for all streams of the current context; False if it cannot.
+    """Let an event stand for all streams of the current context: CUDA 12.5's driver knows how.
 
-    The driver knows how from CUDA 12.5 on. Without, only waiting for the device is safe:
-    an event covers one stream, and the user may copy on any.
+    Without, only waiting for the device is safe: the user may copy on any stream.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -166,28 +143,14 @@ _NUMBERS = count()
 
 
 class SlotReader:
-    """The consumer's side of one worker's slots.
-
-    Parameters
-    ----------
-    budget
-        What all batches of the loader take together.
-    share
-        Bytes that the worker's slots may take.
-    ahead
-        Batches of this worker that may be in flight; room for them is left in the share.
-    registrar
-        Who page-locks slots.
-    before
-        The slots of a dead worker in whose place this one stands. What still lies there counts.
-    """
+    """The consumer's side of one worker's slots."""
 
     def __init__(
         self,
         budget: SlotBudget | None = None,
         share: int = sys.maxsize,
         ahead: int = 0,
-        registrar: Registrar | None = None,
+        registrar: Any = None,
         before: SlotReader | None = None,
     ) -> None:
         self.budget = budget or SlotBudget()
@@ -226,10 +189,6 @@ class SlotReader:
         for number in list(self._memory):
             self.retire(number)
 
-    def arrival(self) -> Arrival:
-        """Return the access to one batch that has arrived."""
-        return Arrival(self)
-
     def take_freed(self) -> list[int]:
         """Return the slots that were given back, each once for each batch that lay in it."""
         # Finalizers run in any thread at any time: take what is there, leave what comes.
@@ -254,11 +213,7 @@ class SlotReader:
         return free
 
     def take_given_up(self) -> list[int]:
-        """Return the slots that the worker must not use again, each once.
-
-        A child that was forked while a batch lay there looks into it still, for how long nobody
-        here knows. The memory goes when its process, and that of the worker, have let go of it.
-        """
+        """Return, once, slots never to be used again: a child forked then looks into them still."""
         numbers, self._given_up = self._given_up, []
         return numbers
 
@@ -269,15 +224,8 @@ class SlotReader:
     def open(self, number: int, others: int = 0) -> tuple[NDArray[np.uint8], bool]:
         """Return the bytes of a slot for one batch, and whether the batch may stay in it.
 
-        When the array is collected, the slot is free. Arrays and tensors made from it keep it
-        alive, and so do their views.
-
-        Parameters
-        ----------
-        number
-            The slot.
-        others
-            Bytes of the slots of the same batch that were opened before.
+        When the array and all that is made from it are collected, the slot is free. Of the same
+        batch slots of ``others`` bytes were opened before.
         """
         memory = self._memory[number]
         whole = memory.bytes()
@@ -298,18 +246,13 @@ class SlotReader:
         self.budget.say_copied(self._share, self._largest, self._ahead)
 
     def _kept_bytes(self) -> int:
-        """Return the bytes of the slots that the worker cannot have back yet."""
+        """Return the bytes of slots that the worker, and dead ones before it, cannot have back."""
         freed = Counter(number for number in self._freed if number not in self._pinned)
         kept = sum(size for n, size in self._kept.items() if self._looks[n] > freed[n])
-        return kept + self._inherited_bytes()
-
-    def _inherited_bytes(self) -> int:
-        """Return the bytes of batches of dead workers; these are let go of when all are gone."""
-        before = self._before
-        inherited = before._kept_bytes() if before is not None else 0
+        inherited = 0 if self._before is None else self._before._kept_bytes()
         if not inherited:
             self._before = None
-        return inherited
+        return kept + inherited
 
     def _pin(self, number: int) -> None:
         """Page-lock a slot as soon as there is a device to copy to; it is tried once."""
@@ -330,26 +273,17 @@ class Arrival:
     def __init__(self, slots: SlotReader) -> None:
         self._slots = slots
         self._opened: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
-        self._bytes = 0
+        self.bytes = 0  # bytes of the slots in which the batch lies
         self._copies = 0
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the slots in which the batch lies."""
-        return self._bytes
-
     def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
-        """Return ``size`` bytes of a slot, which keep it from being used again.
-
-        Where the share of the worker is full they are a copy, and the slot is free with the
-        end of this arrival.
-        """
+        """Return ``size`` bytes of a slot, which keep it in use; a copy where the share is full."""
         if number not in self._opened:
-            whole, stays = self._slots.open(number, self._bytes)
+            whole, stays = self._slots.open(number, self.bytes)
             # Only what is copied into it is ever touched, and only that takes memory.
             private = None if stays else np.empty(whole.size, np.uint8)
             self._opened[number] = whole, private
-            self._bytes += whole.size
+            self.bytes += whole.size
         whole, private = self._opened[number]
         inside = slice(offset, offset + size)
         if private is None:

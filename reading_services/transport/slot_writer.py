@@ -1,10 +1,7 @@
-"""Shared memory that a worker writes batches into; ``arrivals.py`` is the consumer's side.
+"""Shared memory that a worker writes batches into; ``slot_reader.py`` is the consumer's side.
 
-A slot is an anonymous memory file (``memfd_create``): it has no name, so nothing can be
-left behind in ``/dev/shm``, whoever is killed. The worker makes it and sends the
-descriptor once; both sides keep it mapped. A batch occupies a slot until the last
-tensor that looks into it is gone; then the consumer tells the worker, which uses it again.
-How many bytes of slots there may be is decided in ``budget.py``.
+A slot is an anonymous memory file, so nothing can be left behind whoever is killed. A batch
+occupies it until the last tensor that looks into it is gone; then the consumer tells the worker.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...batching import ArraySpec, OwnMemory
+from ...batching import ArraySpec
 from ...core.call_site import warn
 from ...core.errors import SlotsUsedUp
 from .shared_memory import SharedMemory
@@ -40,10 +37,8 @@ class Slot:
     number: int
     fd: int
     memory: SharedMemory
-    held: int = 0
-    """Arrays of this process that look into it, each with all of its views."""
-    sent: int = 0
-    """Batches that lie in it and that the consumer has not given back."""
+    held: int = 0  # arrays of this process that look into it, each with all of its views
+    sent: int = 0  # batches that lie in it and that the consumer has not given back
 
     @property
     def busy(self) -> bool:
@@ -57,21 +52,7 @@ class Slot:
 
 
 class SlotWriter:
-    """The worker's side: hands out memory for batches, in slots.
-
-    Parameters
-    ----------
-    announce
-        Called with each new slot, to send its descriptor to the consumer.
-    retire
-        Called with the number of a slot that is given up.
-    limit
-        Bytes that all slots together may take. Beyond it a batch gets the process's own
-        memory and travels through the pipe: the writer never waits for a slot.
-    ahead, workers
-        Batches of one worker that may be in flight, and how many workers there are; said where
-        the limit is too little.
-    """
+    """The worker's side: hands out memory for batches, in slots."""
 
     def __init__(
         self,
@@ -100,7 +81,7 @@ class SlotWriter:
         self._asked = max(self._asked, total)
         slot = self._free_slot(total)
         if slot is None:
-            return OwnMemory().take(specs)
+            return [np.empty(*spec) for spec in specs]
         memory = self._look_into(slot)
         arrays: list[NDArray[Any]] = []
         for (shape, dtype), offset in zip(specs, offsets, strict=True):
@@ -157,17 +138,13 @@ class SlotWriter:
         return {slot.number for slot in self._slots.values() if slot.busy}
 
     def _look_into(self, slot: Slot) -> NDArray[np.uint8]:
-        """Return the bytes of a slot, which is not free while this array or a view lives.
-
-        A pipe may keep batches for as long as it likes, e.g. to shuffle them.
-        """
+        """Return the bytes of a slot, which is not free while this array or a view of it lives."""
         memory = slot.memory.bytes()
         slot.held += 1
         weakref.finalize(memory, self._dropped.append, slot.number).atexit = False
         return memory
 
     def _settle(self) -> None:
-        """Count what was dropped since the last time."""
         while self._dropped:
             slot = self._slots.get(self._dropped.pop())
             if slot is not None:
@@ -178,14 +155,10 @@ class SlotWriter:
         if self._full_said:
             return
         self._full_said = True
-        batch = _rounded(self._asked)
-        needed = needed_bytes(batch, self._ahead, self._workers)
+        needed = needed_text(_rounded(self._asked), self._ahead, self._workers)
         warn(
             f"a batch found no room in the {self._limit} bytes of shared memory that each worker "
-            f"has, so it travels through a pipe, which takes two copies: it takes {batch} bytes, "
-            f"and {self._ahead + 1} of them for each of {self._workers} worker(s) "
-            f"(worker_prefetch_cnt + 1) take {needed}. Give "
-            f"MultiProcessingReadingService(slot_bytes={needed}) or more.",
+            f"has, so it travels through a pipe, which takes two copies: {needed}.",
             SlotsUsedUp,
         )
 
@@ -220,16 +193,18 @@ class SlotWriter:
 
 
 def needed_bytes(batch: int, ahead: int, workers: int) -> int:
-    """Return the least ``slot_bytes`` with which batches need not be copied.
-
-    Each worker needs room for the batches in flight and for the one that is handed over.
-
-    Examples
-    --------
-    >>> needed_bytes(2 * 2**20, ahead=2, workers=4) // 2**20
-    24
-    """
+    """Return the least ``slot_bytes`` with which batches, in flight and handed over, fit."""
     return (ahead + 1) * batch * workers
+
+
+def needed_text(batch: int, ahead: int, workers: int) -> str:
+    """Return what to give so that batches of this size need not be copied, in words."""
+    needed = needed_bytes(batch, ahead, workers)
+    return (
+        f"a batch takes {batch} bytes of shared memory, and {ahead + 1} of them for each of "
+        f"{workers} worker(s) (worker_prefetch_cnt + 1) take {needed}. Give "
+        f"MultiProcessingReadingService(slot_bytes={needed}) or more"
+    )
 
 
 def _rounded(size: int) -> int:

@@ -1,8 +1,6 @@
 """Jobs that wait in a worker, and what they will read: fetched while the job before is made.
 
-Jobs are unpickled where they are first looked at, once. A thread of its own looks at those that
-wait; a job whose turn comes before that is looked at then, so that the requests of all its
-patches are under way together.
+Each is unpickled once, by a thread that looks ahead or when its turn comes.
 """
 
 from __future__ import annotations
@@ -23,15 +21,7 @@ from ..transport.messages import Deal, DoJob, EndOfItems, SourceFailed
 
 
 class Waiting:
-    """One job that has arrived.
-
-    Parameters
-    ----------
-    message
-        What is to be done.
-    load
-        Makes a job of what is pickled in it.
-    """
+    """One job that has arrived."""
 
     def __init__(self, message: DoJob, load: Callable[[bytes], Any]) -> None:
         self.message = message
@@ -118,13 +108,7 @@ class Inbox:
         return self._waiting.get()
 
     def dealt(self) -> Any:
-        """Wait for the next item that is dealt out to this worker.
-
-        Raises
-        ------
-        EndOfItems, SourceFailed
-            There is none.
-        """
+        """Wait for the next item that is dealt out to this worker."""
         deal = self._dealt.get()
         if deal.ends:
             raise EndOfItems

@@ -6,9 +6,10 @@ import ast
 import functools
 import io
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+import symtable
+from collections.abc import Mapping, Sequence
 from importlib import util
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...batching import ApplyValue, Job
 from ...core.call_site import shorten
@@ -28,15 +29,7 @@ _NAME, _MAIN = "__name__", "__main__"
 
 
 def is_guarded(thing: Any, script: Mapping[str, str]) -> bool:
-    """Whether a function or class of the script is defined under its guard alone.
-
-    Parameters
-    ----------
-    thing
-        What is found by its name.
-    script
-        What a worker is told of the script: ``script_of_this_process()``.
-    """
+    """Whether a function or class of the script is defined under its guard alone."""
     path = script.get("init_main_from_path")
     if path is None:
         found = util.find_spec(script["init_main_from_name"])
@@ -47,36 +40,26 @@ def is_guarded(thing: Any, script: Mapping[str, str]) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _guarded_names(path: str) -> frozenset[str]:
-    """Return what is defined under the guard and nowhere else."""
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
         return frozenset()
-    defined = list(_definitions(tree.body, is_guarded=False))
-    always = {name for name, guarded in defined if not guarded}
-    return frozenset(name for name, _ in defined) - always
+    everywhere = _defined_in(tree)
+    return everywhere - _defined_in(_WithoutGuarded().visit(tree))
 
 
-def _definitions(body: list[ast.stmt], *, is_guarded: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the names that statements define at the top level, and whether a guard is above."""
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name, is_guarded
-            continue
-        if isinstance(node, ast.Assign):
-            for target in ast.walk(node):
-                if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store):
-                    yield target.id, is_guarded
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                yield alias.asname or alias.name.partition(".")[0], is_guarded
-        for field in ("body", "orelse", "finalbody"):
-            inner = getattr(node, field, [])
-            guarded = isinstance(node, ast.If) and field == "body" and _is_guard(node.test)
-            yield from _definitions(inner, is_guarded=is_guarded or guarded)
-        for handler in getattr(node, "handlers", []):
-            yield from _definitions(handler.body, is_guarded=is_guarded)
+def _defined_in(tree: ast.Module) -> frozenset[str]:
+    """Return the names that a script defines at its top level."""
+    names = symtable.symtable(ast.unparse(tree), "script", "exec").get_symbols()
+    return frozenset(n.get_name() for n in names if n.is_assigned() or n.is_imported())
+
+
+class _WithoutGuarded(ast.NodeTransformer):
+    def visit_If(self, node: ast.If) -> Any:
+        """Leave what is run where the script is imported."""
+        self.generic_visit(node)
+        return (node.orelse or ast.Pass()) if _is_guard(node.test) else node
 
 
 def _is_guard(test: ast.expr) -> bool:
@@ -109,22 +92,12 @@ _GUARDED = (
     'is defined under if __name__ == "__main__":, which runs in no worker',
     "Move it above that line, or use num_workers=0.",
 )
-# What a pickle holds that refers to the script; a quick look saves the exact one.
-SIGN = b"__main__"
+_Part: TypeAlias = tuple[str, Any, Pipe | None]
+"""What a worker is sent, in words; the thing; the pipe that it is part of, if any."""
 
 
-def cannot_follow(thing: Any, data: bytes, script: Mapping[str, str]) -> Any:
-    """Return what in ``thing`` is defined in a script that workers cannot import; else None.
-
-    Parameters
-    ----------
-    thing, data
-        What travels, and its pickle.
-    script
-        What a worker is told of the script: ``script_of_this_process()``.
-    """
-    if SIGN not in data:
-        return None
+def cannot_follow(thing: Any, script: Mapping[str, str]) -> Any:
+    """Return what in ``thing`` is defined in a script that workers cannot import; else None."""
     found = _Finder()
     found.dump(thing)
     return next((own for own in found.own if not _is_importable(own, script)), None)
@@ -168,68 +141,62 @@ def payload_of(
 ) -> bytes:
     """Return what worker number ``worker`` of ``workers`` runs, pickled.
 
-    Parameters
-    ----------
-    work, worker, workers
-        What runs, and whose share it is.
-    script
-        What workers are told of the script, where they have to import it.
-
-    Raises
-    ------
-    NotPicklable
-        With the pipe or backend that cannot travel, as the user wrote it.
+    What cannot be pickled, or imported from the ``script``, is refused with the pipe that holds it.
     """
     if isinstance(work, Planned):
         thing: Any = work.maker()
-        pipes = work.cut.realizing
-        planned = {pipe: _value_ops(pipe) for pipe in walk(work.cut.planner)}
+        pipes, hooks = work.cut.realizing, Hooks()
+        # Value ops that are planned travel with the samples, of which there are none yet.
+        for pipe in walk(work.cut.planner):
+            steps = (getattr(pipe, "step", None), getattr(pipe, "change", None))
+            ops = [op for op in steps if isinstance(op, (ValueStep, ApplyValue))]
+            if ops:
+                _packed(ops, [(describe(pipe), ops, pipe)], script)
     else:
         graph = work.of_worker()
         thing = Replica(graph, work.share(worker, workers), work.hooks)
-        pipes = tuple(walk(graph))
-        planned = {}
-    # Value ops that are planned travel with the samples, of which there are none yet.
-    for pipe, ops in planned.items():
-        _refuse_ops(pipe, ops, script)
-    whole = (custom_backends(), custom_decoders(), thing)
+        pipes, hooks = tuple(walk(graph)), work.hooks
+    parts: list[_Part] = [
+        *((which.names(), which, None) for which in (Hooks(hooks.init), Hooks(reset=hooks.reset))),
+        *((f"backend {name!r}", made, None) for name, *made in custom_backends()),
+        *((f"decoder {name!r}", made, None) for name, made in custom_decoders()),
+    ]
+    for pipe in pipes:
+        settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
+        parts.append((describe(pipe), settings, pipe))
+    return _packed((custom_backends(), custom_decoders(), thing), parts, script)
+
+
+def _packed(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> bytes:
+    """Return a pickle of a thing; raise ``NotPicklable`` with the part that cannot travel."""
     try:
-        data = pickle.dumps(whole)
+        data = pickle.dumps(thing)
     except Exception as error:  # whatever a user's object raises from its __reduce__
-        hooks = Hooks() if isinstance(work, Planned) else work.hooks
-        raise _not_picklable(pipes, hooks, error) from error
-    if script is not None:
-        own = cannot_follow(whole, data, script)
-        if own is not None:
-            raise _nowhere_to_import(pipes, own, script)
-    return data
-
-
-def _value_ops(pipe: Pipe) -> list[Any]:
-    ops = (getattr(pipe, "step", None), getattr(pipe, "change", None))
-    return [op for op in ops if isinstance(op, (ValueStep, ApplyValue))]
-
-
-def _refuse_ops(pipe: Pipe, ops: Sequence[Any], script: Mapping[str, str] | None) -> None:
-    """Raise ``NotPicklable`` where a value op of a pipe cannot travel, or cannot be imported."""
-    cause = _refusal(ops) if ops else None
-    if cause is not None:
-        msg = f"{describe(pipe)} cannot travel to a worker: {cause}"
-        raise NotPicklable(msg, do=MOVE).at(origin_of(pipe)) from cause
-    if ops and script is not None:
-        own = cannot_follow(ops, SIGN, script)
-        if own is not None:
-            raise _nowhere_to_import((pipe,), own, script)
+        for what, part, pipe in parts:
+            try:
+                pickle.dumps(part)
+            except Exception as cause:  # as above
+                refused = NotPicklable(f"{what} cannot travel to a worker: {cause}", do=MOVE)
+                raise refused.at(None if pipe is None else origin_of(pipe)) from error
+        raise NotPicklable(f"the graph cannot travel to a worker: {error}", do=MOVE) from error
+    # A quick look saves the exact one.
+    own = None if script is None or b"__main__" not in data else cannot_follow(thing, script)
+    if script is None or own is None:
+        return data
+    what = name = getattr(own, "__qualname__", shorten(own))
+    at = None
+    for described, part, pipe in parts:
+        if pipe is not None and (type(pipe) is own or cannot_follow(part, script) is own):
+            what, at = described, origin_of(pipe)
+            break
+    why, do = why_not(own, script)
+    msg = f"{what} cannot travel to a worker: workers cannot import {name}, which {why}"
+    refused = NotPicklable(msg, do=do)
+    raise refused.at(at)
 
 
 def pickled(job: Any) -> bytes:
-    """Return one job, pickled.
-
-    Raises
-    ------
-    NotPicklable
-        With the cases, where a sample holds what cannot travel.
-    """
+    """Return one job, pickled."""
     try:
         return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # whatever a user's object raises from its __reduce__
@@ -237,51 +204,3 @@ def pickled(job: Any) -> bytes:
         msg = f"the samples of {cases} cannot travel to a worker: {error}"
         do = "Put only plain data into samples before batch_patches(), or use num_workers=0."
         raise NotPicklable(msg, do=do) from error
-
-
-def _not_picklable(pipes: tuple[Pipe, ...], hooks: Hooks, error: Exception) -> NotPicklable:
-    for which in (Hooks(init=hooks.init), Hooks(reset=hooks.reset)):
-        cause = _refusal(which)
-        if cause is not None:
-            return NotPicklable(f"{which.names()} cannot travel to a worker: {cause}", do=MOVE)
-    for name, *functions in custom_backends():
-        cause = _refusal(functions)
-        if cause is not None:
-            return NotPicklable(f"backend {name!r} cannot travel to a worker: {cause}", do=MOVE)
-    for name, factory in custom_decoders():
-        cause = _refusal(factory)
-        if cause is not None:
-            return NotPicklable(f"decoder {name!r} cannot travel to a worker: {cause}", do=MOVE)
-    for pipe in pipes:
-        cause = _refusal({k: v for k, v in vars(pipe).items() if not is_pipe(v)})
-        if cause is not None:
-            found = NotPicklable(f"{describe(pipe)} cannot travel to a worker: {cause}", do=MOVE)
-            found.at(origin_of(pipe))
-            return found
-    return NotPicklable(f"the graph cannot travel to a worker: {error}", do=MOVE)
-
-
-def _nowhere_to_import(
-    pipes: tuple[Pipe, ...], own: Any, script: Mapping[str, str]
-) -> NotPicklable:
-    name = getattr(own, "__qualname__", shorten(own))
-    for pipe in pipes:
-        settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
-        if cannot_follow(settings, SIGN, script) is own or type(pipe) is own:
-            what = f"{describe(pipe)} cannot travel to a worker"
-            break
-    else:
-        pipe, what = None, f"{name} cannot travel to a worker"
-    why, do = why_not(own, script)
-    refused = NotPicklable(f"{what}: workers cannot import {name}, which {why}", do=do)
-    refused.at(origin_of(pipe) if pipe is not None else None)
-    return refused
-
-
-def _refusal(thing: Any) -> Exception | None:
-    """Return why ``thing`` cannot be pickled."""
-    try:
-        pickle.dumps(thing)
-    except Exception as cause:  # as above
-        return cause
-    return None

@@ -1,7 +1,6 @@
 """The worker processes of one service: start, give, wait, stop. Knows nothing of batches' order.
 
-A process that is forked off the consumer's holds the same channels. Whatever becomes of the loader
-there, the workers are its parent's: the child neither asks nor stops them.
+A forked child holds the same channels, and neither asks nor stops its parent's workers.
 """
 
 from __future__ import annotations
@@ -10,24 +9,23 @@ import contextlib
 import os
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn
 
-from ...adapters import Limits
 from ...batching import Job
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
-from ...storage.ranges import Table
 from ..memory_budget import SlotBudget
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
 from ..transport.shared_memory import receive_descriptor
-from .fork_server import preload
+from ..transport.slot_reader import SlotReader
+from ..work import Replicated, Work, WorkerStatus
 from .payload import pickled
-from .script import script_of_this_process
-from .worker import SETTINGS, Settings
-from .worker_process import At, Launch, Worker
+from .script import WORKER_NAME, not_sent, preload, script_of_this_process
+from .worker import SETTINGS, Settings, run_worker
+from .worker_process import Worker, without_interrupts
 
 # Which worker makes a batch: one that has seen the volumes before, unless another would wait.
 #
@@ -40,21 +38,6 @@ from .worker_process import At, Launch, Worker
 _MOST_CASES = 16 * 1024
 
 
-class Busy(Protocol):
-    """A worker, as far as this module is concerned."""
-
-    @property
-    def number(self) -> int:
-        """Which one."""
-
-    @property
-    def jobs(self) -> Sized:
-        """What it has to do."""
-
-
-B = TypeVar("B", bound=Busy)
-
-
 class Affinity:
     """Remembers which worker had which case first. Lives as long as the workers."""
 
@@ -63,26 +46,16 @@ class Affinity:
         self._last_given: dict[int, int] = {}
         self._given = 0
 
-    def choose(self, job: Any, workers: Sequence[B], limit: int, coming: int) -> B:
-        """Return the worker that is to have a job.
+    def choose(self, job: Any, workers: Sequence[Worker], limit: int, coming: int) -> Worker:
+        """Return the worker that is to have a job; one has fewer than ``limit``.
 
-        Parameters
-        ----------
-        job
-            What is to be made.
-        workers
-            One of them has fewer jobs than ``limit``.
-        limit
-            Most jobs of one worker.
-        coming
-            Further jobs that can be handed out at once, or as soon as the consumer takes what is
-            ready.
+        ``coming`` further jobs can be handed out at once, or when the consumer takes what is ready.
         """
         free = [worker for worker in workers if len(worker.jobs) < limit]
         cases = cases_of(job)
         votes = Counter(self._owners[case] for case in cases if case in self._owners)
 
-        def rank(worker: B) -> tuple[int, int, int]:
+        def rank(worker: Worker) -> tuple[int, int, int]:
             """Fewest jobs, most of its cases, longest without a new one."""
             known = -votes[worker.number]
             return len(worker.jobs), known, self._last_given.get(worker.number, -1)
@@ -94,7 +67,7 @@ class Affinity:
         waiting = sum(not worker.jobs for worker in free)
         return owner if waiting <= coming else best
 
-    def given(self, job: Any, worker: Busy) -> None:
+    def given(self, job: Any, worker: Worker) -> None:
         """Remember who had a job; whoever had a case first still has most of its chunks."""
         self._given += 1
         self._last_given[worker.number] = self._given
@@ -112,14 +85,7 @@ class Affinity:
 
 
 def cases_of(job: Any) -> list[int]:
-    """Return the case of each item, by its place in the list of cases; none for other items.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Sample
-    >>> cases_of(Job(0, (Sample({}, identity=(4, 0)), Sample({}, identity=(4, 1)), "else")))
-    [4, 4]
-    """
+    """Return the case of each item, by its place in the list of cases; none for other items."""
     items = job.items if isinstance(job, Job) else ()
     identities = (getattr(item, "identity", ()) for item in items)
     return [identity[0] for identity in identities if identity]
@@ -128,7 +94,7 @@ def cases_of(job: Any) -> list[int]:
 # What every worker imports anyway.
 PRELOAD = [
     "voxpipe.reading_services.workers.worker",
-    "voxpipe.volumes.formats.nifti",
+    "voxpipe.volumes.builtin",
     "voxpipe.spatial.resampling.native",
     "nibabel",
 ]
@@ -136,98 +102,90 @@ PRELOAD = [
 PRELOAD_TORCH = ["torch", "voxpipe.datapipes.iter"]
 # A worker that lives takes the word to stop at once.
 _STOP_SECONDS = 0.1
+_ELSE = "may take longer; else look at this pipe and these files."
 
 
 class WorkerPool:
-    """Processes that all run the same thing.
-
-    Parameters
-    ----------
-    payloads
-        What each worker runs, pickled.
-    context
-        A multiprocessing context.
-    limits
-        How long waits may take.
-    torch
-        Whether what they run needs torch.
-    threads
-        Patches that each worker realizes at once.
-    imports
-        Further modules that a fork server is to load before it starts workers.
-    budget
-        Bytes of shared memory for batches, over all workers.
-    ahead
-        Jobs that a worker may have at once.
-    cache_bytes
-        Decoded chunks that each worker keeps, in bytes.
-    ahead_bytes
-        What each fetches for later patches and keeps, in bytes; None leaves it at what is usual.
-    joinings
-        Which ranges become one request, by key.
-    at
-        Says what a worker does.
-    """
+    """Processes that all run the same thing."""
 
     def __init__(
         self,
+        work: Work,
         payloads: Sequence[bytes],
         context: BaseContext,
-        limits: Limits,
-        *,
-        torch: bool,
-        threads: int = 1,
-        imports: Sequence[str] = (),
         budget: SlotBudget,
         ahead: int,
-        cache_bytes: int = 0,
-        ahead_bytes: int | None = None,
-        joinings: Table | None = None,
-        at: At,
+        imports: Sequence[str],
     ) -> None:
-        self.limits = limits
+        self.limits = work.limits
         self.broken = False
         self._process = os.getpid()
         self.affinity = Affinity()
         self.workers: list[Worker] = []
         self._woken, self._wake = context.Pipe(duplex=False)
-        self._payloads = list(payloads)
+        self._payloads = payloads
+        self._context = context
+        self._budget = budget
+        self._at = work.at
+        torch = isinstance(work, Replicated) or work.recipe is None
         own = script_of_this_process()
         if context.get_start_method() == "forkserver":
             first = [*(["__main__"] if own else []), *PRELOAD_TORCH] if torch else []
             preload(context, [*first, *PRELOAD, *imports])
-        share = budget.share(len(payloads))
-        settings = Settings(
+        self._share = budget.share(len(payloads))
+        # A worker that is sent pipes has imported the script.
+        self._sends_script = torch and bool(own)
+        self._settings = Settings(
             torch,
-            threads,
+            work.threads,
             {} if torch else own,
             {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
             # Asked for no shared memory, a worker says nothing about having none.
-            share if budget.limit else None,
-            cache_bytes,
-            dict(joinings or {}),
+            self._share if budget.limit else None,
+            work.cache_bytes,
+            dict(work.joinings),
             ahead,
             len(payloads),
-            ahead_bytes,
+            work.ahead_bytes,
         )
-        self._launch = Launch(context, limits, settings, bool(own), budget, share, at)
         try:
-            for number, payload in enumerate(payloads):
-                self.workers.append(self._launch.start(number, payload, self.workers))
+            for number in range(len(payloads)):
+                self.workers.append(self._start(number))
         except BaseException:
             self.stop()
             raise
 
+    def _start(self, number: int, before: SlotReader | None = None) -> Worker:
+        """Start a worker; what still lies in the slots of the one ``before`` it is in its share."""
+        ours, theirs = self._context.Pipe(duplex=True)
+        # A forked child holds our ends of all channels so far; others are handed nothing.
+        forked = self._context.get_start_method() == "fork"
+        inherited = [*(other.channel for other in self.workers), ours] if forked else []
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=run_worker,
+            args=(theirs, inherited, self._payloads[number], self._settings),
+            name=f"{WORKER_NAME}-{number}",
+            daemon=True,
+        )
+        script = contextlib.nullcontext() if self._sends_script else not_sent()
+        try:
+            with script, without_interrupts(self._context.get_start_method()):
+                process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        slots = SlotReader(self._budget, self._share, self._settings.ahead, before=before)
+        worker = Worker(number, process, ours, slots, self._at)
+        # It takes no message before it has started, and a large one waits until it is taken.
+        worker.limit_waits(self.limits.start + self.limits.item)
+        return worker
+
     def replace(self, worker: Worker) -> Worker:
         """Start a worker in the place of a dead one, and return it; it has no jobs yet.
 
-        What the dead one held is freed: its channel and its slots, but for batches that
-        somebody still looks into; these count in the share of the new one.
-
-        Raises
-        ------
-        OSError
-            No process can be started, e.g. for lack of memory. The pool goes on without.
+        Batches of the dead one that somebody looks into count in the share of the new one.
         """
         place = self.workers.index(worker)
         worker.is_gone = True
@@ -236,9 +194,7 @@ class WorkerPool:
         _reap(worker, self.limits.stop)
         # Of what is closed nothing more is asked, also if there is none in its place.
         self.workers.remove(worker)
-        fresh = self._launch.start(
-            worker.number, self._payloads[worker.number], self.workers, worker.slots
-        )
+        fresh = self._start(worker.number, worker.slots)
         self.workers.insert(place, fresh)
         # It has decoded nothing yet.
         self.affinity.forget(worker.number)
@@ -248,22 +204,8 @@ class WorkerPool:
         """Return the number of jobs that were given and not answered."""
         return sum(len(worker.jobs) for worker in self.workers)
 
-    def idlest(self) -> Worker:
-        """Return the worker with the fewest jobs, the first of them."""
-        return min(self.workers, key=lambda worker: len(worker.jobs))
-
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
-        """Send one job, and which slots are free again.
-
-        Raises
-        ------
-        ItemTimeout
-            If it takes no messages.
-        NotPicklable
-            If the job cannot be sent.
-        IteratorInvalidated
-            The workers are those of the process that this one was forked off.
-        """
+        """Send one job, and which slots are free again."""
         self._refuse_child()
         index = getattr(job, "index", job)
         freed = tuple(worker.slots.take_freed())
@@ -272,19 +214,10 @@ class WorkerPool:
         worker.jobs.append(job)
         worker.given += 1
         self.affinity.given(job, worker)
-        self._send(worker, message)
+        self.send(worker, message)
 
-    def deal(self, worker: Worker, deal: Deal) -> None:
-        """Send an item that is dealt out.
-
-        Raises
-        ------
-        ItemTimeout
-            If the worker takes no messages.
-        """
-        self._send(worker, deal)
-
-    def _send(self, worker: Worker, message: DoJob | Deal) -> None:
+    def send(self, worker: Worker, message: DoJob | Deal) -> None:
+        """Send a job, or an item that is dealt out; ItemTimeout if it takes no messages."""
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
@@ -298,15 +231,12 @@ class WorkerPool:
 
     def is_well(self) -> bool:
         """Whether every worker lives, and none is left in the middle of something."""
-        if self.broken or not self._is_ours():
+        if self.broken or os.getpid() != self._process:
             return False
         return all(worker.process.is_alive() for worker in self.workers)
 
-    def _is_ours(self) -> bool:
-        return os.getpid() == self._process
-
     def _refuse_child(self) -> None:
-        if not self._is_ours():
+        if os.getpid() != self._process:
             msg = "this iterator was begun before a fork, and its workers answer the other process"
             raise IteratorInvalidated(msg, do="Iterate the loader anew in this one.")
 
@@ -318,15 +248,7 @@ class WorkerPool:
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker answers or dies, and yield what arrived.
 
-        A worker with jobs that is gone yields a ``WorkerDied``, after the answers that it left.
-        One without is missed when there is a job for it.
-
-        Raises
-        ------
-        ItemTimeout
-            At the deadline; ``seconds`` is what the message says.
-        IteratorInvalidated
-            The workers are those of the process that this one was forked off.
+        One with jobs that is gone yields a ``WorkerDied`` last; others are missed at the next job.
         """
         self._refuse_child()
         by_handle: dict[Any, Worker] = {}
@@ -384,38 +306,27 @@ class WorkerPool:
             yield worker.death(self.limits.stop)
 
     def _stuck(self, worker: Worker) -> NoReturn:
-        self.broken = True
         doing = worker.busy_with()
-        raise ItemTimeout(
-            f"worker {worker.number} (pid {worker.process.pid}) took no message for "
-            f"{worker.patience:g} s; it had {doing.what}",
-            do="Was it stopped by a debugger or a signal?",
-        ).at(doing.origin)
+        what = f"{worker} took no message for {worker.patience:g} s; it had {doing.what}"
+        self._refuse(what, "Was it stopped by a debugger or a signal?", doing)
 
     def _look_for_overdue(self) -> None:
         for worker in self.workers:
             doing = None if worker.is_gone else worker.overdue(time.monotonic())
             if doing is not None:
-                self.broken = True
-                raise ItemTimeout(
-                    f"worker {worker.number} (pid {worker.process.pid}) stayed for "
-                    f"{doing.seconds:g} s at {doing.what}",
-                    do="Give Timeout(idle=... or at=...) more if this may take longer; else look "
-                    "at this pipe and these files.",
-                ).at(doing.origin)
+                what = f"{worker} stayed for {doing.seconds:g} s at {doing.what}"
+                self._refuse(what, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
 
     def _timed_out(self, seconds: float) -> NoReturn:
+        busy = {worker: worker.busy_with() for worker in self.workers if worker.jobs}
+        where = "; ".join(f"{worker} is at {doing}" for worker, doing in busy.items())
+        what = f"no batch for {seconds:g} s: {where}"
+        self._refuse(what, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
+
+    def _refuse(self, what: str, do: str, *at: WorkerStatus) -> NoReturn:
         self.broken = True
-        busy = [(worker, worker.busy_with()) for worker in self.workers if worker.jobs]
-        told = "; ".join(
-            f"worker {w.number} (pid {w.process.pid}) is at {doing}" for w, doing in busy
-        )
-        late = ItemTimeout(
-            f"no batch for {seconds:g} s: {told}",
-            do="Raise Timeout(item=...) if a batch may take longer; else look at this pipe and "
-            "these files.",
-        )
-        for _, doing in busy:
+        late = ItemTimeout(what, do=do)
+        for doing in at:
             late.at(doing.origin)
         raise late
 
@@ -431,7 +342,7 @@ class WorkerPool:
         """
         self.broken = True
         workers, self.workers = self.workers, []
-        if not self._is_ours():
+        if os.getpid() != self._process:
             for worker in workers:
                 worker.release()
             self._wake.close()
@@ -455,7 +366,6 @@ class WorkerPool:
 
 
 def _kill(worker: Worker, end: float) -> None:
-    """Kill a process that does not end by itself until then."""
     try:
         worker.process.join(timeout_or_none(end - time.monotonic()))
     finally:
@@ -464,7 +374,6 @@ def _kill(worker: Worker, end: float) -> None:
 
 
 def _free(worker: Worker, end: float) -> None:
-    """Free all that a worker holds."""
     try:
         worker.release()
     finally:
@@ -472,7 +381,6 @@ def _free(worker: Worker, end: float) -> None:
 
 
 def _reap(worker: Worker, seconds: float) -> None:
-    """Free what is left of a process that has ended."""
     worker.process.join(timeout_or_none(seconds))
     # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
     if worker.process.exitcode is not None:

@@ -1,11 +1,7 @@
 """Imported last by the fork server: what workers share with it, and what it takes away at its end.
 
-Importing this freezes the garbage collector's view of everything imported so far, so it is
-for a process that does nothing but fork. A collection in a child would write into the
-header of each object and copy every page of them. What is forked has Ctrl-C blocked at first.
-
-The server listens in a folder that the consumer takes away when it ends. One that is killed, or
-leaves by ``os._exit``, does not; the server ends after it, and does.
+It freezes what was imported: a collection in a child would copy every page of it. The folder in
+which the server listens is left by a consumer that is killed; the server ends after it.
 """
 
 from __future__ import annotations
@@ -18,8 +14,7 @@ import socket
 import struct
 import time
 
-from .fork_server import FOLDERS
-from .script import begin_with_interrupts_blocked
+from .script import FOLDERS, begin_with_interrupts_blocked
 
 # The consumer's descriptors are closed, by which the server ends, a moment before it is gone.
 _SECONDS = 2.0

@@ -1,26 +1,27 @@
-"""The user's script in a worker: imported only where something of it is needed.
-
-multiprocessing imports the script that is running into every worker, in case what is sent
-refers to it. With it comes all that the script imports, torch for one, and a script that
-starts its work without ``if __name__ == "__main__":`` would start it again. A worker that
-is sent instructions gets the name of the script instead, and imports it when an object that
-was defined there arrives.
-"""
+"""What workers are born with: the user's script, where it is needed, and a fork server."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import pickle
 import signal
+import socket
+import stat
 import sys
-from collections.abc import Iterator, Mapping
-from multiprocessing import process, spawn
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import forkserver, process, spawn
 from typing import Any
 
 from ...core.errors import NotPicklable
 from ...core.locks import ForkSafeLock
+
+# multiprocessing imports the script that is running into every worker, and all that it imports,
+# torch for one. A worker that is sent instructions gets the script's name instead, and imports it
+# when an object that was defined there arrives.
 
 WORKER_NAME = "voxpipe-worker"
 """What the names of processes begin with that are started without the script."""
@@ -33,10 +34,9 @@ _LOCK = ForkSafeLock()
 
 
 def script_of_this_process() -> dict[str, str]:
-    """Return what a worker needs in order to import the script; empty if there is none.
+    """Return what a worker needs in order to import the script; empty if there is no file.
 
-    A script that is piped into Python calls itself ``<stdin>``, which is no file. A worker that
-    comes here while it imports the script ends: its loop is not under a guard.
+    A worker that comes here while it imports the script ends: its loop is not under a guard.
     """
     _end_if_unguarded()
     told: dict[str, Any] = spawn.get_preparation_data("")
@@ -47,11 +47,7 @@ def script_of_this_process() -> dict[str, str]:
 
 @contextlib.contextmanager
 def not_sent() -> Iterator[None]:
-    """Leave the script out of what new workers are told, inside the ``with`` block.
-
-    multiprocessing has no setting for that, so the function that collects it is wrapped;
-    processes of other names, from other threads, are told as ever.
-    """
+    """Leave the script out of what new workers of ours are told, inside the ``with`` block."""
     with _LOCK:
         whole = spawn.get_preparation_data
 
@@ -68,21 +64,14 @@ def not_sent() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C from here on, and any that came while it was blocked.
-
-    It is let in again: a program that a worker starts would inherit that it is blocked.
-    """
+    """Ignore Ctrl-C, and let it in: programs that a worker starts inherit that it is blocked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)
 
 
 def begin_with_interrupts_blocked() -> None:
-    """Block Ctrl-C in this process, which forks others, until each knows what it is.
-
-    A process of its own gets the handlers that it had before; for a worker the first thing to do
-    is to ignore Ctrl-C, and for one of the user's to let it in.
-    """
+    """Block Ctrl-C here, where others are forked, until each knows whether it is a worker."""
     signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
     prepare: Any = spawn.prepare
 
@@ -117,11 +106,7 @@ class ScriptUnpickler(pickle.Unpickler):
 
 
 def _end_if_unguarded() -> None:
-    """End a worker that runs the user's loop instead of importing what it needs.
-
-    Quietly: multiprocessing's own error would be printed once per worker, above what the
-    consumer has to say. No handler of the script's may run, nor may it catch this.
-    """
+    """End a worker that runs the user's loop instead of importing, without a word or a handler."""
     this = process.current_process()
     if getattr(this, "_inheriting", False) and this.name.startswith(WORKER_NAME):
         sys.stdout.flush()
@@ -130,10 +115,103 @@ def _end_if_unguarded() -> None:
 
 
 def _import(script: Mapping[str, str]) -> None:
-    """Make the script this process's ``__main__``, once."""
     this: Any = process.current_process()
     this._inheriting = True  # refuses to start processes, as in any child that imports its script
     try:
         spawn.prepare(dict(script))
     finally:
         del this._inheriting
+
+
+# The fork server: what it imports before it starts workers, so that these start in 0.1 s.
+#
+# Each process has one of its own. What ``multiprocessing`` knows of its processes is copied into a
+# forked child, which then waits for children that are not its own, and ends them when it exits.
+
+FREEZE = "voxpipe.reading_services.workers.preload"
+"""Imported last: it freezes what was imported before."""
+# multiprocessing's own list: the script, which only workers that are sent pipes need.
+_DEFAULT = ["__main__"]
+FOLDERS = "pymp-"  # what the names of folders begin with in which multiprocessing has its sockets
+# The list as it was set from here last, and the part of it that was the user's.
+_last: tuple[list[str], list[str]] = ([], [])
+# Where sockets of multiprocessing lie, by what its processes know of themselves.
+_FOLDER = "tempdir"
+# That of a parent, which takes it away when it ends.
+_folder_of_parent: str | None = None
+
+
+def preload(context: Any, modules: Sequence[str]) -> None:
+    """Let a fork server that is not running yet import ``modules``, after the user's own.
+
+    multiprocessing can replace its list and not tell it, so it is looked up where it lies.
+    """
+    global _last
+    settings = _settings()
+    if settings.get(_FOLDER) is None:  # no server was started by this process yet
+        remove_folders_of_the_dead(tempfile.gettempdir())
+    if _folder_of_parent is not None and settings.get(_FOLDER) == _folder_of_parent:
+        del settings[_FOLDER]
+    now = list(getattr(forkserver._forkserver, "_preload_modules", _DEFAULT))
+    mine, users = _last
+    if now != mine:
+        users = [] if now == _DEFAULT else now
+    wanted = [*dict.fromkeys([*users, *modules]), FREEZE]
+    context.set_forkserver_preload(wanted)
+    _last = (wanted, users)
+
+
+def remove_folders_of_the_dead(place: str) -> None:
+    """Take away the user's folders in which a fork server listened that was killed."""
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(FOLDERS):
+                with contextlib.suppress(OSError):
+                    _remove_if_dead(entry.path)
+
+
+def _remove_if_dead(folder: str) -> None:
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        return
+    sockets = [os.path.join(folder, name) for name in os.listdir(folder)]
+    # An empty one may be about to be used.
+    if sockets and all(map(_nobody_listens, sockets)):
+        for address in sockets:
+            os.unlink(address)
+        os.rmdir(folder)
+
+
+def _nobody_listens(address: str) -> bool:
+    """Whether a path is that of a socket that no process has open; who has it notices nothing."""
+    if not stat.S_ISSOCK(os.lstat(address).st_mode):
+        return False
+    # Of another type: where a server listens it is refused for that, before the server is asked.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        return other.connect_ex(address) == errno.ECONNREFUSED
+
+
+def _settings() -> dict[str, Any]:
+    """Return what multiprocessing hands on to children; children that it forks have a copy."""
+    found: dict[str, Any] = vars(process.current_process()).get("_config", {})
+    return found
+
+
+def _forget_parent() -> None:
+    """Let a child of ``os.fork()`` start its own server, and leave its parent's workers alone."""
+    global _folder_of_parent
+    _folder_of_parent = _settings().get(_FOLDER)
+    server: Any = forkserver._forkserver
+    modules, alive = list(server._preload_modules), server._forkserver_alive_fd
+    server.__init__()  # also its lock, which a thread of the parent may hold
+    server._preload_modules = modules
+    if alive is not None:
+        with contextlib.suppress(OSError):  # whoever holds it keeps the server alive
+            os.close(alive)
+    children: set[Any] = vars(process).get("_children", set())
+    for child in [child for child in children if child.name.startswith(WORKER_NAME)]:
+        children.discard(child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process, util
 from typing import Any
 
-from ...batching import STANDING, Job, using, using_threads
+from ...batching import CURRENT_STEP, Job, batches_in, using_threads
 from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
@@ -62,24 +62,18 @@ _TOOK = pickle.dumps(Took())
 class Settings:
     """What a worker is told at its start, besides what it runs."""
 
-    torch: bool
-    """Whether what it runs needs torch."""
-    threads: int
-    """Patches that it realizes at once."""
+    torch: bool  # whether what it runs needs torch
+    threads: int  # patches that it realizes at once
     script: dict[str, str]
     """Where to find the user's script, if something of it arrives; empty if it was imported."""
     environment: dict[str, str]
     """Our variables as they are in the consumer's process; a fork server may have older ones."""
     slot_bytes: int | None
     """Shared memory that it may take for batches; None sends them through the pipe."""
-    cache_bytes: int = 0
-    """Decoded chunks that it keeps, in bytes."""
-    joinings: Table = field(default_factory=dict)
-    """Which ranges become one request, by key."""
-    ahead: int = 0
-    """Batches of each worker that may be in flight."""
-    workers: int = 1
-    """How many workers there are."""
+    cache_bytes: int = 0  # decoded chunks that it keeps, in bytes
+    joinings: Table = field(default_factory=dict)  # which ranges become one request, by key
+    ahead: int = 0  # batches of each worker that may be in flight
+    workers: int = 1  # how many workers there are
     ahead_bytes: int | None = None
     """What it may fetch for later patches and keep, in bytes; None: as usual."""
 
@@ -90,20 +84,7 @@ def run_worker(
     payload: bytes,
     settings: Settings,
 ) -> None:
-    """Serve jobs until told to stop, or until the parent is gone.
-
-    Parameters
-    ----------
-    channel
-        To the consumer, both ways.
-    inherited
-        The consumer's ends of other workers' channels, which a forked child holds too
-        and must close: they would hide the consumer's death from those workers.
-    payload
-        The pickled ``Recipe``, ``PipeRunner`` or ``Replica``.
-    settings
-        What else it is told.
-    """
+    """Serve jobs until told to stop, or until the parent is gone."""
     ignore_interrupts()
     # What the fork server imported is never garbage. Collecting would write into each object's
     # header and so copy every page of it into this worker.
@@ -249,7 +230,7 @@ def _note_where_it_is(channel: connection.Connection) -> None:
     fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, mmap.PAGESIZE)
-        STANDING.share(SharedMemory(fd, mmap.PAGESIZE).bytes())
+        CURRENT_STEP.share(SharedMemory(fd, mmap.PAGESIZE).bytes())
         channel.send(Notes(mmap.PAGESIZE))
         send_descriptor(channel, fd)
     finally:
@@ -269,7 +250,7 @@ def _opened(payload: bytes, script: dict[str, str]) -> Any:
 def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> bytes | None:
     """Return the packed batch of a job; None if the replica has no more."""
     try:
-        with using(slots) if slots is not None else contextlib.nullcontext():
+        with batches_in(slots):
             batch = source.run(job, message.seed, message.epoch)
     except StopIteration:
         return None
@@ -336,11 +317,8 @@ def _failure(index: int, job: Any, error: BaseException, report: Report) -> Fail
 def make_semaphores_nameless() -> None:
     """Take away the names of all semaphores of this process, of those too that it will make.
 
-    A lock that is made in a spawned process, by numcodecs' blosc and by tqdm for instance, has a
-    name below ``/dev/shm``, by which children of that process would find it. Python takes the name
-    away when it shuts down; a worker leaves by ``os._exit`` or is killed, and would leave it there.
-    A worker has no children. The semaphores go on working, and nothing else that waits for the end
-    of the process is run.
+    A lock that is made in a spawned process, by blosc or tqdm for instance, has a name below
+    ``/dev/shm`` until Python shuts down, which a worker does not, for children, which it has not.
     """
     try:
         from multiprocessing import synchronize
@@ -354,16 +332,13 @@ def make_semaphores_nameless() -> None:
             with contextlib.suppress(Exception):  # somebody else took it away
                 last()  # of no effect in a child that was forked from the maker
     with contextlib.suppress(ValueError):  # a system without forks
-        made.__init__ = _nameless(made.__init__, get_context("fork"))
+        make, forked = made.__init__, get_context("fork")
 
+        def make_nameless(self: Any, *arguments: Any, **options: Any) -> None:
+            """Say that children are forked: these need no name."""
+            make(self, *arguments, **{**options, "ctx": forked})
 
-def _nameless(make: Any, forked: Any) -> Any:
-    """Return the constructor of a semaphore, told that children are forked: these need no name."""
-
-    def make_nameless(self: Any, *arguments: Any, **options: Any) -> None:
-        make(self, *arguments, **{**options, "ctx": forked})
-
-    return make_nameless
+        made.__init__ = make_nameless
 
 
 # What a worker frees stays with its process, for the next patch.
@@ -387,18 +362,7 @@ _TUNABLES, _OF_MALLOC = "GLIBC_TUNABLES", "glibc.malloc."
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
-    """Let this process keep what it frees, within bounds; for processes of our own.
-
-    Parameters
-    ----------
-    environment
-        Where it says when memory is given back, that holds, and nothing is done here.
-
-    Returns
-    -------
-    bool
-        Whether anything was changed: only glibc knows how.
-    """
+    """Let this process keep what it frees, within bounds; for processes of our own."""
     told = any(name in environment for name in _OWN_WORDS)
     if told or _OF_MALLOC in environment.get(_TUNABLES, ""):
         return False

@@ -8,25 +8,21 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from multiprocessing import connection, forkserver, resource_tracker
-from multiprocessing.context import BaseContext
 from types import FrameType
 from typing import Any, TypeAlias
 
-from ...adapters import Limits
 from ...batching import NOWHERE
-from ...batching.recipe import read
+from ...batching.job import step_noted_in
 from ...core.errors import WorkerDied
 from ...core.locks import timeout_or_none
-from ..memory_budget import SlotBudget
 from ..transport.batch_pickle import unpack
 from ..transport.shared_memory import SharedMemory, limit_waits
-from ..transport.slot_reader import SlotReader
+from ..transport.slot_reader import Arrival, SlotReader
 from ..work import WorkerStatus
-from .script import INTERRUPT, UNGUARDED, WORKER_NAME, not_sent
-from .worker import DEAF, ORPHANED, Settings, run_worker
+from .script import INTERRUPT, UNGUARDED
+from .worker import DEAF, ORPHANED
 
 _CRASHES = frozenset(
     -getattr(signal, name)
@@ -37,32 +33,33 @@ _CRASHES = frozenset(
 _GUARD = 'Put the code that iterates under if __name__ == "__main__": workers import the script.'
 
 
+_ENDINGS = {
+    None: "closed its channel",
+    UNGUARDED: "imported the script, which began the loop again",
+    ORPHANED: "found its channel closed and ended",
+    DEAF: "could take no message and ended",
+}
+_ADVICE = {
+    -getattr(signal, "SIGKILL", 0): (
+        "If nobody killed it, the system did, for lack of memory: try fewer workers or smaller "
+        "batches."
+    ),
+    -getattr(signal, "SIGBUS", 0): "A file that it had mapped became shorter, or its disk failed.",
+    UNGUARDED: _GUARD,
+}
+
+
 def ending(exitcode: int | None) -> str:
     """Return how a process ended, as the rest of a sentence."""
-    if exitcode is None:
-        return "closed its channel"
-    if exitcode < 0:
+    if exitcode is not None and exitcode < 0:
         return f"was killed by {signal.Signals(-exitcode).name}"
-    if exitcode == UNGUARDED:
-        return "imported the script, which began the loop again"
-    if exitcode == ORPHANED:
-        return "found its channel closed and ended"
-    if exitcode == DEAF:
-        return "could take no message and ended"
-    return f"ended with exit status {exitcode}"
+    return _ENDINGS.get(exitcode, f"ended with exit status {exitcode}")
 
 
 def advice(exitcode: int | None, was_up: bool) -> str:
     """Return what to do about it."""
-    if exitcode == -signal.SIGKILL:
-        return (
-            "If nobody killed it, the system did, for lack of memory: try fewer workers or "
-            "smaller batches."
-        )
-    if exitcode == -signal.SIGBUS:
-        return "A file that it had mapped became shorter, or its disk failed."
-    if exitcode == UNGUARDED:
-        return _GUARD
+    if exitcode is not None and exitcode in _ADVICE:
+        return _ADVICE[exitcode]
     if not was_up:
         return f"{_GUARD} Its own message is above."
     if exitcode == DEAF:
@@ -101,12 +98,12 @@ class Worker:
         self._at = at
         self._notes: Any = None
         self._standing: tuple[tuple[int, int, int], float] | None = None
-        self.is_up = False
-        """Whether it has started."""
-        self.is_gone = False
-        """Whether it was found dead."""
-        self.patience = 0.0
-        """Seconds that a message to it may wait."""
+        self.is_up = False  # whether it has started
+        self.is_gone = False  # whether it was found dead
+        self.patience = 0.0  # seconds that a message to it may wait
+
+    def __str__(self) -> str:
+        return f"worker {self.number} (pid {self.process.pid})"
 
     def limit_waits(self, seconds: float) -> None:
         """Let messages to it and from it wait so long."""
@@ -115,7 +112,7 @@ class Worker:
 
     def open(self, data: bytes) -> tuple[Any, int]:
         """Return a batch that this worker made, and the bytes that it takes."""
-        arrival = self.slots.arrival()
+        arrival = Arrival(self.slots)
         batch = unpack(data, arrival)
         return batch, len(data) + arrival.bytes
 
@@ -130,7 +127,7 @@ class Worker:
         """Return what it is doing, for messages."""
         if not self.jobs:
             return WorkerStatus("nothing to do")
-        step, item = (NOWHERE, NOWHERE) if self._notes is None else read(self._notes)
+        step, item = (NOWHERE, NOWHERE) if self._notes is None else step_noted_in(self._notes)
         return self._at(step, item, self.jobs[0])
 
     def overdue(self, now: float) -> WorkerStatus | None:
@@ -138,7 +135,7 @@ class Worker:
         if not self.jobs or self._notes is None:
             self._standing = None
             return None
-        step, item = read(self._notes)
+        step, item = step_noted_in(self._notes)
         at = (id(self.jobs[0]), step, item)
         if self._standing is None or self._standing[0] != at:
             self._standing = at, now
@@ -147,18 +144,11 @@ class Worker:
         return doing if now - self._standing[1] > doing.seconds else None
 
     def death(self, seconds: float) -> WorkerDied:
-        """Return the error that says how it ended and what it was doing.
-
-        Parameters
-        ----------
-        seconds
-            How long its end may take; a closed channel is seen before it.
-        """
+        """Return the error that says how it ended and what it was doing."""
         self.process.join(timeout_or_none(seconds))
         doing = self.busy_with()
         died = WorkerDied(
-            f"worker {self.number} (pid {self.process.pid}) "
-            f"{ending(self.process.exitcode)} while it had {doing.what}",
+            f"{self} {ending(self.process.exitcode)} while it had {doing.what}",
             do=advice(self.process.exitcode, self.is_up),
         )
         died.at(doing.origin)
@@ -176,94 +166,28 @@ class Worker:
         self._notes = None
 
 
-@dataclass(frozen=True)
-class Launch:
-    """What it takes to start a worker, beside what it runs."""
-
-    context: BaseContext
-    """How processes are started."""
-    limits: Limits
-    """How long waits may take."""
-    settings: Settings
-    """What a worker is told."""
-    has_script: bool
-    """Whether the consumer runs a script that workers could import."""
-    budget: SlotBudget
-    """Shared memory of all batches."""
-    share: int
-    """Bytes of it for one worker."""
-    at: At
-    """Says what a worker does."""
-
-    def start(
-        self,
-        number: int,
-        payload: bytes,
-        others: Sequence[Worker],
-        before: SlotReader | None = None,
-    ) -> Worker:
-        """Start a worker.
-
-        Parameters
-        ----------
-        number
-            Which one.
-        payload
-            What it runs, pickled.
-        others
-            Those that run already.
-        before
-            The slots of the one whose place it takes: what still lies there is part of its share.
-        """
-        ours, theirs = self.context.Pipe(duplex=True)
-        # A forked child holds our ends of all channels so far; others are handed nothing.
-        forked = self.context.get_start_method() == "fork"
-        inherited = [*(other.channel for other in others), ours] if forked else []
-        process = self.context.Process(  # type: ignore[attr-defined]
-            target=run_worker,
-            args=(theirs, inherited, payload, self.settings),
-            name=f"{WORKER_NAME}-{number}",
-            daemon=True,
-        )
-        sent = self.settings.torch and self.has_script
-        try:
-            with contextlib.nullcontext() if sent else not_sent(), self._without_interrupts():
-                process.start()
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        slots = SlotReader(self.budget, self.share, self.settings.ahead, before=before)
-        worker = Worker(number, process, ours, slots, self.at)
-        # It takes no message before it has started, and a large one waits until it is taken.
-        worker.limit_waits(self.limits.start + self.limits.item)
-        return worker
-
-    def _without_interrupts(self) -> contextlib.AbstractContextManager[None]:
-        """Let a process begin with Ctrl-C blocked; it ignores it before it lets it in."""
-        method = self.context.get_start_method()
-        if method == "fork":
-            return interrupts_later()
-        if sys.platform == "win32":
-            return contextlib.nullcontext()
-        # It sets a mask of its own, and Python 3.11 and 3.12 leave Ctrl-C let in after that.
-        resource_tracker.ensure_running()
-        if method == "spawn":
-            return interrupts_blocked()
-        with interrupts_blocked():
-            forkserver.ensure_running()
-        # The server blocks it for all that it forks. Whoever waits for it may interrupt that: it
-        # imports torch first, for seconds.
+def without_interrupts(method: str) -> contextlib.AbstractContextManager[None]:
+    """Let a process begin with Ctrl-C blocked; it ignores it before it lets it in."""
+    if method == "fork":
+        return interrupts_later()
+    if sys.platform == "win32":
         return contextlib.nullcontext()
+    # It sets a mask of its own, and Python 3.11 and 3.12 leave Ctrl-C let in after that.
+    resource_tracker.ensure_running()
+    if method == "spawn":
+        return interrupts_blocked()
+    with interrupts_blocked():
+        forkserver.ensure_running()
+    # The server blocks it for all that it forks. Whoever waits for it may interrupt that: it
+    # imports torch first, for seconds.
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
     """Let Ctrl-C wait until this block ends; what is forked in it is born with Ctrl-C blocked.
 
-    Python's hooks about a fork print what a signal raises in them, and go on: the program would
-    run on, with a lock of ``logging`` that nobody gives back.
+    Python's hooks about a fork print what a signal raises in them, and go on.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -284,10 +208,7 @@ def interrupts_later() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in this thread, and so in what it starts, until the block ends.
-
-    A process that is forked has this thread alone, and one that is started keeps its mask.
-    """
+    """Block Ctrl-C in this thread, and so in what it starts, until the block ends."""
     if sys.platform == "win32":
         yield
         return

@@ -28,7 +28,7 @@ from ...core.lru_cache import LRUCache
 from ...storage.content import content_key, opened_key
 from ...volumes import Volume
 from ...volumes.conversion.convert import version_of
-from ..volume_like import stored_of
+from ..volume_like import PatchLike, stored_of
 
 # Part of every name: higher when resampling gives other bits, so that nothing old is read.
 _REVISION = 1
@@ -38,21 +38,14 @@ _DIGESTS: LRUCache[str] = LRUCache()
 
 
 def digest_of_made(made: Any, *, opened: bool = False) -> str:
-    """Return a digest of what a virtual volume holds: what it is made of, how, and what was drawn.
-
-    Parameters
-    ----------
-    made
-        The volume; headers are read.
-    opened
-        Whether content is told by what was opened in this process, which asks for nothing twice.
-        By default it is told by what is there now.
-    """
+    """Return a digest of what a virtual volume holds: made of what, how, and what was drawn."""
+    # If ``opened``, content is what was opened in this process, which asks for nothing twice; by
+    # default what is there now. Reads headers.
     return _key_of(made.patch, (made.soft, made.tiled), opened)
 
 
-def _key_of(patch: Any, made: tuple[bool, ...], opened: bool) -> str:
-    content = _opened if opened else content_of
+def _key_of(patch: PatchLike, made: tuple[bool, ...], opened: bool) -> str:
+    content = functools.partial(_content_of, opened=opened)
     values = [
         (
             _text_of_step(step),
@@ -67,7 +60,7 @@ def _key_of(patch: Any, made: tuple[bool, ...], opened: bool) -> str:
         *(_REVISION, json.dumps(patch.plan.to_json()), repr(patch.policy), str(patch.dtype)),
         *(patch.kind, patch.filled_after, values, recorded if values else "", *made),
     )
-    within: Any = patch.volume
+    within = patch.volume
     if patch.members:
         members = tuple(_key_of(member, (), opened) for member in patch.members)
         return content_key("members", (members, how))
@@ -76,14 +69,12 @@ def _key_of(patch: Any, made: tuple[bool, ...], opened: bool) -> str:
 
 
 def _differs_by_key(step: Any, drawn: Any) -> bool:
-    """Whether volumes under two keys get other numbers of one step: its own, or recorded ones.
-
-    All else makes the same of a file under whatever key, and is kept once.
-    """
+    """Whether volumes under two keys get other numbers of one step: its own, or recorded ones."""
+    # All else makes the same of a file under whatever key, and is kept once.
     return step.is_drawn or '"key"' in json.dumps(drawn)
 
 
-def refuse_drawn(patch: Any) -> None:
+def refuse_drawn(patch: PatchLike) -> None:
     """Raise ``GraphError`` with the pipe that draws something for a patch, if one does."""
     for step in _drawn(patch):
         raise GraphError(
@@ -92,7 +83,7 @@ def refuse_drawn(patch: Any) -> None:
         ).at(step.origin)
 
 
-def _drawn(patch: Any) -> Iterator[Any]:
+def _drawn(patch: PatchLike) -> Iterator[Any]:
     made = patch.volume
     for member in patch.members:
         yield from _drawn(member)
@@ -101,30 +92,25 @@ def _drawn(patch: Any) -> Iterator[Any]:
     pending = patch.pending
     plan = pending.begun
     for step in pending.steps:
-        seen = pending.whole(plan) if step.asks_stored else plan
+        seen = pending.whole(plan) if step.looks_at_stored else plan
         if step.is_drawn(seen):
             yield step
         plan = step.apply(plan, pending.draws[step.stream_name])
     yield from (step for step in patch.values if step.is_drawn)
 
 
-def content_of(volume: Volume) -> str:
-    """Return a digest of what a volume holds now; voxels in memory are read for it, once."""
+def _content_of(volume: Volume, opened: bool) -> str:
+    """Return a digest of what a volume holds; voxels in memory are read for it, once."""
     if len(volume.parts) > 1:
-        return content_key("channels of", tuple(map(content_of, volume.parts)))
+        parts = tuple(_content_of(part, opened) for part in volume.parts)
+        return content_key("channels of", parts)
     if volume.located is not None:
+        if opened:
+            return content_key(volume.token, (opened_key(volume), volume.rearranged))
         return version_of(volume)
     found = volume.content_key
     digest = found or _DIGESTS.get_or(volume.token, lambda: _digest(volume))
     return content_key(digest, (volume.rearranged, tuple(volume.affine.ravel().tolist())))
-
-
-def _opened(volume: Volume) -> str:
-    if len(volume.parts) > 1:
-        return content_key("channels of", tuple(map(_opened, volume.parts)))
-    if volume.located is None:
-        return content_of(volume)
-    return content_key(volume.token, (opened_key(volume), volume.rearranged))
 
 
 def _digest(volume: Volume) -> str:
@@ -148,21 +134,9 @@ def _text_of_step(step: Any) -> str:
 
 
 def _text_of(value: Any) -> str:
-    """Return an op as text, the same in every process.
-
-    Functions and classes of the user's count by their code and by what that names, objects by
-    what they are pickled as.
-
-    Examples
-    --------
-    >>> _text_of((1.5, {"a": len}))
-    "(1.5, {'a': builtins.len})"
-
-    Raises
-    ------
-    GraphError
-        Something has neither fields nor a name.
-    """
+    """Return an op as text, the same in every process."""
+    # Functions and classes of the user's count by their code and by what that names, objects by
+    # what they are pickled as; what has neither fields nor a name is a GraphError.
     return _Texts().of(value)
 
 
@@ -320,13 +294,10 @@ def _versioned(module: str, name: str = "") -> str:
 _OWN = __name__.partition(".")[0]
 
 
+@functools.cache
 def _is_installed(module: str) -> bool:
     """Whether a module belongs to Python or a package: its version tells what its code is."""
-    return _is_package(module.partition(".")[0])
-
-
-@functools.cache
-def _is_package(top: str) -> bool:
+    top = module.partition(".")[0]
     if top == _OWN or top in sys.stdlib_module_names:
         return True
     file = Path(getattr(sys.modules.get(top), "__file__", None) or "")

@@ -28,7 +28,8 @@ from ...volumes.conversion.destination import destination_of
 from ...volumes.conversion.recached import ConvertedCache, opened_copy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
-from ...volumes.source import LocatedSource, Options, Source
+from ...volumes.session import Source
+from ...volumes.source import LocatedSource, Options
 from .content_digest import digest_of_made, refuse_drawn
 from .lazy_patch import LazyPatch
 from .virtual_volume import VirtualVolume
@@ -70,16 +71,11 @@ class KeptCopy(Volume):
 class KeptSource:
     """The copy of a made volume. It travels as what it is made of."""
 
-    made: VirtualVolume
-    """What is kept."""
-    place: str = field(repr=False)
-    """Folder, absolute, or URL, of all copies."""
-    chunk: int | None = None
-    """Voxels along each axis of the decode unit; None as usual."""
-    codec: str = "lz4"
-    """``"lz4"``, ``"zstd"`` or ``"none"``."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """For fsspec."""
+    made: VirtualVolume  # what is kept
+    place: str = field(repr=False)  # folder, absolute, or URL, of all copies
+    chunk: int | None = None  # voxels along each axis of the decode unit; None as usual
+    codec: str = "lz4"  # ``"lz4"``, ``"zstd"`` or ``"none"``
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
 
     @property
     def name(self) -> str:
@@ -132,21 +128,9 @@ def kept_in(
     codec: str = "lz4",
     storage_options: Mapping[str, Any] | None = None,
 ) -> LazyPatch:
-    """Return a patch that begins with what this one gives, read from a copy that is kept.
-
-    Parameters
-    ----------
-    patch
-        Of a whole volume; nothing may have been drawn for it.
-    place
-        Folder or URL of the copies.
-    because
-        After what, for ``explain``.
-    chunk, codec
-        As for ``convert``.
-    storage_options
-        For fsspec.
-    """
+    """Return a patch that begins with what this one gives, read from a copy that is kept."""
+    # It is of a whole volume, and nothing may have been drawn for it. ``place`` is a folder or URL,
+    # ``because`` says after what, for ``explain``; the others are as for ``convert``.
     made: Any = patch.flushed(because=because, tiled=True).volume
     source = KeptSource(made, absolute_place(place), chunk, codec, dict(storage_options or {}))
     copy = KeptCopy.of_source(source, patch.kind)

@@ -9,103 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, Region, Sample, Stream
-from ...core.errors import GraphError, PatchSizeError, SampleError
+from ...core.errors import GraphError, PatchSizeError
 from ...core.lru_cache import cached_property
 from ...core.memory import refuse_beyond_memory
 from ...core.stream import stream_identity
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
-from ...intensity.value_step import apply_steps, fold_epilogues, types_of
+from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import Tickets
+from ..ops.crop import widened
 from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
-from ..resampling.source import Source, convert
-from ..volume_like import StackedVolumes, VolumeLike, looks_ahead, made_like, patch_before
-from .halo import (
-    drawing_along,
-    filling,
-    fills_apart,
-    halo_of,
-    marking,
-    outside_of,
-    steps_before_fill,
-    with_halo_of,
-)
+from ..plans.stages import Clip
+from ..resampling.interpolate import Source, convert
+from ..resampling.resample import outside_of
+from ..volume_like import StackedVolumes, VolumeLike, patch_before
 from .patch_facts import PatchFacts
-from .patch_report import described, explained, provenance_of
-from .pending import PendingPlan
+from .patch_report import NoArithmetic, described, explained, provenance_of
 from .read_plan import ReadPlan
+from .transform_chain import TransformChain
 from .virtual_volume import RealizedVolume, VirtualVolume
 
 if TYPE_CHECKING:
     import torch
 
-
-def _refusing(sign: str) -> Callable[..., NoReturn]:
-    def refuse(self: Any, *_: Any) -> NoReturn:
-        raise _refused(self, sign)
-
-    return refuse
-
-
-def _refused(patch: Any, sign: str) -> SampleError:
-    return SampleError(
-        f"{sign} needs voxels, and those of {patch!r} are not read yet",
-        do="Put .realize() before: .realize().map(f).batch_patches(4); or compute on the batch, "
-        "with .map(f) after batch_patches.",
-    )
-
-
-class NoArithmetic:
-    """Makes every operator and NumPy function of elements a SampleError, which is a TypeError.
-
-    Left to NumPy, ``1 + patch`` would read the voxels in the planner; ``patch + 1`` would be an
-    error that says nothing of what to do.
-    """
-
-    __slots__ = ()
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
-        """Refuse NumPy's element-wise functions, and operators with an array on the left."""
-        raise _refused(self, f"numpy.{ufunc.__name__}")
-
-    __add__ = __radd__ = _refusing("+")
-    __sub__ = __rsub__ = _refusing("-")
-    __mul__ = __rmul__ = _refusing("*")
-    __truediv__ = __rtruediv__ = _refusing("/")
-    __floordiv__ = __rfloordiv__ = _refusing("//")
-    __mod__ = __rmod__ = _refusing("%")
-    __pow__ = __rpow__ = _refusing("**")
-    __neg__ = _refusing("-")
-    __abs__ = _refusing("abs()")
-    __lt__ = _refusing("<")
-    __le__ = _refusing("<=")
-    __gt__ = _refusing(">")
-    __ge__ = _refusing(">=")
+# A matrix entry below this moves no voxel of any axis by as much as plans are exact to.
+_FLAT = 1e-9
 
 
 class _Reading(NamedTuple):
-    """What is read for one plan of a patch."""
+    """What is read for one plan of a patch: its own, or a soft crop of it."""
 
     plan: SpatialPlan
-    """The plan: that of the patch, or a soft crop of it."""
-    halo: Halo
-    """What value ops look at around it."""
-    wide: SpatialPlan
-    """The plan with that."""
-    reads: tuple[ReadPlan, ...]
-    """One for each volume whose channels are stacked."""
-
-
-# What was worked out for a patch: of no other one, and it stays where it was.
-_WORKED_OUT = ("drawn", "_reading")
+    halo: Halo  # what value ops look at around it
+    wide: SpatialPlan  # the plan with that
+    reads: tuple[ReadPlan, ...]  # one for each volume whose channels are stacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +60,7 @@ class LazyPatch(NoArithmetic):
 
     volume: VolumeLike
     """Where the voxels are stored."""
-    pending: PendingPlan
+    pending: TransformChain
     """What is done to them; one object for all patches of a sample."""
     policy: Policy
     """How they are sampled."""
@@ -125,60 +71,41 @@ class LazyPatch(NoArithmetic):
     filled_after: int = 0
     """How many of ``values`` came before a pipe asked for the policy's fill: it is what is outside
     after these. Below 0: one asked before a flush."""
-
     is_fixed: bool = False
     """Whether the policy stays, whatever later pipes ask for."""
     members: tuple[LazyPatch, ...] = ()
     """Patches that are made one by one, each into channels of its own; of a ``StackedPatch``."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(self.values))
-
-    def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> LazyPatch:
-        """Return the patch of another pending plan, and sampled otherwise if ``policy`` is given.
-
-        What a planner does most; ``dataclasses.replace`` takes four times as long.
-        """
+    def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> LazyPatch:
+        """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
+        # What a planner does most; ``dataclasses.replace`` takes four times as long.
         patch = object.__new__(type(self))
-        patch.__dict__.update(self.__getstate__())
-        patch.__dict__["pending"] = pending
+        state = {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        patch.__dict__.update(state, pending=pending)
         if policy is not None:
             patch.__dict__["policy"] = policy
         return patch
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__)
-        for name in _WORKED_OUT:
-            state.pop(name, None)
-        return state
+        # What was worked out is of no other patch, and stays where it was.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def with_volume(self, volume: VolumeLike) -> LazyPatch:
         """Return the patch of other voxels, by the same plan."""
-        patch = self.with_pending(self.pending)
-        patch.__dict__["volume"] = volume
-        return patch
+        return replace(self, volume=volume)
 
     def with_value(self, step: ValueStep) -> LazyPatch:
-        """Return the patch with one more value op, which draws from the identity as it is now.
-
-        Raises
-        ------
-        GraphError
-            The chain has a stream of this name already.
-        """
-        self._refuse_same_stream(step)
-        if step.depth is None:
-            step = replace(step, depth=len(self.pending.identity))
-        return replace(self, values=(*self.values, step))
-
-    def _refuse_same_stream(self, step: ValueStep) -> None:
-        taken = {one.stream_name for one in self.values}
-        taken.update(one.stream_name for one in self.pending.steps)
+        """Return the patch with one more value op, which draws from the identity as it is now."""
+        steps: tuple[Any, ...] = (*self.values, *self.pending.steps)
+        taken = {one.stream_name for one in steps}
         if step.stream_name in taken:
             raise GraphError(
                 f"two steps draw from the stream {step.stream_name!r}",
                 do="Give one of them another name.",
             ).at(step.origin)
+        if step.depth is None:
+            step = replace(step, depth=len(self.pending.identity))
+        return replace(self, values=(*self.values, step))
 
     @property
     def leaves(self) -> tuple[LazyPatch, ...]:
@@ -186,10 +113,8 @@ class LazyPatch(NoArithmetic):
         return tuple(leaf for one in self.members for leaf in one.leaves) or (self,)
 
     def with_each(self, change: Callable[[LazyPatch], LazyPatch]) -> LazyPatch:
-        """Return what ``change`` makes of the patch; of a stack, of each of its members.
-
-        As long as nothing is done to all channels together: then of the whole patch.
-        """
+        """Return what ``change`` makes of the patch; of a stack, of each of its members."""
+        # As long as nothing is done to all channels together: then of the whole patch.
         return change(self)
 
     @property
@@ -199,25 +124,21 @@ class LazyPatch(NoArithmetic):
 
     @property
     def looks_at_all(self) -> bool:
-        """Whether a voxel may differ with what else is asked for: an op looks at all it is given.
-
-        It may be one of a member, or come before a flush. What is made tile by tile is the same
-        whatever is asked for.
-        """
+        """Whether a voxel may differ with what else is asked: an op looks at all it is given."""
+        # It may be one of a member, or come before a flush. What is made tile by tile is the same
+        # whatever is asked for.
         if any(step.op.looks_at_all for step in self.values):
             return True
         if self.members:
             return any(member.looks_at_all for member in self.members)
-        below: list[Any] = [part.volume for part in self.parts]
-        made = [one for one in below if hasattr(one, "patch")]
+        made = [part.volume for part in self.parts if isinstance(part.volume, VirtualVolume)]
         return any(one.patch.looks_at_all for one in made if not one.tiled)
 
     def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
-        """Return a patch that begins with what this one gives: later ops interpolate anew.
-
-        Nothing is read: of what this patch gives, the new one will ask for what it needs; if
-        ``soft``, also of what lies around it, where soft crops cut. ``because`` is for ``explain``.
-        """
+        """Return a patch that begins with what this one gives: later ops interpolate anew."""
+        # Nothing is read: of what this patch gives, the new one will ask for what it needs; if
+        # ``soft``, also of what lies around it, where soft crops cut. ``because`` is for
+        # ``explain``.
         empty = replace(self.pending, steps=(), moving=None)
         begun = replace(self, pending=empty, values=(), filled_after=-1)
         return begun.made_of(self, soft, because, **how)
@@ -239,25 +160,24 @@ class LazyPatch(NoArithmetic):
     def whole_plan(self) -> SpatialPlan:
         """The plan from the stored volume, through all flushes: of places, not of padding."""
         if isinstance(self.volume, RealizedVolume):
-            before: SpatialPlan = self.volume.realized_from.whole_plan
+            before = self.volume.realized_from.whole_plan
         elif isinstance(self.volume, VirtualVolume):
             before = self.volume.part_of(self.volume.patch.whole_plan)
         else:
-            return self.plan
-        return compose_plans(before, self.plan)
+            return self.pending.plan
+        return compose_plans(before, self.pending.plan)
 
     @property
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
-        earlier = patch_before(self.volume)
-        before = {} if earlier is None else earlier.draws
-        # What may act or not is recorded where it acted without further parameters, too.
-        mine = {
-            step.stream_name: values
-            for step, values in self.drawn
-            if values is None or values or hasattr(step.op, "p")
-        }
-        return {**before, **self.pending.draws, **mine}
+        draws = {**self.pending.draws}
+        if (earlier := patch_before(self.volume)) is not None:
+            draws = {**earlier.draws, **draws}
+        for step, drawn in self.drawn if self.values else ():
+            # What may act or not is recorded where it acted without further parameters, too.
+            if drawn is None or drawn or hasattr(step.op, "p"):
+                draws[step.stream_name] = drawn
+        return draws
 
     @property
     def kind(self) -> str:
@@ -267,7 +187,7 @@ class LazyPatch(NoArithmetic):
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K) of the output."""
-        i, j, k = self.plan.shape
+        i, j, k = self.pending.plan.shape
         channels = self.channels
         for step in self.values:
             channels = step.channels(channels)
@@ -298,12 +218,13 @@ class LazyPatch(NoArithmetic):
         """Type of the result; the same whatever random ops draw. Reads at most the header."""
         if self.policy.dtype is not None:
             return self.policy.dtype
-        return types_of(self.values, self._resampled_dtype)[-1]
+        first = self._resampled_dtype
+        return types_of(self.values, first)[-1] if self.values else first
 
     @property
     def _resampled_dtype(self) -> np.dtype[Any]:
         """Type of what comes out of the resampler, before any value op."""
-        if self.pending.keeps_dtype or self.kind == "label":
+        if self.pending.keeps_dtype or self.volume.kind == "label":
             stored = np.dtype(self.volume.dtype)
             return np.dtype(np.uint8) if stored.kind == "b" else stored
         return np.dtype(np.float32)
@@ -311,7 +232,7 @@ class LazyPatch(NoArithmetic):
     @property
     def parts(self) -> tuple[LazyPatch, ...]:
         """A patch of each volume whose channels are stacked; itself where there is one volume."""
-        volumes = self._volumes
+        volumes = getattr(self.volume, "parts", ())
         return tuple(map(self.with_volume, volumes)) if len(volumes) > 1 else (self,)
 
     def with_parts(self, parts: Sequence[LazyPatch]) -> LazyPatch:
@@ -337,36 +258,39 @@ class LazyPatch(NoArithmetic):
     def reads(
         self, plan: SpatialPlan | None = None, *, through: bool = False
     ) -> tuple[ReadPlan, ...]:
-        """Return what the patch, or a soft crop of it on ``plan``, reads of files.
-
-        Whoever asks what will be read asks here: those who count, negotiate, join and explain. One
-        for each file: several where the channels of several are stacked. Where a virtual volume is
-        kept in a copy, that is what is read; with ``through`` what the copy was made of.
-        """
-        reads = self._read(self.plan if plan is None else plan).reads
+        """Return what the patch, or a soft crop of it on ``plan``, reads of files."""
+        # Whoever asks what will be read asks here: those who count, negotiate, join and explain.
+        # One for each file: several where the channels of several are stacked. Where a virtual
+        # volume is kept in a copy, that is what is read; with ``through`` what the copy was made
+        # of.
+        reads = self._read(self.pending.plan if plan is None else plan).reads
+        if not any(isinstance(read.volume, VirtualVolume) for read in reads):
+            return reads
         return tuple(stored for read in reads for stored in read.stored(through=through))
 
     def _read(self, plan: SpatialPlan) -> _Reading:
         """Return what is read for a plan, worked out once for the one that was asked for last."""
         known: _Reading | None = self.__dict__.get("_reading")
-        if known is None or known.plan is not plan:
-            halo = halo_of(self.acting, plan)
-            wide = with_halo_of(plan, halo)
-            reads = tuple(ReadPlan.of(one, wide, self.policy) for one in self._volumes)
-            known = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
-        return known
+        if known is not None and known.plan is plan:
+            return known
+        halo, wide = (0, 0, 0), plan
+        if self.values:
+            halo = _along(plan, total_halo(self.acting, plan.grid))
+            wide = _with_halo(plan, halo)
+        volumes = () if self.members else getattr(self.volume, "parts", ())
+        if not self.members and len(volumes) < 2:
+            volumes = (self.volume,)
+        reads = tuple(ReadPlan.of(volume, wide, self.policy) for volume in volumes)
+        reading = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
+        return reading
 
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
         return self._read(plan).wide
 
-    @property
-    def _volumes(self) -> tuple[Any, ...]:
-        """The volumes whose channels are stacked."""
-        volumes: tuple[Any, ...] = getattr(self.volume, "parts", ())
-        return volumes if len(volumes) > 1 else (self.volume,)
-
-    def realize(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def realize(
+        self, out: NDArray[Any] | None = None, plan: SpatialPlan | None = None
+    ) -> NDArray[Any]:
         """Return the voxels: one read, one resample, then the value ops.
 
         Parameters
@@ -374,32 +298,48 @@ class LazyPatch(NoArithmetic):
         out
             Where to write, (C, I, J, K) of any strides and any integer or float type, e.g. a
             slot of a batch. By default a new array of ``dtype``.
+        plan
+            A soft crop of the own plan; by default that itself.
 
         Raises
         ------
         PatchSizeError
             ``out`` has another shape.
         """
+        if plan is None:
+            plan = self.pending.plan
+        shape = (self.shape[0], *plan.shape)
         if out is None:
-            refuse_beyond_memory(self.shape, self.dtype, self)
-            out = np.empty(self.shape, self.dtype)
-        if out.shape != self.shape:
+            dtype = self.dtype
+            refuse_beyond_memory(shape, dtype, self)
+            out = np.empty(shape, dtype)
+        elif out.shape != shape:
             raise PatchSizeError(
-                f"a patch of {self.volume.name} has shape {self.shape}, its slot {out.shape}",
+                f"a patch of {self.volume.name} has shape {shape}, its slot {out.shape}",
                 do="Patches of one batch need one shape; crop_or_pad gives it to them.",
             )
-        return self.realize_plan(self.plan, out)
+        reading, fills, policy = self._read(plan), None, self.policy
+        if self.filled_after < 0:
+            policy, fills = self._filled_before(plan)
+        acting = self.acting if self.values else []
+        if acting or fills is not None:
+            self._realize_values(reading, acting, policy, fills, out)
+        else:
+            self._resample_into(reading, out, None, policy)
+        return out
 
-    def realize_plan(self, plan: SpatialPlan, out: NDArray[Any]) -> NDArray[Any]:
-        """Write what the patch gives on ``plan``, its own or a soft crop of that, to ``out``."""
-        acting, fills = self.acting, fills_apart(self, plan)
-        reading = self._read(plan)
-        if not acting and fills is None:
-            self._resample_into(reading, out, None, filling(self, plan))
-            return out
-        halo, wide = reading.halo, reading.wide
+    def _realize_values(
+        self,
+        reading: _Reading,
+        acting: Sequence[tuple[ValueStep, Drawn]],
+        policy: Policy,
+        fills: NDArray[np.float32] | None,
+        out: NDArray[Any],
+    ) -> None:
+        """Write the voxels after the value ops: what the resampler leaves, with what is outside."""
+        plan, halo, wide, _ = reading
         steps = self._with_facts(acting, wide)
-        early = steps_before_fill(self, acting, wide)
+        early = self._steps_before_fill(acting, wide)
         marks = early > 0 or fills is not None
         epilogue, rest = fold_epilogues(steps[:early] if marks else steps)
         types = types_of([step for step, _ in acting], self._resampled_dtype)
@@ -408,7 +348,8 @@ class LazyPatch(NoArithmetic):
         fits = wide is plan and out.shape[0] == channels
         in_place = fits and (out.dtype == first or not (rest or marks))
         array = out if in_place else np.empty((channels, *wide.shape), first)
-        policy = marking(self.policy) if marks else filling(self, wide)
+        if marks:
+            policy = replace(self.policy, fill=np.nan, dtype=None)
         source, read_by = self._resample_into(reading, array, epilogue, policy)
         outside = outside_of(source, read_by, policy, array) if marks else None
         result = apply_steps(rest, array)
@@ -417,34 +358,30 @@ class LazyPatch(NoArithmetic):
             np.copyto(result, fill, where=outside, casting="same_kind")
             result = apply_steps(steps[early:], result)
         if result is not out:
-            inside = tuple(slice(h, h + n) for h, n in zip(halo, plan.shape, strict=True))
-            out[...] = convert(result[(slice(None), *inside)], out.dtype)
-        return out
+            out[...] = convert(_inside(result, halo, plan.shape), out.dtype)
 
-    def prefetch(self) -> Any:
-        """Begin to bring in the voxels that ``realize`` is going to read.
-
-        Returns what is to be closed once they are no longer needed; None where there is
-        nothing to wait for, as with arrays in memory, or pages that are there.
-        """
+    def prefetch(self, plan: SpatialPlan | None = None) -> Any:
+        """Begin to bring in the voxels that ``realize`` is going to read."""
+        # Returns what is to be closed once they are no longer needed; None where there is nothing
+        # to wait for, as with arrays in memory, or pages that are there.
         # A plan is not worked out for nothing: that reads headers, and may warn.
-        return self.prefetch_plan(self.plan) if looks_ahead(self.volume) else None
-
-    def prefetch_plan(self, plan: SpatialPlan) -> Any:
-        """Begin to bring in what :meth:`realize_plan` is going to read."""
-        if not looks_ahead(self.volume):
+        if not getattr(self.volume, "looks_ahead", False):
             return None
-        found = [read.prefetch() for read in self._read(plan).reads]
-        tickets = [ticket for ticket in found if ticket is not None]
-        return Tickets(tickets) if tickets else None
+        reads = self._read(self.pending.plan if plan is None else plan).reads
+        wanted = (one for one in reads if not one.region.is_empty)
+        tickets = [one.volume.prefetch(one.region, one.box) for one in wanted]
+        found = [ticket for ticket in tickets if ticket is not None]
+        return Tickets(found) if found else None
 
     @cached_property
     def drawn(self) -> tuple[tuple[ValueStep, Drawn | None], ...]:
         """Return the value steps with what they drew; None where one does not act."""
-        return tuple(
-            (step, drawing_along(step, lambda: self.plan).draw(self._stream(step).generator()))
-            for step in self.values
-        )
+        return tuple((step, self._drawn_by(step)) for step in self.values)
+
+    def _drawn_by(self, step: ValueStep) -> Drawn | None:
+        if step.op.draws_axis:  # one along which there are voxels
+            step = replace(step, op=step.op.along(_axes_of(self.plan, self.plan.slices)))
+        return step.draw(self._stream(step).generator())
 
     @property
     def acting(self) -> list[tuple[ValueStep, Drawn]]:
@@ -470,36 +407,109 @@ class LazyPatch(NoArithmetic):
         start, stacked = len(before), self.stacked_facts(plan)
         for step, drawn in acting:
             salted = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
-            stream = replace(self._stream(step), name=salted)
-            earlier, asked = tuple(before), self.statistics
-            facts = PatchFacts(self.volume, plan, stream, asked, earlier, step.mask, step.key)
-            before.append((step, drawn, replace(facts, stacked=stacked) if stacked else facts))
+            stream, steps = replace(self._stream(step), name=salted), tuple(before)
+            facts = PatchFacts(
+                self.volume, plan, stream, self.statistics, steps, step.mask, step.key, stacked
+            )
+            before.append((step, drawn, facts))
         return before[start:]
 
     @property
     def steps_before(self) -> tuple[tuple[ValueStep, Drawn, PatchFacts], ...]:
         """The steps of all flushes so far, first things first; of the members of none."""
-        made = made_like(self.volume)
-        if made is None or self.members:
+        if self.members or not isinstance(self.volume, VirtualVolume):
             return ()
-        earlier: LazyPatch = made.patch
+        earlier: Any = self.volume.patch
         return (*earlier.steps_before, *earlier.acting_on(earlier.plan))
 
     def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
         """Return facts of each patch whose channels were stacked, if they were, with its steps."""
-        made = made_like(self.volume)
-        return () if made is None else tuple(made.patch.stacked_facts(made.patch.plan))
+        if not isinstance(self.volume, VirtualVolume):
+            return ()
+        earlier: Any = self.volume.patch
+        return tuple(earlier.stacked_facts(earlier.plan))
 
     def _resample_into(
         self, reading: _Reading, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[Source, SpatialPlan]:
         """Write every part to its channels; return what the first was made of, and the plan."""
         sources, first = [], 0
-        for volume, read in zip(self._volumes, reading.reads, strict=True):
-            last = first + volume.shape[0]
+        for read in reading.reads:
+            last = first + read.volume.shape[0]
             sources.append(read.resample_into(out[first:last], policy, epilogue))
             first = last
         return sources[0], reading.reads[0].plan
+
+    # Fill in the units that values have where a pipe asked for it, after the first value ops.
+    #
+    # Value ops act after the one interpolation, so what the resampler leaves outside goes through
+    # them. A fill that was asked for after some of them does not: outside is NaN while these act,
+    # and the fill from then on. So it is exact, also where no number becomes it by these. Which
+    # voxels lie outside follows from the plan, not from the values: a voxel that is NaN in the
+    # file, or by an op, stays NaN.
+
+    def _steps_before_fill(self, acting: Sequence[tuple[ValueStep, Any]], plan: SpatialPlan) -> int:
+        """Return how many steps that act come before the fill; 0 where none is left outside."""
+        # Ops that take any type, on channels and labels, have no NaN: a fill goes through these.
+        if self.filled_after <= 0 or not _leaves_some(self.policy, plan):
+            return 0
+        before = {id(step) for step in self.values[: self.filled_after]}
+        first = [step for step, _ in acting if id(step) in before]
+        return 0 if all(step.op.keeps_dtype for step in first) else len(first)
+
+    def _filled_before(self, plan: SpatialPlan) -> tuple[Policy, NDArray[np.float32] | None]:
+        """Return the policy with the fill after a flush, and that of each channel if it has one."""
+        # Of volumes that were stacked and then flushed each brings what its own value ops made of
+        # it: (C, 1, 1, 1).
+        if not _leaves_some(self.policy, plan):
+            return self.policy, None
+        fills = self._fills()
+        policy = replace(self.policy, fill=float(fills[0]))
+        if (fills == fills[0]).all() or np.isnan(fills).all():
+            return policy, None
+        return policy, np.asarray(fills, np.float32).reshape(-1, 1, 1, 1)
+
+    def _fills(self) -> NDArray[np.float64]:
+        """Return the fill of each channel, or one of all of them."""
+        # Of one from before a flush or realize(), it is what value ops made of it there: those that
+        # treat each value by itself, as statistics follow them; others are passed over.
+        before = patch_before(self.volume)
+        if self.filled_after >= 0 or before is None:
+            return np.array([self.policy.fill])
+        fills: NDArray[np.float64] = before._fills_after_values()
+        return fills
+
+    def _fills_after_values(self) -> NDArray[np.float64]:
+        if self.members and self.filled_after <= 0:
+            each = [(one._fills_after_values(), one.shape[0]) for one in self.members]
+            fills = np.concatenate([np.broadcast_to(fill, count) for fill, count in each])
+            fills = fills[:1] if (fills == fills[0]).all() else fills
+        else:
+            fills = self._fills()
+        late = {id(step) for step in self.values[max(self.filled_after, 0) :]}
+        for step, drawn, facts in self.acting_on(self.plan):
+            if id(step) in late and step.op.pointwise:
+                voxels = fills.astype(np.float32).reshape(-1, 1, 1, 1)
+                fills = np.ravel(step.op.apply(voxels, drawn, facts)).astype(np.float64)
+        return fills
+
+    def changed_by_last(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return what the last value op makes of voxels that the patch gave without it."""
+        # There is no volume around voxels that are there already: what an op looks at beyond their
+        # faces is their outermost ones again.
+        if not self.values:  # of a stack, whose members have it each
+            ends = np.cumsum([0, *(member.channels for member in self.members)]).tolist()
+            apart = zip(self.members, pairwise(ends), strict=True)
+            return np.concatenate([one.changed_by_last(array[a:b]) for one, (a, b) in apart])
+        step, drawn = self.drawn[-1]
+        if drawn is None:
+            return array.astype(step.op.dtype(array.dtype))
+        halo = step.op.halo(drawn, self.plan.grid)
+        wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
+        epilogue, rest = fold_epilogues(self.acting_on(_with_halo(self.plan, halo))[-1:])
+        if epilogue is not None:  # as the resampler does in passing, to the same bits
+            wide = epilogue.on(wide.astype(np.float32, copy=False))
+        return np.ascontiguousarray(_inside(apply_steps(rest, wide), halo, array.shape[1:]))
 
     def tensor(self) -> torch.Tensor:
         """Return the voxels as a tensor of its own memory."""
@@ -509,8 +519,7 @@ class LazyPatch(NoArithmetic):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            msg = "a lazy patch has no voxels yet; it is always realized into new memory"
-            raise ValueError(msg)
+            raise ValueError("a lazy patch has no voxels yet: it is realized into new memory")
         voxels = self.realize()
         return voxels if dtype is None else voxels.astype(dtype, copy=False)
 
@@ -541,3 +550,32 @@ def patches_of(item: object) -> dict[str, LazyPatch]:
     if not isinstance(item, Sample):
         return {}
     return {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+
+
+def _axes_of(plan: SpatialPlan, slices: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the axes of the output along which the volume has more than one voxel."""
+    # ``slices`` are those of the source that count as having more: a flush left one slice of them,
+    # and changes no draw.
+    moves = np.abs(plan.matrix[:3, :3]) > _FLAT
+    flat = [n == 1 and axis not in slices for axis, n in enumerate(plan.source.shape)]
+    return tuple(axis for axis in range(3) if moves[np.logical_not(flat), axis].any())
+
+
+def _along(plan: SpatialPlan, halo: Halo) -> Halo:
+    """Return a halo without the axes along which the volume has one voxel only."""
+    axes = _axes_of(plan) if any(halo) else ()
+    i, j, k = (h if axis in axes else 0 for axis, h in enumerate(halo))
+    return (i, j, k)
+
+
+def _with_halo(plan: SpatialPlan, halo: Halo) -> SpatialPlan:
+    return widened(plan, [(h, h) for h in halo]) if any(halo) else plan
+
+
+def _inside(array: NDArray[Any], halo: Halo, shape: Sequence[int]) -> NDArray[Any]:
+    inside = [slice(h, h + n) for h, n in zip(halo, shape, strict=True)]
+    return array[(slice(None), *inside)]
+
+
+def _leaves_some(policy: Policy, plan: SpatialPlan) -> bool:
+    return policy.padding == "constant" or any(isinstance(stage, Clip) for stage in plan.stages)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from ...intensity.value_op import recorded_percentile
 from ...storage.content import version_key
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
-
-if TYPE_CHECKING:
-    pass
 
 Acting = tuple[ValueStep, Drawn, Any]
 """A step that acts, with what it drew and its facts."""
@@ -42,19 +39,13 @@ class PatchFacts:
     """The facts of one patch for one step."""
 
     volume: Any
-    """The volume of the patch."""
-    plan: SpatialPlan
-    """Where the array's voxels come from, halo included."""
-    stream: Stream
-    """The step's random numbers."""
+    plan: SpatialPlan  # where the array's voxels come from, halo included
+    stream: Stream  # the step's random numbers
     source_of_statistics: Callable[[Any], RecordedStatistics] | None = None
     """Computes the statistics of a volume; by default ``volumes.volume_statistics``."""
-    before: Sequence[Acting] = ()
-    """The steps before this one that act, with their facts."""
-    mask: Any = None
-    """The volume inside which statistics are taken."""
+    before: Sequence[Acting] = ()  # the steps before this one that act, with their facts
+    mask: Any = None  # the volume inside which statistics are taken
     volume_key: str = ""
-    """Under which key of the sample the volume is."""
     stacked: Sequence[PatchFacts] = ()
     """Of patches whose channels were stacked before ``before``, each with its own steps."""
 
@@ -94,15 +85,26 @@ class PatchFacts:
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
         changing = self._changing
-        name = partial(self._name, above, changing)
-        counted = Counted(partial(self._histogram, above, changing), name)
         if not self.stacked and self.mask is None and above is None and self._channels is None:
-            shift = _as_affine(changing)
-            if shift is not None:
-                stored = Counted(self._histogram, partial(self._name, None, ()))
-                whole = Recorded(self._recorded(), stored)
-                return whole if shift == (1.0, 0.0) else AffineStatistics(whole, *shift)
-        return counted
+            affine = _as_affine(changing)
+            if affine is not None:
+                stored = _Statistics(partial(self._counted, None, ()))
+                return _Statistics(partial(_of_record, self._recorded(), stored), *affine)
+        return _Statistics(partial(self._counted, above, changing))
+
+    def _counted(
+        self, above: float | None, changing: Sequence[Acting], what: str, *arguments: float
+    ) -> float:
+        """Return a number of the histogram, which is asked for once per number and volume."""
+
+        def number() -> float:
+            found = getattr(self._histogram(above, changing), what)
+            return float(found(*arguments) if arguments else found)
+
+        name = self._name(above, changing)
+        if name is None:
+            return number()
+        return _REMEMBERED.get_or((*name, what, *arguments), number)
 
     @property
     def _channels(self) -> tuple[int, ...] | None:
@@ -133,8 +135,7 @@ class PatchFacts:
         stored = None if self.stacked else self.stored
         asked = [stored, self.mask, *(step.mask for step, _, _ in changing)]
         parts = tuple(part._name(None, part._changing) for part in self.stacked)
-        told = all(v is None or hasattr(v, "probe") for v in asked)
-        if not told or None in parts:
+        if None in parts or not all(v is None or hasattr(v, "probe") for v in asked):
             return None
         volumes = [None if v is None else version_key(v) for v in asked]
         return (
@@ -186,119 +187,51 @@ class PatchFacts:
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Statistics from a histogram, which is asked for once per number and volume, not per patch."""
+class _Statistics:
+    """Statistics of ``value * scale + shift``, of which ``number`` returns those of ``value``."""
 
-    histogram: Callable[[], Histogram]
-    named: Callable[[], tuple[Any, ...] | None]
-    """Returns what the numbers are a function of: a listing may have to be asked for it."""
-
-    def _number(self, what: str, *arguments: float) -> float:
-        def asked() -> float:
-            number = getattr(self.histogram(), what)
-            return float(number(*arguments) if arguments else number)
-
-        name = self.named()
-        if name is None:
-            return asked()
-        return _REMEMBERED.get_or((*name, what, *arguments), asked)
+    number: Callable[..., float]
+    scale: float = 1.0
+    shift: float = 0.0
 
     @property
     def mean(self) -> float:
         """Mean of the values."""
-        return self._number("mean")
+        return self._at("mean")
 
     @property
     def std(self) -> float:
         """Population standard deviation of the values."""
-        return self._number("std")
+        return self.number("std") * abs(self.scale)
 
     @property
     def minimum(self) -> float:
         """Smallest value."""
-        return self._number("minimum")
+        return self._at("minimum" if self.scale >= 0 else "maximum")
 
     @property
     def maximum(self) -> float:
         """Largest value."""
-        return self._number("maximum")
+        return self._at("maximum" if self.scale >= 0 else "minimum")
 
     def percentile(self, q: float) -> float:
         """Return the value that ``q`` percent of the voxels do not exceed."""
-        return self._number("percentile", q)
+        return self._at("percentile", q if self.scale >= 0 else 100 - q)
+
+    def _at(self, what: str, *arguments: float) -> float:
+        return self.number(what, *arguments) * self.scale + self.shift
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What is recorded of a volume, and percentiles from its histogram where they are not."""
-
-    recorded: RecordedStatistics
-    counted: Counted
-
-    @property
-    def mean(self) -> float:
-        """Mean of the values."""
-        return float(self.recorded.mean)
-
-    @property
-    def std(self) -> float:
-        """Population standard deviation of the values."""
-        return float(self.recorded.std)
-
-    @property
-    def minimum(self) -> float:
-        """Smallest value."""
-        return float(self.recorded.minimum)
-
-    @property
-    def maximum(self) -> float:
-        """Largest value."""
-        return float(self.recorded.maximum)
-
-    def percentile(self, q: float) -> float:
-        """Return the value that ``q`` percent of the voxels do not exceed."""
-        return recorded_percentile(self.recorded, q, lambda: self.counted)
+def _of_record(
+    recorded: RecordedStatistics, counted: _Statistics, what: str, *arguments: float
+) -> float:
+    """Return what is recorded, and percentiles from the histogram where they are not."""
+    if what == "percentile":
+        return recorded_percentile(recorded, arguments[0], lambda: counted)
+    return float(getattr(recorded, what))
 
 
-@dataclass(frozen=True)
-class AffineStatistics:
-    """Statistics of ``value * scale + shift``."""
-
-    of: VolumeStatistics
-    scale: float
-    shift: float
-
-    @property
-    def mean(self) -> float:
-        """Mean of the values."""
-        return self.of.mean * self.scale + self.shift
-
-    @property
-    def std(self) -> float:
-        """Population standard deviation of the values."""
-        return self.of.std * abs(self.scale)
-
-    @property
-    def minimum(self) -> float:
-        """Smallest value."""
-        return min(self._at(self.of.minimum), self._at(self.of.maximum))
-
-    @property
-    def maximum(self) -> float:
-        """Largest value."""
-        return max(self._at(self.of.minimum), self._at(self.of.maximum))
-
-    def percentile(self, q: float) -> float:
-        """Return the value that ``q`` percent of the voxels do not exceed."""
-        return self._at(self.of.percentile(q if self.scale >= 0 else 100 - q))
-
-    def _at(self, value: float) -> float:
-        return value * self.scale + self.shift
-
-
-def _as_affine(
-    changing: Sequence[Acting],
-) -> tuple[float, float] | None:
+def _as_affine(changing: Sequence[Acting]) -> tuple[float, float] | None:
     """Return scale and shift of all steps together; None where they are something else."""
     scale, shift = 1.0, 0.0
     for step, drawn, facts in changing:

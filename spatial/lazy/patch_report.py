@@ -1,29 +1,71 @@
-"""What a patch says of itself in words and as plain data: provenance, explanations, fusion."""
+"""What a patch says of itself in words and as plain data: provenance, explanations, refusals."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ...core import Grid, Region
-from ..ops.op import Step, is_hard
+from ...core.errors import SampleError
+from ..ops.op import is_hard
 from ..plans.plan import SpatialPlan
-from ..volume_like import made_like, patch_before, stored_of, stored_type
-from .pending import PendingPlan
+from ..volume_like import PatchLike, patch_before, stored_type
 from .virtual_volume import VirtualVolume
 
 
-class Provenance(dict[str, Any]):
-    """Where the voxels of a patch come from: plain data, and two entries that are made when asked.
+def _refusing(sign: str) -> Callable[..., NoReturn]:
+    def refuse(self: Any, *_: Any) -> NoReturn:
+        raise _refused(self, sign)
 
-    ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first look at
-    them, or at all of it: ``json.dumps``, ``==`` and ``dict()`` see a dictionary like any other.
-    So they are before anything is changed: what is set stays.
-    A batch on its way from a worker carries some 300 bytes for the two, and no text.
-    """
+    return refuse
+
+
+def _refused(patch: Any, sign: str) -> SampleError:
+    return SampleError(
+        f"{sign} needs voxels, and those of {patch!r} are not read yet",
+        do="Put .realize() before: .realize().map(f).batch_patches(4); or compute on the batch, "
+        "with .map(f) after batch_patches.",
+    )
+
+
+class NoArithmetic:
+    """Makes every operator and NumPy function of elements a SampleError, which is a TypeError."""
+
+    # Left to NumPy, ``1 + patch`` would read the voxels in the planner; ``patch + 1`` would be an
+    # error that says nothing of what to do.
+
+    __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
+        """Refuse NumPy's element-wise functions, and operators with an array on the left."""
+        raise _refused(self, f"numpy.{ufunc.__name__}")
+
+    __add__ = __radd__ = _refusing("+")
+    __sub__ = __rsub__ = _refusing("-")
+    __mul__ = __rmul__ = _refusing("*")
+    __truediv__ = __rtruediv__ = _refusing("/")
+    __floordiv__ = __rfloordiv__ = _refusing("//")
+    __mod__ = __rmod__ = _refusing("%")
+    __pow__ = __rpow__ = _refusing("**")
+    __neg__ = _refusing("-")
+    __abs__ = _refusing("abs()")
+    __lt__ = _refusing("<")
+    __le__ = _refusing("<=")
+    __gt__ = _refusing(">")
+    __ge__ = _refusing(">=")
+
+
+class Provenance(dict[str, Any]):
+    """Where the voxels of a patch come from: plain data, and two entries made when asked."""
+
+    # ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first look at
+    # them, or at all of it: ``json.dumps``, ``==`` and ``dict()`` see a dictionary like any other.
+    # So they are before anything is changed: what is set stays. A batch on its way from a worker
+    # carries some 300 bytes for the two, and no text.
 
     __slots__ = ("_plan",)
 
@@ -72,11 +114,8 @@ for _name in (
 
 
 def _packed(plan: SpatialPlan) -> tuple[Any, ...]:
-    """Return what a plan is besides its matrix, which the entry has, in few bytes.
-
-    Pickled as it is, a plan takes ten times as long. One object for all volumes of a sample: it is
-    pickled once.
-    """
+    """Return what a plan is besides its matrix in few bytes: pickling takes ten times as long."""
+    # One object for all volumes of a sample: it is pickled once.
     packed: tuple[Any, ...] | None = plan.__dict__.get("_packed")
     if packed is None:
         bounds = (*plan.bounds.start, *plan.bounds.stop)
@@ -93,18 +132,19 @@ def _unpacked(matrix: Any, packed: bytes, stages: Any, keeps_dtype: bool) -> Spa
     return SpatialPlan(grid, np.array(matrix), shape, Region(start, stop), stages, keeps_dtype)
 
 
-def provenance_of(patch: Any) -> Provenance:
+def provenance_of(patch: PatchLike) -> Provenance:
     """Return where the voxels of a patch come from."""
     plan = patch.whole_plan
-    if before := getattr(stored_of(patch.volume), "realized_from", None):
+    made = isinstance(patch.volume, VirtualVolume)
+    stored = patch.volume.stored if made else patch.volume
+    if before := getattr(stored, "realized_from", None):
         entries = dict(dict.items(provenance_of(before)))  # without what is written out
         entries["matrix"] = plan.matrix.tolist()
         if "channels" in entries:
             entries["channels"] = [provenance_of(one) for one in _apart(patch)]
         return Provenance(entries, plan)
     reads = patch.reads(through=True)
-    region: Any = reads[0].region
-    level: Any = reads[0].level
+    region, level = reads[0].region, reads[0].level
     channels = [provenance_of(one) for one in _apart(patch)] if len(reads) > 1 else []
     if channels:  # of voxels that were realized the first tells where they come from
         first: dict[str, Any] = channels[0]
@@ -120,7 +160,7 @@ def provenance_of(patch: Any) -> Provenance:
     return Provenance(entries, plan)
 
 
-def _apart(patch: Any) -> list[Any]:
+def _apart(patch: PatchLike) -> list[Any]:
     """Return a patch of each file whose channels are in one, on the same grid as that."""
     if patch.members:
         values = patch.values  # they look around, too
@@ -128,15 +168,14 @@ def _apart(patch: Any) -> list[Any]:
         return [one for member in found for one in _apart(member)]
     if len(patch.parts) > 1:
         return [one for part in patch.parts for one in _apart(part)]
-    volume: Any = patch.volume
-    before = patch_before(volume)
+    before = patch_before(patch.volume)
     below = [] if before is None else _apart(before)
     if len(below) < 2:
         return [patch]
-    return [patch.with_volume(volume.of_other(one)) for one in below]
+    return [patch.with_volume(patch.volume.of_other(one)) for one in below]
 
 
-def described(patch: Any) -> str:
+def described(patch: PatchLike) -> str:
     """Return the volume and all steps, those before a flush too."""
     steps = "".join(f" · {step.describe()}" for step in patch.values)
     if patch.members:
@@ -144,28 +183,29 @@ def described(patch: Any) -> str:
     earlier = patch_before(patch.volume)
     before = f"{patch.volume.name}:"
     if earlier is not None:
-        how = "realized, opened again" if made_like(patch.volume) is None else "sampled anew"
+        is_made = isinstance(patch.volume, VirtualVolume)
+        how = "sampled anew" if is_made else "realized, opened again"
         before = f"{described(earlier)}; {how}:"
     return f"{before} {patch.pending.describe()}{steps}"
 
 
-def explained(patch: Any) -> str:
+def explained(patch: PatchLike) -> str:
     """Return the class of the work and the bytes that are read; a line for each file."""
     several = patch.members or patch.parts
     if len(several) > 1:
         return "; ".join(explained(one) for one in several)
     read = patch.read_plan
-    told = read.plan.explain(patch.policy, stored_type(read.volume), read.volume.shape[0])
-    made = made_like(patch.volume)
-    below = "" if made is None else f"; of voxels that were made by: {made.patch.explain()}"
-    return str(told) + (f", from level {read.level}" if read.level else "") + below
+    text = str(read.plan.explain(patch.policy, stored_type(read.volume), read.volume.shape[0]))
+    if read.level:
+        text += f", from level {read.level}"
+    if isinstance(patch.volume, VirtualVolume):
+        text += f"; of voxels that were made by: {patch.volume.patch.explain()}"
+    return text
 
 
-def interpolations(patch: Any) -> tuple[int, int]:
-    """Return how often the voxels of a patch are interpolated, and how often only copied.
-
-    What is kept was made once, for all patches; :func:`kept` tells of it.
-    """
+def interpolations(patch: PatchLike) -> tuple[int, int]:
+    """Return how often the voxels of a patch are interpolated, and how often only copied."""
+    # What is kept was made once, for all patches; :func:`kept` tells of it.
     if len(patch.parts) > 1 or patch.members:
         interpolated, copied = map(sum, zip(*map(interpolations, patch.parts), strict=True))
         return interpolated, copied
@@ -176,7 +216,7 @@ def interpolations(patch: Any) -> tuple[int, int]:
     return more + 1 - is_copy, copies + is_copy
 
 
-def kept(patch: Any) -> str:
+def kept(patch: PatchLike) -> str:
     """Return in words what of a patch is made once and kept; empty if nothing is."""
     if patch.members:
         return "; ".join(dict.fromkeys(filter(None, map(kept, patch.members))))
@@ -192,13 +232,13 @@ def kept(patch: Any) -> str:
     )
 
 
-def breaks(patch: Any) -> tuple[str, ...]:
+def breaks(patch: PatchLike) -> tuple[str, ...]:
     """Return what breaks the fusion of a patch, first things first, and where it was written."""
     if patch.members:
         return tuple(dict.fromkeys(what for member in patch.members for what in breaks(member)))
     if not isinstance(patch.volume, VirtualVolume) or patch.volume.is_kept:
         return ()
-    made: Any = patch.volume.patch
+    made = patch.volume.patch
     by = [step for step in made.values if not step.op.commutes]
     told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
     because = dict.fromkeys(step.op.late_because for step in by if step.op.late_because)
@@ -207,17 +247,17 @@ def breaks(patch: Any) -> tuple[str, ...]:
     return (*breaks(made), (" and ".join(told) or _cut(made) or by_flush) + why)
 
 
-def asks_voxels(patch: Any) -> bool:
+def asks_voxels(patch: PatchLike) -> bool:
     """Whether where a patch lies, or how large it is, follows from voxels."""
     steps = [step for step in patch.pending.steps if step.recorded is None]
     inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
     ops = [*(step.op for step in steps), *inside]
     made = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
-    asks = any(getattr(op, "asks_stored", False) for op in ops)
+    asks = any(getattr(op, "looks_at_stored", False) for op in ops)
     return asks or any(map(asks_voxels, patch.members or made))
 
 
-def _cut(made: Any) -> str:
+def _cut(made: PatchLike) -> str:
     """Return the hard crop after which a volume from another grid begins anew, if one does."""
     steps = made.pending.steps if made.pending.moving is not None else ()
     last = next((step for step in reversed(steps) if is_hard(step.op)), None)
@@ -227,11 +267,9 @@ def _cut(made: Any) -> str:
     return f"{last.op.name}{place} (a hard crop of a volume that was brought to another grid)"
 
 
-def left_to_numpy(patch: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the steps with displacements and hard crops, for each plan that NumPy does.
-
-    Through any number of made volumes, the first one first; nothing where the kernel does all.
-    """
+def left_to_numpy(patch: PatchLike) -> tuple[tuple[str, ...], ...]:
+    """Return the steps with displacements and hard crops, for each plan that NumPy does."""
+    # Through any number of made volumes, the first one first; nothing where the kernel does all.
     if patch.members:
         return tuple(steps for member in patch.members for steps in left_to_numpy(member))
     below: tuple[tuple[str, ...], ...] = ()
@@ -239,17 +277,10 @@ def left_to_numpy(patch: Any) -> tuple[tuple[str, ...], ...]:
         below = left_to_numpy(patch.volume.patch)
     if patch.plan.kernel_stages.is_for_kernel:
         return below
-    return (*below, tuple(map(_placed_name, steps_with_stages(patch.pending))))
-
-
-def steps_with_stages(pending: PendingPlan) -> tuple[Step, ...]:
-    """Return the steps that added a stage to the plan of an item: what no matrix can say."""
-    plan, found = pending.begun, []
+    pending, names = patch.pending, []
+    plan = pending.begun
     for step in pending.steps:
         before, plan = plan, step.apply(plan, pending.draws[step.stream_name])
-        found += [step] * (len(plan.stages) > len(before.stages))
-    return tuple(found)
-
-
-def _placed_name(step: Step) -> str:
-    return f"{step.stream_name}{f' at {step.origin}' if step.origin else ''}"
+        if len(plan.stages) > len(before.stages):  # what no matrix can say
+            names.append(f"{step.stream_name}{f' at {step.origin}' if step.origin else ''}")
+    return (*below, tuple(names))

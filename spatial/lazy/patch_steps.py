@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from ...core.draws import RecordedDraw
 from ...core.errors import SampleError
 from ...intensity import RemapLabels, ValueStep
 from ..ops.op import Step
-from ..volume_like import made_like
 from .lazy_patch import LazyPatch, patches_of
-from .pending import PendingPlan
 from .stack import StackedPatch
+from .transform_chain import TransformChain
 from .virtual_volume import VirtualVolume
 
 S = TypeVar("S", Step, ValueStep)
@@ -21,54 +21,46 @@ T = TypeVar("T")
 
 
 def replayed(patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]) -> dict[str, LazyPatch]:
-    """Return the patches with the recorded parameters in the place of their own draws.
+    """Return the patches with the recorded parameters in the place of their own draws."""
+    # ``draws`` are by name of stream, as in a batch's ``meta``. Steps that are not in it draw for
+    # themselves. Of random numbers that belong to voxels (noise), a record holds the key. They are
+    # those of the recorded sample where the patch lies as that did.
 
-    Parameters
-    ----------
-    patches
-        The lazy patches of a sample; their steps are those of its own chain.
-    draws
-        By name of stream, as in a batch's ``meta``. Steps that are not in it draw for themselves.
+    def recorded(step: S) -> S:
+        if step.stream_name not in draws:
+            return step
+        return replace(step, recorded=RecordedDraw(draws[step.stream_name]))
 
-    Returns
-    -------
-    dict
-        By key. Of random numbers that belong to voxels (noise), a record holds the key. They are
-        those of the recorded sample where the patch lies as that did.
-    """
-    anew = _Anew(lambda step: _recorded(step, draws), lambda step: _recorded(step, draws))
+    anew = _OtherSteps(recorded, recorded)
     return {key: anew.patch(patch) for key, patch in patches.items()}
 
 
 def in_batch(samples: Sequence[Any]) -> list[Any]:
-    """Return the samples of a batch, whose patches know where in it they are.
-
-    ``lazy_patch(oversample=)`` is a share of each batch. Nothing else changes, and what knows its
-    place already keeps it.
-    """
-    size = len(samples)
-    return [_at_position(sample, position, size) for position, sample in enumerate(samples)]
-
-
-def _at_position(sample: Any, position: int, size: int) -> Any:
-    def step_at(step: Step) -> Step:
-        # Of all ops only those that place patches have it.
-        bind = getattr(step.op, "bound", None)
-        op = step.op if bind is None else bind(position, size)
-        return step if op is step.op else replace(step, op=op)
-
-    anew, lazy = _Anew(step_at, lambda step: step), patches_of(sample)
-    after = {key: anew.patch(patch) for key, patch in lazy.items()}
-    changed = {key: patch for key, patch in after.items() if patch is not lazy[key]}
-    return sample.with_data(**changed) if changed else sample
+    """Return the samples of a batch, whose patches know where in it they are."""
+    # ``lazy_patch(oversample=)`` is a share of each batch. Nothing else changes, and what knows its
+    # place already keeps it.
+    found = []
+    for position, sample in enumerate(samples):
+        step_at = partial(_at_position, position, len(samples))
+        anew, lazy = _OtherSteps(step_at, lambda step: step), patches_of(sample)
+        after = {key: anew.patch(patch) for key, patch in lazy.items()}
+        changed = {key: patch for key, patch in after.items() if patch is not lazy[key]}
+        found.append(sample.with_data(**changed) if changed else sample)
+    return found
 
 
-class _Anew:
-    """Puts other steps into the patches of one sample, before flushes and in members too.
+def _at_position(position: int, size: int, step: Step) -> Step:
+    # Of all ops only those that place patches have it.
+    bind = getattr(step.op, "bound", None)
+    op = step.op if bind is None else bind(position, size)
+    return step if op is step.op else replace(step, op=op)
 
-    Patches that share a plan share the new one, which is worked out once; what stays as it is
-    stays the same object.
-    """
+
+class _OtherSteps:
+    """Puts other steps into the patches of one sample, before flushes and in members too."""
+
+    # Patches that share a plan share the new one, which is worked out once; what stays as it is
+    # stays the same object.
 
     def __init__(
         self, step: Callable[[Step], Step], value: Callable[[ValueStep], ValueStep]
@@ -107,7 +99,7 @@ class _Anew:
         stays = volume.copy is None or before.draws == volume.patch.draws
         return replace(volume, patch=before, copy=volume.copy if stays else None)
 
-    def _pending(self, pending: PendingPlan) -> PendingPlan:
+    def _pending(self, pending: TransformChain) -> TransformChain:
         steps = tuple(map(self._step, pending.steps))
         references: Any = pending.references
         volumes = {key: self._once(one, self._volume) for key, one in references.items()}
@@ -133,37 +125,16 @@ def streams_of(patch: LazyPatch) -> set[str]:
     return mine
 
 
-def _recorded(step: S, draws: Mapping[str, Any]) -> S:
-    if step.stream_name not in draws:
-        return step
-    return replace(step, recorded=RecordedDraw(draws[step.stream_name]))
-
-
 # What decides where to cut looks at a volume as it is stored. Where ``remap_labels`` came before,
 # the labels that it made are those of several stored ones; behind any other op nobody knows.
 
-Labels = tuple[int, ...]
 
-
-def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> Labels:
+def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tuple[int, ...]:
     """Return the stored labels that have become ``labels``; none of them if they were taken away.
 
-    Parameters
-    ----------
-    patch
-        What the sample holds under ``key``; all but a lazy patch is as it is stored.
-    labels
-        As they are named; none for all but 0.
-    who
-        Which op asks, for the message.
-    key
-        Key of the volume, for the message.
-
-    Raises
-    ------
-    SampleError
-        An op changed the values that is no ``remap_labels``, or so many stored labels became one
-        that they cannot be listed.
+    No ``labels`` stand for all but 0. All but a lazy patch is as it is stored. ``who`` asks about
+    the volume ``key``: for the SampleError where an op changed the values that is no
+    ``remap_labels``, or so many stored labels became one that they cannot be listed.
 
     Examples
     --------
@@ -195,13 +166,7 @@ def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> Labe
 
 
 def refuse_changed(patch: Any, who: str, key: str) -> None:
-    """Refuse what some op changed the values of, where they are asked for as they are stored.
-
-    Raises
-    ------
-    SampleError
-        A value op comes before.
-    """
+    """Refuse what some op changed the values of, where they are asked for as they are stored."""
     for step in _changes(patch):
         raise SampleError(
             f"{who} looks at {key!r} as it is stored, and {step.op.describe()} comes before it",
@@ -215,8 +180,7 @@ def _changes(patch: Any) -> Iterator[Any]:
         yield from reversed(patch.values)
         for member in patch.members:
             yield from _changes(member)
-        made = made_like(patch.volume)
-        patch = None if made is None else made.patch
+        patch = patch.volume.patch if isinstance(patch.volume, VirtualVolume) else None
 
 
 def _refuse_another_zero(op: RemapLabels, new: dict[int, int], who: str, key: str) -> None:

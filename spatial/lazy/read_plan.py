@@ -19,20 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Grid, OrientedBox, Region
+from ...core import ChunkGrid, Grid, OrientedBox, Region
+from ...core.errors import UnknownFormat
 from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
-from ...volumes.chunks.chunked_array import ChunkLayout, Needed
+from ...volumes.chunks.chunked_array import Needed
 from ...volumes.volume import at_level, coarser_levels
-from ..ops.resample_to import of_source
+from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
 from ..plans.pull_back import extremes
 from ..plans.stages import Clip
+from ..resampling.interpolate import Source
 from ..resampling.resample import resample
-from ..resampling.source import Source
-from ..volume_like import has_chunks, refuse_complex
 from .virtual_volume import VirtualVolume
 
 # Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is not what anybody could see.
@@ -47,39 +47,29 @@ CUBE = 32
 class ChunkBytes(NamedTuple):
     """One chunk that a patch needs."""
 
-    chunk: tuple[Any, ...]
-    """Which one: the volume, the level, and the index."""
-    bytes: int
-    """What it takes decoded."""
+    chunk: tuple[Any, ...]  # the volume, the level, and the index
+    bytes: int  # decoded
 
 
 @dataclass(frozen=True, eq=False)
 class ReadPlan:
     """What a patch reads of one volume, and how its voxels come from there."""
 
-    volume: Any
-    """What is read: a stored volume, a level of it, a kept copy, or a virtual volume."""
+    volume: Any  # what is read: a stored volume, a level of it, a kept copy, or a virtual volume
     plan: SpatialPlan
     """From index of the patch, halo of value ops included, to index of this volume."""
-    policy: Policy
-    """How it is sampled."""
-    region: Region
-    """The voxels that are read; empty where all is fill."""
+    policy: Policy  # how it is sampled
+    region: Region  # the voxels that are read; empty where all is fill
     box: OrientedBox | None = None
     """Where in the region the patch has taps, if that may spare chunks."""
-    level: int = 0
-    """How many levels coarser than the volume of the patch; 0 for that itself."""
+    level: int = 0  # how many levels coarser than the volume of the patch; 0 for that itself
     made_bytes: int = 0
     """Bytes of the voxels that virtual volumes make on the way, beside those of the patch."""
 
     @classmethod
     def of(cls, volume: Any, plan: SpatialPlan, policy: Policy) -> ReadPlan:
-        """Return what is read for ``plan``: of the volume, or of a level that is enough.
-
-        The volume itself where the policy does not ask for levels, there are none, or a hard crop
-        has faces that a level could not keep. Of a virtual volume, those voxels that a coarser
-        grid keeps, where they are enough.
-        """
+        """Return what is read for ``plan``: of the volume, or of a level that is enough."""
+        # Of a virtual volume, those voxels that a coarser grid keeps, where they are enough.
         level = 0
         if isinstance(volume, VirtualVolume):
             if not volume.tiled:
@@ -87,7 +77,8 @@ class ReadPlan:
         elif policy.antialias == LEVEL and isinstance(volume, Volume):
             volume, plan, level = _coarsest_level(volume, plan)
         region = plan.source_region(policy)
-        box = None if region.is_empty or not has_chunks(volume) else plan.source_box(policy)
+        in_chunks = not region.is_empty and getattr(volume, "chunks", None) is not None
+        box = plan.source_box(policy) if in_chunks else None
         return cls(volume, plan, policy, region, box, level)
 
     @cached_property
@@ -110,18 +101,16 @@ class ReadPlan:
         if needed is None:
             shape = self.volume.spatial_shape
             cube = tuple(min(CUBE, n) for n in shape)
-            cubes = ChunkLayout(shape, cube).touched(self.region)
+            cubes = ChunkGrid(shape, cube).touched(self.region)
             size = math.prod(cube) * self.volume.shape[0] * self.volume.disk_dtype.itemsize
             needed = Needed(cubes, 0, size)
         for index in needed.chunks.tolist():
             yield ChunkBytes((*name, self.level, *index), needed.chunk_bytes)
 
     def stored(self, *, through: bool = False) -> tuple[ReadPlan, ...]:
-        """Return what is read of files: this, or what a virtual volume is made of.
-
-        Where a virtual volume is kept in a copy, that is what is read; with ``through`` what the
-        copy was made of.
-        """
+        """Return what is read of files: this, or what a virtual volume is made of."""
+        # Where a virtual volume is kept in a copy, that is what is read; with ``through`` what the
+        # copy was made of.
         volume, region = self.volume, self.region
         if not isinstance(volume, VirtualVolume):
             return (self,)
@@ -136,34 +125,29 @@ class ReadPlan:
         made = region.size * volume.shape[0] * volume.dtype.itemsize
         return (replace(first, made_bytes=first.made_bytes + made), *others)
 
-    def prefetch(self) -> Any:
-        """Begin to bring in what is read; return what keeps it, None if nothing is gained."""
-        culling = () if self.box is None else (self.box,)
-        return None if self.region.is_empty else self.volume.prefetch(self.region, *culling)
-
     def resample_into(self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None) -> Source:
-        """Read the region and write the patch to ``out``; return what was read.
-
-        ``policy`` is the own one, perhaps with another fill.
-        """
+        """Read the region and write the patch to ``out``; return what was read."""
+        # ``policy`` is the own one, perhaps with another fill.
         stored, plan, region = self.volume, self.plan, self.region
         refuse_fill(policy, out.dtype, stored.name)
-        start = (region.start[0], region.start[1], region.start[2])
+        i, j, k = region.start
         if region.is_empty:
             nothing = np.empty((stored.shape[0], 0, 0, 0), np.uint8)
-            source = Source(nothing, start, plan.bounds)
+            source = Source(nothing, (i, j, k), plan.bounds)
+        elif stored.dtype.kind == "c":  # ``Volume.numpy()`` returns them
+            raise UnknownFormat(
+                f"{stored.name} holds complex numbers, of which no patch can be resampled.",
+                do="Store magnitude and phase, or the two parts, as channels of real numbers.",
+            )
         else:
-            refuse_complex(stored)
             voxels = stored.read(region, *(() if self.box is None else (self.box,)))
-            source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
-            show = _SHOW.get()
-            if (
-                show is not None
-                and not isinstance(stored, VirtualVolume)
-                and stored.kind != "label"
-            ):
+            source = Source(voxels.array, (i, j, k), plan.bounds, voxels.slope, voxels.intercept)
+            show = None if isinstance(stored, VirtualVolume) else _SHOW.get()
+            if show is not None and stored.kind != "label":
                 show(source)
-        resample(source, plan.matrix, policy, out, plan.kernel_stages, epilogue=epilogue)
+        resample(
+            source, plan.matrix, policy, out, plan.kernel_stages, epilogue=epilogue, needed=region
+        )
         if isinstance(stored, Volume):
             stored.refuse_change()  # not before: a mapped file is read while it is resampled
         return source
@@ -196,8 +180,6 @@ def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialP
     return volume, plan, 0
 
 
-# A virtual volume of coarser voxels: only those that stay are made of what came before.
-#
 # ``low_resolution`` and ``anisotropy`` keep some voxels of the present grid and draw lines between
 # them. What a later spatial op samples along these lines is what it would sample between the kept
 # voxels themselves, where every one of those is a whole number of voxels from the next. So of the
@@ -231,11 +213,9 @@ class CoarseVolume(VirtualVolume):
 def coarse_read(
     made: VirtualVolume, plan: SpatialPlan, policy: Policy
 ) -> tuple[CoarseVolume, SpatialPlan] | None:
-    """Return what stays of a virtual volume, and the plan from there; None if not enough does.
-
-    It is where the op that coarsens is the last one to act, by whole factors, after ops that
-    treat each value by itself; and where the plan interpolates linearly inside the volume.
-    """
+    """Return what stays of a virtual volume, and the plan from there; None if not enough does."""
+    # It is where the op that coarsens is the last one to act, by whole factors, after ops that
+    # treat each value by itself; and where the plan interpolates linearly inside the volume.
     if policy.mode != "linear" or policy.antialias or plan.is_copy or not _inside(plan):
         return None
     patch: Any = made.patch
@@ -262,7 +242,7 @@ def _inside(plan: SpatialPlan) -> bool:
     """Whether no voxel comes from beyond the outermost centres, and nothing is cut off."""
     if plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages):
         return False
-    lows, highs = extremes(plan.matrix, plan.shape)
+    lows, highs = extremes(plan.rows, plan.shape)
     moves = plan.moves or ((0.0, 0.0),) * 3
     return all(
         low + least >= -_ON_THE_FACE and high + most <= n - 1 + _ON_THE_FACE
@@ -273,11 +253,9 @@ def _inside(plan: SpatialPlan) -> bool:
 def _coarse_grid(
     factors: tuple[int, int, int], corner: tuple[int, int, int], shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.float64], tuple[int, int, int]]:
-    """Return the matrix from index of the voxels that stay to index of all, and their number.
-
-    ``corner`` is the lattice index of the first of all voxels; those that stay have multiples of
-    the factors, from the last one that is not after it.
-    """
+    """Return the matrix from index of the voxels that stay to index of all, and their number."""
+    # ``corner`` is the lattice index of the first of all voxels; those that stay have multiples of
+    # the factors, from the last one that is not after it.
     matrix = np.diag([*map(float, factors), 1.0])
     counts = []
     for axis, (factor, first, count) in enumerate(zip(factors, corner, shape, strict=True)):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -24,44 +25,31 @@ from ...volumes import AxisMap, Volume
 from ...volumes.stacked import StackedSource
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
-from ..resampling.source import Source, convert
-from ..volume_like import looks_ahead, stored_of
+from ..resampling.interpolate import Source, convert
+from ..volume_like import stored_of
 from .lazy_patch import LazyPatch
 from .patch_facts import PatchFacts
-from .pending import PendingPlan
 from .read_plan import ReadPlan
-from .virtual_volume import RealizedVolume, VirtualVolume, read_volume
+from .transform_chain import TransformChain
+from .virtual_volume import RealizedVolume, VirtualVolume
 
 
 def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
-    """Return one patch of the channels of all, in this order; nothing is read.
-
-    Parameters
-    ----------
-    patches
-        One or more; their output grids have to agree, which is found out when they are made.
-    because
-        What ``explain`` says of it where a later spatial op samples it anew.
-    """
+    """Return one patch of the channels of all, in this order; nothing is read."""
+    # Their output grids have to agree, which is found out when they are made. ``because`` is what
+    # ``explain`` says of it where a later spatial op samples it anew.
     first = patches[0]
     stored: list[Any] = [stored_of(patch.volume) for patch in patches]
     if all(_is_like(patch, first) for patch in patches):
         return first.with_volume(Volume(stored, kind=_kind_of(stored)))
-    members = [member for patch in patches for member in _members_of(patch)]
     patch = StackedPatch(_apart(stored), first.pending, first.policy, because=because)
-    return patch.with_members(members)
+    members = ((one,) if one.values or not one.members else one.members for one in patches)
+    return patch.with_members([*chain.from_iterable(members)])
 
 
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
-    """Return a sample just opened, in which what was realized is sampled as it was before.
-
-    Parameters
-    ----------
-    sample
-        Its ``patches`` are those before.
-    policies
-        Keys for which something else was asked.
-    """
+    """Return a sample just opened, in which what was realized is sampled as it was before."""
+    # Its ``patches`` are those before; for the keys of ``policies`` something else was asked.
     again, left = {}, dict(sample.patches)
     for key, patch in sample.items():
         if not isinstance(getattr(patch, "volume", None), RealizedVolume):
@@ -99,20 +87,14 @@ def _policy_of(members: Sequence[LazyPatch]) -> Policy:
     return policy if same else replace(policy, dtype=None)
 
 
-def _members_of(patch: LazyPatch) -> Sequence[LazyPatch]:
-    return patch.members if patch.members and not patch.values else (patch,)
-
-
 def _is_like(patch: LazyPatch, first: LazyPatch) -> bool:
     """Whether a patch differs from another in its voxels alone, which lie in a file."""
-    alike = patch.pending is first.pending and _sampling_of(patch) == _sampling_of(first)
+    names = ("kind", "policy", "is_fixed", "filled_after")
+    alike = all(getattr(patch, name) == getattr(first, name) for name in names)
     plain = not (patch.values or patch.statistics or patch.members)
     in_file = isinstance(patch.volume, Volume) and not isinstance(patch.volume, RealizedVolume)
-    return alike and plain and in_file and patch.pending.moving is None
-
-
-def _sampling_of(patch: LazyPatch) -> tuple[Any, ...]:
-    return (patch.kind, patch.policy, patch.is_fixed, patch.filled_after)
+    same_plan = patch.pending is first.pending and patch.pending.moving is None
+    return alike and plain and in_file and same_plan
 
 
 def _kind_of(stored: Sequence[Any]) -> str:
@@ -126,11 +108,12 @@ def _apart(stored: Sequence[Any]) -> Volume:
 
 
 def read_volume_of(patch: LazyPatch) -> Any:
-    """Return what is read for a patch: a volume, the copy that is kept, or those of all members.
-
-    Whether it can be asked how it is stored is for the caller to see; it is no ``Volume`` else.
-    """
-    read = [read_volume(leaf.volume) for leaf in patch.leaves]
+    """Return what is read for a patch: a volume, the copy that is kept, or those of all members."""
+    # Whether it can be asked how it is stored is for the caller to see; it is no ``Volume`` else.
+    read: list[Any] = [leaf.volume for leaf in patch.leaves]
+    for n, volume in enumerate(read):
+        while isinstance(volume, VirtualVolume):
+            volume = read[n] = volume.patch.volume if volume.copy is None else volume.copy
     other = next((volume for volume in read if not isinstance(volume, Volume)), None)
     if len(read) == 1 or other is not None:
         return read[0] if other is None else other
@@ -138,21 +121,15 @@ def read_volume_of(patch: LazyPatch) -> Any:
 
 
 def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
-    """Return a patch of each channel, which reads that channel alone where it can.
-
-    Parameters
-    ----------
-    patch
-        Any patch; its header is read.
-    step_of
-        Returns the step that selects a channel, for a patch whose values were changed.
-    """
+    """Return a patch of each channel, which reads that channel alone where it can."""
+    # ``step_of`` returns the step that selects a channel, for a patch whose values were changed.
     count = patch.shape[0]
     if count == 1:
         return [patch]
     if patch.values:
         plain = replace(patch, values=(), filled_after=0)
-        apart = unstacked(plain, step_of) if _is_by_channel(patch) else []
+        by_channel = not patch.members and all(step.op.by_channel for step in patch.values)
+        apart = unstacked(plain, step_of) if by_channel else []
         if len(apart) != count or any(one.values for one in apart):
             return [patch.with_value(step_of(channel)) for channel in range(count)]
         how: Any = {"values": patch.values, "filled_after": patch.filled_after}
@@ -164,49 +141,35 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
     if len(parts) > 1 or patch.members:
         found: list[LazyPatch] = []
         for part in parts:
-            found += unstacked(part, _of_member(step_of, len(found)))
+            found += unstacked(part, partial(_step_of_member, step_of, len(found)))
         return found
     whole: Any = patch.volume
-    if isinstance(whole, VirtualVolume):
-        return [patch.with_volume(one) for one in _channels_of(whole, step_of)]
+    if isinstance(whole, VirtualVolume):  # of a copy that is kept, the channel of that
+        copies = [whole.copy and whole.copy.with_axis_map(_only(c)) for c in range(count)]
+        before: Any = whole.patch
+        volumes = map(whole.of_other, unstacked(before, step_of))
+        pairs = zip(volumes, copies, strict=True)
+        return [patch.with_volume(replace(one, copy=copy)) for one, copy in pairs]
     if not isinstance(whole, Volume):
         return [patch.with_value(step_of(channel)) for channel in range(count)]
     return [patch.with_volume(whole.with_axis_map(_only(channel))) for channel in range(count)]
-
-
-def _is_by_channel(patch: LazyPatch) -> bool:
-    return not patch.members and all(step.op.by_channel for step in patch.values)
-
-
-def _channels_of(made: VirtualVolume, step_of: Callable[[int], ValueStep]) -> list[VirtualVolume]:
-    """Return a volume of each channel; of a copy that is kept, the channel of that."""
-    copies = [made.copy and made.copy.with_axis_map(_only(c)) for c in range(made.shape[0])]
-    before: Any = made.patch
-    apart = unstacked(before, step_of)
-    return [replace(made.of_other(one), copy=copy) for one, copy in zip(apart, copies, strict=True)]
 
 
 def _only(channel: int) -> AxisMap:
     return AxisMap.from_table("C", [channel])
 
 
-def _of_member(step_of: Callable[[int], ValueStep], first: int) -> Callable[[int], ValueStep]:
+def _step_of_member(step_of: Callable[[int], ValueStep], first: int, channel: int) -> ValueStep:
     """Return what selects a channel of a member whose first one is the ``first`` of all."""
-    return lambda channel: replace(step_of(first + channel), op=SelectChannels(channel))
-
-
-def channel_step(channel: int, **place: Any) -> ValueStep:
-    """Return the step that keeps one channel; ``place`` says where it was written."""
-    return ValueStep(SelectChannels(channel), **place)
+    return replace(step_of(first + channel), op=SelectChannels(channel))
 
 
 @dataclass(frozen=True, eq=False)
 class StackedPatch(LazyPatch):
-    """Patches, its ``members``, that are made one by one, each into channels of its own.
+    """Patches, its ``members``, that are made one by one, each into channels of its own."""
 
-    Its value steps come after theirs, on all channels. A spatial op is done to each member; once
-    there are value steps for all channels, it begins with the voxels that these give.
-    """
+    # Its value steps come after theirs, on all channels. A spatial op is done to each member; once
+    # there are value steps for all channels, it begins with the voxels that these give.
 
     because: str = ""
     """Where it was asked for, in words."""
@@ -217,10 +180,8 @@ class StackedPatch(LazyPatch):
         return not self.values
 
     def with_each(self, change: Callable[[LazyPatch], LazyPatch]) -> LazyPatch:
-        """Return the patch of what ``change`` makes of each member.
-
-        Once value steps treat all channels together, what it makes of them together.
-        """
+        """Return the patch of what ``change`` makes of each member."""
+        # Once value steps treat all channels together, what it makes of them together.
         if self.values:
             return change(self)
         return self.with_members([member.with_each(change) for member in self.members])
@@ -232,19 +193,17 @@ class StackedPatch(LazyPatch):
         return self.with_members([member.with_value(step) for member in self.members])
 
     def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
-        """Return a patch of one volume of all channels, which begins with what this one gives.
-
-        Sampled alike from then on: ``with_each`` begins anew with each member.
-        """
+        """Return a patch of one volume of all channels, which begins with what this one gives."""
+        # Sampled alike from then on: ``with_each`` begins anew with each member.
         empty = replace(self.pending, steps=(), moving=None)
         plain = LazyPatch(
             self.volume, empty, self.policy, (), self.statistics, -1, is_fixed=self.is_fixed
         )
         return plain.made_of(self, soft, because or self.because, **how)
 
-    def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> StackedPatch:
+    def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> StackedPatch:
         """Return the patch with plans that are worked out anew, those of its members too."""
-        fresh: dict[int, PendingPlan] = {id(self.pending): pending}
+        fresh: dict[int, TransformChain] = {id(self.pending): pending}
         for member in self.members:
             fresh.setdefault(id(member.pending), replace(member.pending))
         members = [one.with_pending(fresh[id(one.pending)]) for one in self.members]
@@ -292,10 +251,6 @@ class StackedPatch(LazyPatch):
     @property
     def channels(self) -> int:
         """How many channels there are before the value steps."""
-        self._refuse_other_grids()
-        return sum(member.shape[0] for member in self.members)
-
-    def _refuse_other_grids(self) -> None:
         first = self.plan.grid
         for member in self.members[1:]:
             grid = member.plan.grid
@@ -310,16 +265,16 @@ class StackedPatch(LazyPatch):
                 f"one patch, and {how}",
                 do="Put .resample_to(one of these) right after open_volume().",
             )
+        return sum(member.shape[0] for member in self.members)
 
     def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
         """Return facts of each member, which know what was done to it before."""
         found = []
         for member in self.members:
             its = self.plan_of(member, plan)
-            steps = (*member.steps_before, *member.acting_on(its))
-            below = member.stacked_facts(its)
-            plain = PatchFacts(member.volume, plan, Stream(0, 0, (), ""), member.statistics)
-            found.append(replace(plain, before=steps, stacked=below))
+            steps, stream = (*member.steps_before, *member.acting_on(its)), Stream(0, 0, (), "")
+            facts = PatchFacts(member.volume, plan, stream, member.statistics, steps)
+            found.append(replace(facts, stacked=member.stacked_facts(its)))
         return tuple(found)
 
     @property
@@ -339,30 +294,22 @@ class StackedPatch(LazyPatch):
         pairs = [(one, self.plan_of(one, wide)) for one in self.members]
         return tuple(read for one, its in pairs for read in one.reads(its, through=through))
 
-    @property
-    def _volumes(self) -> tuple[Any, ...]:
-        """None: each member reads its own."""
-        return ()
-
     def _resample_into(
         self, reading: Any, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[Source, SpatialPlan]:
         counts = [member.shape[0] for member in self.members]
         ends = np.cumsum([0, *counts]).tolist()
         for member, (first, last) in zip(self.members, pairwise(ends), strict=True):
-            member.realize_plan(self.plan_of(member, reading.wide), out[first:last])
+            member.realize(out[first:last], self.plan_of(member, reading.wide))
         if epilogue is not None:
             out[...] = convert(epilogue.of(out), out.dtype)
         return Source(out, (0, 0, 0), reading.wide.bounds), reading.wide
 
-    def prefetch_plan(self, plan: SpatialPlan) -> Any:
-        """Begin to bring in what the members are going to read."""
-        wide = self._read(plan).wide
-        found = [one.prefetch_plan(self.plan_of(one, wide)) for one in self.members]
+    def prefetch(self, plan: SpatialPlan | None = None) -> Any:
+        """Begin to bring in the voxels that ``realize`` is going to read."""
+        if not any(getattr(member.volume, "looks_ahead", False) for member in self.members):
+            return None
+        wide = self._read(self.plan if plan is None else plan).wide
+        found = [one.prefetch(self.plan_of(one, wide)) for one in self.members]
         tickets = [ticket for ticket in found if ticket is not None]
         return Tickets(tickets) if tickets else None
-
-    def prefetch(self) -> Any:
-        """Begin to bring in the voxels that ``realize`` is going to read."""
-        ahead = any(looks_ahead(member.volume) for member in self.members)
-        return self.prefetch_plan(self.plan) if ahead else None

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
@@ -25,10 +25,10 @@ from ...core.lru_cache import LRUCache, cached_property
 from ...volumes import Volume
 from ...volumes.axis_map import AxisMap
 from ...volumes.header import Header, Triple, affine_entries, affine_matrix
-from ...volumes.source import Source
-from ..plans.boxes import without_noise
+from ...volumes.session import Source
+from ..plans.mapping import without_noise
 from ..plans.plan import SpatialPlan
-from ..volume_like import VolumeLike, stored_of, stored_type
+from ..volume_like import PatchLike, stored_of, stored_type
 from .content_digest import digest_of_made, refuse_drawn
 
 # Voxels along each axis of a tile. Patches of 96 touch a few; one costs a call of the kernel and,
@@ -39,22 +39,15 @@ LEAST_TILE = 8
 TILE_SOURCE_BYTES = 32 * 1024**2
 
 
-def _bytes(array: NDArray[Any]) -> int:
-    return array.nbytes
-
-
-TILES: LRUCache[NDArray[Any]] = LRUCache(most=0, weigh=_bytes)
+TILES: LRUCache[NDArray[Any]] = LRUCache(most=0, weigh=lambda array: array.nbytes)
 """The tiles that this process keeps in memory, for chains that ask for it."""
-
 
 _PROCESSES = [1]
 
 
 def divide_tiles(processes: int) -> None:
-    """Take this process for one of several that share what their chains may keep in memory.
-
-    Their tiles stay as long as they do: chains run elsewhere, and send what is to be made.
-    """
+    """Take this process for one of several that share what their chains may keep in memory."""
+    # Their tiles stay as long as they do: chains run elsewhere, and send what is to be made.
     _PROCESSES[0] = max(1, processes)
     _USERS.add(divide_tiles)
 
@@ -78,10 +71,8 @@ def use_tiles_alone(user: Any) -> None:
 
 
 def forget_tiles(user: Any) -> None:
-    """Let go of the tiles that this process keeps, and of how much they may take.
-
-    Not as long as somebody else uses them: chains of several loaders share what is kept.
-    """
+    """Let go of the tiles that this process keeps, and of how much they may take."""
+    # Not as long as somebody else uses them: chains of several loaders share what is kept.
     _USERS.discard(user)
     _forget_unused()
 
@@ -90,51 +81,6 @@ def _forget_unused() -> None:
     if not list(_USERS):  # its length counts those that are being collected
         TILES.clear()
         TILES.most = 0
-
-
-class PatchLike(Protocol):
-    """What volumes ask of the ``LazyPatch`` that they are made of."""
-
-    @property
-    def volume(self) -> VolumeLike:
-        """Where its voxels come from."""
-
-    @property
-    def plan(self) -> SpatialPlan:
-        """From its index to that of its volume."""
-
-    @property
-    def whole_plan(self) -> SpatialPlan:
-        """From its index to that of the stored volume."""
-
-    @property
-    def kind(self) -> str:
-        """``"intensity"`` or ``"label"``."""
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(C, I, J, K)."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the result."""
-
-    @property
-    def draws(self) -> Mapping[str, Any]:
-        """What each random pipe drew."""
-
-    @property
-    def looks_at_all(self) -> bool:
-        """Whether a voxel may differ with what else is asked for."""
-
-    def reads(self, plan: SpatialPlan | None = None, *, through: bool = False) -> Any:
-        """Return what is read of files."""
-
-    def realize_plan(self, plan: SpatialPlan, out: NDArray[Any]) -> NDArray[Any]:
-        """Write what it gives on a plan."""
-
-    def prefetch_plan(self, plan: SpatialPlan) -> Any:
-        """Begin to bring in what that reads."""
 
 
 class Made(NamedTuple):
@@ -149,16 +95,14 @@ class Made(NamedTuple):
 class VirtualVolume:
     """What ``patch`` gives, region by region."""
 
-    patch: PatchLike
-    """The ``LazyPatch`` by which the voxels are made."""
+    patch: PatchLike  # the ``LazyPatch`` by which the voxels are made
     soft: bool = False
     """Whether there is more of them than the patch: all that its volume has around it."""
     because: str = ""
     """After what, in words, where no op of the patch tells: a flush, and where it was written."""
     tiled: bool = False
     """Whether it is made tile by tile: then each voxel has the same bits whatever else is read."""
-    copy: Any = None
-    """The volume in which what was made once is kept; None where there is none."""
+    copy: Any = None  # the volume in which what was made once is kept; None where there is none
     memory_bytes: int = 0
     """What tiles may take that are kept in memory, of all processes of a loader; 0 keeps none."""
 
@@ -176,23 +120,20 @@ class VirtualVolume:
 
     @cached_property
     def tile(self) -> Triple:
-        """Voxels along each axis of what is made at once; fewer where these read much.
-
-        All, where an op looks at all: its mean is that of the volume, not of a tile.
-        """
-        shape = self.box.shape
+        """Voxels along each axis of what is made at once; fewer where these read much."""
+        # All, where an op looks at all: its mean is that of the volume, not of a tile.
+        i, j, k = self.box.shape
         if self.patch.looks_at_all:
-            return (shape[0], shape[1], shape[2])
+            return i, j, k
         edge = TILE
-        while edge > LEAST_TILE and self._reads(shape, edge) > TILE_SOURCE_BYTES:
+        while edge > LEAST_TILE and self._bytes_read(edge) > TILE_SOURCE_BYTES:
             edge //= 2
-        i, j, k = (min(edge, n) for n in shape)
-        return i, j, k
+        return min(edge, i), min(edge, j), min(edge, k)
 
-    def _reads(self, shape: Sequence[int], edge: int) -> int:
+    def _bytes_read(self, edge: int) -> int:
         """Return the bytes that a tile in the middle reads, and makes on the way."""
-        start = [max(0, (n - edge) // 2) for n in shape]
-        stop = [min(n, a + edge) for n, a in zip(shape, start, strict=True)]
+        start = [max(0, (n - edge) // 2) for n in self.box.shape]
+        stop = [min(n, a + edge) for n, a in zip(self.box.shape, start, strict=True)]
         return sum(
             int(read.region.size * read.volume.shape[0] * stored_type(read.volume).itemsize)
             + read.made_bytes
@@ -215,7 +156,8 @@ class VirtualVolume:
     @property
     def name(self) -> str:
         """Path or URL of the stored volume, without credentials."""
-        return self.patch.volume.name
+        name: str = self.patch.volume.name
+        return name
 
     @property
     def kind(self) -> str:
@@ -255,10 +197,7 @@ class VirtualVolume:
     @property
     def view(self) -> Region:
         """Where the patch lies in what there is."""
-        return Region(
-            tuple(-a for a in self.box.start),
-            tuple(n - a for n, a in zip(self.patch.plan.shape, self.box.start, strict=True)),
-        )
+        return Region.of_shape(self.patch.plan.shape).shift([-a for a in self.box.start])
 
     @property
     def is_kept(self) -> bool:
@@ -272,8 +211,7 @@ class VirtualVolume:
     def part_of(self, plan: SpatialPlan, region: Region | None = None) -> SpatialPlan:
         """Return a plan to the patch as one to a region of what there is, by default all."""
         asked = Region.of_shape(self.box.shape) if region is None else region
-        start = [a + b for a, b in zip(self.box.start, asked.start, strict=True)]
-        return plan.crop(start, asked.shape)
+        return plan.crop(asked.shift(self.box.start).start, asked.shape)
 
     def of_other(self, patch: Any) -> VirtualVolume:
         """Return the same region of what another patch gives on the same grid: of one channel."""
@@ -291,18 +229,13 @@ class VirtualVolume:
         """The volume that lies in a file, below any number of these."""
         return stored_of(self.patch.volume)
 
-    @property
-    def draws(self) -> Mapping[str, Any]:
-        """What the ops so far drew."""
-        return self.patch.draws
-
     def read(self, region: Region, box: OrientedBox | None = None) -> Any:
         """Return the voxels of a region; in tiles and chunks that ``box`` spares, anything."""
         if self.copy is not None:
             return self.copy.read(region, box)
-        out = np.empty((self.shape[0], *region.shape), self.dtype)
         if not self.tiled:
-            return Made(self.patch.realize_plan(self.part(region), out))
+            return Made(self._realized(region))
+        out = np.empty((self.shape[0], *region.shape), self.dtype)
         for tile in self._tiles(region, box):
             shared = tile.intersect(region)
             into, of = (shared.shift([-a for a in r.start]).slices for r in (region, tile))
@@ -311,24 +244,16 @@ class VirtualVolume:
 
     def _tiles(self, region: Region, box: OrientedBox | None) -> list[Region]:
         """Return the tiles that a region touches; of these, where there is a box, those in it."""
-        if region.is_empty:
+        if region.is_empty or not self.tiled:
             return []
         grid = ChunkGrid(self.box.shape, self.tile)
-        tiles = [grid.region(index) for index in grid.touched(region)]
-        if box is None:
-            return tiles
-        parts = [tile.intersect(region) for tile in tiles]
-        needed = box.touches(np.array([p.start for p in parts]), np.array([p.stop for p in parts]))
-        return [tile for tile, is_needed in zip(tiles, needed, strict=True) if is_needed]
+        ends = zip(*grid.bounds(grid.needed(region, box)), strict=True)
+        return [Region(tuple(start), tuple(stop)) for start, stop in ends]
 
     def made_for(self, region: Region, box: OrientedBox | None = None) -> Region:
         """Return what is made where a region is read: all of the tiles that it touches."""
-        tiles = self._tiles(region, box) if self.tiled else ()
-        if not tiles:
-            return region
-        start = np.min([tile.start for tile in tiles], axis=0).tolist()
-        stop = np.max([tile.stop for tile in tiles], axis=0).tolist()
-        return Region(tuple(start), tuple(stop))
+        around = _around(self._tiles(region, box))
+        return region if around is None else around
 
     def _made(self, tile: Region) -> NDArray[Any]:
         if not self.memory_bytes:
@@ -337,9 +262,9 @@ class VirtualVolume:
         TILES.most = max(TILES.most, self.memory_bytes // _PROCESSES[0])
         return TILES.get_or((self._kept_as, tile), lambda: self._realized(tile))
 
-    def _realized(self, tile: Region) -> NDArray[Any]:
-        out = np.empty((self.shape[0], *tile.shape), self.dtype)
-        return self.patch.realize_plan(self.part(tile), out)
+    def _realized(self, region: Region) -> NDArray[Any]:
+        out = np.empty((self.shape[0], *region.shape), self.dtype)
+        return self.patch.realize(out, self.part(region))
 
     @cached_property
     def _kept_as(self) -> str:
@@ -350,41 +275,37 @@ class VirtualVolume:
         """Begin to bring in what :meth:`read` is going to ask for."""
         if self.copy is not None:
             return self.copy.prefetch(region, box) if self.copy.looks_ahead else None
+        asked: Region | None = region
         if self.tiled:
+            kept = self.memory_bytes and self._kept_as
             tiles = self._tiles(region, box)
-            if self.memory_bytes:
-                tiles = [tile for tile in tiles if TILES.get((self._kept_as, tile)) is None]
-            if not tiles:
-                return None
-            start = np.min([tile.start for tile in tiles], axis=0).tolist()
-            stop = np.max([tile.stop for tile in tiles], axis=0).tolist()
-            region = Region(tuple(start), tuple(stop))
-        return self.patch.prefetch_plan(self.part(region))
+            asked = _around([one for one in tiles if not kept or TILES.get((kept, one)) is None])
+        return None if asked is None else self.patch.prefetch(self.part(asked))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def read_volume(volume: Any) -> Any:
-    """Return the volume that lies in a file and is read for this one."""
-    while isinstance(volume, VirtualVolume):
-        volume = volume.patch.volume if volume.copy is None else volume.copy
-    return volume
+def _around(regions: Sequence[Region]) -> Region | None:
+    if not regions:
+        return None
+    start = np.min([one.start for one in regions], axis=0).tolist()
+    stop = np.max([one.stop for one in regions], axis=0).tolist()
+    return Region(tuple(start), tuple(stop))
 
 
 class RealizedVolume(Volume):
-    """What ``realize()`` made of a patch, opened again: voxels in memory, on the patch's grid.
+    """What ``realize()`` made of a patch, opened again: voxels in memory, on the patch's grid."""
 
-    Functions may have changed them meanwhile, so statistics are those of these voxels.
-    """
+    # Functions may have changed them meanwhile, so statistics are those of these voxels.
 
-    realized_from: PatchLike
-    """The ``LazyPatch`` that they were made of."""
+    realized_from: PatchLike  # the ``LazyPatch`` that they were made of
 
     @property
     def name(self) -> str:
         """Path or URL of the stored volume, without credentials."""
-        return self.realized_from.volume.name
+        name: str = self.realized_from.volume.name
+        return name
 
     def of_other(self, patch: Any) -> RealizedVolume:
         """Return the voxels as those of another patch on the same grid: of one channel."""
@@ -418,15 +339,9 @@ def opened_again(voxels: Any, patch: Any, kind: str, options: Mapping[str, Any])
 
 
 def realized_patch(sample: Sample, key: str) -> Any:
-    """Return the patch on whose grid the array of a key lies; None if ``realize()`` made none.
-
-    A new key has the grid of the first one of its size.
-
-    Raises
-    ------
-    SampleError
-        The array of the key has another size now, so its place is not known any more.
-    """
+    """Return the patch on whose grid the array of a key lies; None if ``realize()`` made none."""
+    # A new key has the grid of the first one of its size. Of a key whose array has another size now
+    # the place is not known any more: a SampleError.
     made: dict[str, Any] = {k: p for k, p in sample.patches.items() if hasattr(p, "with_pending")}
     shape = tuple(sample[key].shape)
     spatial = shape[-3:] if len(shape) > 2 else (*shape, 1)

@@ -1,28 +1,75 @@
-"""Affine: any linear map of the content, given as a matrix."""
+"""Linear maps about the centre of a grid, each on its own or, as Augment, all as one matrix."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.affine3x4 import NO_TURN, affine3x4, linear_of
+from ...core.affine3x4 import NO_TURN, Matrix3x3, affine3x4, linear_of
 from ...core.suggest import factor_hint, radians_hint
-from ...core.validate import LATER, as_choice, as_flag, as_probability
-from ..plans.boxes import without_noise
-from ..plans.matrices import Space, as_space, growing, pull_back, scaling, shearing, turning
+from ...core.validate import LATER, as_choice, as_flag, as_probability, set_checked
+from ..plans.mapping import without_noise
+from ..plans.matrices import (
+    Space,
+    as_space,
+    flat_axes,
+    growing,
+    pull_back,
+    scaling,
+    shearing,
+    turning,
+)
 from ..plans.plan import SpatialPlan
-from .op import Drawn
-from .parameters import MOST_VOXELS, Amount, as_amount, as_factor, as_triple, draw_amount
+from .axis_op import mirror
+from .op import (
+    MOST_VOXELS,
+    Amount,
+    Drawn,
+    amount_at,
+    as_amount,
+    as_factor,
+    as_probabilities,
+    as_triple,
+    draw_amount,
+)
 
-METHODS = ("forward", "backward")
+Forward = tuple[Matrix3x3, Sequence[float]]
+"""The linear part of a forward map, and how far it moves the centre."""
+_STAY = (0.0, 0.0, 0.0)
+
+
+class _LinearOp:
+    """What ops of one amount share: a number decides on ``p``, and three make the amount."""
+
+    lattice: ClassVar[bool] = False
+    argument: ClassVar[str]
+    """The field that holds the amount."""
+    one_for_all: ClassVar[bool] = False
+    """Whether one range is drawn once for all axes."""
+    space: Space
+    p: float
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        acts = generator.random() < self.p
+        amount = draw_amount(generator, getattr(self, self.argument), shared=self.one_for_all)
+        return {self.argument: amount} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        matrix = pull_back(plan, *self.forward(plan, drawn[self.argument]), space=self.space)
+        return plan.then(matrix, plan.shape, lattice=False)
+
+    def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
+        """Return the map that the amount stands for."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Rotate:
+class Rotate(_LinearOp):
     """Turn by ``Rz @ Ry @ Rx``: about x first, then y, then z.
 
     Right-handed: +90 degrees about z moves what lies at +x to +y. 2-D data turn in their plane,
@@ -48,38 +95,28 @@ class Rotate:
     fits, or ``"backward"``, that of the turn back, as in MONAI: the same about one axis."""
 
     name: ClassVar[str] = "rotate"
-    lattice: ClassVar[bool] = False
+    argument: ClassVar[str] = "degrees"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "degrees", as_amount("degrees", self.degrees))
-        object.__setattr__(self, "space", as_space(self.space))
-        object.__setattr__(self, "keep_size", as_flag("keep_size", self.keep_size))
-        object.__setattr__(self, "p", as_probability("p", self.p))
-        object.__setattr__(self, "method", as_choice("method", self.method, METHODS))
+        set_checked(self, degrees=as_amount, space=as_space, keep_size=as_flag, p=as_probability)
+        set_checked(self, method=partial(as_choice, choices=("forward", "backward")))
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
-        """What is allowed, but hardly meant."""
         return radians_hint("degrees", self.degrees)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the angles, or None."""
-        acts = generator.random() < self.p
-        degrees = draw_amount(generator, self.degrees)
-        return {"degrees": degrees} if acts else None
+    def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
+        return turning(plan, amount, self.space), _STAY
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the turned plan."""
-        turn = turning(plan, drawn["degrees"], self.space)
         if self.keep_size:
-            matrix = pull_back(plan, turn, space=self.space)
-            return plan.then(matrix, plan.shape, lattice=False)
+            return super().then(plan, drawn)
+        turn = turning(plan, drawn["degrees"], self.space)
         backward = self.method == "backward"
         grown = growing(plan, turn, space=self.space, whole=_nearest, backward=backward)
         return plan.then(*grown, lattice=False)
 
     def describe(self) -> str:
-        """Return the angles in words."""
         back = " as the turn back does" if self.method == "backward" else ""
         grows = "" if self.keep_size else f", growing{back}"
         return f"rotate {self.degrees} degrees{grows}{in_words(self.space, self.p)}"
@@ -137,35 +174,31 @@ class Affine:
             )
             raise ValueError(msg)
         if self.shape is not None:
-            object.__setattr__(self, "shape", as_triple("shape", self.shape, low=1))
+            set_checked(self, shape=partial(as_triple, low=1))
             if self.p != 1:
                 msg = f"an affine with shape= acts always, or shapes would differ; got p={self.p!r}"
                 raise ValueError(msg)
         # Tuples, so that ops compare by value.
         object.__setattr__(self, "matrix", tuple(tuple(row) for row in matrix.tolist()))
-        object.__setattr__(self, "space", as_space(self.space))
-        object.__setattr__(self, "p", as_probability("p", self.p))
+        set_checked(self, space=as_space, p=as_probability)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the matrix, or None."""
         drawn = {"matrix": [list(row) for row in self.matrix]}
         return drawn if generator.random() < self.p else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the mapped plan."""
         rows = affine3x4(drawn["matrix"])
         shape = plan.shape if self.shape is None else self.shape
         step = pull_back(plan, linear_of(rows), rows[3::4], space=self.space, shape=shape)
         return plan.then(step, shape, lattice=False)
 
     def describe(self) -> str:
-        """Return the matrix in words."""
         rows = ", ".join(f"[{', '.join(f'{v:g}' for v in row)}]" for row in self.matrix[:3])
         return f"affine [{rows}]{in_words(self.space, self.p)}"
 
 
 @dataclass(frozen=True)
-class Shear:
+class Shear(_LinearOp):
     """Slide by the factors (xy, xz, yz); volumes keep their size, the grid its shape.
 
     What lies at (x, y, z) from the centre goes to ``(x + xy*y + xz*z, y + yz*z, z)``.
@@ -185,31 +218,20 @@ class Shear:
     """Probability that the op acts."""
 
     name: ClassVar[str] = "shear"
-    lattice: ClassVar[bool] = False
+    argument: ClassVar[str] = "factor"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "factor", as_amount("factor", self.factor))
-        object.__setattr__(self, "space", as_space(self.space))
-        object.__setattr__(self, "p", as_probability("p", self.p))
+        set_checked(self, factor=as_amount, space=as_space, p=as_probability)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the factors, or None."""
-        acts = generator.random() < self.p
-        factor = draw_amount(generator, self.factor)
-        return {"factor": factor} if acts else None
-
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the sheared plan."""
-        matrix = pull_back(plan, shearing(drawn["factor"]), space=self.space)
-        return plan.then(matrix, plan.shape, lattice=False)
+    def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
+        return shearing(amount), _STAY
 
     def describe(self) -> str:
-        """Return the factors in words."""
         return f"shear {self.factor}{in_words(self.space, self.p)}"
 
 
 @dataclass(frozen=True)
-class Translate:
+class Translate(_LinearOp):
     """Move the content by ``amount``: millimetres in world space, voxels in voxel space.
 
     Examples
@@ -226,32 +248,21 @@ class Translate:
     """Probability that the op acts."""
 
     name: ClassVar[str] = "translate"
-    lattice: ClassVar[bool] = False
+    argument: ClassVar[str] = "amount"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", as_amount("amount", self.amount))
-        object.__setattr__(self, "space", as_space(self.space))
-        object.__setattr__(self, "p", as_probability("p", self.p))
+        set_checked(self, amount=as_amount, space=as_space, p=as_probability)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the distances, or None."""
-        acts = generator.random() < self.p
-        amount = draw_amount(generator, self.amount)
-        return {"amount": amount} if acts else None
-
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the moved plan."""
-        matrix = pull_back(plan, NO_TURN, drawn["amount"], space=self.space)
-        return plan.then(matrix, plan.shape, lattice=False)
+    def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
+        return NO_TURN, amount
 
     def describe(self) -> str:
-        """Return the distances in words."""
         unit = "mm" if self.space == "world" else "voxels"
         return f"translate {self.amount} {unit}{in_words('world', self.p)}"
 
 
 @dataclass(frozen=True)
-class Zoom:
+class Zoom(_LinearOp):
     """Enlarge the content by ``factor``, above 1, or shrink it, below.
 
     Examples
@@ -271,35 +282,26 @@ class Zoom:
     """Probability that the op acts."""
 
     name: ClassVar[str] = "zoom"
-    lattice: ClassVar[bool] = False
+    argument: ClassVar[str] = "factor"
+    one_for_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "factor", as_factor("factor", self.factor))
-        object.__setattr__(self, "space", as_space(self.space))
-        object.__setattr__(self, "keep_size", as_flag("keep_size", self.keep_size))
-        object.__setattr__(self, "p", as_probability("p", self.p))
+        set_checked(self, factor=as_factor, space=as_space, keep_size=as_flag, p=as_probability)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
-        """What is allowed, but hardly meant."""
         return factor_hint("factor", self.factor) if self.keep_size else ()
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return the factors, or None."""
-        acts = generator.random() < self.p
-        factor = draw_amount(generator, self.factor, shared=True)
-        return {"factor": factor} if acts else None
+    def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
+        return scaling(amount), _STAY
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the zoomed plan."""
-        forward = scaling(drawn["factor"])
         if self.keep_size:
-            matrix = pull_back(plan, forward, space=self.space)
-            return plan.then(matrix, plan.shape, lattice=False)
-        return plan.then(*growing(plan, forward, space=self.space, whole=_whole), lattice=False)
+            return super().then(plan, drawn)
+        grown = growing(plan, scaling(drawn["factor"]), space=self.space, whole=_whole)
+        return plan.then(*grown, lattice=False)
 
     def describe(self) -> str:
-        """Return the factors in words."""
         grows = "" if self.keep_size else ", grid too"
         return f"zoom {self.factor}{grows}{in_words(self.space, self.p)}"
 
@@ -307,3 +309,84 @@ class Zoom:
 def _whole(extent: float) -> int:
     # 10 voxels enlarged by 1.1 are 11, and not 10.999999999999998.
     return math.floor(without_noise(extent))
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order.
+
+    What all of them do together is one matrix.
+
+    Examples
+    --------
+    >>> Augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5).describe()
+    'augment rotate (-15.0, 15.0), zoom (0.9, 1.1), flip 0.5'
+    """
+
+    rotate: Amount = 0.0
+    """Degrees, as in ``Rotate``."""
+    zoom: Amount = 1.0
+    """Factor, as in ``Zoom``."""
+    translate: Amount = 0.0
+    """Millimetres, or voxels in voxel space, as in ``Translate``."""
+    shear: Amount = 0.0
+    """Factors, as in ``Shear``."""
+    flip: float | Sequence[float] = 0.0
+    """Probability that an axis flips, each on its own, of 2-D data in their plane; or three, per
+    axis."""
+    p: float = 1.0
+    """Probability that the bundle acts at all."""
+    space: Space = "world"
+    """Where rotate, zoom, translate and shear act."""
+
+    name: ClassVar[str] = "augment"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        set_checked(self, rotate=as_amount, translate=as_amount, shear=as_amount, zoom=as_factor)
+        set_checked(self, flip=partial(as_probabilities, count=3, several="three, per axis"))
+        set_checked(self, p=as_probability, space=as_space)
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        return (*radians_hint("rotate", self.rotate), *factor_hint("zoom", self.zoom))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        # All at once: the same numbers as one part after another, as its ops draw them.
+        u = generator.random(16).tolist()
+        chances: Any = self.flip
+        if not isinstance(chances, tuple):
+            flat = flat_axes(plan) if chances else ()
+            chances = [0.0 if axis in flat else chances for axis in range(3)]
+        drawn = {
+            "rotate": amount_at(u[1:4], self.rotate),
+            "zoom": amount_at(u[4:7], self.zoom, shared=True),
+            "translate": amount_at(u[7:10], self.translate),
+            "shear": amount_at(u[10:13], self.shear),
+            "flip": [axis for axis in range(3) if u[13 + axis] < chances[axis]],
+        }
+        return drawn if u[0] < self.p else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        plan = plan.interpolated()
+        maps: list[Forward] = [(turning(plan, drawn["rotate"], self.space), _STAY)]
+        maps.append((scaling(drawn["zoom"]), _STAY))
+        maps.append((NO_TURN, drawn["translate"]))
+        maps += [(shearing(drawn["shear"]), _STAY)] if any(drawn["shear"]) else []
+        for forward, move in maps:
+            # What does nothing has the identity as its matrix, exactly.
+            if forward != NO_TURN or any(move):
+                matrix = pull_back(plan, forward, move, space=self.space)
+                plan = plan.then(matrix, plan.shape, lattice=False)
+        if drawn["flip"]:
+            plan = plan.then(mirror(plan, drawn["flip"]), plan.shape, lattice=True)
+        return plan
+
+    def describe(self) -> str:
+        nothing = {"rotate": 0.0, "zoom": 1.0, "translate": 0.0, "shear": 0.0, "flip": 0.0}
+        parts = [
+            f"{name} {value}"
+            for name, default in nothing.items()
+            if (value := getattr(self, name)) != default
+        ]
+        return f"augment {', '.join(parts) or 'nothing'}{in_words(self.space, self.p)}"

@@ -11,44 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from ...core.draws import Choice, Rule
+from ...core.draws import Choice, ChosenOps, Rule
 from ...core.validate import as_keys, as_probability, entries_of, is_integer
 from ...intensity import ValueOp
 from ...intensity.choice import OnKeys, ValueChoice
 from ..plans.plan import SpatialPlan
-from .needs import NotAnswered
+from .foreground_crop import NeedingOp
 from .op import Drawn, SpatialOp, displaces
-
-Chain = tuple[tuple[int, SpatialOp], ...]
-"""Ops in turn, each with its place among all ops of the member, which may be value ops too."""
 
 
 @dataclass(frozen=True)
-class SpatialChoice:
+class SpatialChoice(ChosenOps):
     """The spatial part of a choice."""
-
-    choice: Choice
-    """How members are chosen."""
-    members: tuple[Chain, ...]
-    """What each one does."""
-
-    @property
-    def name(self) -> str:
-        """The chained form, which is the rule."""
-        return self.choice.rule
 
     @property
     def lattice(self) -> bool:
         """Whether all of them move whole voxels only."""
-        return all(op.lattice for chain in self.members for _, op in chain)
+        return all(op.lattice for op in self.ops())
 
     @property
     def displaces(self) -> bool:
         """Whether one of them may."""
-        return any(displaces(op) for chain in self.members for _, op in chain)
+        return any(map(displaces, self.ops()))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        """Return which members act, and what each of their ops drew."""
         chosen = self.choice.draw(generator)
         if chosen is None:
             return None
@@ -57,28 +43,16 @@ class SpatialChoice:
             each: list[Any] = []
             for place, op in self.members[member]:
                 values = op.draw(chosen.generator(member, place), plan)
-                plan = _after(plan, op, values)
+                plan = plan if values is None else op.then(plan, values)
                 each.append(None if values is None else dict(values))
             drawn.append(each)
         return {"chosen": chosen.members, "drawn": drawn}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan after those that act; the type does not depend on which they were."""
-        for member, each in zip(drawn["chosen"], drawn["drawn"], strict=True):
-            for (_, op), values in zip(self.members[member], each, strict=True):
-                plan = _after(plan, op, values)
+        for op, values, _ in self.acting(drawn):
+            plan = op.then(plan, values)
+        # The type does not depend on which they were.
         return plan if self.lattice else plan.interpolated()
-
-    def describe(self) -> str:
-        """Return the rule and its members."""
-        members = "; ".join(
-            ", ".join(op.describe() for _, op in chain) or "-" for chain in self.members
-        )
-        return f"{self.choice.rule} ({members})"
-
-
-def _after(plan: SpatialPlan, op: SpatialOp, drawn: Drawn | None) -> SpatialPlan:
-    return plan if drawn is None else op.then(plan, drawn)
 
 
 @dataclass(frozen=True)
@@ -96,7 +70,7 @@ class Choices:
                 if not isinstance(op, (SpatialOp, ValueOp, Choices)) or isinstance(op, type):
                     msg = f"{self.choice.rule}() chooses among ops such as Rotate(15), got {op!r}"
                     raise ValueError(msg)
-                if isinstance(op, NotAnswered):
+                if isinstance(op, NeedingOp):
                     msg = (
                         f"{self.choice.rule}() cannot choose {op.describe()}: it asks a volume, "
                         f"as a pipe of its own does; write .{op.name}(...) before or after"
@@ -123,34 +97,32 @@ class Choices:
                 waiting = values.describe()
 
     def describe(self) -> str:
-        """Return the rule and its members, in the words of the user."""
         members = "; ".join(", ".join(op.describe() for op in chain) for chain in self.members)
         p = f" (p={self.choice.p:g})" if self.choice.p != 1 else ""
         return f"{self.choice.rule} ({members}){p}"
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
-        """What of the ops is allowed, but hardly meant."""
         every = (op for chain in self.members for op in chain)
         return tuple(told for op in every for told in getattr(op, "likely_mistakes", ()))
 
     @property
     def spatial(self) -> SpatialChoice | None:
         """What is chosen of spatial ops; None where there are none."""
-        chains = [
-            tuple((place, part) for place, op in enumerate(chain) if (part := _parts(op)[0]))
-            for chain in self.members
-        ]
-        return SpatialChoice(self.choice, tuple(chains)) if any(chains) else None
+        chains = self._chains(0)
+        return SpatialChoice(self.choice, chains) if any(chains) else None
 
     @property
     def values(self) -> ValueChoice | None:
         """What is chosen of value ops; None where there are none."""
-        chains = [
-            tuple((place, part) for place, op in enumerate(chain) if (part := _parts(op)[1]))
+        chains = self._chains(1)
+        return ValueChoice(self.choice, chains) if any(chains) else None
+
+    def _chains(self, part: int) -> tuple[tuple[tuple[int, Any], ...], ...]:
+        return tuple(
+            tuple((place, one) for place, op in enumerate(chain) if (one := _parts(op)[part]))
             for chain in self.members
-        ]
-        return ValueChoice(self.choice, tuple(chains)) if any(chains) else None
+        )
 
 
 def _parts(op: Any) -> tuple[SpatialOp | None, ValueOp | None]:

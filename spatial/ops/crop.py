@@ -1,20 +1,41 @@
-"""Crop: a box of the present grid, at a place that is given."""
+"""Crops and pads: a box of the present grid, at a place that is given or drawn, or a larger one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ...core.errors import PatchSizeError
-from ...core.validate import LATER, as_choice, as_flag, entries_of, is_number
-from ..plans.boxes import without_noise
+from ...core.suggest import numbers_of
+from ...core.validate import (
+    LATER,
+    as_choice,
+    as_flag,
+    entries_of,
+    is_integer,
+    is_number,
+    set_checked,
+)
+from ..plans.mapping import without_noise
+from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
-from .op import Drawn
-from .parameters import as_triple, size_of, size_on, size_text
+from .op import (
+    Amount,
+    Drawn,
+    Size,
+    amount_at,
+    as_amount,
+    as_triple,
+    one_or_three,
+    size_of,
+    size_on,
+    size_text,
+)
 
 CropSide = Literal["end", "start", "center"]
 """Where an odd voxel is cut off or added; see :func:`centred_start`."""
@@ -63,7 +84,7 @@ class Crop:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hard", as_flag("hard", self.hard))
+        set_checked(self, hard=as_flag)
         names = ("start", "size", "end", "center", "slices")
         given = {name for name in names if getattr(self, name) is not None}
         if given not in _WAYS:
@@ -73,7 +94,7 @@ class Crop:
             )
             raise ValueError(msg)
         if "slices" in given:
-            object.__setattr__(self, "slices", _ends_of(self.slices))
+            set_checked(self, slices=_ends_of)
             return
         start: Any
         size: Any
@@ -90,25 +111,15 @@ class Crop:
             middle = as_triple("center", self.center, low=0)
             if isinstance(size, int) and 0 in middle:
                 # Which voxels that are depends on whether the axis has more than this one.
-                object.__setattr__(self, "center", middle)
-                object.__setattr__(self, "size", size)
+                self.__dict__.update(center=middle, size=size)
                 return
             size = (size,) * 3 if isinstance(size, int) else size
             start = _begun(middle, size)
         # One form for all ways, so that what is the same compares equal.
-        object.__setattr__(self, "start", as_triple("start", start, low=0))
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "end", None)
-        object.__setattr__(self, "center", None)
+        start = as_triple("start", start, low=0)
+        self.__dict__.update(start=start, size=size, end=None, center=None)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the box.
-
-        Raises
-        ------
-        PatchSizeError
-            The slices leave nothing of the grid, or a box about a voxel begins before it.
-        """
         if self.slices is None:
             size = size_on(self.size, plan)
             start: Any = self.start if self.center is None else _begun(self.center, size)
@@ -121,13 +132,6 @@ class Crop:
         return {"start": [a for a, _ in ends], "size": [b - a for a, b in ends]}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the box.
-
-        Raises
-        ------
-        PatchSizeError
-            The box does not lie in the grid.
-        """
         start, size = drawn["start"], drawn["size"]
         if any(a + s > n for a, s, n in zip(start, size, plan.shape, strict=True)):
             box = ", ".join(f"{a}:{a + s}" for a, s in zip(start, size, strict=True))
@@ -138,7 +142,6 @@ class Crop:
         return plan.crop(start, size, hard=self.hard)
 
     def describe(self) -> str:
-        """Return the box in words."""
         return f"{'hard ' if self.hard else ''}crop {self._words()}"
 
     def _words(self) -> str:
@@ -167,7 +170,7 @@ def _begun(middle: Sequence[int], size: Sequence[int | None]) -> tuple[int, ...]
 _WAYS = ({"start", "size"}, {"start", "end"}, {"center", "size"}, {"slices"})
 
 
-def _ends_of(value: Any) -> tuple[tuple[int | None, int | None], ...]:
+def _ends_of(name: str, value: Any) -> tuple[tuple[int | None, int | None], ...]:
     """Return slices as pairs, which compare, hash and travel in every version of Python."""
     each = entries_of(value)
     if len(each) != 3 or not all(isinstance(s, slice) and s.step in (None, 1) for s in each):
@@ -175,7 +178,7 @@ def _ends_of(value: Any) -> tuple[tuple[int | None, int | None], ...]:
         raise ValueError(msg)
     for end in (end for s in each for end in (s.start, s.stop)):
         if end is not None and not hasattr(end, "__index__"):
-            msg = f"slices have whole numbers, got {value!r}"
+            msg = f"{name} have whole numbers, got {value!r}"
             raise ValueError(msg)
     return tuple(
         (None if s.start is None else int(s.start), None if s.stop is None else int(s.stop))
@@ -211,40 +214,26 @@ class CenterCrop:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hard", as_flag("hard", self.hard))
-        object.__setattr__(self, "side", as_choice("side", self.side, CROP_SIDES))
+        set_checked(self, hard=as_flag, side=partial(as_choice, choices=CROP_SIDES))
         if (self.size is None) == (self.scale is None):
             msg = f"center_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
             raise ValueError(msg)
         if self.scale is None:
-            object.__setattr__(self, "size", size_of("size", self.size))
+            set_checked(self, size=size_of)
         else:
-            object.__setattr__(self, "scale", _scales(self.scale))
+            set_checked(self, scale=_scales)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the size."""
         if self.scale is None:
             return {"size": list(size_on(self.size, plan))}
         return {"size": [part_of(n, s) for n, s in zip(plan.shape, self.scale, strict=True)]}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the box.
-
-        Raises
-        ------
-        PatchSizeError
-            The grid is smaller than the box.
-        """
         size = drawn["size"]
-        if any(s > n for s, n in zip(size, plan.shape, strict=True)):
-            raise PatchSizeError(
-                f"a center crop of {tuple(size)} needs a grid as large, which has {plan.shape}",
-                do="Make it smaller, or use crop_or_pad, which fills what is missing.",
-            )
+        _refuse_larger("center", size, plan, "use crop_or_pad, which fills what is missing.")
         return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
 
     def describe(self) -> str:
-        """Return the size in words."""
         hard, odd = "hard " if self.hard else "", side_text(self.side)
         if self.scale is None:
             return f"{hard}center crop {size_text(self.size)}{odd}"
@@ -253,23 +242,25 @@ class CenterCrop:
         return f"{hard}center crop of {part}{odd}"
 
 
-def _scales(value: Any) -> tuple[float, ...]:
+def _scales(name: str, value: Any) -> tuple[float, ...]:
     each = entries_of(value) or (value,) * 3
     fits = len(each) == 3 and all(map(is_number, each))
     if not fits or not all(0 < float(v) <= 1 for v in each):
-        msg = f"scale is a part above 0 and up to 1, or three, got {value!r}"
+        msg = f"{name} is a part above 0 and up to 1, or three, got {value!r}"
         raise ValueError(msg)
     return tuple(float(v) for v in each)
 
 
-def part_of(count: int, scale: float) -> int:
-    """Return how many of ``count`` voxels a part of them is, rounded up, at least one.
+def _refuse_larger(kind: str, size: Sequence[int], plan: SpatialPlan, do: str) -> None:
+    if any(s > n for s, n in zip(size, plan.shape, strict=True)):
+        raise PatchSizeError(
+            f"a {kind} crop of {tuple(size)} needs a grid as large, which has {plan.shape}",
+            do=f"Make it smaller, or {do}",
+        )
 
-    Examples
-    --------
-    >>> part_of(10, 0.55), part_of(10, 0.7)
-    (6, 7)
-    """
+
+def part_of(count: int, scale: float) -> int:
+    """Return how many of ``count`` voxels a part of them is, rounded up, at least one."""
     # 10 * 0.7 is 7.000000000000001 on some machines; that is 7, not 8.
     return min(count, max(1, math.ceil(without_noise(count * scale))))
 
@@ -280,15 +271,6 @@ def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "e
     With ``"end"`` an odd voxel is cut off and added at the end, with ``"start"`` at the start, so
     that cropping what was padded gives back the original. With ``"center"`` it is added at the end
     and cut off where voxel ``n // 2`` becomes voxel ``size // 2``.
-
-    Examples
-    --------
-    >>> centred_start((5, 4, 3), (2, 4, 6))
-    [1, 0, -1]
-    >>> centred_start((5, 4, 3), (2, 4, 6), "start")
-    [2, 0, -2]
-    >>> centred_start((5, 4, 3), (2, 3, 6), "center")
-    [1, 1, -1]
     """
     pairs = list(zip(shape, size, strict=True))
     if side == "start":
@@ -296,3 +278,279 @@ def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "e
     if side == "center":
         return [n // 2 - s // 2 if n >= s else -((s - n) // 2) for n, s in pairs]
     return [(n - s) // 2 if n >= s else -((s - n) // 2) for n, s in pairs]
+
+
+def random_start(random: Sequence[float], shape: Sequence[int], size: Sequence[int]) -> list[int]:
+    """Return where a box starts that numbers in [0, 1) place; one that is too large is centred."""
+    start = [min(int(u * (n - s + 1)), n - s) for u, n, s in zip(random, shape, size, strict=True)]
+    if all(n >= s for n, s in zip(shape, size, strict=True)):
+        return start
+    pairs = zip(start, centred_start(shape, size), shape, size, strict=True)
+    return [a if n >= s else c for a, c, n, s in pairs]
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """Keep a box whose size or place is drawn; every place where it fits is as likely.
+
+    A range (low, high) is drawn for each axis on its own: of sizes each whole number, ends
+    included, of scales uniformly.
+
+    Examples
+    --------
+    >>> RandomCrop((48, 96)).describe()
+    'random crop (48, 96)'
+    >>> RandomCrop(scale=(0.5, 1), center=True).describe()
+    'random crop of (0.5, 1.0) in the middle'
+    """
+
+    size: Any = None
+    """Number of voxels: one number or range, of 2-D data in their plane; or three of them."""
+    scale: Amount | None = None
+    """Part of each axis instead, above 0 and up to 1: a number, a range, or three of them;
+    ``ceil(scale * n)`` voxels of n."""
+    center: bool = False
+    """Whether the box lies in the middle, so that only its size is drawn."""
+    hard: bool = False
+    """Whether what lies outside is gone; a soft crop lets later ops take from it."""
+
+    name: ClassVar[str] = "random_crop"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if (self.size is None) == (self.scale is None):
+            msg = f"random_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
+            raise ValueError(msg)
+        set_checked(self, hard=as_flag, center=as_flag)
+        if self.size is not None:
+            set_checked(self, size=_sizes)
+            return
+        scale = as_amount("scale", self.scale, positive=True)
+        if max(numbers_of(scale)) > 1:
+            msg = f"scale is a part above 0 and up to 1, got {self.scale!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "scale", scale)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        random = generator.random(6).tolist()
+        size = self._size(random[:3], plan)
+        start = centred_start if self.center else partial(random_start, random[3:])
+        return {"start": start(plan.shape, size), "size": size}
+
+    def _size(self, random: Sequence[float], plan: SpatialPlan) -> list[int]:
+        if self.scale is not None:
+            parts = amount_at(random, self.scale)
+            return [part_of(n, part) for n, part in zip(plan.shape, parts, strict=True)]
+        is_each = len(entries_of(self.size)) == 3
+        each = self.size if is_each else (self.size,) * 3
+        ranges = [v if isinstance(v, tuple) else (v, v) for v in each]
+        drawn = zip(random, ranges, strict=True)
+        size = [min(low + int(u * (high - low + 1)), high) for u, (low, high) in drawn]
+        flat = () if is_each else flat_axes(plan)
+        return [1 if axis in flat else s for axis, s in enumerate(size)]
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        _refuse_larger("random", drawn["size"], plan, "pad before: pad(size=...).")
+        return plan.crop(drawn["start"], drawn["size"], hard=self.hard)
+
+    def describe(self) -> str:
+        what = f"{self.size}" if self.scale is None else f"of {self.scale}"
+        hard = "hard " if self.hard else ""
+        return f"{hard}random crop {what}{' in the middle' if self.center else ''}"
+
+
+def _sizes(name: str, value: Any) -> Any:
+    each = entries_of(value)
+    return tuple(_one(v, value) for v in each) if len(each) == 3 else _one(value, value)
+
+
+def _one(value: Any, given: Any) -> int | tuple[int, int]:
+    ends = entries_of(value) or (value,) * 2
+    if len(ends) != 2 or not all(is_integer(v) and v >= 1 for v in ends) or ends[0] > ends[1]:
+        raise PatchSizeError(
+            "a size is a number of voxels >= 1, a range (low, high) of them with low <= high, or "
+            f"three of these, one per axis; got {given!r}",
+        )
+    low, high = (int(v) for v in ends)
+    return (low, high) if entries_of(value) else low
+
+
+Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+Where = Literal["both", "end"]
+"""``"both"``: an even part before and after, an odd voxel to one side; ``"end"``: after."""
+_as_where = partial(as_choice, choices=("both", "end"))
+Side = Literal["end", "start"]
+"""Of both sides, the one that gets an odd voxel."""
+_as_side = partial(as_choice, choices=("end", "start"))
+
+
+class _Padding:
+    """What ops that add voxels share."""
+
+    lattice: ClassVar[bool] = True
+    where: Where
+    side: Side
+
+    def lacking(self, shape: Sequence[int], size: Sequence[int]) -> Drawn:
+        """Return what ``shape`` lacks of ``size``, before and after on each axis."""
+        missing = [max(s - n, 0) for n, s in zip(shape, size, strict=True)]
+        if self.where == "end":
+            return {"amount": [[0, m] for m in missing]}
+        before = [m // 2 if self.side == "end" else m - m // 2 for m in missing]
+        return {"amount": [[a, m - a] for a, m in zip(before, missing, strict=True)]}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        return widened(plan, drawn["amount"])
+
+    def where_text(self) -> str:
+        """Return where voxels are added; nothing for both sides, odd ones at the end."""
+        odd = "" if self.side == "end" else ", odd voxels at the start"
+        return " at the end" if self.where == "end" else odd
+
+
+@dataclass(frozen=True)
+class Pad(_Padding):
+    """Add voxels before and after on each axis: so many, or as many as a size lacks.
+
+    What they hold follows the padding of the volume's policy; where the present grid is a soft
+    crop, they are the voxels that really lie there.
+
+    Examples
+    --------
+    >>> Pad((2, 2, 0)).describe()
+    'pad 2+2, 2+2, 0+0'
+    >>> Pad(size=(64, 64, 32)).describe()
+    'pad to 64x64x32'
+    """
+
+    amount: Any = None
+    """Voxels on every side, of 2-D data in their plane; or three numbers, per axis; or three
+    pairs (before, after)."""
+    size: Size | None = None
+    """Least number of voxels, instead of amounts: one number, of 2-D data in their plane, or one
+    per axis. An axis that has them stays as it is."""
+    where: Where = "both"
+    """Where ``size`` adds: on both sides, or at the ``"end"``."""
+    side: Side = field(default="end", metadata=LATER)
+    """Of both sides, the one that gets an odd voxel: ``"end"`` or ``"start"``."""
+
+    name: ClassVar[str] = "pad"
+
+    def __post_init__(self) -> None:
+        if (self.amount is None) == (self.size is None):
+            msg = f"pad takes an amount or a size, got amount={self.amount!r}, size={self.size!r}"
+            raise ValueError(msg)
+        if self.amount is not None:
+            set_checked(self, amount=_as_amount)
+        else:
+            set_checked(self, size=partial(one_or_three, least=1))
+        set_checked(self, where=_as_where, side=_as_side)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        if self.size is not None:
+            return self.lacking(plan.shape, size_on(self.size, plan))
+        if isinstance(self.amount, int):
+            flat, n = flat_axes(plan), self.amount
+            return {"amount": [[0, 0] if axis in flat else [n, n] for axis in range(3)]}
+        return {"amount": [list(pair) for pair in self.amount]}
+
+    def describe(self) -> str:
+        if self.size is not None:
+            size = "x".join(map(str, entries_of(self.size) or (self.size,)))
+            return f"pad to {size}{self.where_text()}"
+        pairs = ((self.amount,) * 2,) * 3 if isinstance(self.amount, int) else self.amount
+        return f"pad {', '.join(f'{a}+{b}' for a, b in pairs)}"
+
+
+def widened(plan: SpatialPlan, pairs: Sequence[Sequence[int]]) -> SpatialPlan:
+    """Return the plan with so many voxels more before and after on each axis."""
+    size = [n + a + b for n, (a, b) in zip(plan.shape, pairs, strict=True)]
+    return plan.crop([-a for a, _ in pairs], size)
+
+
+def _as_amount(name: str, value: Any) -> int | Pairs:
+    if is_integer(value) and value >= 0:
+        return int(value)
+    several = (tuple, list, np.ndarray)
+    axes = list(value) if isinstance(value, several) else [value] * 3
+    pairs = [tuple(v) if isinstance(v, several) else (v, v) for v in axes]
+    fits = len(pairs) == 3 and all(len(pair) == 2 for pair in pairs)
+    if not fits or not all(is_integer(v) and v >= 0 for pair in pairs for v in pair):
+        msg = f"pad takes an integer >= 0, three of them, or three pairs of them, got {value!r}"
+        raise ValueError(msg)
+    (a, b), (c, d), (e, f) = pairs
+    return ((int(a), int(b)), (int(c), int(d)), (int(e), int(f)))
+
+
+@dataclass(frozen=True)
+class DivisiblePad(_Padding):
+    """Add voxels until each axis has a multiple of ``k``.
+
+    Examples
+    --------
+    >>> DivisiblePad(16).describe()
+    'pad to multiples of 16'
+    """
+
+    k: Size
+    """The divisor: one number, of 2-D data in their plane, or one per axis; 1 leaves an axis."""
+    where: Where = "both"
+    """On both sides, or at the ``"end"``."""
+    side: Side = field(default="end", metadata=LATER)
+    """Of both sides, the one that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
+
+    name: ClassVar[str] = "divisible_pad"
+
+    def __post_init__(self) -> None:
+        set_checked(self, k=partial(one_or_three, least=1), where=_as_where, side=_as_side)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        each = entries_of(self.k)
+        flat = () if each else flat_axes(plan)
+        divisors = [1 if axis in flat else k for axis, k in enumerate(each or (self.k,) * 3)]
+        size = [-(-n // k) * k for n, k in zip(plan.shape, divisors, strict=True)]
+        return self.lacking(plan.shape, size)
+
+    def describe(self) -> str:
+        k = "x".join(map(str, entries_of(self.k) or (self.k,)))
+        return f"pad to multiples of {k}{self.where_text()}"
+
+
+@dataclass(frozen=True)
+class CropOrPad:
+    """Cut or add voxels on each axis until the grid has ``size``; ``side`` says where odd ones.
+
+    Examples
+    --------
+    >>> CropOrPad((64, 64, 32)).describe()
+    'crop or pad to 64x64x32'
+    >>> CropOrPad(64, side="start").describe()
+    'crop or pad to 64x64x64, odd voxels at the start'
+    """
+
+    size: Any
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
+    hard: bool = False
+    """Whether what is cut off is gone; a soft crop lets later ops take from it."""
+    side: CropSide = field(default="end", metadata=LATER)
+    """Where an odd voxel is cut off or added: at the ``"end"``, or at the ``"start"`` as TorchIO
+    does. With ``"center"``, as MONAI, it is added at the end, and cut off where voxel ``n // 2``
+    becomes voxel ``size // 2``: of an even number at the start, of an odd one at the end."""
+
+    name: ClassVar[str] = "crop_or_pad"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        set_checked(self, hard=as_flag, size=size_of, side=partial(as_choice, choices=CROP_SIDES))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        return {"size": list(size_on(self.size, plan))}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        size = drawn["size"]
+        return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
+
+    def describe(self) -> str:
+        size = f"{size_text(self.size)}{side_text(self.side)}"
+        return f"{'hard ' if self.hard else ''}crop or pad to {size}"

@@ -3,25 +3,192 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from ...core import Region
-from ...core.errors import PatchSizeError
+from ...core.call_site import is_looking_ahead
+from ...core.errors import GraphError, PatchSizeError
+from ...core.histogram import merge_histograms
 from ...core.suggest import percentile_hint
-from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer
-from ..plans.plan import SpatialPlan
-from .needs import BoxNeed, NotAnswered, is_statistic
-from .op import Drawn
-from .parameters import one_or_three, size_of, size_on, size_text, three
+from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer, set_checked
+from ...intensity.value_op import recorded_percentile
+from ..plans.plan import SpatialPlan, box_to_output
+from ..volume_like import stored_of
+from .op import Drawn, one_or_three, size_of, size_on, size_text, three
 
 Otherwise = Literal["error", "whole"]
-_OTHERWISE = ("error", "whole")
+_as_otherwise = partial(as_choice, choices=("error", "whole"))
+
+# Ops that need voxels to decide: what they declare, and who answers.
+#
+# Such an op does not read. It says what it needs, the box of the voxels of interest in one volume,
+# and that is found once per volume, from this volume alone; then the op crops as any other.
+# What ops before it did is undone in coordinates only.
 
 
 @dataclass(frozen=True)
-class ForegroundCrop(NotAnswered):
+class BoxNeed:
+    """The smallest box with all voxels of interest in one volume."""
+
+    key: str
+    """Which volume of the sample."""
+    above: float | str | None = None
+    """Stored values above this are of interest, slope and intercept applied; a number, the
+    ``"mean"`` of the volume, or a percentile such as ``"p50"``;"""
+    labels: tuple[int, ...] = ()
+    """or these; with neither, all that are not 0."""
+    level: int = 0
+    """Which resolution to look at, where the volume has several; 0 is its own."""
+
+    def describe(self) -> str:
+        from ...volumes.catalog.whole_pass import ForegroundRule
+
+        coarse = f" at level {self.level}" if self.level else ""
+        if isinstance(self.above, str):
+            return f"voxels above the {self.above} of {self.key!r}{coarse}"
+        return f"{ForegroundRule(self.above, self.labels).describe()} of {self.key!r}{coarse}"
+
+    def answered(self, volume: Any, plan: SpatialPlan) -> Region | None:
+        """Return the box in voxels of the present output; empty if nothing is of interest.
+
+        ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
+        the box is not known, and nothing shall be read now.
+        """
+        from ...volumes.catalog.whole_pass import ForegroundRule, known_box, occupied_box
+        from ...volumes.stacked import on_one_grid
+
+        find = known_box if is_looking_ahead() else occupied_box
+        above = self.above
+        if isinstance(above, str):
+            if is_looking_ahead():
+                return None
+            above = _statistic(volume, above)
+        parts = getattr(volume, "parts", (volume,))
+        boxes: list[Region] = []
+        for part in (volume,) if on_one_grid(parts) else parts:
+            found = find(part, ForegroundRule(above, self.labels), self.level)
+            if found is None:
+                return None
+            boxes.append(found if found.is_empty else box_to_output(plan, found, part.grid))
+        # Around all that are not empty; an empty one where all are.
+        full = [box for box in boxes if not box.is_empty] or boxes[:1]
+        start = map(min, zip(*(box.start for box in full), strict=True))
+        stop = map(max, zip(*(box.stop for box in full), strict=True))
+        return Region(tuple(start), tuple(stop))
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a name is ``"mean"`` or a percentile from ``"p0"`` to ``"p100"``."""
+    return name == "mean" or (
+        re.fullmatch(r"p\d+(\.\d+)?", name) is not None and float(name[1:]) <= 100
+    )
+
+
+def _statistic(volume: Any, name: str) -> float:
+    """Return a number over all voxels of a volume; its catalog has it, or it is read once."""
+    from ...volumes import volume_histogram, volume_statistics
+    from ...volumes.stacked import on_one_grid
+
+    parts = getattr(volume, "parts", (volume,))
+    if not on_one_grid(parts):
+        histogram = merge_histograms([volume_histogram(part) for part in parts])
+        return histogram.mean if name == "mean" else histogram.percentile(float(name[1:]))
+    recorded: Any = volume_statistics(volume)
+    if name == "mean":
+        return float(recorded.mean)
+    q = float(name[1:])
+    return recorded_percentile(recorded, q, lambda: volume_histogram(volume))
+
+
+class NeedingOp:
+    """A crop that needs voxels to decide; it is only described before it has a volume to ask."""
+
+    name: ClassVar[str]
+    lattice: ClassVar[bool] = True
+    hard: bool
+    otherwise: Otherwise
+
+    @property
+    def needs(self) -> BoxNeed:
+        """What it needs to know."""
+        raise NotImplementedError
+
+    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
+        """Return the parameters for one item.
+
+        The answer is a box in voxels of the present output, None for an estimate; ``volume`` names
+        who was asked, for messages.
+        """
+        raise NotImplementedError
+
+    def of_interest(self, box: Region | None, plan: SpatialPlan, volume: str) -> Region:
+        """Return what of the answer lies in the present grid, nothing where that is allowed."""
+        whole = Region.of_shape(plan.shape)
+        inside = whole if box is None else box.intersect(whole)
+        if inside.is_empty and self.otherwise == "error":
+            raise PatchSizeError(
+                f"there is nothing to crop to: no {self.needs.describe()} in {volume}, within the "
+                "present grid",
+                do='Give otherwise="whole", or leave such cases out.',
+            )
+        return inside
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        raise GraphError(
+            f"{self.name} needs {self.needs.describe()} to decide, and nobody was asked",
+            do=f"Use the pipe .{self.name}(...), or Answered(op, volume).",
+        )
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        return plan.crop(drawn["start"], drawn["size"], hard=self.hard)
+
+    def describe(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A needing op together with the volume that answers it: a spatial op as any other."""
+
+    op: NeedingOp
+    """What is done."""
+    volume: Any = field(compare=False, repr=False)
+    """Who is asked."""
+    token: str = ""
+    """Of the volume: ops are equal if they ask the same."""
+
+    looks_at_stored: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "volume", stored_of(self.volume))
+        object.__setattr__(self, "token", self.volume.token)
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    @property
+    def lattice(self) -> bool:
+        return self.op.lattice
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        return self.op.decide(self.op.needs.answered(self.volume, plan), plan, self.volume.name)
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        return self.op.then(plan, drawn)
+
+    def describe(self) -> str:
+        return self.op.describe()
+
+
+@dataclass(frozen=True)
+class ForegroundCrop(NeedingOp):
     """Keep the smallest box of the present grid with all voxels of interest, and a margin.
 
     Which voxels are of interest is asked of one volume as it is stored, once, and of no other.
@@ -59,26 +226,22 @@ class ForegroundCrop(NotAnswered):
     """Whether what lies outside is gone."""
 
     name: ClassVar[str] = "foreground_crop"
-    lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", _as_key(self.name, self.key))
+        set_checked(self, key=_as_key)
         if self.above is not None and self.labels is not None:
             msg = f"{self.name} takes above= or labels=, got {self.above!r} and {self.labels!r}"
             raise ValueError(msg)
-        object.__setattr__(self, "labels", _as_labels(self.labels))
+        set_checked(self, labels=_as_labels)
         if not self.labels:
-            object.__setattr__(self, "above", _as_threshold(self.above))
-        object.__setattr__(self, "margin", one_or_three("margin", self.margin, least=0))
-        object.__setattr__(self, "divisible", one_or_three("divisible", self.divisible, least=1))
-        object.__setattr__(self, "overhang", as_flag("overhang", self.overhang))
-        object.__setattr__(self, "otherwise", as_choice("otherwise", self.otherwise, _OTHERWISE))
-        object.__setattr__(self, "level", as_count("level", self.level))
-        object.__setattr__(self, "hard", as_flag("hard", self.hard))
+            set_checked(self, above=_as_threshold)
+        set_checked(self, margin=partial(one_or_three, least=0))
+        set_checked(self, divisible=partial(one_or_three, least=1), overhang=as_flag)
+        set_checked(self, otherwise=_as_otherwise, level=as_count)
+        set_checked(self, hard=as_flag)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
-        """What is allowed, but hardly meant; ``"p1"`` may be."""
         name = self.above if isinstance(self.above, str) else ""
         return (
             percentile_hint("above", [float(name[1:])])
@@ -92,24 +255,14 @@ class ForegroundCrop(NotAnswered):
         return BoxNeed(self.key, self.above, self.labels or (), self.level)
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
-        """Return where the crop starts and its size.
-
-        Raises
-        ------
-        PatchSizeError
-            Nothing is of interest.
-        """
-        whole = Region.of_shape(plan.shape)
-        inside = whole if box is None else box.intersect(whole)
+        inside = self.of_interest(box, plan, volume)
         if inside.is_empty:
-            if self.otherwise == "error":
-                raise _nothing(self.needs, volume, 'Give otherwise="whole", or')
             return None
         if box is None:  # an estimate
-            return _drawn(whole)
+            return {"start": list(inside.start), "size": list(inside.shape)}
         margin = three("margin", self.margin, least=0)
         divisible = three("divisible", self.divisible, least=1)
-        start, stop = [], []
+        start, sizes = [], []
         for (a, b), more, unit, n in zip(inside, margin, divisible, plan.shape, strict=True):
             # An axis of one voxel stays one: 2-D data have no room to add along it.
             room = n > 1
@@ -123,15 +276,10 @@ class ForegroundCrop(NotAnswered):
                 first = max(0, min(first, n - size))
                 size = min(size, n)
             start.append(first)
-            stop.append(first + size)
-        return _drawn(Region(tuple(start), tuple(stop)))
-
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the box."""
-        return plan.crop(drawn["start"], drawn["size"], hard=self.hard)
+            sizes.append(size)
+        return {"start": start, "size": sizes}
 
     def describe(self) -> str:
-        """Return what is kept, in words."""
         more = f", margin {self.margin}" if self.margin else ""
         multiple = f", a multiple of {self.divisible}" if self.divisible != 1 else ""
         hard = "hard " if self.hard else ""
@@ -139,7 +287,7 @@ class ForegroundCrop(NotAnswered):
 
 
 @dataclass(frozen=True)
-class LabelCrop(NotAnswered):
+class LabelCrop(NeedingOp):
     """Keep a box of ``size`` about the middle of the box that labels lie in.
 
     It may reach over the grid; what is missing there is filled by the padding rule. For patches
@@ -166,15 +314,13 @@ class LabelCrop(NotAnswered):
     """Whether what lies outside is gone."""
 
     name: ClassVar[str] = "label_crop"
-    lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", size_of("size", self.size))
-        object.__setattr__(self, "key", _as_key(self.name, self.key))
-        object.__setattr__(self, "labels", _as_labels(self.labels))
-        object.__setattr__(self, "otherwise", as_choice("otherwise", self.otherwise, _OTHERWISE))
-        object.__setattr__(self, "level", as_count("level", self.level))
-        object.__setattr__(self, "hard", as_flag("hard", self.hard))
+        set_checked(self, size=size_of)
+        set_checked(self, key=_as_key)
+        set_checked(self, labels=_as_labels)
+        set_checked(self, otherwise=_as_otherwise, level=as_count)
+        set_checked(self, hard=as_flag)
 
     @property
     def needs(self) -> BoxNeed:
@@ -182,19 +328,9 @@ class LabelCrop(NotAnswered):
         return BoxNeed(self.key, None, self.labels or (), self.level)
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
-        """Return where the crop starts and its size.
-
-        Raises
-        ------
-        PatchSizeError
-            None of the labels is there.
-        """
-        whole = Region.of_shape(plan.shape)
-        inside = whole if box is None else box.intersect(whole)
+        inside = self.of_interest(box, plan, volume)
         if inside.is_empty:
-            if self.otherwise == "error":
-                raise _nothing(self.needs, volume, 'Give otherwise="whole", or')
-            inside = whole
+            inside = Region.of_shape(plan.shape)
         # Where the middle lies between two voxels, or on one of an even size: the lower place.
         size = size_on(self.size, plan)
         kept = self.size if isinstance(self.size, tuple) else (self.size,) * 3
@@ -204,28 +340,19 @@ class LabelCrop(NotAnswered):
         ]
         return {"start": start, "size": list(size)}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the box."""
-        return plan.crop(drawn["start"], drawn["size"], hard=self.hard)
-
     def describe(self) -> str:
-        """Return what is kept, in words."""
         size = size_text(self.size)
         return f"{'hard ' if self.hard else ''}crop {size} about {self.needs.describe()}"
 
 
-def _drawn(box: Region) -> dict[str, Any]:
-    return {"start": list(box.start), "size": list(box.shape)}
-
-
-def _as_key(op: str, key: Any) -> str:
+def _as_key(name: str, key: Any) -> str:
     if not isinstance(key, str) or not key:
-        msg = f"{op} asks one volume, by its key in the sample such as 'image', got {key!r}"
+        msg = f"{name} is one volume, by its key in the sample such as 'image', got {key!r}"
         raise ValueError(msg)
     return key
 
 
-def _as_threshold(above: Any) -> float | str:
+def _as_threshold(name: str, above: Any) -> float | str:
     if above is None:
         return 0.0
     if isinstance(above, str) and is_statistic(above):
@@ -236,19 +363,12 @@ def _as_threshold(above: Any) -> float | str:
     return float(above)
 
 
-def _as_labels(labels: Any) -> tuple[int, ...] | None:
+def _as_labels(name: str, labels: Any) -> tuple[int, ...] | None:
     if labels is None:
         return None
     is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
     each = tuple(labels) if is_several else (labels,)
     if not each or not all(map(is_integer, each)):
-        msg = f"labels are whole numbers, one or several, got {labels!r}"
+        msg = f"{name} are whole numbers, one or several, got {labels!r}"
         raise ValueError(msg)
     return tuple(sorted({int(n) for n in each}))
-
-
-def _nothing(need: BoxNeed, volume: str, do: str) -> PatchSizeError:
-    return PatchSizeError(
-        f"there is nothing to crop to: no {need.describe()} in {volume}, within the present grid",
-        do=f"{do} leave such cases out.",
-    )

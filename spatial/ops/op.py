@@ -6,17 +6,27 @@ To add one, write a frozen dataclass with these members in a file of its own, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from ...core import CallSite, Grid
-from ...core.call_site import is_looking_ahead, looking_ahead
-from ...core.draws import RecordedDraw, check_record
+from ...core import Grid
+from ...core.call_site import looking_ahead
+from ...core.draws import OpStep, check_record
+from ...core.errors import PatchSizeError
 from ...core.stream import is_random
+from ...core.suggest import numbers_of
+from ...core.validate import (
+    ParameterRange,
+    as_probability,
+    entries_of,
+    is_integer,
+    parse_range,
+)
+from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 
 # Larger than what anybody crops: a place in it is drawn.
@@ -53,26 +63,12 @@ class SpatialOp(Protocol):
 
 
 def displaces(op: SpatialOp) -> bool:
-    """Whether an op moves voxels by other than a matrix; it says so by a ``displaces`` of its own.
-
-    Examples
-    --------
-    >>> from voxpipe.spatial import Elastic, Rotate
-    >>> displaces(Rotate(15)), displaces(Elastic(1, spacing=8))
-    (False, True)
-    """
+    """Whether an op moves voxels by other than a matrix, as a ``displaces`` of its own says."""
     return bool(getattr(op, "displaces", False))
 
 
 def is_hard(op: SpatialOp) -> bool:
-    """Whether an op may cut hard, so that what lies outside is gone.
-
-    Examples
-    --------
-    >>> from voxpipe.spatial import CenterCrop, Rotate
-    >>> is_hard(CenterCrop(8, hard=True)), is_hard(CenterCrop(8)), is_hard(Rotate(15))
-    (True, False, False)
-    """
+    """Whether an op may cut hard, so that what lies outside is gone."""
     inner = getattr(op, "op", op)  # of a crop that is decided by a volume
     chains = getattr(op, "members", ())
     return bool(getattr(inner, "hard", False)) or any(
@@ -81,47 +77,30 @@ def is_hard(op: SpatialOp) -> bool:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One op where it stands in a chain."""
+class Step(OpStep):
+    """One spatial op where it stands in a chain."""
 
     op: SpatialOp
     """What is done."""
-    stream_name: str
-    """Name of its random numbers: the name of the pipe, unique in the chain."""
-    origin: CallSite | None = None
-    """Where the user wrote it."""
-    depth: int | None = None
-    """How many entries of the item's identity it draws from; None means all. An op that was
-    applied before patches were cut draws from the case, and is the same for all its patches."""
-    shared: bool = False
-    """Whether chains of other sources draw alike under this name, because the user gave it."""
-    recorded: RecordedDraw | None = None
-    """What it does in the place of what it would draw."""
 
     @property
-    def asks_stored(self) -> bool:
-        """Whether the op looks at stored voxels to decide, and so wants the plan from these.
-
-        Such an op says so by an ``asks_stored`` of its own.
-        """
-        return self.recorded is None and getattr(self.op, "asks_stored", False)
+    def looks_at_stored(self) -> bool:
+        """Whether the op decides by stored voxels, as it says itself, and wants a plan of these."""
+        return self.recorded is None and getattr(self.op, "looks_at_stored", False)
 
     def is_drawn(self, plan: SpatialPlan | None = None) -> bool:
         """Whether items get different parameters, or some get none, by what is drawn for them.
 
-        Parameters
-        ----------
-        plan
-            What it is done to. Without one nothing is known of ops that have to look at voxels
-            or at the size of a volume; these count as if nothing was drawn.
+        Without the plan that it is done to, ops that look at voxels or sizes count as if nothing
+        was drawn.
         """
         if self.recorded is not None:
             return False
-        if plan is not None:
-            return is_random(lambda generator: self.op.draw(generator, plan))
         try:
-            return is_random(lambda generator: self.op.draw(generator, _ANY_PLAN))
+            return is_random(lambda generator: self.op.draw(generator, plan or _ANY_PLAN))
         except Exception:  # an op may be the user's: it is asked again with the plan of an item
+            if plan is not None:
+                raise
             return False
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
@@ -132,10 +111,6 @@ class Step:
         check_record(self.op, drawn, lambda op: op.draw(generator, plan))
         return drawn
 
-    def describe(self) -> str:
-        """Return the op in the words of the user."""
-        return self.op.describe() + (", replayed" if self.recorded is not None else "")
-
     def apply(self, plan: SpatialPlan, drawn: Drawn | None) -> SpatialPlan:
         """Return the plan after this step; ``drawn`` None means that it does not act."""
         if drawn is not None:
@@ -143,13 +118,189 @@ class Step:
         return plan if self.op.lattice else plan.interpolated()
 
 
-@contextmanager
-def without_reading() -> Iterator[None]:
-    """Let plans be estimated: where no mask is at hand, :func:`sampling_mask` returns None."""
-    with looking_ahead():
-        yield
+without_reading = looking_ahead
+"""Lets plans be estimated: where no mask is at hand, :func:`sampling_mask` returns None."""
+
+Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]
+"""A scalar, a range (low, high), or three entries, each a scalar or a range."""
+Size: TypeAlias = "int | Sequence[int]"
+"""One whole number for all axes, or one per axis (I, J, K)."""
+
+MOST_VOXELS = 2**24
+"""Voxels along an axis that nobody's volume has: a mouse brain of 10 mm at 4 nm has 2.5 million."""
+
+_FORMS = "a number, (low, high), or three entries, each a number or (low, high)"
 
 
-def may_read() -> bool:
-    """Whether plans may ask for voxels now; not while they are only estimated."""
-    return not is_looking_ahead()
+def as_amount(name: str, value: Any, *, positive: bool = False) -> Amount:
+    """Return what the user gave as plain floats and tuples, in the form that it has.
+
+    Examples
+    --------
+    >>> as_amount("degrees", [-15, 15]), as_amount("degrees", (0, 0, (-15, 15)))
+    ((-15.0, 15.0), (0.0, 0.0, (-15.0, 15.0)))
+    """
+    entry = partial(parse_range, name, positive=positive, forms=_FORMS)
+    entries = entries_of(value)
+    return (*map(entry, entries),) if len(entries) == 3 else entry(value)  # type: ignore[return-value]
+
+
+def as_factor(name: str, value: Any) -> Amount:
+    """Return an amount of factors, above 0 and of a size that leaves something of a volume."""
+    amount = as_amount(name, value, positive=True)
+    numbers = numbers_of(amount)
+    if min(numbers) < 1 / MOST_VOXELS or max(numbers) > MOST_VOXELS:
+        msg = (
+            f"{name} takes factors from {1 / MOST_VOXELS:.2g} to {MOST_VOXELS:.2g}: beyond these a "
+            f"volume of {MOST_VOXELS} voxels along an axis becomes less than one of them, or one "
+            f"fills it; got {value!r}"
+        )
+        raise ValueError(msg)
+    return amount
+
+
+def draw_amount(
+    generator: np.random.Generator, amount: Amount, *, shared: bool = False
+) -> list[float]:
+    """Return three numbers, one per axis; three doubles are always drawn."""
+    return amount_at(generator.random(3).tolist(), amount, shared=shared)
+
+
+def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) -> list[float]:
+    """Return the numbers that three uniform ones stand for; of a ``shared`` range one for all."""
+    if not isinstance(amount, tuple):
+        return [amount] * 3
+    if shared and len(amount) == 2:
+        random = (random[0],) * 3
+    entries = amount if len(amount) == 3 else (amount,) * 3
+    return [
+        each[0] + (each[1] - each[0]) * u if isinstance(each, tuple) else each
+        for each, u in zip(entries, random, strict=True)
+    ]
+
+
+def per_axis(amount: Amount) -> tuple[ParameterRange, ParameterRange, ParameterRange]:
+    """Return what an amount says for each axis."""
+    return amount if isinstance(amount, tuple) and len(amount) == 3 else (amount,) * 3
+
+
+def as_probabilities(
+    name: str, value: Any, count: int, several: str = "one for each of the {} axes"
+) -> float | tuple[float, ...]:
+    """Return one probability, or one for each of ``count`` axes; ``several`` says so in words."""
+    each = entries_of(value)
+    if not each:
+        return as_probability(name, value)
+    if len(each) != count:
+        msg = f"{name} is one probability, or {several.format(count)}, got {value!r}"
+        raise ValueError(msg)
+    return tuple(as_probability(name, entry) for entry in each)
+
+
+def as_triple(name: str, value: Any, *, low: int | None = None) -> tuple[int, int, int]:
+    """Return three integers, of at least ``low`` where that is given."""
+    numbers = entries_of(value)
+    fits = len(numbers) == 3 and all(map(is_integer, numbers))
+    if not fits or (low is not None and min(numbers) < low):
+        least = "" if low is None else f" >= {low}"
+        msg = f"{name} takes three integers{least}, got {value!r}"
+        raise ValueError(msg)
+    return (int(numbers[0]), int(numbers[1]), int(numbers[2]))
+
+
+def three(what: str, value: Size, *, least: int) -> tuple[int, int, int]:
+    """Return three whole numbers, which one stands for; PatchSizeError for anything else.
+
+    Examples
+    --------
+    >>> three("size", 96, least=1)
+    (96, 96, 96)
+    """
+    given = _several(value)
+    numbers = ((value,) * 3 if is_integer(value) else (value,)) if given is None else given
+    for number in numbers:
+        if not is_integer(number):
+            raise _not_whole(what, number, value)
+    if len(numbers) != 3:
+        msg = f"{what} is one whole number or three (I, J, K), got {len(numbers)} in {value!r}"
+        raise PatchSizeError(msg, do=_COUNT_ADVICE.get(len(numbers), ""))
+    for axis, number in enumerate(numbers):
+        if number < least:
+            where = f"{number} on axis {axis} of {value!r}" if value is not number else f"{number}"
+            msg = f"{what} is at least {least} on each axis, got {where}"
+            do = f"2-D data have K = 1: write {(*numbers[:2], 1)}."
+            flat = least == 1 and axis == 2 and number == 0
+            raise PatchSizeError(msg, do=do if flat else "")
+    return (int(numbers[0]), int(numbers[1]), int(numbers[2]))
+
+
+def _several(value: Any) -> tuple[Any, ...] | None:
+    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    return tuple(value) if several else None
+
+
+def one_or_three(what: str, value: Any, *, least: int) -> int | tuple[int, int, int]:
+    """Return one whole number as it is, where :func:`three` would repeat it."""
+    sizes = three(what, value, least=least)
+    return sizes[0] if is_integer(value) else sizes
+
+
+def size_of(what: str, value: Any) -> Any:
+    """Return one whole number as it is, or three, of which None keeps an axis.
+
+    Examples
+    --------
+    >>> size_of("size", (32, 32, None)), size_of("size", 32)
+    ((32, 32, None), 32)
+    """
+    given = _several(value)
+    if given is None or all(v is not None for v in given):
+        return one_or_three(what, value if given is None else given, least=1)
+    sizes = three(what, [1 if v is None else v for v in given], least=1)
+    return tuple(None if v is None else n for v, n in zip(given, sizes, strict=True))
+
+
+def size_text(size: Any) -> str:
+    """Return what :func:`size_of` gave in words: ``"32x32xall"``."""
+    sizes = size if isinstance(size, tuple) else (size,) * 3
+    return "x".join("all" if n is None else str(n) for n in sizes)
+
+
+def size_on(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
+    """Return a checked size for the grid of a plan: one number leaves flat axes of 2-D data."""
+    if isinstance(size, tuple):
+        i, j, k = (n if s is None else s for s, n in zip(size, plan.shape, strict=True))
+        return (i, j, k)
+    flat = flat_axes(plan)
+    i, j, k = (1 if axis in flat else size for axis in range(3))
+    return (i, j, k)
+
+
+def whole_number(what: str, value: int, *, least: int) -> int:
+    """Return a whole number of at least ``least``; PatchSizeError for anything else."""
+    if not is_integer(value) or value < least:
+        msg = f"{what} is a whole number of at least {least}, got {value!r}"
+        raise PatchSizeError(msg, do=_unquoted(what, value))
+    return int(value)
+
+
+_COUNT_ADVICE = {
+    2: "2-D data have K = 1: write (64, 64, 1).",
+    4: "Leave out the channels: each patch has all channels of its volume.",
+}
+
+
+def _not_whole(what: str, number: Any, value: Any) -> PatchSizeError:
+    inside = "" if number is value else f" in {value!r}"
+    do = "Write it without a decimal point, or round it with int()."
+    if not isinstance(number, float):
+        do = _unquoted(what, number) or "Write 96, or (96, 96, 48)."
+    elif 0 < number < 1:
+        do = "It is no part of the patch: for half of 96 voxels write 48."
+    return PatchSizeError(f"{what} is counted in whole voxels, got {number!r}{inside}", do=do)
+
+
+def _unquoted(what: str, value: Any) -> str:
+    """Return what to write for a number in quotes."""
+    is_quoted = isinstance(value, str) and value.strip().isdecimal()
+    return f"Write {what}={value.strip()}, without the quotes." if is_quoted else ""

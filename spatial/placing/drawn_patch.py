@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
-from ...core.validate import entries_of, is_number
-from ..ops.crop import centred_start
-from ..ops.op import Drawn
-from ..ops.parameters import size_on, size_text
+from ...core.validate import entries_of, is_finite, is_number
+from ..ops.crop import centred_start, random_start
+from ..ops.op import Drawn, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
 from .patch import (
     GridPatch,
     PatchOp,
-    UniformPatch,
     UniformRegion,
     patch_size,
     source_box,
@@ -46,8 +44,29 @@ OTHERWISE = ("error", "anywhere")
 _ROUNDING = 1e-9
 
 
+class _DrawnPatch(PatchOp):
+    """What patches share that look at a volume to be placed."""
+
+    looks_at_stored: ClassVar[bool] = True
+    size: Any
+    otherwise: str
+
+    def _check(self, given: Any, name: str) -> None:
+        object.__setattr__(self, "size", patch_size(self.size, one=True))
+        object.__setattr__(self, name, stored_of(given))
+        object.__setattr__(self, "token", getattr(self, name).token)
+        if self.otherwise not in OTHERWISE:
+            msg = f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}"
+            raise PatchSizeError(msg)
+
+    def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Drawn:
+        size = size_on(self.size, plan)
+        start = random_start(numbers[0, :3].tolist(), plan.shape, size)
+        return {"start": start, "size": list(size)}
+
+
 @dataclass(frozen=True)
-class MaskedPatch(PatchOp):
+class MaskedPatch(_DrawnPatch):
     """A patch about a voxel that is drawn from a mask, so that it lies in the present grid.
 
     Each voxel of the class is as likely as another, and is the middle of the patch, voxel n // 2 of
@@ -57,18 +76,6 @@ class MaskedPatch(PatchOp):
     one, that which is nearest to one.
 
     With ``oversample`` that is done for a share of the patches, and the others lie anywhere.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Grid
-    >>> from voxpipe.volumes import Volume
-    >>> label = np.zeros((32, 32, 32), np.uint8)
-    >>> label[20:24, 20:24, 20:24] = 1
-    >>> op = MaskedPatch((8, 8, 8), Volume(label), "label")
-    >>> plan = SpatialPlan.identity(Grid(label.shape, np.eye(4)))
-    >>> drawn = op.draw(np.random.default_rng(0), plan)
-    >>> all(12 < start < 24 for start in drawn["start"])
-    True
     """
 
     size: Any
@@ -96,25 +103,18 @@ class MaskedPatch(PatchOp):
     forced: bool | None = None
     """With ``oversample``: whether this patch is one of them; None for one that draws it."""
 
-    asks_stored: ClassVar[bool] = True
     sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", patch_size(self.size, one=True))
+        self._check(self.mask, "mask")
         object.__setattr__(self, "class_weights", weights_of(self.class_weights))
-        object.__setattr__(self, "mask", stored_of(self.mask))
-        object.__setattr__(self, "token", self.mask.token)
-        share: Any = self.min_share
-        if not is_number(share) or not 0 <= share <= 1:
-            msg = f"min_share is a part from 0 to 1, got {self.min_share!r}"
-            raise PatchSizeError(msg)
-        part: Any = self.oversample
-        if part is not None and (not is_number(part) or not 0 <= part <= 1):
-            msg = f"oversample is a part from 0 to 1, got {self.oversample!r}"
-            raise PatchSizeError(msg)
-        if self.otherwise not in OTHERWISE:
-            msg = f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}"
-            raise PatchSizeError(msg)
+        parts = {"min_share": self.min_share}
+        if self.oversample is not None:
+            parts["oversample"] = self.oversample
+        for name, part in parts.items():
+            if not is_number(part) or not 0 <= part <= 1:
+                msg = f"{name} is a part from 0 to 1, got {part!r}"
+                raise PatchSizeError(msg)
 
     @property
     def where(self) -> str:
@@ -136,7 +136,7 @@ class MaskedPatch(PatchOp):
             return self
         return replace(self, forced=position >= first_forced(size, self.oversample))
 
-    def sampling_mask(self, plan: SpatialPlan) -> SamplingMask | None:
+    def table(self, plan: SpatialPlan) -> SamplingMask | None:
         """Return what the mask says of the volume of a plan; None if it must not be read now."""
         cell: Triple | None = None
         if self.min_share:
@@ -144,15 +144,8 @@ class MaskedPatch(PatchOp):
             cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
         return sampling_mask(self.mask, plan.source, cell, self.stored or self.classes)
 
-    def ready(self, plan: SpatialPlan) -> None:
-        """Read the mask now."""
-        self.sampling_mask(plan)
-
     def touched(self, plan: SpatialPlan, grid: GridPatch) -> NDArray[np.bool_] | None:
-        """Return which patches of a grid hold something of the mask, ``min_share`` at least.
-
-        None where the mask must not be read now.
-        """
+        """Return which patches of a grid hold enough of the mask; None if it must not be read."""
         if plan.is_displaced:
             raise PatchSizeError(
                 "which patches of a grid touch a mask is not known after a displacement",
@@ -165,7 +158,6 @@ class MaskedPatch(PatchOp):
         return stays & (held > 0)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the box, and the class that was drawn if classes are told apart."""
         numbers = generator.random(NUMBERS)
         if self.min_share and not plan.is_copy:
             raise PatchSizeError(
@@ -173,11 +165,14 @@ class MaskedPatch(PatchOp):
                 "has been turned or scaled before",
                 do="Put lazy_patch() before such pipes, or leave min_share out.",
             )
-        if not self._is_forced(float(numbers[0, 4])):
-            return self._anywhere(numbers[0], plan)
-        mask = self.sampling_mask(plan)
+        forced = self.forced
+        if forced is None:  # in no batch: it draws it
+            forced = self.oversample is None or float(numbers[0, 4]) < self.oversample
+        if not forced:
+            return self._anywhere(numbers, plan)
+        mask = self.table(plan)
         if mask is None:  # an estimate: where patches lie does not change what they cost
-            return self._anywhere(numbers[0], plan)
+            return self._anywhere(numbers, plan)
         self._warn_of_missing(mask)
         size = size_on(self.size, plan)
         present = source_box(plan)
@@ -187,14 +182,14 @@ class MaskedPatch(PatchOp):
             if middle is not None:
                 start = start_about(middle, size, plan).tolist()
                 drawn: dict[str, Any] = {"start": start, "size": list(size)}
-                label = self._label(mask, index)
+                listed = self.class_weights
+                label = listed[index][0] if listed else mask.labels[index]
                 return drawn if label is None else {**drawn, "class": label}
         if self.otherwise == "anywhere" or self.oversample is not None:
-            return self._anywhere(numbers[0], plan)
+            return self._anywhere(numbers, plan)
         raise self._nowhere(mask)
 
     def describe(self) -> str:
-        """Return the patch in words."""
         size = size_text(self.size)
         weights = ", ".join(f"{label}: {weight:g}" for label, weight in self.class_weights)
         where = f"by the classes {{{weights}}} of" if weights else "inside"
@@ -203,12 +198,6 @@ class MaskedPatch(PatchOp):
         if self.oversample is not None:
             part = f", {self.oversample:.3g} of them, the others anywhere"
         return f"patch {size} {where} {self.key!r}{least}{part}"
-
-    def _is_forced(self, number: float) -> bool:
-        """Return whether the patch lies about the mask; one that is in no batch draws it."""
-        if self.forced is None:
-            return self.oversample is None or number < self.oversample
-        return self.forced
 
     def _with_all(self, mask: SamplingMask, present: Region, plan: SpatialPlan) -> SamplingMask:
         """Return the mask; one of what is present alone if a class has no place there by chance.
@@ -225,10 +214,6 @@ class MaskedPatch(PatchOp):
             classes = mask.labels
         cell = None if mask.shares is None else mask.shares.cell
         return sampling_mask(self.mask, plan.source, cell, classes, present) or mask
-
-    def _label(self, mask: SamplingMask, index: int) -> Label | None:
-        """Return a class as the user calls it."""
-        return self.class_weights[index][0] if self.class_weights else mask.labels[index]
 
     def _warn_of_missing(self, mask: SamplingMask) -> None:
         """Warn where a listed label is missing, and there are others that are not listed."""
@@ -275,8 +260,15 @@ class MaskedPatch(PatchOp):
         """Return the middle of a patch about a class; None where no place has the share."""
 
         def has_share(middles: NDArray[np.int64]) -> NDArray[np.bool_]:
-            starts = start_about(middles, size_on(self.size, plan), plan)
-            shares = self._shares(mask, index if self.class_weights else 0, starts, plan)
+            assert mask.shares is not None
+            size, matrix = size_on(self.size, plan), plan.matrix
+            starts = start_about(middles, size, plan)
+            one, other = (
+                np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
+                for corner in (starts, starts + np.array(size) - 1)
+            )
+            which = index if self.class_weights else 0
+            shares = mask.shares.share(which, np.minimum(one, other), self._across(plan))
             enough: NDArray[np.bool_] = shares >= self.min_share - _ROUNDING
             return enough
 
@@ -285,25 +277,10 @@ class MaskedPatch(PatchOp):
         box = present if plan.is_copy else None
         return draw_middle(mask.tables[index], low, high, numbers, plan, will_do, box=box)
 
-    def _shares(
-        self, mask: SamplingMask, index: int, starts: NDArray[np.int64], plan: SpatialPlan
-    ) -> NDArray[np.float64]:
-        """Return what part of the patches that start there is of a class; of a copy only."""
-        matrix = plan.matrix
-        one, other = (
-            np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
-            for corner in (starts, starts + np.array(size_on(self.size, plan)) - 1)
-        )
-        assert mask.shares is not None
-        return mask.shares.share(index, np.minimum(one, other), self._across(plan))
-
     def _across(self, plan: SpatialPlan) -> tuple[int, ...]:
         """Return the size along the axes of the source; about it, where the plan is turned."""
         reach = np.abs(plan.matrix[:3, :3]) @ np.array(size_on(self.size, plan))
         return tuple(max(1, round(float(n))) for n in reach)
-
-    def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Drawn:
-        return UniformPatch(self.size, self.origin).placed(numbers[:3].tolist(), plan)
 
     def _nowhere(self, mask: SamplingMask) -> PatchSizeError:
         listed = [label for label, _ in self.class_weights]
@@ -318,26 +295,13 @@ class MaskedPatch(PatchOp):
 
 
 @dataclass(frozen=True)
-class WeightedPatch(PatchOp):
+class WeightedPatch(_DrawnPatch):
     """A patch whose middle voxel is drawn in proportion to its weight, wherever the patch fits.
 
     The middle of a patch of n voxels is its voxel n // 2. Voxels so near a face that a patch about
     them would leave the grid have no part in the draw; if no others weigh anything, one of them
     is drawn and the patch is moved inward, so that it still holds it. On an axis on which the
     patch fits in one place only, every voxel counts.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Grid
-    >>> from voxpipe.volumes import Volume
-    >>> weights = np.zeros((32, 32, 32), np.float32)
-    >>> weights[20, 20, 20], weights[8, 8, 8] = 0.75, 0.25
-    >>> op = WeightedPatch((8, 8, 8), Volume(weights), "probability")
-    >>> plan = SpatialPlan.identity(Grid(weights.shape, np.eye(4)))
-    >>> generator = np.random.default_rng(0)
-    >>> starts = [op.draw(generator, plan)["start"] for _ in range(100)]
-    >>> starts.count([16, 16, 16]), starts.count([4, 4, 4])
-    (75, 25)
     """
 
     size: Any
@@ -356,15 +320,8 @@ class WeightedPatch(PatchOp):
     regional: bool = False
     """Whether the grid is a part that was drawn as the region of this patch."""
 
-    asks_stored: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", patch_size(self.size, one=True))
-        object.__setattr__(self, "weights", stored_of(self.weights))
-        object.__setattr__(self, "token", self.weights.token)
-        if self.otherwise not in OTHERWISE:
-            msg = f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}"
-            raise PatchSizeError(msg)
+        self._check(self.weights, "weights")
 
     @property
     def where(self) -> str:
@@ -375,16 +332,11 @@ class WeightedPatch(PatchOp):
         """Return the weights of the volume of a plan; None if they must not be read now."""
         return weight_table(self.weights, plan.source)
 
-    def ready(self, plan: SpatialPlan) -> None:
-        """Read the weights now."""
-        self.table(plan)
-
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the box."""
         numbers = generator.random(NUMBERS)
         table = self.table(plan)
         if table is None:  # an estimate: where patches lie does not change what they cost
-            return UniformPatch(self.size, self.origin).placed(numbers[0, :3].tolist(), plan)
+            return self._anywhere(numbers, plan)
         size = size_on(self.size, plan)
         whole = np.zeros(3, np.int64), np.array(plan.shape) - 1
         for low, high in (self._middles(size, plan), whole):
@@ -392,7 +344,7 @@ class WeightedPatch(PatchOp):
             if middle is not None:
                 return {"start": start_about(middle, size, plan).tolist(), "size": list(size)}
         if self.otherwise == "anywhere":
-            return UniformPatch(self.size, self.origin).placed(numbers[0, :3].tolist(), plan)
+            return self._anywhere(numbers, plan)
         what = "all its weights are 0" if not table.total else "no weight above 0 lies there"
         raise PatchSizeError(
             f"{self.weights.name} ({self.key!r}) says nowhere that a patch shall have its middle "
@@ -401,24 +353,20 @@ class WeightedPatch(PatchOp):
         )
 
     def describe(self) -> str:
-        """Return the patch in words."""
         return f"patch {size_text(self.size)} {self.where}"
 
     def _middles(self, size: tuple[int, ...], plan: SpatialPlan) -> tuple[Integers, Integers]:
         """Return the first and last voxels that are the middle of a patch that fits."""
         low, high = [], []
         for axis, (n, s) in enumerate(zip(plan.shape, size, strict=True)):
-            one_place = n < s or (n == s and not (self.regional and _is_cut(plan, axis)))
+            # Whether the grid ends before its source does: there are other regions beside it.
+            column = np.abs(plan.matrix[:3, axis])
+            along = int(np.argmax(column))
+            is_cut = n * column[along] < plan.source.shape[along] - 0.5
+            one_place = n < s or (n == s and not (self.regional and is_cut))
             low.append(0 if one_place else s // 2)
             high.append(n - 1 if one_place else n - s + s // 2)
         return np.array(low), np.array(high)
-
-
-def _is_cut(plan: SpatialPlan, axis: int) -> bool:
-    """Return whether a grid ends before its source does: there are other regions beside it."""
-    column = np.abs(plan.matrix[:3, axis])
-    along = int(np.argmax(column))
-    return bool(plan.shape[axis] * column[along] < plan.source.shape[along] - 0.5)
 
 
 def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> Integers:
@@ -431,15 +379,7 @@ def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> 
 
 @dataclass(frozen=True)
 class MaskedRegion:
-    """The region of :class:`UniformRegion` in which a patch by a mask or weights would begin.
-
-    Examples
-    --------
-    >>> from voxpipe.volumes import Volume
-    >>> patch = MaskedPatch((96, 96, 96), Volume(np.ones((4, 4, 4))), "label")
-    >>> MaskedRegion(UniformRegion((256,) * 3, (96,) * 3, (64,) * 3), patch).describe()
-    "regions of 256x256x256 from multiples of 64x64x64, inside 'label'"
-    """
+    """The region of :class:`UniformRegion` in which a patch by a mask or weights would begin."""
 
     region: UniformRegion
     """Its extent and where it begins."""
@@ -448,18 +388,15 @@ class MaskedRegion:
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
-    asks_stored: ClassVar[bool] = True
+    looks_at_stored: ClassVar[bool] = True
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the box."""
         return self.region.around(self.patch.draw(generator, plan)["start"], plan)
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the region."""
         return self.region.then(plan, drawn)
 
     def describe(self) -> str:
-        """Return the regions in words."""
         return f"{self.region.describe()}, {self.patch.where}"
 
 
@@ -478,18 +415,19 @@ def first_forced(size: int, oversample: float) -> int:
 
 
 def weights_of(given: Any) -> tuple[tuple[Label, float], ...]:
-    """Return class weights as pairs, in the order of the labels.
-
-    Raises
-    ------
-    PatchSizeError
-        They are no whole labels with weights, or none is above 0.
-    """
-    pairs = list(given.items()) if isinstance(given, Mapping) else _as_pairs(given)
-    if pairs is not None and not pairs:
+    """Return class weights as pairs, in the order of the labels; PatchSizeError for others."""
+    entries = list(given.items()) if isinstance(given, Mapping) else given
+    if entries is None or (isinstance(entries, (tuple, list)) and not entries):
         return ()
-    sound = pairs is not None and all(_is_label(a) and _is_weight(w) for a, w in pairs)
-    if pairs is None or not sound or not any(weight for _, weight in pairs):
+    pairs = [entries_of(entry) for entry in entries_of(entries)]
+    sound = all(
+        len(pair) == 2
+        and (pair[0] == OTHER or (is_finite(pair[0]) and int(pair[0]) == pair[0]))
+        and is_finite(pair[1])
+        and pair[1] >= 0
+        for pair in pairs
+    )
+    if not sound or not any(weight for _, weight in pairs):
         raise PatchSizeError(
             f"class_weights maps labels to weights from 0, got {given!r}",
             do="Write {0: 1, 1: 2}, for instance: label 1 is in the middle twice as often; "
@@ -497,24 +435,3 @@ def weights_of(given: Any) -> tuple[tuple[Label, float], ...]:
         )
     plain = [(a if a == OTHER else int(a), float(weight)) for a, weight in pairs]
     return tuple(sorted(plain, key=lambda pair: (pair[0] == OTHER, pair[0])))
-
-
-def _as_pairs(given: Any) -> list[tuple[Any, Any]] | None:
-    """Return pairs as such, None where it is something else."""
-    entries = () if given is None else given
-    if not isinstance(entries, (tuple, list)):
-        return None
-    pairs = [entries_of(entry) for entry in entries]
-    return None if any(len(pair) != 2 for pair in pairs) else [(a, b) for a, b in pairs]
-
-
-def _is_label(label: Any) -> bool:
-    return label == OTHER or (_is_finite(label) and int(label) == label)
-
-
-def _is_weight(weight: Any) -> bool:
-    return _is_finite(weight) and weight >= 0
-
-
-def _is_finite(number: Any) -> bool:
-    return isinstance(number, (int, float, np.number)) and math.isfinite(number)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
-from ...volumes.catalog.statistics import SLAB_VOXELS, slabs
+from ...volumes.catalog.whole_pass import SLAB_VOXELS, slabs
 from ...volumes.voxels import plain
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
+from ..resampling.interpolate import Source
 from ..resampling.resample import resample
-from ..resampling.source import Source
 from .weight_table import Triple
 
 _HALF = 0.5
@@ -27,22 +27,20 @@ def values_on(
 ) -> Iterator[tuple[Region, NDArray[Any]]]:
     """Yield regions that cover a grid, each of whole cells, and the values (C, i, j, k) there.
 
-    Parameters
-    ----------
-    volume
-        A ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
-    grid
-        Where values are wanted.
-    cell
-        Extent of the cells; those at the ends of the grid are cut.
-    inside
-        Regions that do not touch this one are left out.
+    The volume may lie on any grid: it is looked up by nearest neighbour, 0 outside. Cells at the
+    ends of the grid are cut. Regions that do not touch ``inside`` are left out.
     """
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
-    # A flip of all has the same region, and is a copy too.
-    is_same = plan.is_copy and volume.grid.shape == grid.shape and _is_identity(matrix)
-    unit = _unit(cell, volume.chunks) if is_same else cell
+    # A flip of all has the same region, and is a copy too. Half a voxel is no other one.
+    away = np.abs(matrix - np.eye(4))
+    stays = away[:3, :3].max() < _HALF and away[:3, 3].max() < _HALF
+    is_same = plan.is_copy and volume.grid.shape == grid.shape and stays
+    # Whole cells in whole chunks, so that no chunk is decoded twice. Chunks of 60 and cells of 8
+    # meet every 120 voxels; some meet never in a slab.
+    chunks = volume.chunks or (1, 1, 1)
+    i, j, k = (math.lcm(a, b) for a, b in zip(cell, chunks, strict=True))
+    unit = (i, j, k) if is_same and i * j * k <= SLAB_VOXELS else cell
     for region in slabs(grid.shape, unit, max(1, SLAB_VOXELS // volume.shape[0])):
         if inside is not None and region.intersect(inside).is_empty:
             continue
@@ -51,23 +49,11 @@ def values_on(
 
 
 def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
-    """Return which cells a region is that begins with one.
-
-    Examples
-    --------
-    >>> cells_of(Region((8, 0, 0), (20, 8, 1)), (8, 8, 8))
-    (slice(1, 3, None), slice(0, 1, None), slice(0, 1, None))
-    """
+    """Return which cells a region is that begins with one."""
     i, j, k = (
         slice(a // c, -(-b // c)) for a, b, c in zip(region.start, region.stop, cell, strict=True)
     )
     return i, j, k
-
-
-def _is_identity(matrix: NDArray[np.float64]) -> bool:
-    """Whether a copy leaves every voxel where it is: half a voxel is no other one."""
-    away = np.abs(matrix - np.eye(4))
-    return bool(away[:3, :3].max() < _HALF and away[:3, 3].max() < _HALF)
 
 
 def _resampled(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
@@ -82,13 +68,6 @@ def _resampled(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
     source = Source(voxels.array, (i, j, k), part.bounds, voxels.slope, voxels.intercept)
     resample(source, part.matrix, LABEL, out)
     return out
-
-
-def _unit(cell: Triple, chunks: Triple | None) -> Triple:
-    """Return whole cells in whole chunks, so that no chunk is decoded twice."""
-    i, j, k = (math.lcm(a, b) for a, b in zip(cell, chunks or (1, 1, 1), strict=True))
-    # Chunks of 60 and cells of 8 meet every 120 voxels; some meet never in a slab.
-    return (i, j, k) if i * j * k <= SLAB_VOXELS else cell
 
 
 _MEANT = (

@@ -13,10 +13,9 @@ import numpy as np
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import PatchSizeError
-from ...core.validate import entries_of, is_integer
-from ..ops.crop import centred_start
-from ..ops.op import Drawn
-from ..ops.parameters import as_triple, size_of, size_on, size_text
+from ...core.validate import entries_of, is_integer, set_checked
+from ..ops.crop import centred_start, random_start
+from ..ops.op import Drawn, as_triple, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
 
@@ -33,8 +32,16 @@ class PatchOp:
     origin: CallSite | None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the patch."""
-        warn_if_larger(drawn["size"], plan.shape, self.origin)
+        larger = [axis for axis, s in enumerate(drawn["size"]) if s > plan.shape[axis]]
+        if larger:
+            # It names the patch, the axes and the line, not the case, so that Python shows it once.
+            axes, line = ", ".join(map(str, larger)), f"\n  at {self.origin}" * bool(self.origin)
+            text = (
+                f"a volume is smaller than the patch {tuple(drawn['size'])} on axis {axes}; it is "
+                "centred, and the rest follows the padding rule. Choose a smaller patch to avoid "
+                f"that.{line}"
+            )
+            warn(text, PatchLargerThanVolume, self.origin)
         return plan.crop(drawn["start"], drawn["size"])
 
 
@@ -43,11 +50,6 @@ class UniformPatch(PatchOp):
     """A patch whose start is drawn uniformly, so that it lies in the present grid.
 
     An axis that is shorter than the patch is centred in it, with a warning.
-
-    Examples
-    --------
-    >>> UniformPatch((96, 96, 96)).describe()
-    'patch 96x96x96 anywhere'
     """
 
     size: Any
@@ -60,33 +62,17 @@ class UniformPatch(PatchOp):
         object.__setattr__(self, "size", patch_size(self.size, one=True))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the box."""
-        return self.placed(generator.random(3).tolist(), plan)
-
-    def placed(self, random: Sequence[float], plan: SpatialPlan) -> Drawn:
-        """Return the box that three numbers in [0, 1) choose."""
         size = size_on(self.size, plan)
-        centred = centred_start(plan.shape, size)
-        start = [
-            min(int(u * (n - s + 1)), n - s) if n >= s else c
-            for u, n, s, c in zip(random, plan.shape, size, centred, strict=True)
-        ]
+        start = random_start(generator.random(3).tolist(), plan.shape, size)
         return {"start": start, "size": list(size)}
 
     def describe(self) -> str:
-        """Return the patch in words."""
         return f"patch {size_text(self.size)} anywhere"
 
 
 @dataclass(frozen=True)
 class FixedPatch(PatchOp):
-    """A patch at a given place, which may hang over the grid.
-
-    Examples
-    --------
-    >>> FixedPatch((-1, 0, 4), (8, 8, 8)).describe()
-    'patch 8x8x8 at -1, 0, 4'
-    """
+    """A patch at a given place, which may hang over the grid."""
 
     start: Sequence[int]
     """First voxel on each axis; it may be negative."""
@@ -96,15 +82,13 @@ class FixedPatch(PatchOp):
     """Where the user wrote it, for the warning."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "start", as_triple("start", self.start))
+        set_checked(self, start=as_triple)
         object.__setattr__(self, "size", patch_size(self.size))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the box."""
         return {"start": list(self.start), "size": list(self.size)}
 
     def describe(self) -> str:
-        """Return the patch in words."""
         return f"patch {'x'.join(map(str, self.size))} at {', '.join(map(str, self.start))}"
 
 
@@ -134,8 +118,7 @@ class GridPatch:
         if any(o >= s for o, s in zip(overlap, size, strict=True)):
             msg = f"overlap must be smaller than the patch {size}, got {overlap}"
             raise ValueError(msg)
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "overlap", overlap)
+        self.__dict__.update(size=size, overlap=overlap)
 
     def patches(self, shape: Sequence[int]) -> tuple[FixedPatch, ...]:
         """Return the patches that cover a grid of ``shape``, in C order."""
@@ -144,7 +127,6 @@ class GridPatch:
         return tuple(FixedPatch(start, self.size, self.origin) for start in found)
 
     def describe(self) -> str:
-        """Return the patches in words."""
         return f"patches {'x'.join(map(str, self.size))} side by side, overlap {self.overlap}"
 
 
@@ -175,15 +157,10 @@ def positions(
 
 
 def patch_size(value: Any, *, one: bool = False) -> Any:
-    """Return the size of a patch as three positive integers.
+    """Return the size of a patch as three positive integers; PatchSizeError for anything else.
 
     With ``one`` also as one, which leaves flat axes of 2-D data alone, or with None for an axis
     that is kept.
-
-    Raises
-    ------
-    PatchSizeError
-        It is something else.
     """
     try:
         if one and (is_integer(value) or None in entries_of(value)):
@@ -195,33 +172,9 @@ def patch_size(value: Any, *, one: bool = False) -> Any:
         ) from None
 
 
-def warn_if_larger(size: Sequence[int], shape: Sequence[int], origin: CallSite | None) -> None:
-    """Warn where a patch is longer than the grid.
-
-    The message names the patch, the axes and the line, not the case, so that Python shows it once.
-    """
-    larger = [axis for axis, (s, n) in enumerate(zip(size, shape, strict=True)) if s > n]
-    if larger:
-        axes = ", ".join(map(str, larger))
-        text = (
-            f"a volume is smaller than the patch {tuple(size)} on axis {axes}; it is centred, and "
-            f"the rest follows the padding rule. Choose a smaller patch to avoid that."
-        ) + (f"\n  at {origin}" if origin is not None else "")
-        warn(text, PatchLargerThanVolume, origin)
-
-
 def source_box(plan: SpatialPlan) -> Region:
-    """Return a box of source voxels that holds every voxel that is the nearest one of some place.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from voxpipe.core import Grid
-    >>> plan = SpatialPlan.identity(Grid((9, 9, 9), np.eye(4)))
-    >>> source_box(plan.crop((2, -1, 0), (3, 4, 9)))
-    Region(2:5, 0:3, 0:9)
-    """
-    low, high = extremes(plan.matrix[:3], plan.shape)
+    """Return a box of source voxels that holds every one that is the nearest of some place."""
+    low, high = extremes(plan.rows, plan.shape)
     if plan.moves:
         low = [a + least for a, (least, _) in zip(low, plan.moves, strict=True)]
         high = [b + most for b, (_, most) in zip(high, plan.moves, strict=True)]
@@ -237,11 +190,6 @@ class UniformRegion:
     of one block touch: so every place belongs to exactly one region. A region is drawn with the
     probability of its block, so each place is as likely as if there were no regions. An axis that
     is shorter than the patch is left whole.
-
-    Examples
-    --------
-    >>> UniformRegion((256, 256, 256), (96, 96, 96), (64, 64, 64)).describe()
-    'regions of 256x256x256 from multiples of 64x64x64'
     """
 
     region: Sequence[int]
@@ -264,12 +212,9 @@ class UniformRegion:
                 f"first {align} voxels",
                 do=f"Make the region at least {least}, or align smaller.",
             )
-        object.__setattr__(self, "region", region)
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "align", align)
+        self.__dict__.update(region=region, size=size, align=align)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
-        """Return the box."""
         places = [n - s + 1 for n, s in zip(plan.shape, self.size, strict=True)]
         drawn = zip(generator.random(3).tolist(), places, strict=True)
         return self.around([min(int(u * n), n - 1) if n > 0 else 0 for u, n in drawn], plan)
@@ -287,11 +232,10 @@ class UniformRegion:
         return {"start": start, "size": extent}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan of the region: soft, so that patches may be turned across its faces."""
+        # Soft, so that patches may be turned across its faces.
         return plan.crop(drawn["start"], drawn["size"])
 
     def describe(self) -> str:
-        """Return the regions in words."""
         region, align = ("x".join(map(str, v)) for v in (self.region, self.align))
         return f"regions of {region} from multiples of {align}"
 
@@ -300,11 +244,6 @@ def usual_align(region: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
     """Return the largest divisors of a region that leave room for a patch behind them.
 
     A region of whole chunks is then often aligned to them without knowing them.
-
-    Examples
-    --------
-    >>> usual_align((256, 192, 100), (96, 128, 100))
-    (128, 64, 1)
     """
     return tuple(
         max((d for d in range(1, r - s + 2) if r % d == 0), default=1)

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
@@ -26,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, Region
+from ...core.call_site import is_looking_ahead
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache, cached_property
 from ...core.sample import parse_json
 from ...storage.content import content_key, content_key_now, version_key
 from ...storage.disk_cache import cache_directory, get_or_make, load_entry
-from ..ops.op import may_read
 from .mask_values import cells_of, mask_values, values_on
 from .patch import GridPatch
 from .weight_table import RunCollector, Runs, Triple, WeightTable, forget_decoded, runs_of, tabulate
@@ -70,13 +69,7 @@ _BOXES_AT_ONCE = 4096
 
 
 def cell_for(size: Sequence[int]) -> Triple:
-    """Return the extent of cells that suit patches of a size.
-
-    Examples
-    --------
-    >>> cell_for((96, 12, 1))
-    (8, 3, 1)
-    """
+    """Return the extent of cells that suit patches of a size: (8, 3, 1) for (96, 12, 1)."""
     i, j, k = (max(1, min(MOST_CELL, n // _CELLS_PER_PATCH)) for n in size)
     return i, j, k
 
@@ -110,16 +103,7 @@ class SamplingMask:
 
 @dataclass(frozen=True, eq=False)
 class CellCounts:
-    """Voxels of each class in every cell of a grid.
-
-    Examples
-    --------
-    >>> inside = np.zeros((1, 4, 4, 4), bool)
-    >>> inside[0, :2] = True
-    >>> cells = CellCounts((4, 4, 4), (2, 2, 2), count_cells(inside, (2, 2, 2)))
-    >>> cells.share(0, np.array([[0, 0, 0], [1, 0, 0]]), (2, 4, 4)).tolist()
-    [1.0, 0.5]
-    """
+    """Voxels of each class in every cell of a grid."""
 
     shape: Triple
     """Voxels of the grid."""
@@ -136,14 +120,7 @@ class CellCounts:
     def share(self, index: int, start: NDArray[Any], size: Sequence[int]) -> NDArray[np.float64]:
         """Return what part of boxes a class takes up, between 0 and 1.
 
-        Parameters
-        ----------
-        index
-            Which class.
-        start
-            (N, 3), first voxels of the boxes, which may hang over the grid; nothing is there.
-        size
-            Voxels of the boxes.
+        Boxes begin at ``start`` (N, 3) and may hang over the grid; nothing is there.
         """
         voxels = float(np.prod(np.array(size, dtype=np.float64)))
         shares = np.empty(len(start))
@@ -183,15 +160,7 @@ _NOTHING = CellCounts((0, 0, 0), (1, 1, 1), np.zeros((0, 0, 0, 0), np.uint32))
 
 
 def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
-    """Return how many flags are set in every cell.
-
-    Parameters
-    ----------
-    flags
-        (classes, I, J, K).
-    cell
-        Extent of a cell; those at the ends may be cut.
-    """
+    """Return how many flags (classes, I, J, K) are set in every cell; the last ones may be cut."""
     counts: Any = flags.view(np.uint8)
     # Along the rows of memory first: what is left for the other axes is a fraction of it.
     for axis in sorted((1, 2, 3), key=lambda axis: flags.strides[axis]):
@@ -202,30 +171,16 @@ def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
 
 
 def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
-    """Return what the voxels of a grid weigh.
+    """Return what the voxels of a grid weigh; None where that must not be read now.
 
-    Parameters
-    ----------
-    volume
-        The weights, a ``Volume`` of one channel on any grid: each voxel of ``grid`` takes the
-        nearest one, 0 outside.
-    grid
-        Of what patches are cut from.
-
-    Returns
-    -------
-    The table. None where it is not at hand, and nothing shall be read now.
-
-    Raises
-    ------
-    PatchSizeError
-        The volume has several channels, or weights that are no finite numbers from 0.
+    Each voxel takes the weight of the nearest one of a ``Volume`` of one channel on any grid, 0
+    outside. PatchSizeError for several channels, or what is no finite number from 0.
     """
 
-    def made() -> SamplingMask:
+    def weighed() -> SamplingMask:
         return SamplingMask((None,), (_weighed(volume, grid),))
 
-    found = _known(volume, grid, ("weights", MOST_BYTES), None, made)
+    found = _known(volume, grid, ("weights", MOST_BYTES), None, weighed)
     return None if found is None else found.tables[0]
 
 
@@ -236,31 +191,16 @@ def sampling_mask(
     classes: Classes,
     inside: Region | None = None,
 ) -> SamplingMask | None:
-    """Return the voxels of each class of a mask.
+    """Return the voxels of each class of a mask; None where it must not be read now.
 
-    Parameters
-    ----------
-    volume
-        The mask, a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
-    grid
-        Of what patches are cut from.
-    cell
-        Extent of the cells by which shares of patches are known; None for no shares.
-    classes
-        Labels to tell apart, of which several may be one class; ``(EACH,)`` for every label that is
-        not 0; none for one class of all voxels that are not 0 in some channel.
-    inside
-        The only voxels that matter; not kept on disk. By default all are.
+    The mask is a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside. ``cell``
+    is the extent of the cells by which shares of patches are known, None for no shares. ``classes``
+    are labels to tell apart, of which several may be one class; ``(EACH,)`` for every label that is
+    not 0; none for one class of all voxels that are not 0 in some channel. ``inside`` are the only
+    voxels that matter, by default all; such a mask is not kept on disk.
 
-    Returns
-    -------
-    The mask. None where it is not at hand, and nothing shall be read now.
-
-    Raises
-    ------
-    PatchSizeError
-        Classes of a volume of several channels; or, without classes, an image in the place of a
-        mask. Nothing is kept then, so it is refused by every process.
+    PatchSizeError for classes of a volume of several channels; or, without classes, for an image in
+    the place of a mask. Nothing is kept then, so it is refused by every process.
     """
     key = ("mask", cell, classes, volume.kind)
     within = grid.region if inside is None else inside
@@ -268,50 +208,30 @@ def sampling_mask(
 
 
 def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64] | None:
-    """Return how many voxels of a mask the patches of a grid hold, exactly.
+    """Return how many voxels of a mask the patches of a grid hold, exactly, (N,) in their order.
 
-    Parameters
-    ----------
-    volume
-        The mask, a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
-    grid
-        Of what patches are cut from.
-    patches
-        Where they lie in it.
-
-    Returns
-    -------
-    (N,) in their order. None where they are not at hand, and nothing shall be read now.
-
-    Raises
-    ------
-    PatchSizeError
-        The volume is an image, not a mask.
+    None where they must not be read now; PatchSizeError for an image.
     """
 
-    def counted_now() -> SamplingMask:
-        return SamplingMask((), (), CellCounts(grid.shape, (1, 1, 1), _held(volume, grid, patches)))
+    def counted() -> SamplingMask:
+        boxes = [
+            Region.of_shape(patch.size).shift(patch.start) for patch in patches.patches(grid.shape)
+        ]
+        held = np.zeros((len(boxes), 1, 1, 1), np.uint32)
+        for region, values in mask_values(volume, grid):
+            inside = (values != 0).any(axis=0)
+            for number, box in enumerate(boxes):
+                part = box.intersect(region)
+                if not part.is_empty:
+                    slices = part.shift([-first for first in region.start]).slices
+                    held[number] += int(np.count_nonzero(inside[slices]))
+        return SamplingMask((), (), CellCounts(grid.shape, (1, 1, 1), held))
 
     key = ("boxes", tuple(patches.size), patches.overlap, volume.kind)
-    found = _known(volume, grid, key, None, counted_now)
+    found = _known(volume, grid, key, None, counted)
     if found is None or found.shares is None:
         return None
     return found.shares.counts.ravel().astype(np.int64)
-
-
-def _held(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.uint32]:
-    boxes = [
-        Region.of_shape(patch.size).shift(patch.start) for patch in patches.patches(grid.shape)
-    ]
-    held = np.zeros((len(boxes), 1, 1, 1), np.uint32)
-    for region, values in mask_values(volume, grid):
-        inside = (values != 0).any(axis=0)
-        for number, box in enumerate(boxes):
-            part = box.intersect(region)
-            if not part.is_empty:
-                slices = part.shift([-first for first in region.start]).slices
-                held[number] += int(np.count_nonzero(inside[slices]))
-    return held
 
 
 # Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
@@ -341,33 +261,26 @@ def _known(
     def decode(content: bytes) -> SamplingMask | None:
         return _decoded(content, grid.shape)
 
-    def encode(mask: SamplingMask) -> bytes:
-        return _encoded(mask, grid.shape)
-
     def loaded_or_made() -> SamplingMask | None:
         if inside is not None:
-            return make() if may_read() else None
-        file = _file_of(volume, key)
-        if not may_read():
+            return None if is_looking_ahead() else make()
+        # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
+        own, content, file = volume.grid, volume.content_key, None
+        if content:
+            name = content_key(content, (own.shape, own.rows, *key))
+            file = cache_directory() / "sampling" / f"{name}.npz"
+        if is_looking_ahead():
             return None if file is None else load_entry(file, decode)
-        content = volume.content_key
         return get_or_make(
-            file, decode, make, encode, unchanged=lambda: content_key_now(volume) == content
+            file,
+            decode,
+            make,
+            lambda mask: _encoded(mask, grid.shape),
+            unchanged=lambda: content_key_now(volume) == content,
         )
 
     known = (*version_key(volume), inside, *key)
     return KNOWN.get_or(known, loaded_or_made)
-
-
-def _file_of(volume: Any, key: Sequence[Any]) -> Path | None:
-    """Return where the mask of a volume is kept on disk, None if its content has no name."""
-    content = volume.content_key
-    if not content:
-        return None
-    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
-    own = volume.grid
-    name = content_key(content, (own.shape, own.rows, *key))
-    return cache_directory() / "sampling" / f"{name}.npz"
 
 
 def _weighed(volume: Any, grid: Grid) -> WeightTable:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import PatchSizeError
-from ...core.lru_cache import LRUCache
-from ..plans import inverse
+from ...core.lru_cache import LRUCache, cached_property
+from ..plans.mapping import to_output
 from ..plans.plan import SpatialPlan
 from .patch import source_box
 
@@ -65,10 +65,15 @@ class Runs:
     weight: Floats
     """(N,) what each run weighs."""
 
+    @cached_property
+    def upto(self) -> Floats:
+        """(N,) the weights up to each."""
+        return np.cumsum(self.weight)
+
     @property
     def nbytes(self) -> int:
-        """Memory that they take."""
-        return self.start.nbytes + self.length.nbytes + self.weight.nbytes
+        """Memory that they take, the sums of weights included."""
+        return self.start.nbytes + self.length.nbytes + 2 * self.weight.nbytes
 
     def __len__(self) -> int:
         return len(self.start)
@@ -80,19 +85,7 @@ class Runs:
 
 @dataclass(frozen=True, eq=False)
 class WeightTable:
-    """What the voxels of a grid weigh.
-
-    Examples
-    --------
-    >>> weights = np.zeros((16, 8, 8))
-    >>> weights[12, 3, 4], weights[2, 2, 2] = 9, 1
-    >>> table = tabulate((16, 8, 8), [(Region.of_shape((16, 8, 8)), weights)], 1000)
-    >>> numbers = np.array([[0.05, 0.5], [0.5, 0.1], [0.95, 0.9]])
-    >>> table.pick(Region.of_shape(table.shape), numbers).tolist()
-    [[2, 2, 2], [12, 3, 4], [12, 3, 4]]
-    >>> table.is_exact, table.places
-    (True, 2)
-    """
+    """What the voxels of a grid weigh."""
 
     shape: Triple
     """Voxels of the grid."""
@@ -116,22 +109,14 @@ class WeightTable:
         return len(self.packed)
 
     def pick(self, inside: Region, numbers: Floats) -> Integers | None:
-        """Return voxels of a region, each as likely as its weight.
+        """Return voxels (N, 3) of a region, each as likely as its weight; None where none weighs.
 
-        Parameters
-        ----------
-        inside
-            The region.
-        numbers
-            (N, 2) in [0, 1): for the run, and for the voxel in it.
-
-        Returns
-        -------
-        (N, 3) voxels, or None where none weighs anything.
+        ``numbers`` are (N, 2) in [0, 1): for the run, and for the voxel in it.
         """
-        runs, upto = self._inside(inside)
+        runs = self._inside(inside)
         if not len(runs):
             return None
+        upto = runs.upto
         last = np.searchsorted(upto, upto[-1], side="left")  # none that weighs nothing beside it
         run = np.minimum(np.searchsorted(upto, numbers[:, 0] * upto[-1], side="right"), last)
         length = runs.length[run]
@@ -140,14 +125,14 @@ class WeightTable:
 
     def has_some(self, inside: Region) -> bool:
         """Return whether a voxel of a region weighs anything."""
-        return len(self._inside(inside)[0]) > 0
+        return len(self._inside(inside)) > 0
 
     def every(self, inside: Region, most: int) -> tuple[Integers, Floats]:
         """Return the voxels (N, 3) of a region and what they weigh.
 
         Where they are more than ``most``, the voxels in the middle of the runs stand for all.
         """
-        runs, _ = self._inside(inside)
+        runs = self._inside(inside)
         if runs.length.sum() > most:
             return self._voxels(runs.start + runs.length // 2), runs.weight
         each = np.repeat(runs.weight / runs.length, runs.length)
@@ -155,19 +140,16 @@ class WeightTable:
         along = np.arange(len(each)) - first
         return self._voxels(np.repeat(runs.start, runs.length) + along), each
 
-    def _inside(self, region: Region) -> tuple[Runs, Floats]:
-        """Return what of the runs lies in a region, and the weights up to each."""
+    def _inside(self, region: Region) -> Runs:
+        """Return what of the runs lies in a region."""
+        whole = Region.of_shape(self.shape)
 
-        def found() -> _Inside:
-            whole = Region.of_shape(self.shape)
+        def decoded() -> Runs:
             if region == whole:
-                runs = unpack(self.packed)
-            else:
-                runs = self._cut(self._inside(whole)[0], region)
-            return _Inside(runs, np.cumsum(runs.weight))
+                return unpack(self.packed)
+            return self._cut(self._inside(whole), region)
 
-        inside = _DECODED.get_or((self, region), found)
-        return inside.runs, inside.upto
+        return _DECODED.get_or((self, region), decoded)
 
     def _cut(self, runs: Runs, region: Region) -> Runs:
         order, lengths = _order(self.shape)
@@ -190,17 +172,7 @@ class WeightTable:
         return voxels
 
 
-@dataclass(frozen=True, eq=False)
-class _Inside:
-    runs: Runs
-    upto: Floats
-
-    @property
-    def nbytes(self) -> int:
-        return self.runs.nbytes + self.upto.nbytes
-
-
-_DECODED: LRUCache[_Inside] = LRUCache(_MOST_DECODED, lambda inside: inside.nbytes + 1)
+_DECODED: LRUCache[Runs] = LRUCache(_MOST_DECODED, lambda runs: runs.nbytes + 1)
 
 
 def forget_decoded() -> None:
@@ -268,21 +240,10 @@ class RunCollector:
 
 
 def tabulate(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int) -> WeightTable:
-    """Return the table of weights that come in parts.
+    """Return the table, in ``most`` bytes, of weights that come in parts.
 
-    Parameters
-    ----------
-    shape
-        Of the grid.
-    parts
-        Regions that cover it, each voxel once, and the weights (i, j, k) there, finite and from 0.
-    most
-        Bytes that the table may take.
-
-    Raises
-    ------
-    PatchSizeError
-        They add up to more than a number holds.
+    Parts are regions that cover a grid, each voxel once, and the weights (i, j, k) there, finite
+    and from 0.
     """
     collected = RunCollector(shape)
     for region, weights in parts:
@@ -316,15 +277,7 @@ def runs_of(values: NDArray[Any], region: Region, shape: Triple) -> tuple[Runs, 
 
 
 def pack(runs: Runs) -> bytes:
-    """Return runs in few bytes; what they weigh loses a common factor.
-
-    Examples
-    --------
-    >>> runs = Runs(np.array([3, 9]), np.array([2, 1]), np.array([2.0, 9.0]))
-    >>> found = unpack(pack(runs))
-    >>> found.start.tolist(), found.length.tolist(), (found.weight * 16).tolist()
-    ([3, 9], [2, 1], [2.0, 9.0])
-    """
+    """Return runs in few bytes; what they weigh loses a common factor."""
     columns: list[NDArray[Any]] = [np.diff(runs.start, prepend=0).astype("<u8")]
     columns.append(runs.length.astype("<u4"))
     each = runs.weight / runs.length
@@ -342,13 +295,7 @@ def pack(runs: Runs) -> bytes:
 
 
 def unpack(content: bytes) -> Runs:
-    """Return what :func:`pack` made of runs.
-
-    Raises
-    ------
-    ValueError
-        The bytes are no runs.
-    """
+    """Return the runs that :func:`pack` made bytes of; ValueError for other bytes."""
     kind = content[0]
     types: list[np.dtype[Any]] = [np.dtype("<u8"), np.dtype("<u4")]
     types += [np.dtype("<f4")] * (kind == _OWN)
@@ -405,24 +352,11 @@ def draw_middle(
 ) -> Integers | None:
     """Return a voxel of the grid of a plan that is drawn from a table; None if there is none.
 
-    Parameters
-    ----------
-    table
-        What the voxels of the source weigh.
-    low, high
-        The first and the last voxel that may be drawn.
-    numbers
-        In [0, 1), of the shape ``NUMBERS``.
-    plan
-        From the source to the grid.
-    will_do
-        Which voxels are right otherwise; by default all.
-    box
-        A box of the source that holds them, where that is known.
-    spread
-        Whether a voxel of the source counts with all its extent, so that one that is several voxels
-        of the grid is any of them. Else it counts with its middle, and a voxel of the grid that
-        looks just it up is taken rather than one that is near.
+    It lies from ``low`` to ``high``, and is one that will do; ``numbers`` in [0, 1) have the shape
+    ``NUMBERS``. ``box`` is a box of the source that holds all such voxels, where one is known.
+    With ``spread`` a voxel of the source counts with all its extent, so that one that is several
+    voxels of the grid is any of them. Else it counts with its middle, and a voxel of the grid that
+    looks just it up is taken rather than one that is near.
     """
     # A place that is not in the middle of a voxel may be the nearest one to one beside the box.
     edge = 0 if plan.is_copy else 1
@@ -438,7 +372,11 @@ def draw_middle(
         middles, fits = _fitting(places.astype(np.float64), low, high, plan)
         if will_do is not None:
             fits &= will_do(middles)
-        just = fits if spread else fits & _is_nearest(voxels, middles, plan)
+        just = fits
+        if not (spread or plan.is_copy or plan.is_displaced):
+            # Those that look up the very voxels of the source; of a field, all.
+            found_at = middles @ plan.matrix[:3, :3].T + plan.matrix[:3, 3]
+            just = fits & (np.rint(found_at) == voxels).all(axis=1)
         if just.any():
             found: Integers = middles[np.argmax(just)]
             return found
@@ -459,20 +397,11 @@ def draw_middle(
     return chosen_one
 
 
-def _is_nearest(voxels: Integers, middles: Integers, plan: SpatialPlan) -> NDArray[np.bool_]:
-    """Return which middles are nearest to the very voxels of the source; of a field, all."""
-    if plan.is_copy or plan.is_displaced:
-        return np.ones(len(voxels), np.bool_)
-    places = middles @ plan.matrix[:3, :3].T + plan.matrix[:3, 3]
-    same: NDArray[np.bool_] = (np.rint(places) == voxels).all(axis=1)
-    return same
-
-
 def _fitting(
     places: Floats, low: Integers, high: Integers, plan: SpatialPlan
 ) -> tuple[Integers, NDArray[np.bool_]]:
     """Return the voxels of the grid that source places are nearest to, and which will do."""
-    found, reached = inverse.try_to_output(plan, places)
+    found, reached = to_output(plan.to_output, plan.stages, places)
     # Never on the edge between two: volumes of a sample compute this place differently.
     middles = np.rint(found + _TIE).astype(np.int64)
     fits: NDArray[np.bool_] = ((middles >= low) & (middles <= high)).all(axis=1) & reached

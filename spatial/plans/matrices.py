@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from ...core.affine3x4 import (
     Affine3x4,
     Matrix3x3,
     Vector,
-    affine,
     apply,
     inverse,
     linear_of,
@@ -20,7 +19,6 @@ from ...core.affine3x4 import (
 )
 from ...core.errors import BadHeader
 from .plan import Shape, SpatialPlan
-from .stages import Clip, Displacement, Stage
 
 # Data without extent along some axis: 2-D images, which have K = 1.
 #
@@ -36,15 +34,7 @@ _AXIAL = 1e-6
 
 
 def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
-    """Return the axes along which both the present grid and the stored volume have one voxel.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from voxpipe.core import Grid
-    >>> flat_axes(SpatialPlan.identity(Grid((64, 64, 1), np.eye(4))))
-    (2,)
-    """
+    """Return the axes along which both the present grid and the stored volume have one voxel."""
     source = plan.source.shape
     if 1 not in source:
         return ()
@@ -56,26 +46,6 @@ def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
         if plan.shape[nearest] == 1 and sum(each) - largest <= _ALONE * largest:
             found.append(nearest)
     return tuple(sorted(set(found)))
-
-
-def keep_axes(turn: Matrix3x3, axes: Sequence[int]) -> Matrix3x3:
-    """Return a 3x3 in voxels that leaves ``axes`` as they are.
-
-    Examples
-    --------
-    >>> keep_axes((0.5, 0.1, 0.1, 0, 0.5, 0.1, 0, 0, 0.5), [2])
-    (0.5, 0.1, 0.0, 0, 0.5, 0.0, 0.0, 0.0, 1.0)
-    """
-    if not axes:
-        return turn
-    a, b, c, d, e, f, g, h, i = (
-        m if row not in axes and column not in axes else float(row == column)
-        for (row, column), m in zip(_PLACES, turn, strict=True)
-    )
-    return (a, b, c, d, e, f, g, h, i)
-
-
-_PLACES = [(row, column) for row in range(3) for column in range(3)]
 
 
 def normal(plan: SpatialPlan, axis: int) -> tuple[tuple[float, float, float], int]:
@@ -97,33 +67,17 @@ def normal(plan: SpatialPlan, axis: int) -> tuple[tuple[float, float, float], in
 Space = Literal["world", "voxel"]
 """``"world"``: millimetres along x, y, z; ``"voxel"``: voxels along the array's axes."""
 
-_STAY = (0.0, 0.0, 0.0)
 
-
-def as_space(value: str) -> Space:
-    """Return ``value`` if it names a space.
-
-    Raises
-    ------
-    ValueError
-        It does not.
-    """
-    if isinstance(value, str) and value == "world":
-        return "world"
-    if isinstance(value, str) and value == "voxel":
-        return "voxel"
-    msg = f"space is 'world' or 'voxel', got {value!r}"
-    raise ValueError(msg)
+def as_space(name: str, value: Any) -> Space:
+    """Return ``value`` if it names a space."""
+    if not isinstance(value, str) or value not in ("world", "voxel"):
+        msg = f"{name} is 'world' or 'voxel', got {value!r}"
+        raise ValueError(msg)
+    return "world" if value == "world" else "voxel"
 
 
 def rotation(degrees: Sequence[float]) -> Matrix3x3:
-    """Return ``Rz @ Ry @ Rx``, right-handed: +90 about z turns x into y.
-
-    Examples
-    --------
-    >>> rotation((0, 0, 90))[:6]
-    (0.0, -1.0, 0.0, 1.0, 0.0, 0.0)
-    """
+    """Return ``Rz @ Ry @ Rx``, right-handed: +90 about z turns x into y."""
     (cx, sx), (cy, sy), (cz, sz) = map(_cos_sin, degrees)
     up, across = sx * sy, cx * sy
     return (
@@ -164,13 +118,7 @@ def _cos_sin(degrees: float) -> tuple[float, float]:
 
 
 def shearing(factors: Sequence[float]) -> Matrix3x3:
-    """Return the unit triangular matrix of the factors (xy, xz, yz).
-
-    Examples
-    --------
-    >>> shearing((0.1, 0.2, 0.3))
-    (1.0, 0.1, 0.2, 0.0, 1.0, 0.3, 0.0, 0.0, 1.0)
-    """
+    """Return the unit triangular matrix of the factors (xy, xz, yz)."""
     xy, xz, yz = factors
     return (1.0, xy, xz, 0.0, 1.0, yz, 0.0, 0.0, 1.0)
 
@@ -184,39 +132,46 @@ def scaling(factors: Sequence[float]) -> Matrix3x3:
 def pull_back(
     plan: SpatialPlan,
     forward: Matrix3x3,
-    move: Sequence[float] = _STAY,
+    move: Sequence[float] = (0.0, 0.0, 0.0),
     *,
     space: Space,
     shape: Sequence[int] | None = None,
 ) -> Affine3x4:
-    """Return the pull-back of a forward map about the centre of the plan's output.
+    """Return the pull-back of a map that brings ``centre + x`` to ``centre + forward @ x + move``.
 
-    The world is that of the plan's *present* affine, which says where the content came from: an
-    op after a rotation acts along the axes of the world, not along those of the turned grid. So
-    a chain gives what its ops give one after another with the volume stored in between.
-
-    The content at ``centre + x`` goes to ``centre + forward @ x + move``. 2-D data stay in their
+    The world, for millimetres along x, y, z, is that of the plan's *present* affine, which says
+    where the content came from: an op after a rotation acts along the axes of the world, not along
+    those of the turned grid. So a chain gives what its ops give one after another with the volume
+    stored in between. A ``shape`` of the new output has the same centre. 2-D data stay in their
     plane.
-
-    Parameters
-    ----------
-    plan
-        The present plan; its output grid has the centre.
-    forward
-        3x3, row by row.
-    move
-        Millimetres along x, y, z, or voxels along the array's axes.
-    space
-        Where ``forward`` and ``move`` act.
-    shape
-        Shape of the new output, which has the same centre; by default the present one.
-
-    Raises
-    ------
-    BadHeader
-        The affine cannot be inverted and ``space`` is ``"world"``.
     """
-    turn, back = _in_voxels(plan, forward, move, space)
+    turn = inverse(forward)
+    x, y, z = apply(turn, move)
+    back = (-x, -y, -z)
+    # What is the same along all axes is so along the voxels' own, whatever these are. So zero
+    # strength is exactly the identity.
+    is_even = turn == scaling((turn[0],) * 3)
+    if space == "world" and (not is_even or any(back)):
+        to_world = linear_of(plan.affine_rows)
+        try:
+            to_voxel = inverse(to_world)
+        except np.linalg.LinAlgError:
+            rows = [list(to_world[start : start + 3]) for start in (0, 3, 6)]
+            raise BadHeader(
+                f"the affine has no inverse, so its voxels have no place in the world: {rows}",
+                do='Pass affine= when opening the volume, or space="voxel" to this op.',
+            ) from None
+        back = apply(to_voxel, back)
+        turn = turn if is_even else product(product(to_voxel, turn), to_world)
+    flat = flat_axes(plan)
+    if flat:
+        places = [(row, column) for row in range(3) for column in range(3)]
+        turn = tuple(  # type: ignore[assignment]
+            m if row not in flat and column not in flat else float(row == column)
+            for (row, column), m in zip(places, turn, strict=True)
+        )
+        i, j, k = (0.0 if axis in flat else b for axis, b in enumerate(back))
+        back = (i, j, k)
     return about_centre(turn, plan.shape, plan.shape if shape is None else shape, back)
 
 
@@ -230,106 +185,43 @@ def growing(
 ) -> tuple[Affine3x4, Shape]:
     """Return the pull-back of a forward map, and the shape of a grid that holds what it gives.
 
-    Parameters
-    ----------
-    plan, forward, space
-        As for :func:`pull_back`.
-    whole
-        How many voxels are made of an extent, between the outer faces and in voxels.
-    backward
-        Whether the extents are those of what the map backwards gives.
+    ``whole`` makes voxels of an extent between outer faces; ``backward`` takes the extents that
+    the map backwards gives.
     """
-    turn, back = _in_voxels(plan, forward, _STAY, space)
+    turn = linear_of(pull_back(plan, forward, space=space))
     out = turn if backward else inverse(turn)
     rows = (out[0:3], out[3:6], out[6:9])
     extents = (sum(abs(m) * n for m, n in zip(row, plan.shape, strict=True)) for row in rows)
     i, j, k = (max(1, whole(extent)) for extent in extents)
-    return about_centre(turn, plan.shape, (i, j, k), back), (i, j, k)
-
-
-def _in_voxels(
-    plan: SpatialPlan, forward: Matrix3x3, move: Sequence[float], space: Space
-) -> tuple[Matrix3x3, Vector]:
-    """Return the linear part of a pull-back, and what it adds, in voxels of the present grid."""
-    turn = inverse(forward)
-    x, y, z = apply(turn, move)
-    back = (-x, -y, -z)
-    # What is the same along all axes is so along the voxels' own, whatever these are. So zero
-    # strength is exactly the identity.
-    is_even = turn == scaling((turn[0],) * 3)
-    if space == "world" and (not is_even or any(back)):
-        to_world = linear_of(plan.affine_rows)
-        to_voxel = _inverse_of_affine(to_world)
-        back = apply(to_voxel, back)
-        turn = turn if is_even else product(product(to_voxel, turn), to_world)
-    flat = flat_axes(plan)
-    if flat:
-        turn = keep_axes(turn, flat)
-        i, j, k = (0.0 if axis in flat else b for axis, b in enumerate(back))
-        back = (i, j, k)
-    return turn, back
+    return about_centre(turn, plan.shape, (i, j, k)), (i, j, k)
 
 
 def about_centre(
-    turn: Matrix3x3, before: Sequence[int], after: Sequence[int], back: Vector = _STAY
+    turn: Matrix3x3,
+    before: Sequence[int],
+    after: Sequence[int],
+    back: Vector = (0.0, 0.0, 0.0),
 ) -> Affine3x4:
-    """Return the pull-back with a linear part, from the centre of a grid to that of another.
-
-    Examples
-    --------
-    >>> about_centre(scaling((2, 2, 1)), (8, 9, 5), (4, 4, 5))
-    (2, 0.0, 0.0, 0.5, 0.0, 2, 0.0, 1.0, 0.0, 0.0, 1, 0.0)
-    """
-    (i, j, k), (u, v, w) = _centre(before), apply(turn, _centre(after))
-    x, y, z = back
-    return affine(turn, ((i - u) + x, (j - v) + y, (k - w) + z))
-
-
-def _centre(shape: Sequence[int]) -> Vector:
-    i, j, k = shape
-    return ((i - 1) / 2, (j - 1) / 2, (k - 1) / 2)
-
-
-def _inverse_of_affine(linear: Matrix3x3) -> Matrix3x3:
-    try:
-        return inverse(linear)
-    except np.linalg.LinAlgError:
-        rows = [list(linear[start : start + 3]) for start in (0, 3, 6)]
-        raise BadHeader(
-            f"the affine has no inverse, so its voxels have no place in the world: {rows}",
-            do='Pass affine= when opening the volume, or space="voxel" to this op.',
-        ) from None
+    """Return the pull-back with a linear part, from the centre of a grid to that of another."""
+    a, b, c, d, e, f, g, h, i = turn
+    (x, y, z), (u, v, w) = [[(n - 1) / 2 for n in shape] for shape in (before, after)]
+    p, q, r = back
+    return (
+        *(a, b, c, (x - (a * u + b * v + c * w)) + p),
+        *(d, e, f, (y - (d * u + e * v + f * w)) + q),
+        *(g, h, i, (z - (g * u + h * v + i * w)) + r),
+    )
 
 
 def compose_plans(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
-    """Return one plan from the source of ``before`` to the output of ``after``.
+    """Return one plan from the source of ``before`` to the output of ``after``, which follows it.
 
     It says where voxels come from, and nothing of where padding began in between.
-
-    Parameters
-    ----------
-    before
-        Any plan with a way back.
-    after
-        A plan whose source is the output of ``before``.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Grid
-    >>> first = SpatialPlan.identity(Grid((8, 8, 8), np.eye(4))).crop((1, 2, 3), (4, 4, 4))
-    >>> second = SpatialPlan.identity(first.grid).crop((1, 1, 1), (2, 2, 2))
-    >>> compose_plans(first, second).source_region()
-    Region(2:4, 3:5, 4:6)
     """
     matrix = before.matrix
-    stages: list[Stage] = [*before.stages]
+    stages = list(before.stages)
     if after.stages:
         back = before.to_output
-        for stage in after.stages:
-            if isinstance(stage, Clip):
-                stages.append(stage.after(back))
-            else:
-                points = np.tensordot(matrix[:3, :3], stage.control, axes=1)
-                stages.append(Displacement(points, stage.matrix @ back))
+        stages += [stage.moved(matrix, back) for stage in after.stages]
     whole = matrix @ after.matrix
     return SpatialPlan(before.source, whole, after.shape, None, stages, False, before.slices)

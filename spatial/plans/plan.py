@@ -15,29 +15,26 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...core import Grid, OrientedBox, Region
-from ...core.affine3x4 import IDENTITY, Affine3x4, as_affine3x4, compose, matrix4x4, translate
+from ...core.affine3x4 import IDENTITY, Affine3x4, affine3x4, compose, matrix4x4, translate
 from ...core.lru_cache import cached_property
-from ...intensity.blur import reach
-from . import inverse
-from .boxes import around, as_boxes, boxes_to_output, boxes_to_source, whole_voxels
+from ...intensity.filters import reach
+from . import mapping
 from .plan_json import NAMES, VERSION, arguments_of
 from .policy import INTENSITY, Policy
 from .pull_back import (
     Matrix,
+    Moves,
     extremes,
-    reaches,
-    region_to_read,
     sigmas,
     source_box,
+    source_region,
     whole_rows,
-    with_halo,
 )
 from .stages import (
     NO_STAGES,
     Clip,
     Displacement,
     KernelStages,
-    Moves,
     Stage,
     displacement_bounds,
     kernel_stages,
@@ -102,11 +99,12 @@ class SpatialPlan:
             matrix = rows
         if matrix is None or shape is None:
             raise TypeError("a plan is given its source, a matrix of 4x4 and a shape")
+        i, j, k = shape
         # The dictionary, once: a chain makes several plans per sample.
         self.__dict__.update(
             source=source,
-            rows=as_affine3x4(matrix),
-            shape=_shape(shape),
+            rows=affine3x4(matrix),
+            shape=(int(i), int(j), int(k)),
             bounds=bounds if bounds is not None else source.region,
             stages=tuple(stages),
             keeps_dtype=keeps_dtype,
@@ -126,45 +124,26 @@ class SpatialPlan:
     def then(
         self, pull_back: Matrix | Affine3x4, shape: Sequence[int], *, lattice: bool
     ) -> SpatialPlan:
-        """Return the plan followed by one more op.
+        """Return the plan followed by one more op, which has an output of ``shape``.
 
-        Parameters
-        ----------
-        pull_back
-            4x4 float64: index of the new output to index of the present one.
-        shape
-            Shape of the new output.
-        lattice
-            Whether the op moves whole voxels only.
+        ``pull_back`` leads from an index of the new output to one of the present, 4x4 float64 or
+        its first three rows; ``lattice`` is whether the op moves whole voxels only.
         """
-        rows = compose(self.rows, as_affine3x4(pull_back))
-        keeps_dtype = self.keeps_dtype and lattice
-        return SpatialPlan(
-            self.source, rows, shape, self.bounds, self.stages, keeps_dtype, self.slices
-        )
+        rows = compose(self.rows, affine3x4(pull_back))
+        return self._with(rows=rows, shape=shape, keeps_dtype=self.keeps_dtype and lattice)
 
     def displaced(self, control: NDArray[np.float64], matrix: Matrix) -> SpatialPlan:
         """Return the plan followed by a displacement: a place ``y`` gets what was at ``y + D(y)``.
 
-        Parameters
-        ----------
-        control
-            (3, a, b, c) float64, the control points of a uniform cubic B-spline: displacement along
-            each axis of the present output, in its voxels.
-        matrix
-            4x4: index of the present output to index in the control grid.
-
-        Raises
-        ------
-        ValueError
-            The points or the matrix are not finite or of another shape.
+        ``control`` are the control points of a uniform cubic B-spline, (3, a, b, c) float64:
+        displacement along each axis of the present output, in its voxels. ``matrix`` (4x4) leads
+        from an index of the present output to one in the control grid. ValueError for other shapes
+        and for what is not finite.
         """
         field = Displacement(control, matrix)  # refuses what is not finite
         if not field.control.any():  # it moves nothing, so what was copied stays a copy
             return self.interpolated()
-        turn = self.matrix[:3, :3]
-        points = np.tensordot(turn, field.control, axes=1)
-        stage = Displacement(points, field.matrix @ self.to_output)
+        stage = field.moved(self.matrix, self.to_output)
         return self._with(stages=(*self.stages, stage), keeps_dtype=False)
 
     def crop(self, start: Sequence[int], size: Sequence[int], *, hard: bool = False) -> SpatialPlan:
@@ -184,14 +163,14 @@ class SpatialPlan:
             Whether what lies outside the box is gone.
         """
         i, j, k = start
-        cropped = self.then(translate(IDENTITY, (i, j, k)), size, lattice=True)
+        cropped = self._with(rows=translate(self.rows, (i, j, k)), shape=size)
         if not hard:
             return cropped
         whole = whole_rows(cropped.rows, cropped.shape)
         if whole is None or cropped.is_displaced:
             clip = Clip(cropped.to_output, cropped.shape)
             return cropped._with(stages=(*cropped.stages, clip))
-        low, high = extremes(np.reshape(whole, (3, 4)), cropped.shape)
+        low, high = extremes(whole, cropped.shape)
         box = Region(tuple(map(int, low)), tuple(int(v) + 1 for v in high))
         return cropped._with(bounds=self.bounds.intersect(box))
 
@@ -203,7 +182,8 @@ class SpatialPlan:
         return self._with(keeps_dtype=False) if self.keeps_dtype else self
 
     def _with(self, **changes: Any) -> SpatialPlan:
-        return SpatialPlan(**{**self.__getstate__(), **changes})
+        given = {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        return SpatialPlan(**{**given, **changes})
 
     @cached_property
     def affine_rows(self) -> Affine3x4:
@@ -262,12 +242,7 @@ class SpatialPlan:
 
         The result lies inside ``bounds``, and is empty where every output voxel is fill.
         """
-        region = region_to_read(
-            self.rows, self.shape, self.bounds, policy.mode, policy.padding, self.moves
-        )
-        if not policy.antialias:
-            return region
-        return with_halo(region, self.bounds, reaches(self.rows, policy))
+        return source_region(self.rows, self.shape, self.bounds, policy, self.moves)
 
     def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
         """Return the oriented box in which the taps of :meth:`source_region` lie.
@@ -275,9 +250,9 @@ class SpatialPlan:
         None where it is no smaller than the region: nothing is turned, or padding
         leads taps elsewhere.
         """
-        return source_box(self.matrix, self.shape, self.bounds, policy, self.moves)
+        return source_box(self.rows, self.shape, self.bounds, policy, self.moves)
 
-    def inverse(self, tolerance: float = inverse.TOLERANCE) -> SpatialPlan:
+    def inverse(self, tolerance: float = mapping.TOLERANCE) -> SpatialPlan:
         """Return the plan that brings an output of this one back onto the source grid.
 
         It is one resample. What this plan left out, crops and what lies outside its bounds, is
@@ -291,7 +266,8 @@ class SpatialPlan:
         """
         stages: list[Stage] = []
         if self.is_displaced:
-            stages.append(inverse.field_back(self, tolerance))
+            way = (self.matrix, self.to_output, self.shape, self.stages, self.moves)
+            stages.append(mapping.field_back(*way, tolerance))
         bounds: Region | None = None
         if self.bounds != self.source.region and self.is_copy:
             # A box of whole voxels, so that the way back is a copy as well, of any type.
@@ -301,17 +277,14 @@ class SpatialPlan:
                 bounds = box_to_output(self, self.bounds).intersect(whole)
         elif self.bounds != self.source.region:
             # What lay outside the bounds was padding: the way back leaves fill there.
-            i, j, k = self.bounds.shape
-            shift = np.eye(4)
-            shift[:3, 3] = [-a for a in self.bounds.start]
-            stages.append(Clip(shift @ self.matrix, (i, j, k)))
+            stages.append(Clip.of_region(self.bounds).after(self.matrix))
         return SpatialPlan(
             self.grid, self.to_output, self.source.shape, bounds, stages, self.keeps_dtype
         )
 
     def points_to_source(self, points: Any) -> NDArray[np.float64]:
         """Return where points (N, 3) of the output come from, in source voxels, float64."""
-        return inverse.to_source(self, _points(points))
+        return mapping.to_source(self.matrix, self.stages, mapping.as_points(points))
 
     def points_to_output(self, points: Any) -> NDArray[np.float64]:
         """Return where points (N, 3) in source voxels go, in voxels of the output, float64.
@@ -321,7 +294,9 @@ class SpatialPlan:
         ValueError
             The matrix has no inverse, or a displacement folds.
         """
-        return inverse.to_output(self, _points(points))
+        places = mapping.unmoved(mapping.as_points(points).T, self.stages)
+        back = self.to_output
+        return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
 
     def boxes_to_source(self, boxes: Any) -> NDArray[np.float64]:
         """Return boxes (N, 6) of the source that hold what boxes of the output come from.
@@ -329,7 +304,7 @@ class SpatialPlan:
         A box is its lowest and its highest corner in voxels, float64: the box around the turned
         one, and with displacements one that surely holds it. Hard crops cut nothing off.
         """
-        return boxes_to_source(self.matrix, self.stages, as_boxes(boxes))
+        return mapping.boxes_to_source(self.matrix, self.stages, mapping.as_boxes(boxes))
 
     def boxes_to_output(self, boxes: Any) -> NDArray[np.float64]:
         """Return boxes (N, 6) of the output that hold what lay in boxes of the source.
@@ -339,7 +314,7 @@ class SpatialPlan:
         ValueError
             The matrix has no inverse.
         """
-        return boxes_to_output(self.to_output, self.stages, as_boxes(boxes))
+        return mapping.boxes_to_output(self.to_output, self.stages, mapping.as_boxes(boxes))
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -370,21 +345,37 @@ class SpatialPlan:
     ) -> str:
         """Return one line: the shapes, the class of the work, and which voxels are read.
 
-        Parameters
-        ----------
-        policy
-            How they are sampled.
-        dtype
-            Type in which the volume is stored; where it is given, the bytes are told.
-        channels
-            Channels of the volume, for these.
-
-        Raises
-        ------
-        TypeError
-            ``policy`` is none.
+        With the ``dtype`` in which the volume is stored it has bytes instead, of all ``channels``.
         """
-        return explain_plan(self, _policy(policy), dtype, channels)
+        given: Any = policy
+        if not isinstance(given, Policy):
+            msg = f"policy is a Policy, such as Policy('linear', 'border'), got {policy!r}"
+            raise TypeError(msg)
+        sizes = f"{_times(self.shape)} from {_times(self.source.shape)}"
+        region = self.source_region(policy)
+        if region.is_empty:
+            return f"{sizes}: all fill"
+        kind = kernel_class(self, policy)
+        work = "copy" if kind == "copy" else f"{kind} {policy.mode} interpolation"
+        parts = [f"{work} of {str(region)[len('Region(') : -1]}"]
+        smooths = bool(policy.antialias) and any(map(reach, sigmas(self.rows)))
+        if smooths:
+            amounts = ", ".join(f"{s:.3g}" for s in sigmas(self.rows))
+            parts.append(f"smoothed by {amounts} voxels before")
+        crops = sum(isinstance(stage, Clip) for stage in self.stages)
+        if crops:
+            through = ", which the smoothing looks beyond without a flush() after it" * smooths
+            parts.append(f"inside {crops} hard crop(s){through}")
+        if not self.kernel_stages.is_for_kernel:
+            parts.append(
+                f"{len(self.kernel_stages.earlier)} displacement(s) or hard crop(s) before the "
+                "last displacement, so by NumPy and not by the kernel"
+            )
+        amount = f"{region.size} voxels"
+        if dtype is not None:
+            amount = _bytes(region.size * channels * np.dtype(dtype).itemsize)
+        count = "no interpolation" if kind == "copy" else "1 interpolation"
+        return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpatialPlan):
@@ -402,27 +393,6 @@ class SpatialPlan:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
-def _policy(policy: Any) -> Policy:
-    if not isinstance(policy, Policy):
-        msg = f"policy is a Policy, such as Policy('linear', 'border'), got {policy!r}"
-        raise TypeError(msg)
-    return policy
-
-
-def _points(points: Any) -> NDArray[np.float64]:
-    array = np.asarray(points, dtype=np.float64)
-    if array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
-        told = "NaN or infinity among them" if array.shape[1:] == (3,) else f"{array.shape}"
-        msg = f"points are finite numbers of shape (N, 3), got {told}"
-        raise ValueError(msg)
-    return array
-
-
-def _shape(values: Sequence[int]) -> Shape:
-    i, j, k = values
-    return (int(i), int(j), int(k))
-
-
 KernelClass = Literal["copy", "separable", "affine", "displacement"]
 """The cheapest first.
 
@@ -433,18 +403,7 @@ axis of the output, so taps and weights are tabulated once per axis (linear and 
 
 
 def kernel_class(plan: SpatialPlan, policy: Policy = INTENSITY) -> KernelClass:
-    """Return the class of the work that ``plan`` is under ``policy``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from voxpipe.core import Grid
-    >>> from voxpipe.spatial import SpatialPlan
-    >>> plan = SpatialPlan.identity(Grid((8, 8, 8), np.eye(4)))
-    >>> half = np.diag([2.0, 2.0, 2.0, 1.0])
-    >>> kernel_class(plan), kernel_class(plan.then(half, (4, 4, 4), lattice=False))
-    ('copy', 'separable')
-    """
+    """Return the class of the work that ``plan`` is under ``policy``."""
     if plan.is_copy:
         return "copy"
     if plan.is_displaced:
@@ -473,70 +432,21 @@ def box_to_output(plan: SpatialPlan, box: Region, grid: Grid | None = None) -> R
     The voxels of a copy are those of the box. Of what is turned or displaced it is the box
     around; a displacement counts with the furthest that it may move a voxel. A box so
     thin that no voxel centre lies in it gives the nearest voxels. The result may hang
-    over the output's edges.
-
-    Parameters
-    ----------
-    plan
-        Any plan.
-    box
-        Voxels of ``grid``, not empty.
-    grid
-        Where the box is from, if not the source of the plan; the same places in the world.
-
-    Examples
-    --------
-    >>> from voxpipe.core import Grid
-    >>> plan = SpatialPlan.identity(Grid((9, 9, 9), np.eye(4))).crop((2, 2, 2), (5, 5, 5))
-    >>> box_to_output(plan, Region((3, 0, 4), (6, 9, 5)))
-    Region(1:4, -2:7, 2:3)
+    over the output's edges. A ``grid`` is where the box is from, if not the source of the plan; the
+    same places in the world.
     """
     faces = np.array([[*(a - 0.5 for a in box.start), *(b - 0.5 for b in box.stop)]])
     if grid is not None:
-        faces = around(_across(grid, plan.source), faces)
-    found = boxes_to_output(plan.to_output, plan.stages, faces)[0]
-    return whole_voxels(found, plan.shape)
-
-
-def _across(grid: Grid, source: Grid) -> NDArray[np.float64]:
-    """Return the matrix from one grid to another; the identity where both are one grid."""
-    if grid.shape == source.shape and source.distance_in_voxels(grid) <= SAME_GRID:
-        return np.eye(4)
-    return np.asarray(np.linalg.solve(source.affine, grid.affine), dtype=np.float64)
+        is_same = grid.shape == plan.source.shape
+        if not is_same or plan.source.distance_in_voxels(grid) > SAME_GRID:
+            across = np.linalg.solve(plan.source.affine, grid.affine)
+            faces = mapping.around(np.asarray(across, dtype=np.float64), faces)
+    found = mapping.boxes_to_output(plan.to_output, plan.stages, faces)[0]
+    return mapping.whole_voxels(found, plan.shape)
 
 
 SAME_GRID = 1e-2
 """Volumes of one case that lie this close, in voxels at their corners, are on one grid."""
-
-
-def explain_plan(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channels: int) -> str:
-    """Return what ``SpatialPlan.explain`` says."""
-    sizes = f"{_times(plan.shape)} from {_times(plan.source.shape)}"
-    region = plan.source_region(policy)
-    if region.is_empty:
-        return f"{sizes}: all fill"
-    kind = kernel_class(plan, policy)
-    work = "copy" if kind == "copy" else f"{kind} {policy.mode} interpolation"
-    parts = [f"{work} of {str(region)[len('Region(') : -1]}"]
-    smooths = bool(policy.antialias) and any(map(reach, sigmas(plan.rows)))
-    if smooths:
-        amounts = ", ".join(f"{s:.3g}" for s in sigmas(plan.rows))
-        parts.append(f"smoothed by {amounts} voxels before")
-    crops = sum(isinstance(stage, Clip) for stage in plan.stages)
-    if crops:
-        through = ", which the smoothing looks beyond without a flush() after it" * smooths
-        parts.append(f"inside {crops} hard crop(s){through}")
-    earlier = len(plan.kernel_stages.earlier)
-    if not plan.kernel_stages.is_for_kernel:
-        parts.append(
-            f"{earlier} displacement(s) or hard crop(s) before the last displacement, so by NumPy "
-            "and not by the kernel"
-        )
-    amount = f"{region.size} voxels"
-    if dtype is not None:
-        amount = f"{_bytes(region.size * channels * np.dtype(dtype).itemsize)}"
-    count = "no interpolation" if kind == "copy" else "1 interpolation"
-    return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
 
 
 def _bytes(count: int) -> str:

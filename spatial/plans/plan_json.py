@@ -29,13 +29,7 @@ Triple = tuple[int, int, int]
 
 
 def arguments_of(data: Any) -> tuple[Any, ...]:
-    """Return the arguments of ``SpatialPlan`` that ``SpatialPlan.to_json`` described.
-
-    Raises
-    ------
-    BadPlan
-        A field is missing, unknown, of another form or not finite; or the version is another one.
-    """
+    """Return the arguments of ``SpatialPlan`` in what ``to_json`` gave; BadPlan for other data."""
     if isinstance(data, str) and data.lstrip().startswith("{"):
         raise BadPlan("a plan is read from values, and this is text", do="json.loads() it first.")
     if isinstance(data, Mapping) and data.get("version") != VERSION:
@@ -70,12 +64,11 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
 
 def _stage(name: str, data: Any) -> Stage:
     kind = next(iter(data), None) if isinstance(data, Mapping) and len(data) == 1 else None
+    where = f"{name}.{kind}"
     if kind == "clip":
-        matrix, shape = _fields(f"{name}.clip", data[kind], ("matrix", "shape"))
-        where = f"{name}.clip"
+        matrix, shape = _fields(where, data[kind], ("matrix", "shape"))
         return Clip(_matrix(f"{where}.matrix", matrix), _shape(f"{where}.shape", shape))
     if kind == "displacement":
-        where = f"{name}.displacement"
         control, matrix = _fields(where, data[kind], ("control", "matrix"))
         points = _numbers(f"{where}.control", control)
         if points.ndim != 4 or points.shape[0] != 3 or not points.size:
@@ -101,10 +94,6 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
-def _is_count(value: Any) -> bool:
-    return is_integer(value) and 0 <= value <= _LARGEST
-
-
 def _numbers(name: str, value: Any) -> NDArray[np.float64]:
     try:
         array = np.array(value)
@@ -123,7 +112,8 @@ def _matrix(name: str, value: Any) -> NDArray[np.float64]:
 
 
 def _shape(name: str, value: Any) -> Triple:
-    if not _is_list(value) or len(value) != 3 or not all(map(_is_count, value)):
+    sound = _is_list(value) and len(value) == 3 and all(map(is_integer, value))
+    if not sound or min(value) < 0 or max(value) > _LARGEST:
         raise _bad(name, "three integers from 0", value)
     return (int(value[0]), int(value[1]), int(value[2]))
 

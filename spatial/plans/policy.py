@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.errors import PolicyConflict
 from ...core.suggest import FOREIGN_MODES, FOREIGN_PADDINGS
-from ...core.validate import as_choice, as_flag, is_number
+from ...core.validate import as_choice, as_flag, is_number, set_checked
 
 Mode = Literal["linear", "nearest", "cubic"]
 """How a value between voxel centres is found."""
@@ -60,11 +60,17 @@ class Policy:
     def __post_init__(self) -> None:
         as_choice("mode", self.mode, MODES, FOREIGN_MODES)
         as_choice("padding", self.padding, PADDINGS, FOREIGN_PADDINGS)
-        object.__setattr__(self, "fill", _number(self.fill))
+        if not is_number(self.fill):
+            msg = f"fill is a number, got {self.fill!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "fill", float(self.fill))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _result_type(self.dtype))
-        if self.antialias != LEVEL or not isinstance(self.antialias, str):
-            object.__setattr__(self, "antialias", _as_flag(self.antialias))
+        if isinstance(self.antialias, str) and self.antialias != LEVEL:
+            msg = f"antialias is False, True or {LEVEL!r}, got {self.antialias!r}"
+            raise ValueError(msg)
+        if not isinstance(self.antialias, str):
+            set_checked(self, antialias=as_flag)
         kind = "" if self.dtype is None else self.dtype.kind
         if kind in ("i", "u") and not math.isfinite(self.fill):
             msg = f"fill={self.fill:g} is no number of the type {self.dtype}"
@@ -77,25 +83,8 @@ class Policy:
             raise ValueError(msg)
 
 
-def _number(value: Any) -> float:
-    if not is_number(value):
-        msg = f"fill is a number, got {value!r}"
-        raise ValueError(msg)
-    return float(value)
-
-
 def refuse_fill(policy: Policy, dtype: np.dtype[Any], name: str) -> None:
-    """Raise where a type cannot hold the fill that a user asked for.
-
-    Raises
-    ------
-    PolicyConflict
-        It is an integer type, and the number is out of its range.
-
-    Examples
-    --------
-    >>> refuse_fill(Policy(padding="constant", fill=-1024), np.dtype(np.int16), "ct.nii")
-    """
+    """Raise PolicyConflict where an integer type cannot hold the fill that a user asked for."""
     if policy.fill == 0 or dtype.kind not in "iu":
         return
     limits = np.iinfo(dtype)
@@ -118,13 +107,6 @@ def _result_type(value: Any) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
 
 
-def _as_flag(antialias: Any) -> bool:
-    if isinstance(antialias, str):
-        msg = f"antialias is False, True or {LEVEL!r}, got {antialias!r}"
-        raise ValueError(msg)
-    return as_flag("antialias", antialias)
-
-
 INTENSITY = Policy("linear", "border")
 """Linear, the last voxel goes on outside."""
 LABEL = Policy("nearest", "constant", 0.0)
@@ -132,22 +114,6 @@ LABEL = Policy("nearest", "constant", 0.0)
 
 
 def policy_of(kind: str) -> Policy:
-    """Return the default policy of a kind of volume.
-
-    Parameters
-    ----------
-    kind
-        ``"intensity"`` or ``"label"``.
-
-    Raises
-    ------
-    ValueError
-        The kind is another word.
-
-    Examples
-    --------
-    >>> policy_of("label").mode
-    'nearest'
-    """
+    """Return the default policy of a kind of volume, ``"intensity"`` or ``"label"``."""
     as_choice("the kind of a volume", kind, KINDS)
     return LABEL if kind == "label" else INTENSITY

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.affine3x4 import Affine3x4, affine3x4
-from ...intensity.blur import reach
+from ...intensity.filters import reach
 from .policy import Policy
 
 # How much a plan smooths before it takes fewer voxels than there are: from its matrix alone.
@@ -45,18 +45,7 @@ Sigmas = tuple[float, float, float]
 
 @lru_cache(_REMEMBERED)
 def sigmas(rows: Affine3x4) -> Sigmas:
-    """Return how much to smooth along each axis of the source.
-
-    Parameters
-    ----------
-    rows
-        Pull-back, output index to source index, row by row.
-
-    Examples
-    --------
-    >>> sigmas((4.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0.5, 0))
-    (1.5, 0.0, 0.0)
-    """
+    """Return how much to smooth along each axis of the source; a step of 4 voxels gives 1.5."""
     linear = np.reshape(rows, (3, 4))[:, :3]
     directions, steps, _ = np.linalg.svd(linear)
     wanted = np.maximum(0.0, (steps - 1) / 2)
@@ -67,21 +56,10 @@ def sigmas(rows: Affine3x4) -> Sigmas:
     return (i, j, k)
 
 
-def reaches(rows: Affine3x4, policy: Policy) -> tuple[int, int, int]:
+def _reaches(rows: Affine3x4, policy: Policy) -> tuple[int, int, int]:
     """Return how many voxels more than it samples a plan reads on either side, per axis."""
-    if not policy.antialias:
-        return (0, 0, 0)
-    i, j, k = map(reach, sigmas(rows))
+    i, j, k = map(reach, sigmas(rows)) if policy.antialias else (0, 0, 0)
     return (i, j, k)
-
-
-def with_halo(region: Region, bounds: Region, halo: tuple[int, int, int]) -> Region:
-    """Return ``region`` with what the filter takes in around it, inside ``bounds``."""
-    if region.is_empty or not any(halo):
-        return region
-    start = (max(a - r, b) for a, b, r in zip(region.start, bounds.start, halo, strict=True))
-    stop = (min(a + r, b) for a, b, r in zip(region.stop, bounds.stop, halo, strict=True))
-    return Region(tuple(start), tuple(stop))
 
 
 # Where a coordinate outside the volume lands, for reflection.
@@ -92,13 +70,7 @@ def with_halo(region: Region, bounds: Region, halo: tuple[int, int, int]) -> Reg
 
 
 def fold(values: Any, start: int, stop: int) -> NDArray[np.float64]:
-    """Return coordinates reflected into ``start - 0.5 .. stop - 0.5``, float64.
-
-    Examples
-    --------
-    >>> fold([-2, -1, 0, 3, 4, 5], 0, 4).tolist()
-    [1.0, 0.0, 0.0, 3.0, 3.0, 2.0]
-    """
+    """Return coordinates reflected into ``start - 0.5 .. stop - 0.5``, float64."""
     face, length = start - 0.5, float(stop - start)
     away = np.abs(np.asarray(values, dtype=np.float64) - face)
     np.fmod(away, 2 * length, out=away)
@@ -106,14 +78,8 @@ def fold(values: Any, start: int, stop: int) -> NDArray[np.float64]:
     return folded
 
 
-def fold_interval(low: float, high: float, start: int, stop: int) -> tuple[float, float]:
-    """Return the smallest interval that holds every reflected coordinate of ``low .. high``.
-
-    Examples
-    --------
-    >>> fold_interval(-3.0, 1.0, 0, 10)
-    (-0.5, 2.0)
-    """
+def _fold_interval(low: float, high: float, start: int, stop: int) -> tuple[float, float]:
+    """Return the smallest interval that holds every reflected coordinate of ``low .. high``."""
     face, length = start - 0.5, stop - start
     ends = fold([low, high], start, stop)
     lowest, highest = float(ends.min()), float(ends.max())
@@ -130,6 +96,8 @@ def fold_interval(low: float, high: float, start: int, stop: int) -> tuple[float
 
 Matrix = NDArray[np.float64]
 """A pull-back: output index to input index, 3x4 or 4x4 float64, homogeneous."""
+Moves = tuple[tuple[float, float], ...]
+"""Smallest and largest displacement per source axis, in voxels."""
 
 # A plan that stays this close to whole voxels over its whole extent is a copy. In voxels and
 # at the far corner, because an element-wise tolerance drifts with the length of the volume.
@@ -149,27 +117,12 @@ _WHOLE = 1.5 * 2.0**52
 _FLAT = 1e-9
 
 
-def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64] | None:
-    """Return the plan as a signed permutation plus whole shift, or None if it is not one.
+def whole_voxel_matrix(
+    matrix: Matrix | Affine3x4, shape: Sequence[int]
+) -> NDArray[np.int64] | None:
+    """Return the plan as a signed permutation plus whole shift, 3x4 int64; None if it is not one.
 
-    Parameters
-    ----------
-    matrix
-        Pull-back, 3x4 or 4x4 float64.
-    shape
-        Shape (I, J, K) of the output.
-
-    Returns
-    -------
-    3x4 int64, or None where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
-
-    Examples
-    --------
-    >>> nearly = np.eye(4) * [1.0009, 1, 1, 1]
-    >>> whole_voxel_matrix(nearly, (1990, 4, 4)) is None
-    True
-    >>> whole_voxel_matrix(np.eye(4), (1990, 4, 4)).tolist()
-    [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+    That is where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
     """
     whole = whole_rows(affine3x4(matrix), tuple(shape))
     return None if whole is None else np.array(whole, dtype=np.int64).reshape(3, 4)
@@ -177,7 +130,7 @@ def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64
 
 @lru_cache(_REMEMBERED)
 def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return what :func:`whole_voxel_matrix` does, as plain numbers row by row."""
+    """Return the rows of :func:`whole_voxel_matrix`."""
     lasts = (*(max(n - 1, 0) for n in shape), 1)
     whole = []
     for number, last in zip(rows, lasts * 3, strict=True):
@@ -196,24 +149,14 @@ def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | Non
     ):
         return None
     off = [exact - near for exact, near in zip(rows, whole, strict=True)]
-    low, high = _extremes(off, shape)
+    low, high = extremes(off, shape)
     if max(map(abs, low + high)) >= COPY_TOLERANCE:
         return None
     return tuple(whole)
 
 
-def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest source coordinate on each axis.
-
-    Examples
-    --------
-    >>> extremes(np.diag([-1.0, 2.0, 1.0, 1.0]), (3, 3, 1))
-    ([-2.0, 0.0, 0.0], [0.0, 4.0, 0.0])
-    """
-    return _extremes(affine3x4(matrix), shape)
-
-
-def _extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], list[float]]:
+def extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return the smallest and largest source coordinate on each axis."""
     i, j, k = shape
     i, j, k = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0)
     lows, highs = [], []
@@ -244,41 +187,25 @@ def coordinate(
 
 
 def source_region(
-    matrix: Matrix,
+    matrix: Matrix | Affine3x4,
     shape: Sequence[int],
     bounds: Region,
     policy: Policy,
-    moves: Sequence[tuple[float, float]] = (),
+    moves: Moves = (),
 ) -> Region:
-    """Return exactly the source voxels that resampling may touch.
+    """Return exactly the source voxels inside ``bounds`` that resampling may touch.
 
-    Parameters
-    ----------
-    matrix
-        Pull-back from output index to source index.
-    shape
-        Shape (I, J, K) of the output.
-    bounds
-        The voxels that count as volume, in source indices; padding begins at its faces.
-    policy
-        Interpolation and padding.
-    moves
-        Smallest and largest displacement per source axis, where there is one.
-
-    Returns
-    -------
-    A region inside ``bounds``; empty where every output voxel is fill.
-
-    Examples
-    --------
-    >>> shift = np.eye(4)
-    >>> shift[0, 3] = 2.5
-    >>> source_region(shift, (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear"))
-    Region(2:7, 0:4, 0:4)
+    Padding begins at the faces of ``bounds``; ``moves`` are the smallest and largest displacement
+    per source axis, where there is one. Empty where every output voxel is fill.
     """
     rows = affine3x4(matrix)
     region = region_to_read(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
-    return with_halo(region, bounds, reaches(rows, policy)) if policy.antialias else region
+    if not policy.antialias or region.is_empty:
+        return region
+    halo = _reaches(rows, policy)
+    start = (max(a - r, b) for a, b, r in zip(region.start, bounds.start, halo, strict=True))
+    stop = (min(a + r, b) for a, b, r in zip(region.stop, bounds.stop, halo, strict=True))
+    return Region(tuple(start), tuple(stop))
 
 
 @lru_cache(_REMEMBERED)
@@ -288,18 +215,18 @@ def region_to_read(
     bounds: Region,
     mode: str,
     padding: str,
-    moves: tuple[tuple[float, float], ...] = (),
+    moves: Moves = (),
 ) -> Region:
-    """Return what :func:`source_region` does, from plain numbers."""
+    """Return what :func:`source_region` does without a filter, from plain numbers."""
     nothing = Region(bounds.start, bounds.start)
     if bounds.is_empty or 0 in shape:
         return nothing
-    is_whole, lows, highs = _spans(rows, shape)
+    whole = None if moves else whole_rows(rows, shape)
+    lows, highs = extremes(rows if whole is None else whole, shape)
     if moves:
-        is_whole, (lows, highs) = False, _extremes(rows, shape)
         lows = [low + move for low, (move, _) in zip(lows, moves, strict=True)]
         highs = [high + move for high, (_, move) in zip(highs, moves, strict=True)]
-    if is_whole:
+    if whole is not None:
         mode = "nearest"
     starts, stops = [], []
     for low, high, start, stop in zip(lows, highs, bounds.start, bounds.stop, strict=True):
@@ -311,38 +238,21 @@ def region_to_read(
     return Region(tuple(starts), tuple(stops))
 
 
-@lru_cache(_REMEMBERED)
-def _spans(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[bool, list[float], list[float]]:
-    """Return whether a plan moves whole voxels only, and the extremes of where it leads."""
-    whole = whole_rows(rows, shape)
-    return (whole is not None, *_extremes(rows if whole is None else whole, shape))
-
-
 # How far from a coordinate the furthest tap lies, in voxels, by mode; rounding included.
 _TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
 
 
 def source_box(
-    matrix: Matrix,
+    matrix: Matrix | Affine3x4,
     shape: Sequence[int],
     bounds: Region,
     policy: Policy,
-    moves: Sequence[tuple[float, float]] = (),
+    moves: Moves = (),
 ) -> OrientedBox | None:
     """Return the oriented box that holds every tap of :func:`source_region`.
 
     None where there is no use in it: the plan turns nothing, so that region and box are
     one; the matrix cannot be inverted; or reflection takes taps from elsewhere.
-
-    Parameters
-    ----------
-    matrix, shape, bounds, policy, moves
-        As for :func:`source_region`.
-
-    Examples
-    --------
-    >>> source_box(np.eye(4), (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear")) is None
-    True
     """
     return _source_box(affine3x4(matrix), tuple(shape), bounds, policy, tuple(moves))
 
@@ -355,20 +265,25 @@ def _source_box(
     shape: tuple[int, ...],
     bounds: Region,
     policy: Policy,
-    moves: tuple[tuple[float, float], ...],
+    moves: Moves,
 ) -> OrientedBox | None:
-    matrix = np.array(rows, dtype=np.float64).reshape(3, 4)
-    matrix.setflags(write=False)
     if not _turns(rows):
         return None
-    if policy.padding == "reflection" and _leaves(matrix, shape, bounds, moves):
-        return None
-    reach = [_TAP_REACH[policy.mode] + more for more in reaches(rows, policy)]
+    if policy.padding == "reflection":
+        lows, highs = extremes(rows, shape)
+        for axis, (low, high) in enumerate(moves):
+            lows[axis], highs[axis] = lows[axis] + low, highs[axis] + high
+        ends = zip(lows, highs, bounds, strict=True)
+        if any(low < a or high > b - 1 for low, high, (a, b) in ends):
+            return None
+    reach = [_TAP_REACH[policy.mode] + more for more in _reaches(rows, policy)]
     for axis, (low, high) in enumerate(moves):
         reach[axis] += max(abs(low), abs(high))
     # With zeros a tap outside counts nothing, but the slow path looks at the face all the same.
     clamp = bounds if policy.padding in ("border", "zeros") else None
     halo = (reach[0], reach[1], reach[2])
+    matrix = np.array(rows, dtype=np.float64).reshape(3, 4)
+    matrix.setflags(write=False)
     return OrientedBox(matrix, (shape[0], shape[1], shape[2]), halo, clamp)
 
 
@@ -383,18 +298,6 @@ def _turns(rows: Affine3x4) -> bool:
     return volume > _FLAT * most
 
 
-def _leaves(
-    matrix: Matrix, shape: Sequence[int], bounds: Region, moves: Sequence[tuple[float, float]]
-) -> bool:
-    """Whether some coordinate lies outside ``bounds``."""
-    lows, highs = extremes(matrix, shape)
-    for axis, (low, high) in enumerate(moves):
-        lows[axis], highs[axis] = lows[axis] + low, highs[axis] + high
-    return any(
-        low < a or high > b - 1 for low, high, (a, b) in zip(lows, highs, bounds, strict=True)
-    )
-
-
 def _range(
     low: float, high: float, start: int, stop: int, mode: str, padding: str
 ) -> tuple[int, int] | None:
@@ -407,7 +310,7 @@ def _range(
     if mode == "cubic":
         return _cubic_range(low, high, start, stop, padding)
     if padding == "reflection":
-        low, high = fold_interval(low, high, start, stop)
+        low, high = _fold_interval(low, high, start, stop)
     low, high = min(max(low, first), last), min(max(high, first), last)
     if mode == "nearest":
         return round(low), round(high) + 1
@@ -421,7 +324,7 @@ def _cubic_range(low: float, high: float, start: int, stop: int, padding: str) -
         low, high = (min(max(v, first), last) for v in (low, high))
     low, high = math.floor(low + CENTRE_TOLERANCE) - 1, math.ceil(high - CENTRE_TOLERANCE) + 1
     if padding == "reflection":
-        low, high = fold_interval(low, high, start, stop)
+        low, high = _fold_interval(low, high, start, stop)
         low, high = math.floor(low), math.ceil(high)
     return min(max(int(low), first), last), min(max(int(high), first), last) + 1
 

@@ -20,33 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core import Region
+from ...core.affine3x4 import IDENTITY, affine3x4, matrix4x4, translate
 from ...core.lru_cache import cached_property
-from .pull_back import REACH, Matrix, coordinate, extremes
+from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 
-# Displacement: a smooth field on a coarse control grid, added to where voxels come from.
-#
-# The field is a uniform cubic B-spline and never exists as an array of its own: the resampler works
-# it out on the fly. Every value is a weighted mean of control points, so the largest of them bounds
-# it, and with it the voxels that a plan needs.
+# A field of displacements is a uniform cubic B-spline, and never an array of its own: the resampler
+# works it out on the fly. Every value is a weighted mean of control points, so the largest of them
+# bounds it, and with it the voxels that a plan needs.
 
 Floats = NDArray[np.float64]
-Moves = tuple[tuple[float, float], ...]
-"""Smallest and largest displacement per source axis, in voxels."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Displacement:
-    """How far each place moves, in source voxels.
-
-    Examples
-    --------
-    >>> control = np.zeros((3, 4, 4, 4))
-    >>> control[0] = 2.5  # every point moves by the same amount, so everything does
-    >>> field = Displacement(control, np.diag([0.25, 0.25, 0.25, 1]))
-    >>> i, j, k = np.ogrid[:8, :8, :8]
-    >>> bool(np.allclose(field.at((i, j, k))[0], 2.5)), field.bounds[0]
-    (True, (2.5, 2.5))
-    """
+    """How far each place moves, in source voxels."""
 
     control: Floats
     """(3, a, b, c) float64: displacement along each source axis, in source voxels. Point ``p`` lies
@@ -85,10 +73,7 @@ class Displacement:
     def bounds_between(self, lows: Sequence[float], highs: Sequence[float]) -> Moves:
         """Return the smallest and the largest displacement inside a box, per source axis.
 
-        Parameters
-        ----------
-        lows, highs
-            Smallest and largest place in the box on each axis, as the matrix takes them.
+        Its corners are in the coordinates that the matrix takes.
         """
         # The extremes of an affine map of a box, row by row: that of each summand.
         parts = self.matrix[:3, :3] * np.array([lows, highs], dtype=np.float64)[:, None, :]
@@ -110,24 +95,17 @@ class Displacement:
         field.__dict__.update(control=self.control, matrix=moved)
         return field
 
-    def at(self, index: Sequence[NDArray[np.int64]]) -> Floats:
-        """Return the displacement, (3, ...) float64, of whole indices.
+    def moved(self, across: Matrix, back: Matrix) -> Displacement:
+        """Return the field in the coordinates that ``across`` (4x4) leads to, and ``back`` from."""
+        points = np.tensordot(across[:3, :3], self.control, axes=1)
+        return Displacement(points, self.matrix @ back)
 
-        Parameters
-        ----------
-        index
-            Indices i, j, k, as three arrays that broadcast against each other.
-        """
+    def at(self, index: Sequence[NDArray[np.int64]]) -> Floats:
+        """Return the displacement, (3, ...) float64, of three broadcasting arrays of indices."""
         return self._at([coordinate(row, *index) for row in self.matrix[:3]])
 
     def at_places(self, places: Sequence[Floats]) -> Floats:
-        """Return the displacement, (3, ...) float64, of places between voxels.
-
-        Parameters
-        ----------
-        places
-            Three arrays of float64 coordinates, of one shape.
-        """
+        """Return the displacement, (3, ...) float64, of three arrays of coordinates."""
         x, y, z = places
         return self._at([row[0] * x + row[1] * y + row[2] * z + row[3] for row in self.matrix[:3]])
 
@@ -185,13 +163,7 @@ def _weights(t: Floats) -> list[Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """A box in a grid of its own.
-
-    Examples
-    --------
-    >>> Clip(np.eye(4), (2, 2, 2)) == Clip(np.eye(4), (2, 2, 2))
-    True
-    """
+    """A box in a grid of its own."""
 
     matrix: Matrix
     """4x4 float64, to the index in the cropped grid: from the source index in a plan, from the
@@ -209,6 +181,16 @@ class Clip:
         i, j, k = self.shape
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "shape", (int(i), int(j), int(k)))
+
+    @classmethod
+    def of_region(cls, region: Region) -> Clip:
+        """Return a box of whole voxels."""
+        i, j, k = region.shape
+        return cls(matrix4x4(translate(IDENTITY, [-a for a in region.start])), (i, j, k))
+
+    def moved(self, across: Matrix, back: Matrix) -> Clip:
+        """Return the box in the coordinates that ``back`` (4x4) leads here from."""
+        return self.after(back)
 
     def after(self, matrix: Matrix) -> Clip:
         """Return the clip of what ``matrix`` (4x4) leads here from."""
@@ -261,17 +243,7 @@ NO_STAGES = KernelStages()
 
 
 def kernel_stages(stages: Sequence[Stage], matrix: Matrix) -> KernelStages:
-    """Return the stages of a plan with a pull-back ``matrix`` (4x4) for the resampler.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> box = Clip(np.eye(4), (4, 4, 4))
-    >>> field = Displacement(np.zeros((3, 1, 1, 1)), np.eye(4))
-    >>> found = kernel_stages([box, field, box], np.eye(4))
-    >>> len(found.clips), found.displacement is not None, len(found.earlier)
-    (1, True, 1)
-    """
+    """Return the stages of a plan with a pull-back ``matrix`` (4x4) for the resampler."""
     clips: list[Clip] = []
     for number, stage in reversed(list(enumerate(stages))):
         if isinstance(stage, Displacement):
@@ -283,26 +255,14 @@ def kernel_stages(stages: Sequence[Stage], matrix: Matrix) -> KernelStages:
 def displacement_bounds(matrix: Matrix, shape: Sequence[int], stages: KernelStages) -> Moves:
     """Return how far displacements may move any place of an output, per source axis.
 
-    Only the control points count that some voxel of the output reaches, so a patch of a volume
-    that is deformed as a whole reads no more than its own surroundings.
-
-    Parameters
-    ----------
-    matrix
-        Pull-back, output index to source index.
-    shape
-        Shape of the output.
-    stages
-        The stages of the plan.
-
-    Returns
-    -------
-    (smallest, largest) for each axis, or nothing where nothing is displaced.
+    Nothing where nothing is displaced. Only the control points count that some voxel of the output
+    reaches, so a patch of a volume that is deformed as a whole reads no more than its own
+    surroundings.
     """
     if stages.displacement is None or 0 in shape:
         return ()
     moves = stages.displacement.bounds_between((0, 0, 0), [n - 1 for n in shape])
-    lows, highs = extremes(matrix, shape)
+    lows, highs = extremes(affine3x4(matrix), shape)
     for stage in reversed(stages.earlier):
         if isinstance(stage, Displacement):
             found = stage.bounds_between(
@@ -318,12 +278,7 @@ def pull_back_points(
 ) -> tuple[list[Floats], NDArray[np.bool_] | None]:
     """Return where places lead through stages, the last one first, and which a clip left out.
 
-    Parameters
-    ----------
-    places
-        Source coordinates, three arrays of one shape.
-    stages
-        In source coordinates, the first applied first.
+    Places are three arrays of one shape; they and the stages are in source coordinates.
     """
     outside: NDArray[np.bool_] | None = None
     x, y, z = places

@@ -7,7 +7,6 @@ What the kernel does not do, or an installation without a compiler does not have
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import astuple
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,7 @@ from ..plans.stages import NO_STAGES, Displacement, KernelStages, Stage
 
 if TYPE_CHECKING:
     from ...intensity import Epilogue
-    from ..plans.stages import Clip
-    from .source import Source
+    from .interpolate import Source
 
 ABI = 2  # VOXPIPE_ABI of native/job.h
 # The fields of VoxpipeJob, eight bytes each; the comment names the last of each row.
@@ -51,27 +49,14 @@ _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
 
 
 def available() -> bool:
-    """Whether resampling uses the native kernel.
-
-    False where ``VOXPIPE_NATIVE=0`` or where the library was not built, which is said once, in a
-    warning.
-
-    Examples
-    --------
-    >>> isinstance(available(), bool)
-    True
-    """
+    """Whether resampling uses the native kernel."""
+    # False where ``VOXPIPE_NATIVE=0`` or where the library was not built, which is said once, in a
+    # warning.
     return requested_path() is not None and _library() is not None
 
 
 def path() -> str | None:
-    """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None.
-
-    Examples
-    --------
-    >>> path() in (None, "portable", "avx2", "avx512")
-    True
-    """
+    """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None."""
     library, requested = _library(), requested_path()
     if library is None or requested is None:
         return None
@@ -90,23 +75,20 @@ def run(
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,
 ) -> bool:
-    """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone.
-
-    Parameters
-    ----------
-    mode
-        ``"nearest"``, ``"linear"``, ``"cubic"``, or ``"copy"`` where ``matrix`` is whole.
-    source, matrix, policy, out, stages, epilogue, bfloat16
-        See ``resample``; ``source`` holds exactly the voxels needed.
-    """
+    """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
+    # ``source`` holds exactly the voxels needed; ``mode`` is that of the policy, or ``"copy"``
+    # where ``matrix`` is whole.
     requested = requested_path()
     stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
-    if requested is None or stored is None or result is None or not stages.is_for_kernel:
+    if requested is None or stored is None or result is None:
+        return False
+    if any(stages) and not stages.is_for_kernel:
         return False
     if source.array.size == 0 or out.size == 0 or (library := _library()) is None:
         return False
-    boxes = _boxes(stages.clips)
+    clips = [[*clip.matrix[:3].ravel(), *clip.shape] for clip in stages.clips]
+    boxes = np.array(clips, np.float64) if clips else None
     channels, *size = source.array.shape
     channel_stride, *stride = source.array.strides
     out_channel_stride, *out_stride = out.strides
@@ -117,24 +99,18 @@ def run(
         *(address_of(out), result, out_channel_stride, *out.shape[1:], *out_stride),
         *(*matrix.ravel().tolist(), source.slope, source.intercept, policy.fill),
         *((0 if boxes is None else address_of(boxes)), len(stages.clips)),
-        *_control(stages.displacement),
-        *_control(stages.earlier[0] if stages.earlier else None),
+        *(_NO_CONTROL if stages.displacement is None else _control(stages.displacement)),
+        *(_control(stages.earlier[0]) if stages.earlier else _NO_CONTROL),
         *(_NO_EPILOGUE if epilogue is None else (1, *astuple(epilogue))),
     )
     status = library.voxpipe_run(job)
     if status == _BAD_JOB:
-        msg = f"the native kernel refused a job of source {source.array.shape}, out {out.shape}"
-        raise RuntimeError(msg)
+        shapes = f"source {source.array.shape}, out {out.shape}"
+        raise RuntimeError(f"the native kernel refused a job of {shapes}")
     return bool(status == _DONE)
 
 
-def _boxes(clips: Sequence[Clip]) -> NDArray[np.float64] | None:
-    if not clips:
-        return None
-    return np.array([[*clip.matrix[:3].ravel(), *clip.shape] for clip in clips], dtype=np.float64)
-
-
-def _control(displacement: Stage | None) -> tuple[Any, ...]:
+def _control(displacement: Stage) -> tuple[Any, ...]:
     if not isinstance(displacement, Displacement):
         return _NO_CONTROL
     points = displacement.control

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from ...core import IO_COUNTERS, Region
 from ...core.affine3x4 import affine3x4
 from ...intensity import Epilogue
-from ...intensity.blur import filter_axis, gaussian, reach
+from ...intensity.filters import filter_axis, gaussian, reach
 from ..plans.plan import SpatialPlan
 from ..plans.policy import INTENSITY, Padding, Policy
-from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
-from ..plans.stages import NO_STAGES, KernelStages, Moves, displacement_bounds
+from ..plans.pull_back import Matrix, Moves, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
+from ..plans.stages import NO_STAGES, KernelStages, displacement_bounds
 from . import native
-from .interpolate import interpolate
-from .source import Source, bfloat16_bits, convert, convert_one
+from .interpolate import Source, bfloat16_bits, convert, convert_one, interpolate
 
 # Plans of whole voxels: a crop, flip, turn or pad is copied in its stored type.
 #
@@ -88,19 +87,13 @@ def _as_slice(index: NDArray[np.int64]) -> slice | None:
 
 
 def _assign(target: NDArray[Any], voxels: NDArray[Any], source: Source) -> None:
-    if source.slope == 1.0 and source.intercept == 0.0:
-        if voxels.dtype.newbyteorder("=") == target.dtype or _is_widening(voxels, target):
-            target[...] = voxels
-            return
-        values = voxels
-    else:
-        values = voxels.astype(np.float64) * source.slope + source.intercept
-    target[...] = convert(values, target.dtype)
-
-
-def _is_widening(voxels: NDArray[Any], target: NDArray[Any]) -> bool:
-    # Assignment converts block by block then, without a copy of the whole.
-    return np.can_cast(voxels.dtype, target.dtype, "safe")
+    if source.slope != 1.0 or source.intercept != 0.0:
+        voxels = voxels.astype(np.float64) * source.slope + source.intercept
+    elif np.can_cast(voxels.dtype, target.dtype, "safe"):
+        # Assignment converts block by block, without a copy of the whole.
+        target[...] = voxels
+        return
+    target[...] = convert(voxels, target.dtype)
 
 
 # Beyond the volume: as the sampling that follows sees it. Where that gives a constant, the volume
@@ -114,19 +107,8 @@ _MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
 
 
 def smooth(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> Source:
-    """Return the voxels of ``region``, smoothed, as values.
-
-    Parameters
-    ----------
-    source
-        Exactly ``downsampling.with_halo(region, bounds, ...)``.
-    region
-        What will be sampled.
-    sigma
-        Standard deviation along each axis.
-    padding
-        What lies outside the volume.
-    """
+    """Return the voxels of ``region``, which will be sampled, smoothed, as values."""
+    # ``source`` is exactly that ``with_halo``; ``sigma`` the standard deviation along each axis.
     stored = source.array.dtype
     is_wide = stored.itemsize > 4 or (stored.kind in "iu" and stored.itemsize == 4)
     values: NDArray[Any] = source.array.astype(np.float64 if is_wide else np.float32)
@@ -158,36 +140,19 @@ def resample(
     *,
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,
+    needed: Region | None = None,
 ) -> None:
     """Sample ``source`` on an output grid, in place.
 
     Where ``policy.antialias`` is set, they are smoothed before, by what ``matrix`` leaves out.
 
-    Parameters
-    ----------
-    source
-        Stored voxels; at least ``source_region(matrix, out.shape[1:], bounds, policy)``.
-        Nothing outside that region has any influence, however much more is given.
-    matrix
-        Pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel centres.
-    policy
-        Interpolation, padding and fill; its ``dtype`` is not used here.
-    out
-        (C, I, J, K), an integer or float type of any strides. Integers round half to even and
-        saturate.
-    stages
-        Boxes outside which the output is ``policy.fill``, up to half a voxel from their last
-        centres, and displacements: ``SpatialPlan.kernel_stages``. ``source`` then holds at least
-        ``source_region(..., moves)`` with what ``displacement_bounds`` returns.
-    epilogue
-        A last step on the values, fill included.
-    bfloat16
-        Write bfloat16, for which NumPy has no type: ``out`` is then uint16 and gets the bits.
-
-    Raises
-    ------
-    ValueError
-        The shapes or types do not fit, or voxels that are needed are missing.
+    ``source`` holds at least ``source_region(matrix, out.shape[1:], bounds, policy)``, which is
+    ``needed`` where it has been worked out; nothing outside has any influence. ``matrix`` is the
+    pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel centres. ``out`` is
+    (C, I, J, K), an integer or float type of any strides; integers round half to even and saturate.
+    Outside the boxes of ``stages`` (``SpatialPlan.kernel_stages``) it is ``policy.fill``, up to
+    half a voxel from their last centres. ``epilogue`` is a last step on the values, fill included.
+    With ``bfloat16``, for which NumPy has no type, ``out`` is uint16 and gets the bits.
 
     Examples
     --------
@@ -200,20 +165,27 @@ def resample(
     [0.5, 1.5, 2.5, 3.0]
     """
     matrix = np.asarray(matrix, dtype=np.float64)[:3]
-    _check(source, matrix, out, bfloat16)
-    shape = out.shape[1:]
-    moves = displacement_bounds(matrix, shape, stages)
-    needed = source_region(matrix, shape, source.bounds, policy, moves)
-    narrowed = _smoothed(source.narrow(needed), matrix, shape, policy, moves)
-    is_affine = not any(stages)
+    if matrix.shape != (3, 4) or not np.isfinite(matrix).all():
+        raise ValueError(f"a pull-back is a finite 3x4 or 4x4 matrix, got {matrix.tolist()}")
+    if out.ndim != 4 or out.shape[0] != source.array.shape[0]:
+        raise ValueError(f"out is (C, I, J, K) with C = {source.array.shape[0]}, got {out.shape}")
+    if out.dtype.kind not in "iuf":
+        raise ValueError(f"out is an integer or float array, got {out.dtype}")
+    if bfloat16 and out.dtype != np.uint16:
+        raise ValueError(f"the bits of bfloat16 go to a uint16 array, got {out.dtype}")
+    shape, is_affine = out.shape[1:], not any(stages)
+    moves = () if is_affine else displacement_bounds(matrix, shape, stages)
+    if needed is None:
+        needed = source_region(matrix, shape, source.bounds, policy, moves)
+    if (source.start, source.array.shape[1:]) != (needed.start, needed.shape):
+        source = source.narrow(needed)
+    if policy.antialias:
+        source = _smoothed(source, matrix, shape, policy, moves)
     whole = whole_voxel_matrix(matrix, shape) if is_affine else None
-    if whole is not None:
-        IO_COUNTERS.count(copies=1)
-    else:
-        IO_COUNTERS.count(interpolations=1)
+    IO_COUNTERS.count(**{"interpolations" if whole is None else "copies": 1})
     if native.run(
         policy.mode if whole is None else "copy",
-        narrowed,
+        source,
         matrix if whole is None else whole,
         policy,
         out,
@@ -224,9 +196,9 @@ def resample(
         return
     target = out if epilogue is None and not bfloat16 else np.empty(out.shape, _real(out.dtype))
     if whole is not None:
-        copy_voxels(narrowed, whole, policy, target)
+        copy_voxels(source, whole, policy, target)
     else:
-        interpolate(narrowed, matrix, policy, target, stages)
+        interpolate(source, matrix, policy, target, stages)
     if target is not out:
         values = target if epilogue is None else epilogue.of(target)
         out[...] = bfloat16_bits(values) if bfloat16 else convert(values, out.dtype)
@@ -235,8 +207,8 @@ def resample(
 def _smoothed(
     source: Source, matrix: Matrix, shape: tuple[int, ...], policy: Policy, moves: Moves
 ) -> Source:
-    """Return what is sampled: the voxels at hand, or smoothed where the policy asks for it."""
-    sigma = sigmas(affine3x4(matrix)) if policy.antialias else (0.0, 0.0, 0.0)
+    """Return what is sampled: the voxels at hand, smoothed where the output is coarser."""
+    sigma = sigmas(affine3x4(matrix))
     if not any(map(reach, sigma)) or source.array.size == 0:
         return source
     plain = replace(policy, antialias=False)
@@ -250,19 +222,22 @@ def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64 if is_wide else np.float32)
 
 
-def _check(source: Source, matrix: Matrix, out: NDArray[Any], bfloat16: bool) -> None:
-    if matrix.shape != (3, 4) or not np.isfinite(matrix).all():
-        msg = f"a pull-back is a finite 3x4 or 4x4 matrix, got {matrix.tolist()}"
-        raise ValueError(msg)
-    if out.ndim != 4 or out.shape[0] != source.array.shape[0]:
-        msg = f"out is (C, I, J, K) with C = {source.array.shape[0]}, got {out.shape}"
-        raise ValueError(msg)
-    if out.dtype.kind not in "iuf":
-        msg = f"out is an integer or float array, got {out.dtype}"
-        raise ValueError(msg)
-    if bfloat16 and out.dtype != np.uint16:
-        msg = f"the bits of bfloat16 go to a uint16 array, got {out.dtype}"
-        raise ValueError(msg)
+def outside_of(
+    source: Source, plan: SpatialPlan, policy: Policy, resampled: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Return which voxels of a patch are fill, (I, J, K): those NaN in ``resampled``."""
+    # ``source`` is what was resampled, by ``plan`` from there, before ops that may make NaN.
+    marked: NDArray[np.bool_] = np.isnan(resampled[0])
+    if source.array.dtype.kind != "f" or not marked.any() or np.isfinite(source.array).all():
+        return marked
+    # NaN of the volume lies among them: what a volume of zeros has elsewhere is outside.
+    zeros = np.zeros((1, *source.array.shape[1:]), np.uint8)
+    flags = np.empty((1, *plan.shape), np.uint8)
+    outside = replace(policy, fill=1, antialias=False)
+    inside = Source(zeros, source.start, source.bounds)
+    resample(inside, plan.matrix, outside, flags, plan.kernel_stages)
+    lies: NDArray[np.bool_] = flags[0] != 0
+    return lies
 
 
 def apply_plan(plan: SpatialPlan, array: NDArray[Any], policy: Policy = INTENSITY) -> NDArray[Any]:
@@ -305,8 +280,8 @@ def apply_plan(plan: SpatialPlan, array: NDArray[Any], policy: Policy = INTENSIT
     voxels = given if has_channels else given[None]
     if given.ndim not in (3, 4) or voxels.shape[1:] != plan.source.shape:
         i, j, k = plan.source.shape
-        msg = f"the plan begins at (C, {i}, {j}, {k}) or ({i}, {j}, {k}), got {given.shape}"
-        raise ValueError(msg)
+        grid = f"(C, {i}, {j}, {k}) or ({i}, {j}, {k})"
+        raise ValueError(f"the plan begins at {grid}, got {given.shape}")
     source = Source(voxels, (0, 0, 0), plan.bounds)
     kept = (plan.keeps_dtype and plan.is_copy) or policy.mode == "nearest"
     dtype = policy.dtype or (source.array.dtype.newbyteorder("=") if kept else np.dtype(np.float32))

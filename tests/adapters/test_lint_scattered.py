@@ -5,7 +5,7 @@ import pytest
 import zarr
 
 import voxpipe as vp
-from voxpipe.adapters import Lint, scattered
+from voxpipe.adapters import Lint, lint
 from voxpipe.core.errors import LintWarning
 from voxpipe.datapipes.shuffle_plans import ShuffleSpec
 
@@ -25,8 +25,8 @@ def cases(tmp_path_factory):
 def little_memory(monkeypatch):
     """As if the volumes were large: memory keeps the chunks of two."""
     size = SIZE**3 * 2
-    monkeypatch.setattr(scattered, "MEMORY_BYTES", 2 * size)
-    monkeypatch.setattr(scattered, "usable_memory", lambda: 4 * 2 * size)
+    monkeypatch.setattr(lint, "MEMORY_BYTES", 2 * size)
+    monkeypatch.setattr(lint, "usable_memory", lambda: 4 * 2 * size)
 
 
 def chain(cases, shuffled, samples=40):
@@ -90,7 +90,7 @@ def test_volumes_without_chunks():
 
 def test_enough_memory(cases, monkeypatch):
     """All volumes are kept."""
-    monkeypatch.setattr(scattered, "usable_memory", lambda: 2**40)
+    monkeypatch.setattr(lint, "usable_memory", lambda: 2**40)
 
     assert names(chain(cases, GLOBAL["plans"])) == []
 

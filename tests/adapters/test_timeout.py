@@ -5,7 +5,7 @@ import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.adapters import limits_of
+from voxpipe.adapters import Limits, note_of
 
 
 def double(x):
@@ -26,8 +26,8 @@ def test_limits_are_set_on_a_copy():
 
     limited = adapter(pipe)
 
-    assert limits_of(limited).item == 3
-    assert limits_of(pipe).item == 600
+    assert note_of(limited, Limits).item == 3
+    assert note_of(pipe, Limits).item == 600
     assert adapter(limited) is limited
 
 
@@ -35,7 +35,7 @@ def test_limits_survive_other_adapters():
     """Whatever is wrapped around the sink later, the limits are found."""
     pipe = vp.Profile()(vp.Timeout(item=3)(IterableWrapper([1]).map(double)))
 
-    assert limits_of(pipe).item == 3
+    assert note_of(pipe, Limits).item == 3
 
 
 def test_errors_pass_through_the_watched_thread():
@@ -56,7 +56,7 @@ def test_limits_survive_rewriting_the_sink():
 
     limited = vp.FuseSpatial()(vp.Timeout(item=5)(pipe))
 
-    assert limits_of(limited).item == 5
+    assert note_of(limited, Limits).item == 5
 
 
 def slow_first(seen, item):

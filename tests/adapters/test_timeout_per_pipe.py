@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 import voxpipe as vp
-from voxpipe.adapters import limits_of
+from voxpipe.adapters import Limits, note_of
 from voxpipe.core.errors import GraphError, ItemTimeout
 
 pytestmark = pytest.mark.filterwarnings(
@@ -148,12 +148,12 @@ def test_limits_of_pipes_add_up():
     pipe = vp.Timeout(item=9)(chain(same))
     pipe = vp.Timeout(5, at="map")(vp.Timeout(7, at="realize")(pipe))
 
-    limits = limits_of(pipe)
+    limits = note_of(pipe, Limits)
 
     assert (limits.item, limits.pipes) == (9, (("map", 5), ("realize", 7)))
     assert limits.poll == 1.25
     assert vp.Timeout(5, at="map")(pipe) is pipe
-    assert limits_of(chain(same)).poll is None
+    assert note_of(chain(same), Limits).poll is None
 
 
 def test_a_pipe_that_is_not_there_is_refused():
@@ -168,7 +168,7 @@ def test_the_other_limits_beside_that_of_a_pipe_hold():
     pipe = vp.from_cases([{"image": np.zeros((1, 4, 4, 4))}]).open_volume().realize().map(str)
     adapter = vp.Timeout(5, start=3, idle=2, at="map")
 
-    limits = limits_of(adapter(vp.Timeout(60, start=7, stop=9)(pipe)))
+    limits = note_of(adapter(vp.Timeout(60, start=7, stop=9)(pipe)), Limits)
 
     assert (limits.item, limits.start, limits.stop, limits.idle) == (60, 3, 9, 2)
     assert limits.pipes == (("map", 5),)

@@ -9,7 +9,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from voxpipe.batching import Gather, Job, Realized, Recipe, Watch, in_threads, using_threads
+from voxpipe.batching import Collate, Job, Realized, Recipe, Watch, in_threads, using_threads
 from voxpipe.core import Sample
 from voxpipe.core.counters import PIPE_STATS
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
@@ -20,7 +20,7 @@ def test_arrays_and_numbers_are_stacked_and_the_rest_is_listed():
     """As torch's collation does it, in arrays."""
     items = [{"a": np.full(2, n, np.int16), "x": n / 2, "s": str(n)} for n in range(3)]
 
-    (batch,) = Gather()(items)
+    (batch,) = Collate()(items)
 
     assert batch["a"].array.tolist() == [[0, 0], [1, 1], [2, 2]]
     assert batch["a"].dtype == np.int16
@@ -30,7 +30,7 @@ def test_arrays_and_numbers_are_stacked_and_the_rest_is_listed():
 
 def test_what_torch_cannot_hold_stays_a_list():
     """An integer beyond 64 bits has no tensor."""
-    (batch,) = Gather()([{"n": 2**70}, {"n": 1}])
+    (batch,) = Collate()([{"n": 2**70}, {"n": 1}])
 
     assert batch["n"] == [2**70, 1]
 
@@ -46,7 +46,7 @@ def test_what_torch_cannot_hold_stays_a_list():
 def test_items_that_do_not_fit_are_refused(items, error):
     """Other keys, other shapes, no mapping."""
     with pytest.raises(error):
-        Gather()(items)
+        Collate()(items)
 
 
 def test_an_error_names_the_cases():
@@ -56,12 +56,12 @@ def test_an_error_names_the_cases():
     )
 
     with pytest.raises(PatchSizeError, match="case left"):
-        Recipe((Gather(),)).run(job, 0, 0)
+        Recipe((Collate(),)).run(job, 0, 0)
 
 
 def test_a_watch_counts_what_came_before_it():
     """Each watch has the items that passed it, under its own name."""
-    recipe = Recipe((Watch("p", "samples"), Gather(), Watch("p", "batch")))
+    recipe = Recipe((Watch("p", "samples"), Collate(), Watch("p", "batch")))
 
     recipe.run(Job(0, ({"a": 1}, {"a": 2})), 0, 0)
     entries = PIPE_STATS.of("p")
@@ -73,7 +73,7 @@ def test_a_watch_counts_what_came_before_it():
 
 def test_a_recipe_is_a_few_hundred_bytes():
     """It is sent to every worker."""
-    assert len(pickle.dumps(Recipe((Gather(), Watch("profile", "batch_patches(4)"))))) < 500
+    assert len(pickle.dumps(Recipe((Collate(), Watch("profile", "batch_patches(4)"))))) < 500
 
 
 def test_threads_meet():

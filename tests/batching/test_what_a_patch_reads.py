@@ -17,16 +17,18 @@ from voxpipe.batching.join_reads import JoinReads, Reader, joined, needed_chunks
 from voxpipe.batching.parts import _fetched, held
 from voxpipe.core import IO_COUNTERS, Sample
 from voxpipe.dataloader2 import volumes_of
-from voxpipe.datapipes.access_pattern import measure_access
-from voxpipe.datapipes.cost import cost_of
+from voxpipe.datapipes.cost import cost_of, measure_access
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
 from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.graph import clone
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
+from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
+from voxpipe.volumes.formats.blosc2 import Blocks
 
 EDGE, SHAPE = 4, (40, 36, 44)
+SOURCES = (RangedChunks, Blocks)
 VOXELS = np.random.default_rng(0).integers(-500, 500, SHAPE).astype(np.int16)
 
 
@@ -126,17 +128,22 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 
 
 @contextmanager
-def noted(method: str, chunks: Callable[..., Any]) -> Iterator[set[tuple[int, ...]]]:
+def noted(
+    method: str, chunks: Callable[..., Any], owners: tuple[type, ...] = (ChunkedArray,)
+) -> Iterator[set[tuple[int, ...]]]:
     """Collect the chunks with which a method of chunked arrays is called; it does its work."""
     found: set[tuple[int, ...]] = set()
-    real = getattr(ChunkedArray, method)
 
-    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found.update(map(tuple, chunks(*args)))
-        return real(self, *args, **kwargs)
+    def noting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def noted_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found.update(map(tuple, chunks(*args)))
+            return real(self, *args, **kwargs)
+
+        return noted_call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ChunkedArray, method, noting)
+        for owner in owners:
+            patch.setattr(owner, method, noting(getattr(owner, method)))
         yield found
 
 
@@ -170,13 +177,13 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     """Read, look-ahead, counts, negotiation, explanation, report and joining agree."""
     pipe, seed = CHAINS[chain](vp.from_cases([{"image": stored(form)}]).open_volume()), 7
     close_volumes()  # what is kept would not be decoded again
-    with noted("_read_missing", lambda out, missing, pieces: missing) as read:
+    with noted("_read_missing", lambda out, missing: missing) as read:
         before = IO_COUNTERS.snapshot()
         first(pipe, seed)["image"].realize()
         done = IO_COUNTERS.snapshot() - before
 
     close_volumes()
-    with noted("_prefetch_from_source", lambda keys: [key[1] for key in keys]) as ahead:
+    with noted("prefetch", lambda chunks, size: chunks, SOURCES) as ahead:
         ticket = first(pipe, seed)["image"].prefetch()
     if ticket is not None:
         ticket.close()
@@ -203,7 +210,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     close_volumes()
     reads = reads_of([first(pipe, seed)])
     assert len(reads) == bool(read)
-    with noted("_read_missing", lambda out, missing, pieces: missing) as measured_read:
+    with noted("_read_missing", lambda out, missing: missing) as measured_read:
         for one in reads:
             one.volume.read(one.region, one.box)
     assert measured_read == read
@@ -270,7 +277,7 @@ def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
     pipe = CHAINS[chain](vp.from_cases([{"image": _zarr(tmp_path)}]).open_volume())
     patch = first(pipe, 3)["image"]
     close_volumes()
-    with noted("_read_missing", lambda out, missing, pieces: missing) as read:
+    with noted("_read_missing", lambda out, missing: missing) as read:
         patch.realize()
 
     (block,) = joined([Reader(0, "image", patch)], 2**20)

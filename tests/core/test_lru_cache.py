@@ -11,7 +11,7 @@ from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.placing.sampling_mask import sampling_mask
 from voxpipe.volumes import Volume, volume_histogram, volume_statistics
-from voxpipe.volumes.catalog.bounding_box import ForegroundRule, occupied_box
+from voxpipe.volumes.catalog.whole_pass import ForegroundRule, occupied_box
 
 THREADS = 4
 WAIT = 60.0

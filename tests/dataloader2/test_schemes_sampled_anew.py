@@ -9,7 +9,7 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
-from voxpipe.datapipes.access_pattern import measure_access
+from voxpipe.datapipes.cost import measure_access
 from voxpipe.volumes.negotiate import MADE
 
 LARGE = 10**9

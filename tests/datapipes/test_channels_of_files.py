@@ -19,7 +19,7 @@ from voxpipe.core.errors import (
     SampleError,
     UnopenedVolume,
 )
-from voxpipe.datapipes.access_pattern import measure_access
+from voxpipe.datapipes.cost import measure_access
 from voxpipe.spatial.lazy.patch_report import asks_voxels
 
 SHAPE = (12, 13, 14)

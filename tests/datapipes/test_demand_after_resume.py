@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 import voxpipe as vp
-from voxpipe.datapipes.access_pattern import LEAST_PLANS, measure_access
+from voxpipe.datapipes.cost import LEAST_PLANS, measure_access
 
 
 def test_skipped_batches_take_no_time_from_measuring():

@@ -13,7 +13,7 @@ import voxpipe as vp
 from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import SampleError
-from voxpipe.datapipes.access_pattern import measure_access
+from voxpipe.datapipes.cost import measure_access
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.spatial import Policy
 from voxpipe.spatial.lazy.lazy_patch import patches_of

@@ -11,9 +11,8 @@ import voxpipe as vp
 from voxpipe.core.errors import LikelyMistake, PatchSizeError
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.graph import cut
-from voxpipe.reading_services.place import Place
+from voxpipe.reading_services.place import Part, Place
 from voxpipe.reading_services.planner import jobs
-from voxpipe.reading_services.rank_part import Part
 from voxpipe.spatial import forget_masks
 
 # How many samples of a batch of 1 to 16 are about foreground, by nnU-Net 2.8.1's

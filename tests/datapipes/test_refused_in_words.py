@@ -7,7 +7,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.spatial import Affine, Augment, Zoom
-from voxpipe.spatial.ops.parameters import MOST_VOXELS
+from voxpipe.spatial.ops.op import MOST_VOXELS
 
 
 def opened() -> Any:

@@ -12,7 +12,7 @@ import voxpipe as vp
 from voxpipe.core.errors import StateMismatch
 from voxpipe.datapipes.iter import SampleMultiplexer
 from voxpipe.graph import fingerprint
-from voxpipe.graph.verify import branch_mark, stream_names
+from voxpipe.graph.walk import branch_mark, stream_names
 from voxpipe.spatial import Flip, Rotate
 
 TURN = (-30, 30)

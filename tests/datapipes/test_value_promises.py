@@ -48,7 +48,7 @@ LATE = {"anisotropy", "blur", "low_resolution", "map_values", "sharpen"}
 OPS = {
     one.op_class.name: one.op_class
     for one in vars(values).values()
-    if getattr(one, "op_class", None) is not None
+    if getattr(one, "op_class", None) is not None and issubclass(one, values.ValuePipe)
 }
 
 

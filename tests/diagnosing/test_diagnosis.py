@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.dataloader2.stats import KEPT, ConsumerTimer
+from voxpipe.dataloader2.stats import KEPT, Counts
 from voxpipe.diagnosing.diagnosis import (
     CONSUMERS_LINE,
     STAGES,
@@ -157,17 +157,17 @@ def test_a_diagnosis_is_a_value():
 
 def test_the_timer_forgets_what_is_long_past():
     """Warming up does not count for ever, nor what ran in between."""
-    timer = ConsumerTimer()
-    assert timer.seconds() is None
+    timer = Counts()
+    assert timer.kept_seconds() is None
 
     for number in range(KEPT + 5):
-        timer.delivered(10.0 * number)
-        timer.requested(10.0 * number + (9.0 if number < 5 else 2.0))
-    timer.delivered(0.0)
+        timer.deliver(10.0 * number, 0.0)
+        timer.request(10.0 * number + (9.0 if number < 5 else 2.0))
+    timer.deliver(0.0, 0.0)
     timer.interrupt()
-    timer.requested(1e6)
+    timer.request(1e6)
 
-    assert timer.seconds() == 2.0
+    assert timer.kept_seconds() == 2.0
 
 
 @pytest.mark.parametrize(("stepped", "said"), [(True, "with the"), (False, "without the")])

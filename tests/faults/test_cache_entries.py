@@ -19,8 +19,7 @@ from voxpipe.storage import disk_cache as check_sums
 from voxpipe.storage.disk_cache import cache_directory, own_folder, read_entry, write_entry
 from voxpipe.storage.locks import open_lock
 from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.catalog import bounding_box as occupied
-from voxpipe.volumes.catalog import histogram, statistics
+from voxpipe.volumes.catalog import statistics, whole_pass
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners and links as on Linux")
 WAIT = 60.0
@@ -43,8 +42,8 @@ def forget(monkeypatch):
     """Forget what this process remembers, as if it had just begun."""
     close_volumes()
     forget_masks()
-    for module in (histogram, occupied, statistics):
-        monkeypatch.setattr(module, "_REMEMBERED", type(module._REMEMBERED)())
+    for cache in (statistics.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
+        cache.remembered.clear()
     check_sums._LOOKED_THROUGH.clear()
 
 
@@ -52,13 +51,13 @@ def everything(path, kept):
     """Return what is worked out of a volume and kept, and its voxels through both copies."""
     volume = Volume(path, kind="label")
     mask = sampling_mask(volume, volume.grid, None, (1, 2))
-    found = histogram.volume_histogram(volume)
+    found = whole_pass.volume_histogram(volume)
     return (
         volume.numpy().tobytes(),
         recached(volume, chunk=4, directory=str(kept)).numpy().tobytes(),
         statistics.volume_statistics(volume),
         (found.values.tolist(), found.counts.tolist()),
-        occupied.occupied_box(volume, occupied.ForegroundRule(above=4)),
+        whole_pass.occupied_box(volume, whole_pass.ForegroundRule(above=4)),
         [(table.total, table.places) for table in mask.tables],
     )
 

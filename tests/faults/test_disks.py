@@ -23,9 +23,8 @@ from voxpipe.core.errors import (
 )
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
-from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
-from voxpipe.volumes.catalog import bounding_box as occupied
-from voxpipe.volumes.catalog import histogram, statistics
+from voxpipe.volumes import Volume, array_source, close_volumes, convert, recached
+from voxpipe.volumes.catalog import statistics, whole_pass
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux has them")
 
@@ -52,8 +51,8 @@ def forget():
     """Forget what this process remembers, as if it had just begun."""
     close_volumes()
     forget_masks()
-    for module in (histogram, occupied, statistics):
-        module._REMEMBERED.clear()
+    for cache in (statistics.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
+        cache.remembered.clear()
     check_sums._LOOKED_THROUGH.clear()
 
 
@@ -73,8 +72,8 @@ def everything(path, folder):
         recached(volume, chunk=8, directory=str(folder / "own")).numpy().tobytes(),
         kept_chain(path, folder / "made"),
         statistics.volume_statistics(volume),
-        histogram.volume_histogram(volume).mean,
-        occupied.occupied_box(volume, occupied.ForegroundRule(above=4)),
+        whole_pass.volume_histogram(volume).mean,
+        whole_pass.occupied_box(volume, whole_pass.ForegroundRule(above=4)),
         mask.total(0),
     )
 
@@ -174,8 +173,8 @@ def test_a_warm_cache_that_may_not_be_written_to_serves(how, locks, monkeypatch)
             patch.setattr(
                 "voxpipe.volumes.conversion.recached.ConvertedCache._make", NotImplemented
             )
-            for module in (histogram, statistics):
-                patch.setattr(module, "_compute", NotImplemented)
+            patch.setattr(whole_pass, "_histogram", NotImplemented)
+            patch.setattr(statistics, "_compute", NotImplemented)
             assert told_of(lambda: everything(path, folder)) == (expected, [])
             close_volumes()
         assert sorted(folder.rglob("*")) == before
@@ -202,11 +201,11 @@ def test_voxels_in_memory_travel_where_the_disk_is_full(tmp_path, monkeypatch):
     array = np.arange(64_000, dtype=np.int16).reshape(SHAPE)
     with disks.full_disk(tmp_path / "disk", 40_000) as disk:
         monkeypatch.setattr("tempfile.tempdir", str(disk))
-        monkeypatch.setattr(spill, "_CURRENT", {})
+        monkeypatch.setattr(array_source, "_CURRENT", {})
         volume = Volume(array)
         source = volume._source
         (_, arguments), told = told_of(source.__reduce__)
-        there = spill.SpilledSource(*arguments).open()
+        there = array_source.SharedArraySource(*arguments).open()
         assert np.array_equal(there.read(volume.grid.region).array[0], array)
         assert len(told) == 1
         assert "TMPDIR" in told[0]
@@ -352,7 +351,7 @@ def test_a_conversion_that_a_broken_disk_ends_is_named(tmp_path, monkeypatch, na
 
 def test_voxels_in_memory_do_not_travel_where_files_may_not_be_long(tmp_path, monkeypatch):
     """Nor could they in shared memory, whose length the limit bounds as well: it is named."""
-    monkeypatch.setattr(spill, "_CURRENT", {})
+    monkeypatch.setattr(array_source, "_CURRENT", {})
     source = Volume(np.zeros(SHAPE, np.int16))._source
     with (
         disks.longest_file(1000),

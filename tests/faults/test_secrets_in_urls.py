@@ -270,7 +270,7 @@ def test_no_worker_tells_a_secret():
 def test_no_log_of_a_client_shows_a_secret(caplog, monkeypatch, started_clients, frame, wish):
     """At DEBUG of everything, also where a location is one of a chain."""
     # A store that failed a moment ago is not asked.
-    monkeypatch.setattr("voxpipe.storage.remote_objects._HEALTH", {})
+    monkeypatch.setattr("voxpipe.storage.remote_ranges._HEALTH", {})
     monkeypatch.setenv("VOXPIPE_REMOTE", wish)
     caplog.set_level(logging.DEBUG)
     for user, (name, query) in product(("me:PASSone@", "me:PASSone%40PASStwo@"), FILES.values()):

@@ -14,7 +14,7 @@ import voxpipe as vp
 from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.storage.disk_cache import is_sound, read_entry
 from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.catalog import histogram, statistics
+from voxpipe.volumes.catalog import statistics, whole_pass
 from voxpipe.volumes.conversion import recached as converted_cache
 
 CASES = 3
@@ -46,7 +46,7 @@ def read_all(folder):
         digest.update(volume.numpy().tobytes())
         digest.update(recached(volume, chunk=8).numpy().tobytes())
         digest.update(repr(statistics.volume_statistics(volume)).encode())
-        digest.update(repr(histogram.volume_histogram(volume).mean).encode())
+        digest.update(repr(whole_pass.volume_histogram(volume).mean).encode())
     return digest.hexdigest()
 
 
@@ -71,15 +71,15 @@ def job(connection, folder, of):
         true = DecodedCache._make_entry, converted_cache.write_planned
         DecodedCache._make_entry = counted(true[0], log)
         converted_cache.write_planned = counted(true[1], log)
-        computed = statistics._compute, histogram._compute
-        statistics._compute, histogram._compute = (counted(one, log) for one in computed)
+        computed = statistics._compute, whole_pass._histogram
+        statistics._compute, whole_pass._histogram = (counted(one, log) for one in computed)
         try:
             connection.send(of(folder))
         finally:
             DecodedCache._make_entry, converted_cache.write_planned = true
-            statistics._compute, histogram._compute = computed
+            statistics._compute, whole_pass._histogram = computed
             close_volumes()
-            statistics._REMEMBERED.clear(), histogram._REMEMBERED.clear()
+            statistics.STATISTICS.remembered.clear(), whole_pass.HISTOGRAMS.remembered.clear()
 
 
 def broken(cache):

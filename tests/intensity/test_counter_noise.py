@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from voxpipe.intensity import native
 from voxpipe.intensity import noise as counter_noise
-from voxpipe.intensity.blur import filter_axis, gaussian
-from voxpipe.intensity.low_resolution import coarsen_axis
+from voxpipe.intensity.filters import coarsen_axis, filter_axis, gaussian
 
 PATHS = ["portable", "avx2", "avx512"]  # a path that the processor lacks gives way to a lesser
 ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

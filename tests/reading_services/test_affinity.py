@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import voxpipe as vp
 from voxpipe.batching import Job
 from voxpipe.core import Sample
-from voxpipe.datapipes.access_pattern import measure_access
+from voxpipe.datapipes.cost import measure_access
 from voxpipe.reading_services.workers.pool import Affinity, cases_of
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.negotiate import negotiate

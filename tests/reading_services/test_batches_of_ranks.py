@@ -13,7 +13,8 @@ from voxpipe.dataloader2 import (
     MultiProcessingReadingService,
     SequentialReadingService,
 )
-from voxpipe.reading_services.rank_part import Part, explained, gathered_by, with_own_batches
+from voxpipe.reading_services.distributed import explained, gathered_by, with_own_batches
+from voxpipe.reading_services.place import Part
 from voxpipe.reading_services.work import batch_count, replicated
 
 WORLD = 2

@@ -8,14 +8,14 @@ import textwrap
 
 import pytest
 
-from voxpipe.reading_services.workers.fork_server import remove_folders_of_the_dead
+from voxpipe.reading_services.workers.script import remove_folders_of_the_dead
 from voxpipe.reading_services.workers.worker import ORPHANED
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets")
 SCRIPT = """
     import os, signal, sys
     import voxpipe as vp
-    from voxpipe.reading_services.workers.fork_server import preload
+    from voxpipe.reading_services.workers.script import preload
     from multiprocessing import forkserver, get_context
 
     if __name__ == "__main__":

@@ -17,7 +17,7 @@ def pair(monkeypatch):
     """Two ranks of one job, both in this process; the first waits for no time at all."""
     store = dist.HashStore()
     monkeypatch.setattr(agreeing, "job_store", lambda: store)
-    monkeypatch.setattr(agreeing, "check_started", lambda: None)
+    monkeypatch.setattr(agreeing, "is_started", lambda: True)
     monkeypatch.setattr(agreeing.dist, "get_world_size", lambda: 2)
     made = []
     for rank in range(2):

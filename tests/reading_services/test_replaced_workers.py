@@ -22,8 +22,8 @@ from test_worker_failures import at_case
 import voxpipe as vp
 from voxpipe.batching import Job
 from voxpipe.core.errors import WorkerDied, WorkerReplaced
-from voxpipe.reading_services.workers.pool import Affinity
-from voxpipe.reading_services.workers.worker_process import Launch, Worker
+from voxpipe.reading_services.workers.pool import Affinity, WorkerPool
+from voxpipe.reading_services.workers.worker_process import Worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes")
 FILE = Path(__file__).name
@@ -154,14 +154,14 @@ def test_each_epoch_may_replace_anew(cases, tmp_path):
 def test_a_replacement_that_cannot_start_is_told(cases, tmp_path, monkeypatch):
     """The death is raised with the cause, after batches made before; every process has ended."""
     pipe = dying(cases, tmp_path, {"case1": kill_me})
-    start = Launch.start
+    start = WorkerPool._start
 
-    def start_two(self, number, payload, others, before=None):
+    def start_two(self, number, before=None):
         if before is not None:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        return start(self, number, payload, others, before)
+        return start(self, number, before)
 
-    monkeypatch.setattr(Launch, "start", start_two)
+    monkeypatch.setattr(WorkerPool, "_start", start_two)
     loader = vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2), seed=7)
     with pytest.warns(WorkerReplaced), loader as it, pytest.raises(WorkerDied) as e:
         list(it)

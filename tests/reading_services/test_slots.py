@@ -10,7 +10,7 @@ import torch
 from links import Link, filled
 
 from voxpipe.reading_services.transport.batch_pickle import pack, unpack
-from voxpipe.reading_services.transport.slot_reader import SlotReader
+from voxpipe.reading_services.transport.slot_reader import Arrival, SlotReader
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
 
@@ -25,7 +25,7 @@ def test_a_batch_in_a_slot_arrives_without_its_bytes():
     image, label = filled(link.writer, big(1.5), big(3, np.uint8))
 
     data, used = pack({"image": image, "label": label, "meta": ["a"]}, link.writer)
-    batch = unpack(data, link.reader.arrival())
+    batch = unpack(data, Arrival(link.reader))
 
     assert len(data) < 1000
     assert len(used) == 1
@@ -135,7 +135,7 @@ def test_without_slots_batches_are_pickled():
     data, used = pack({"image": torch.from_numpy(big(2.0))}, None)
 
     assert used == set()
-    assert (unpack(data, SlotReader().arrival())["image"] == 2.0).all()
+    assert (unpack(data, Arrival(SlotReader()))["image"] == 2.0).all()
 
 
 def test_types_that_numpy_does_not_know_arrive():

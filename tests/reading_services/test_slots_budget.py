@@ -16,6 +16,7 @@ from voxpipe.core.errors import SlotsUsedUp
 from voxpipe.reading_services import memory_budget as budgets
 from voxpipe.reading_services.memory_budget import SlotBudget, default_slot_bytes
 from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.slot_reader import Arrival
 from voxpipe.reading_services.transport.slot_writer import SlotWriter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
@@ -146,7 +147,7 @@ def test_any_user_stays_within_the_budget(limit, ahead, steps):
         for number, (keeps, drops) in enumerate(steps):
             if len(flying) == ahead:
                 landed, data = flying.pop(0)
-                batch = unpack(data, link.reader.arrival())
+                batch = unpack(data, Arrival(link.reader))
                 if keeps:
                     kept[landed] = batch
                 del batch

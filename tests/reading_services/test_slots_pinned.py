@@ -5,6 +5,7 @@ import ctypes
 import gc
 import importlib
 import inspect
+import pkgutil
 import sys
 import types
 
@@ -13,6 +14,7 @@ import torch
 from links import STEP, Link
 
 from voxpipe.core.errors import SlotsUsedUp
+from voxpipe.reading_services import transport
 from voxpipe.reading_services.transport import shared_memory as mapping
 from voxpipe.reading_services.transport import slot_reader as pinning
 from voxpipe.reading_services.transport.slot_reader import Cuda
@@ -279,9 +281,13 @@ def test_a_driver_that_is_not_there_covers_nothing(monkeypatch):
 
 def test_no_module_of_the_slots_imports_torch():
     """A worker that has no torch can write slots."""
-    for name in ("slot_writer", "slot_reader", "shared_memory", "messages"):
-        module = importlib.import_module(f"voxpipe.reading_services.transport.{name}")
+    names = [found.name for found in pkgutil.iter_modules(transport.__path__)]
+    assert len(names) >= 4
+    for name in names:
+        module = importlib.import_module(f"{transport.__name__}.{name}")
         tree = ast.parse(inspect.getsource(module))
-        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        # Functions of this one ask for torch only where a tensor is, or is wanted.
+        nodes = tree.body if name == "batch_pickle" else ast.walk(tree)
+        imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
         assert "torch" not in " ".join(map(ast.unparse, imports))

@@ -47,7 +47,7 @@ def preloaded(monkeypatch):
 
 def test_your_own_preload_list_is_extended(preloaded):
     """It comes first, each module once; the freezing comes last, also the second time."""
-    from voxpipe.reading_services.workers import fork_server
+    from voxpipe.reading_services.workers import script as fork_server
 
     multiprocessing.set_forkserver_preload(["mine", "nibabel"])
     fork_server.preload(multiprocessing, ["nibabel", "numpy"])
@@ -58,7 +58,7 @@ def test_your_own_preload_list_is_extended(preloaded):
 
 def test_the_script_is_preloaded_only_if_asked(preloaded):
     """Multiprocessing's own default is the script, which workers without torch do without."""
-    from voxpipe.reading_services.workers import fork_server
+    from voxpipe.reading_services.workers import script as fork_server
 
     fork_server.preload(multiprocessing, ["nibabel"])
 

@@ -28,7 +28,7 @@ from voxpipe.spatial import (
     UniformPatch,
     Zoom,
 )
-from voxpipe.spatial.ops.parameters import as_amount, draw_amount
+from voxpipe.spatial.ops.op import as_amount, draw_amount
 
 numbers = st.floats(-1000, 1000)
 ranges = st.tuples(numbers, numbers).map(lambda pair: tuple(sorted(pair)))

@@ -14,7 +14,6 @@ from voxpipe.core import IO_COUNTERS, Grid, Region
 from voxpipe.spatial import (
     Elastic,
     LazyPatch,
-    PendingPlan,
     Policy,
     Resize,
     Rotate,
@@ -22,6 +21,7 @@ from voxpipe.spatial import (
     SpatialOp,
     SpatialPlan,
     Step,
+    TransformChain,
     Zoom,
     resample,
 )
@@ -214,11 +214,11 @@ def test_only_what_is_read_is_smoothed() -> None:
             return type("Voxels", (), {"array": array, "slope": 1.0, "intercept": 0.0})
 
     stored: Any = Stored()
-    pending = PendingPlan({"ct": stored}).then(Step(Resize((16, 16, 16)), "resize"))
+    pending = TransformChain({"ct": stored}).then(Step(Resize((16, 16, 16)), "resize"))
     whole = LazyPatch(stored, pending, SMOOTH)
     part = whole.plan.crop((4, 5, 6), (3, 3, 3))
 
-    out = whole.realize_plan(part, np.empty((1, 3, 3, 3), np.float32))
+    out = whole.realize(np.empty((1, 3, 3, 3), np.float32), part)
 
     assert len(asked) == 1
     assert asked[0].size == np.prod([2 * 6 + 2 * 4 + 2] * 3)

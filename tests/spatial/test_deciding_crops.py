@@ -33,7 +33,7 @@ from voxpipe.spatial import (
 )
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume, index_cases, write_manifest
-from voxpipe.volumes.catalog import bounding_box as occupied
+from voxpipe.volumes.catalog import whole_pass
 
 FOLDER = ROOT / "tests" / "data"
 
@@ -127,7 +127,7 @@ def files(tmp_path: Any) -> Any:
     image = np.random.default_rng(0).normal(size=label.shape).astype(np.float32)
     for name, array in {"image": image, "label": label}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    occupied._REMEMBERED.clear()
+    whole_pass.BOXES.remembered.clear()
     case = {name: tmp_path / f"{name}.npy" for name in ("image", "label")}
     return case, image, label
 
@@ -141,7 +141,7 @@ def test_only_the_asked_volume_is_read_and_once(files: Any) -> None:
 
     assert sample["image"].shape == (1, 5, 2, 4)
     first = IO_COUNTERS.snapshot() - before
-    occupied._REMEMBERED.clear()  # as another process would find it
+    whole_pass.BOXES.remembered.clear()  # as another process would find it
     assert next(iter(chain))["image"].shape == (1, 5, 2, 4)
     second = IO_COUNTERS.snapshot() - before
 
@@ -177,13 +177,13 @@ def test_a_file_that_changed_is_looked_at_again(files: Any) -> None:
 
 def test_memory_is_bounded_and_the_inside_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slabs of a few voxels; what lies in the box of the outer ones is left alone."""
-    monkeypatch.setattr(occupied, "SLAB_VOXELS", 100)
+    monkeypatch.setattr(whole_pass, "SLAB_VOXELS", 100)
     array = np.ones((10, 10, 10), np.uint8)
     array[:, :, 0] = 0
     volume = Volume(array)
     before = IO_COUNTERS.snapshot()
 
-    found = occupied.occupied_box(volume, occupied.ForegroundRule())
+    found = whole_pass.occupied_box(volume, whole_pass.ForegroundRule())
 
     assert found == Region((0, 0, 1), (10, 10, 10))
     # The first slab is empty, the last one full, the second full: the rest lies between.
@@ -202,8 +202,8 @@ def test_the_box_is_that_of_numpy(boxes: Any, most: int) -> None:
         array[tuple(slice(min(a, b - 1), b) for a, b in box)] = 5
     places = np.argwhere(array > 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(occupied, "SLAB_VOXELS", most)
-        found = occupied.occupied_box(Volume(array), occupied.ForegroundRule(above=2))
+        patch.setattr(whole_pass, "SLAB_VOXELS", most)
+        found = whole_pass.occupied_box(Volume(array), whole_pass.ForegroundRule(above=2))
 
     if len(places) == 0:
         assert found.is_empty
@@ -289,7 +289,7 @@ def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
     kinds = {"image": "intensity", "label": "label"}
     volumes = [("one", key, Volume(path, kind=kinds[key])) for key, path in case.items()]
     write_manifest(index_cases(volumes)[0], tmp_path / "m.json")
-    occupied._REMEMBERED.clear()
+    whole_pass.BOXES.remembered.clear()
     values = np.isin(label, field["labels"]) if "labels" in field else label > field.get("above", 0)
     places = np.argwhere(values)
     chain = from_manifest(tmp_path / "m.json").open_volume().foreground_crop("label", **field)

@@ -22,16 +22,16 @@ from voxpipe.spatial import (
     Augment,
     FixedPatch,
     Flip,
-    PendingPlan,
     Rotate,
     Shear,
     SpatialPlan,
     Step,
+    TransformChain,
     Translate,
     UniformPatch,
     Zoom,
 )
-from voxpipe.spatial.ops.parameters import draw_amount
+from voxpipe.spatial.ops.op import draw_amount
 from voxpipe.spatial.plans.matrices import Space, pull_back, rotation, scaling, shearing
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, region_to_read, whole_voxel_matrix
 
@@ -205,7 +205,7 @@ STEPS = (
 
 def test_steps_at_once_are_steps_one_by_one() -> None:
     """The same plan, the same draws, and the same refusal of a stream used twice."""
-    start = PendingPlan({"image": Ct()}, 7, 1, (3, 4))
+    start = TransformChain({"image": Ct()}, 7, 1, (3, 4))
     one_by_one = start
     for step in STEPS:
         one_by_one = one_by_one.then(step)
@@ -224,7 +224,7 @@ def test_steps_at_once_are_steps_one_by_one() -> None:
 class AsAnother:
     """An op that asks for the plan of another item in the middle of its own draw."""
 
-    other: PendingPlan
+    other: TransformChain
     name: ClassVar[str] = "as_another"
     lattice: ClassVar[bool] = True
 
@@ -245,8 +245,8 @@ class AsAnother:
 
 def test_a_plan_inside_a_plan_draws_its_own_numbers() -> None:
     """The generator of a step is its own until the step has drawn."""
-    other = PendingPlan({"image": Ct()}, 7, 1, (9, 9), STEPS)
-    outer = PendingPlan({"image": Ct()}, 7, 1, (3, 4)).then(Step(AsAnother(other), "as_another"))
+    other = TransformChain({"image": Ct()}, 7, 1, (9, 9), STEPS)
+    outer = TransformChain({"image": Ct()}, 7, 1, (3, 4)).then(Step(AsAnother(other), "as_another"))
 
     drawn = outer.draws["as_another"]
 

@@ -34,7 +34,7 @@ from voxpipe.spatial import (
     Translate,
     Zoom,
 )
-from voxpipe.spatial.ops.orientation import directions
+from voxpipe.spatial.ops.axis_op import directions
 from voxpipe.spatial.plans.matrices import flat_axes, rotation
 from voxpipe.testing import SpatialOpContract
 

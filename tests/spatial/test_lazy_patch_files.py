@@ -21,9 +21,9 @@ from voxpipe.spatial import (
     FixedPatch,
     Flip,
     LazyPatch,
-    PendingPlan,
     Rotate90,
     Step,
+    TransformChain,
     UniformPatch,
     policy_of,
 )
@@ -35,7 +35,7 @@ OBLIQUE = np.array([[0.9, 0.1, 0, -9], [-0.1, 0.9, 0.2, 4], [0, -0.3, 2.1, 7], [
 
 
 def patches(volumes: dict[str, Volume], *ops: Any) -> dict[str, LazyPatch]:
-    pending = PendingPlan(volumes, seed=1, identity=(0,))
+    pending = TransformChain(volumes, seed=1, identity=(0,))
     for number, op in enumerate(ops):
         pending = pending.then(Step(op, f"step {number}"))
     return {k: LazyPatch(v, pending, policy_of(v.kind)) for k, v in volumes.items()}

@@ -20,10 +20,10 @@ from voxpipe.spatial import (
     FixedPatch,
     Flip,
     LazyPatch,
-    PendingPlan,
     Policy,
     Rotate,
     Step,
+    TransformChain,
     Translate,
 )
 
@@ -70,7 +70,7 @@ def seg() -> FakeVolume:
 
 
 def patch(volume: FakeVolume, *ops: Any, policy: Policy = INTENSITY, **more: Any) -> LazyPatch:
-    pending = PendingPlan({"image": volume}, identity=(0,))
+    pending = TransformChain({"image": volume}, identity=(0,))
     for number, op in enumerate(ops):
         pending = pending.then(Step(op, f"step {number}"))
     return LazyPatch(volume, pending, policy, **more)
@@ -246,7 +246,7 @@ def test_tensors_keep_16_unsigned_bits() -> None:
 
 def test_patches_of_one_sample_share_their_plan(ct: FakeVolume, seg: FakeVolume) -> None:
     """Also after pickling, so that headers and draws are worked out once."""
-    pending = PendingPlan({"image": ct, "label": seg}).then(Step(CUT, "cut"))
+    pending = TransformChain({"image": ct, "label": seg}).then(Step(CUT, "cut"))
     sample = {
         "image": LazyPatch(ct, pending, INTENSITY),
         "label": LazyPatch(seg, pending, LABEL),
@@ -264,7 +264,7 @@ def test_image_and_label_move_alike(seg: FakeVolume) -> None:
     """A label volume stored as an image too stays aligned with itself under any chain."""
     twin = FakeVolume((seg.stored > 1).astype(np.float32))
     label = FakeVolume((seg.stored > 1).astype(np.uint8), kind="label")
-    pending = PendingPlan({"image": twin, "label": label}).then(Step(CUT, "cut"))
+    pending = TransformChain({"image": twin, "label": label}).then(Step(CUT, "cut"))
     pending = pending.then(Step(Rotate((5, 10, 20)), "turn"))
 
     image = LazyPatch(twin, pending, Policy("nearest", "constant")).realize()

@@ -14,8 +14,8 @@ from test_deciding_crops import PEERS
 from test_ops_beside_peers import EVERY
 from test_random_transforms_of_peers import ELASTIC, OPS
 
-import voxpipe.datapipes.choices as choice_forms
-from voxpipe.datapipes.choices import ChoicePipe
+import voxpipe.datapipes.values as choice_forms
+from voxpipe.datapipes.values import ChoicePipe
 
 PAGE = ROOT / "docs" / "ops.md"
 REFERENCES = {

@@ -1,4 +1,4 @@
-"""Pending plans: resolved once, from headers and streams alone."""
+"""Transform chains: resolved once, from headers and streams alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from voxpipe.spatial import (
     Augment,
     Crop,
     Flip,
-    PendingPlan,
     Rotate,
     SpatialPlan,
     Step,
+    TransformChain,
     UniformPatch,
     Zoom,
 )
@@ -44,8 +44,8 @@ class Header:
         return self.own
 
 
-def pending(*steps: Step, identity: tuple[int, ...] = (3, 1), **volumes: Any) -> PendingPlan:
-    plan = PendingPlan(volumes or {"image": Header()}, seed=7, epoch=2, identity=identity)
+def pending(*steps: Step, identity: tuple[int, ...] = (3, 1), **volumes: Any) -> TransformChain:
+    plan = TransformChain(volumes or {"image": Header()}, seed=7, epoch=2, identity=identity)
     for step in steps:
         plan = plan.then(step)
     return plan
@@ -80,8 +80,8 @@ def test_a_plan_is_a_function_of_seed_epoch_identity_and_names() -> None:
         pending(PATCH).plan,
         pending(PATCH, identity=(3, 2)).plan,
         pending(Step(PATCH.op, "other")).plan,
-        PendingPlan({"image": Header()}, 8, 2, (3, 1)).then(PATCH).plan,
-        PendingPlan({"image": Header()}, 7, 3, (3, 1)).then(PATCH).plan,
+        TransformChain({"image": Header()}, 8, 2, (3, 1)).then(PATCH).plan,
+        TransformChain({"image": Header()}, 7, 3, (3, 1)).then(PATCH).plan,
     ]
 
     assert pending(PATCH).plan == plans[0]
@@ -101,7 +101,12 @@ def test_steps_before_the_patches_are_the_same_for_all_patches() -> None:
     """A volume that is turned as a whole is turned once, and cut in different places."""
     volume = pending(ROTATE, identity=(3,))
 
-    patches = [volume.child(n).then(PATCH).then(Step(Augment(zoom=(1, 2)), "a")) for n in range(4)]
+    patches = [
+        volume.following((*volume.identity, n), volume.steps)
+        .then(PATCH)
+        .then(Step(Augment(zoom=(1, 2)), "a"))
+        for n in range(4)
+    ]
 
     assert all(patch.draws["rotate"] == volume.draws["rotate"] for patch in patches)
     assert len({str(patch.draws["lazy_patch"]) for patch in patches}) == 4
@@ -151,7 +156,7 @@ def test_an_error_knows_where_its_step_was_written() -> None:
 def test_no_volume_is_no_plan() -> None:
     """There is nothing to plan for."""
     with pytest.raises(ValueError, match="at least one volume"):
-        PendingPlan({})
+        TransformChain({})
 
 
 def moved(shift: float) -> Grid:

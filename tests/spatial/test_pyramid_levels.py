@@ -17,8 +17,8 @@ from voxpipe.core.errors import PolicyConflict
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy
 from voxpipe.volumes import Volume
-from voxpipe.volumes.catalog import bounding_box as occupied
-from voxpipe.volumes.catalog.bounding_box import ForegroundRule, occupied_box
+from voxpipe.volumes.catalog import whole_pass
+from voxpipe.volumes.catalog.whole_pass import ForegroundRule, occupied_box
 from voxpipe.volumes.volume import at_level, coarser_levels
 
 SHAPE = (48, 40, 32)
@@ -263,7 +263,7 @@ def test_a_box_may_be_looked_up_at_a_coarser_level(tmp_path: Path) -> None:
     array = np.zeros(SHAPE, np.float32)
     array[8:20, 11:31, 4:9] = 100
     path = write_pyramid(tmp_path / "a.zarr", array)
-    occupied._REMEMBERED.clear()
+    whole_pass.BOXES.remembered.clear()
     before = IO_COUNTERS.snapshot()
 
     exact = occupied_box(Volume(path), ForegroundRule(above=0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.spatial.plans.boxes import without_noise
+from voxpipe.spatial.plans.mapping import without_noise
 
 
 def turned(degrees: float, spacing: float) -> Any:

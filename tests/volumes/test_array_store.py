@@ -19,7 +19,7 @@ from nifti_files import AFFINE, numbered
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume, close_volumes, spill
+from voxpipe.volumes import Volume, array_source, close_volumes
 
 
 class TestNpy(StoreContract):
@@ -141,7 +141,7 @@ def test_the_tensor_can_be_written_to_without_changing_the_source():
 
 def test_a_large_array_is_spilled_once_and_removed_with_its_volume(tmp_path, monkeypatch):
     """One temporary file serves every pickle, and goes with the original: where it has a name."""
-    monkeypatch.setattr(spill, "HAS_NAMELESS", False)
+    monkeypatch.setattr(array_source, "HAS_NAMELESS", False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     volume = Volume(numbered((20, 21, 22)))
 
@@ -167,7 +167,7 @@ def nameless_files():
     return files
 
 
-@pytest.mark.skipif(not spill.HAS_NAMELESS, reason="needs /proc")
+@pytest.mark.skipif(not array_source.HAS_NAMELESS, reason="needs /proc")
 def test_spilled_arrays_share_a_file_without_a_name(tmp_path, monkeypatch):
     """Each has its part; what is dropped takes no space, and the last takes the file along."""
     gc.collect()
@@ -176,7 +176,7 @@ def test_spilled_arrays_share_a_file_without_a_name(tmp_path, monkeypatch):
     arrays = [numbered((20, 21, 22)) + n for n in range(3)]
     volumes = [Volume(array) for array in arrays]
     # As in another process: the original is not there.
-    monkeypatch.setattr(spill, "original", lambda token: None)
+    monkeypatch.setattr(array_source, "original", lambda token: None)
     copies = [pickle.loads(pickle.dumps(volume)) for volume in volumes]
 
     assert [c.numpy()[0].tolist() for c in copies] == [a.tolist() for a in arrays]
@@ -208,7 +208,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.skipif(not spill.HAS_NAMELESS, reason="needs /proc")
+@pytest.mark.skipif(not array_source.HAS_NAMELESS, reason="needs /proc")
 def test_a_killed_process_leaves_no_spilled_voxels(tmp_path):
     """Nobody cleans up after SIGKILL, so there is nothing to clean."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -219,13 +219,13 @@ def test_a_killed_process_leaves_no_spilled_voxels(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not spill.HAS_NAMELESS, reason="needs /proc")
+@pytest.mark.skipif(not array_source.HAS_NAMELESS, reason="needs /proc")
 def test_a_forked_child_leaves_the_voxels_of_its_parent(monkeypatch):
     """Collecting its copy of the owner frees nothing."""
     volume = Volume(numbered((20, 21, 22)))
-    monkeypatch.setattr(spill, "original", lambda token: None)
+    monkeypatch.setattr(array_source, "original", lambda token: None)
     copy = pickle.loads(pickle.dumps(volume))
-    file = spill._CURRENT[False]()
+    file = array_source._CURRENT[False]()
 
     file.owner += 1  # what a child finds: the file of another process
     file.free(0, 4096)
@@ -249,9 +249,9 @@ def test_a_forked_child_does_not_remove_the_file_of_its_parent(tmp_path):
     file = tmp_path / "a.npy"
     file.write_bytes(b"")
 
-    spill._remove(str(file), os.getpid() + 1)
+    array_source._remove(str(file), os.getpid() + 1)
     assert file.exists()
-    spill._remove(str(file), os.getpid())
+    array_source._remove(str(file), os.getpid())
     assert not file.exists()
 
 

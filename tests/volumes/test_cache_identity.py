@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from nifti_files import write_nifti
 
+from voxpipe.core.lru_cache import LRUCache
 from voxpipe.storage.content import array_key
 from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.storage.disk_cache import read_entry
@@ -23,7 +24,7 @@ SHAPE = (9, 10, 11)
 def cache(tmp_path, monkeypatch):
     """An empty cache, and nothing remembered."""
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
+    monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache())
     yield tmp_path / "cache"
     close_volumes()
 

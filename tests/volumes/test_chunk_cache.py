@@ -78,24 +78,22 @@ def test_what_was_taken_back_makes_room():
 def full_cache():
     """Return a cache of two chunks that are announced for later, and the announcement."""
     cache = ChunkCache(2)
-    later = cache.announce(["a", "b"])
     for key in "ab":
         cache.put(key, np.zeros(1, np.uint8))
-    return cache, later
+    return cache, cache.announce(["a", "b"], keep=True)
 
 
-def test_what_somebody_counts_on_is_not_given_up_for_what_is_needed_sooner():
+@pytest.mark.parametrize("counts", [True, False])
+def test_what_somebody_counts_on_is_not_given_up_for_what_is_needed_sooner(counts):
     """Its bytes are far away; the newcomer's are here."""
     cache = ChunkCache(2)
     sooner = cache.announce(["c"])
-    later = cache.announce(["a", "b"])
     for key in "ab":
         cache.put(key, np.zeros(1, np.uint8))
+    later = cache.announce(["a", "b"], keep=counts)
 
-    assert later.keep() == {"a", "b"}
-    assert not cache.put("c", np.zeros(1, np.uint8))
-    later.let_go()
-    assert cache.put("c", np.zeros(1, np.uint8))
+    assert later.here == {"a", "b"}
+    assert cache.put("c", np.zeros(1, np.uint8)) is not counts
     sooner.close()
 
 
@@ -103,7 +101,6 @@ def test_what_somebody_counts_on_is_not_given_up_for_what_is_needed_sooner():
 def test_nobody_counts_on_what_was_used_or_taken_back(used):
     """Then it goes as any other."""
     cache, later = full_cache()
-    later.keep()
     assert not cache.put("c", np.zeros(1, np.uint8))
 
     if used:
@@ -118,8 +115,7 @@ def test_nobody_counts_on_what_was_used_or_taken_back(used):
 def test_two_that_count_on_a_chunk_keep_it_until_both_had_it():
     """One of them is not enough to let it go."""
     cache, first = full_cache()
-    second = cache.announce(["a", "b"])
-    first.keep(), second.keep()
+    second = cache.announce(["a", "b"], keep=True)
 
     first.close()
     after_one = cache.put("c", np.zeros(1, np.uint8))
@@ -136,8 +132,8 @@ def test_what_is_kept_is_found(wanted):
     counted: list[tuple[int, object]] = []
     for key, counts in wanted:
         if counts:
-            told = cache.announce([key])
-            if told.keep():
+            told = cache.announce([key], keep=True)
+            if told.here:
                 counted.append((key, told))
         else:
             cache.put(key, np.zeros(1, np.uint8))

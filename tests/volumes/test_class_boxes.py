@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.volumes import Volume, volume_statistics
-from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.catalog import statistics as class_boxes
+from voxpipe.volumes.catalog import whole_pass
 from voxpipe.volumes.catalog.statistics import MOST_LABELS, ClassBoxes
 
 
@@ -34,7 +34,7 @@ def test_boxes_are_those_of_numpy(
         place = tuple(numbers.integers(0, n) for n in array.shape)
         array[place] = numbers.integers(low, 200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "SLAB_VOXELS", most)
+        patch.setattr(whole_pass, "SLAB_VOXELS", most)
         patch.setattr(class_boxes, "_FEW", few)
         found = volume_statistics(Volume(array, kind="label")).boxes
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Grid, OrientedBox, Region
 from voxpipe.core.errors import CorruptVolume
-from voxpipe.spatial import LazyPatch, PendingPlan, Policy, SpatialPlan
+from voxpipe.spatial import LazyPatch, Policy, SpatialPlan, TransformChain
 from voxpipe.spatial.plans.pull_back import source_box, source_region
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.chunked_array import POISON_VARIABLE, ChunkedArray
@@ -114,9 +114,9 @@ def is_spoilt(volume, array):
 
 def realized(volume, plan, policy):
     """Return a patch of a volume by a plan given as a matrix."""
-    pending = PendingPlan({"image": volume})
+    pending = TransformChain({"image": volume})
     made = SpatialPlan(volume.grid, matrix_of(plan), plan[2], keeps_dtype=False)
-    object.__setattr__(pending, "_resolved", (made, {}, made))
+    vars(pending).update(plan=made, draws={}, shared_plan=made)
     return LazyPatch(volume, pending, policy).realize()
 
 

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.core import Region
-from voxpipe.volumes.chunks.chunked_array import ChunkLayout
+from voxpipe.core import ChunkGrid, Region
 
 LENGTHS = st.integers(1, 12)
 
@@ -37,7 +36,7 @@ def test_every_voxel_lies_in_its_part(axes):
     region = Region(tuple(a for a, _ in spans), tuple(b for _, b in spans))
     held = [owners(*sizes) for sizes, _ in axes]
 
-    cuts = ChunkLayout(shape, chunk, block)
+    cuts = ChunkGrid(shape, chunk, block)
     touched = cuts.touched(region)
 
     assert cuts.counts == tuple(each[-1] + 1 for each in held)
@@ -48,8 +47,9 @@ def test_every_voxel_lies_in_its_part(axes):
     ]
     assert touched.tolist() == expected[np.all(inside, axis=1)].tolist()
     pieces = cuts.pieces(touched, region)
-    for row, start, stop in zip(touched.tolist(), *cuts.bounds(touched), strict=True):
-        there, here = pieces(tuple(row))
+    for row, start, stop, (there, here) in zip(
+        touched.tolist(), *cuts.bounds(touched), pieces, strict=True
+    ):
         for n, part in enumerate(row):
             voxels = [voxel for voxel, owner in enumerate(held[n]) if owner == part]
             assert [*range(start[n], stop[n])] == voxels
@@ -62,7 +62,7 @@ def test_a_header_that_claims_many_chunks_takes_no_memory():
     """Of an axis of 10**15 voxels, each a chunk."""
     tracemalloc.start()
     try:
-        cuts = ChunkLayout((10**15, 8), (1, 8))
+        cuts = ChunkGrid((10**15, 8), (1, 8))
         touched = cuts.touched(Region((10**14, 0), (10**14 + 2, 8)))
         _, most = tracemalloc.get_traced_memory()
     finally:

@@ -13,9 +13,10 @@ from zarr_files import write_v2
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import VolumeError
 from voxpipe.core.histogram import Distribution
+from voxpipe.core.lru_cache import LRUCache
 from voxpipe.storage.disk_cache import read_entry, write_entry
 from voxpipe.volumes import Volume, volume_statistics
-from voxpipe.volumes.catalog import statistics
+from voxpipe.volumes.catalog import statistics, whole_pass
 from voxpipe.volumes.catalog.statistics import PERCENTILES, Statistics
 
 GENERATOR = np.random.default_rng(0)
@@ -41,7 +42,8 @@ def test_exact_whatever_the_type(dtype, data):
         counted.add(piece)
 
     numbers = np.concatenate(pieces).astype(np.float64)
-    found, counts = counted.table()
+    histogram = counted.histogram()
+    found, counts = histogram.values, histogram.counts
     values, times = np.unique(np.concatenate(pieces), return_counts=True)
     assert counted.is_exact
     # -0.0 and 0.0 have a counter each.
@@ -52,7 +54,7 @@ def test_exact_whatever_the_type(dtype, data):
         wanted = np.percentile(numbers, PERCENTILES)
     sound = np.isfinite(wanted)  # differences of the largest floats overflow in NumPy
     size = np.abs(numbers).max()
-    got = np.array(counted.percentiles(PERCENTILES))
+    got = np.array(list(map(counted.histogram().percentile, PERCENTILES)))
     np.testing.assert_allclose(got[sound], wanted[sound], rtol=1e-12, atol=1e-12 * size)
 
 
@@ -67,11 +69,11 @@ def test_bounded_and_near_otherwise(dtype, scale, offset):
 
     for piece in pieces:
         counted.add(piece)
-        assert len(counted.table()[0]) <= 1000
+        assert len(counted.histogram().values) <= 1000
 
     numbers = np.concatenate(pieces).astype(np.float64)
     wanted = np.percentile(numbers, PERCENTILES)
-    got = np.array(counted.percentiles(PERCENTILES))
+    got = np.array(list(map(counted.histogram().percentile, PERCENTILES)))
     assert not counted.is_exact
     if dtype == "i4":
         assert np.abs(got - wanted).max() <= (numbers.max() - numbers.min()) / 500
@@ -87,14 +89,14 @@ def test_infinity_is_a_number_like_others():
     counted = Distribution(np.dtype("f4"))
     counted.add(np.array([-np.inf, 1, 2, 3, np.inf], np.float32))
 
-    assert counted.percentiles([0, 50, 100]) == [-np.inf, 2, np.inf]
+    assert [*map(counted.histogram().percentile, [0, 50, 100])] == [-np.inf, 2, np.inf]
 
 
 @pytest.mark.parametrize("most", [50, 10**6])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32])
 def test_of_a_volume_slab_by_slab(dtype, most, monkeypatch):
     """What one look at everything gives."""
-    monkeypatch.setattr(statistics, "SLAB_VOXELS", most)
+    monkeypatch.setattr(whole_pass, "SLAB_VOXELS", most)
     array = (100 * GENERATOR.random((2, 7, 8, 9)) - 10).clip(0).astype(dtype)
 
     found = volume_statistics(Volume(array))
@@ -128,7 +130,7 @@ def test_classes_of_labels_alone(tmp_path, monkeypatch):
     for _ in range(2):
         assert volume_statistics(Volume(path)).classes == ()
         assert volume_statistics(Volume(path, kind="label")).classes == wanted
-        monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
+        monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache())
 
 
 def test_classes_of_other_types():
@@ -152,7 +154,7 @@ def test_nan_makes_percentiles_nan(tmp_path):
 
 def test_still_one_pass(tmp_path, monkeypatch):
     """Percentiles cost no second look at a voxel."""
-    monkeypatch.setattr(statistics, "SLAB_VOXELS", 4 * 4 * 8)
+    monkeypatch.setattr(whole_pass, "SLAB_VOXELS", 4 * 4 * 8)
     array = GENERATOR.random((8, 8, 16)).astype(np.float32)
     volume = Volume(write_v2(tmp_path / "a.zarr", array, (4, 4, 8)))
     before = IO_COUNTERS.snapshot()
@@ -171,7 +173,7 @@ def test_what_an_earlier_version_kept_is_computed_again(tmp_path, monkeypatch):
     old = {k: v for k, v in json.loads(read_entry(file)).items() if k in {"mean", "std"}}
     old |= {"minimum": 0.0, "maximum": 1.0, "count": 3}
     write_entry(file, json.dumps(old).encode())
-    monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
+    monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache())
 
     assert volume_statistics(Volume(path)) == first
     assert json.loads(read_entry(file))["percentiles"]["50.0"] == 11.5

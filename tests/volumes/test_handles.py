@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from voxpipe.volumes.backend import ViewBackend
-from voxpipe.volumes.handles import Handles
 from voxpipe.volumes.header import IDENTITY, array_header
+from voxpipe.volumes.session import Handles
 
 
 class Opener:

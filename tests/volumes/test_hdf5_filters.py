@@ -96,4 +96,4 @@ def test_shuffled_bytes_come_back(data, width):
     whole = data[: count * width]
     shuffled = b"".join(whole[k::width] for k in range(width)) + data[count * width :]
 
-    assert hdf5_chunks._unshuffle(shuffled, 0, (width,)) == data
+    assert hdf5_chunks._unshuffle(shuffled, (width,)) == data

@@ -74,7 +74,7 @@ def told(monkeypatch):
     monkeypatch.setattr(hints, "is_cached", lambda fd, places: False)
     monkeypatch.setattr(os, "posix_fadvise", advise)
     yield seen
-    assert hints.HINTS.told_bytes == 0
+    assert hints.HINTS.hinted_bytes == 0
     close_volumes()
 
 
@@ -142,7 +142,7 @@ def test_the_bytes_that_are_told_are_bounded(tmp_path, told):
 
     assert refused is None
     assert [len(piece) for piece in told] == [64, 100]
-    assert own.told_bytes == 0
+    assert own.hinted_bytes == 0
 
 
 def test_advice_that_is_not_taken_takes_no_room(tmp_path, monkeypatch):
@@ -160,7 +160,7 @@ def test_advice_that_is_not_taken_takes_no_room(tmp_path, monkeypatch):
 
     assert hint is not None
     hint.close()
-    assert own.told_bytes == 0
+    assert own.hinted_bytes == 0
 
 
 def test_the_next_patches_of_a_job_are_told(tmp_path, told):

@@ -15,8 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from voxpipe.core import Region
 from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
-from voxpipe.storage.file_reader import ALIGNMENT, Blocks
-from voxpipe.storage.local_io import FileSystem, choose_io
+from voxpipe.storage.file_reader import ALIGNMENT, Blocks, FileSystem, choose_io
 from voxpipe.storage.ranges import CoalescePolicy, reads_of, using_coalesce_policies
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels

@@ -9,8 +9,8 @@ from nifti_files import write_nifti
 
 from voxpipe.core import Region
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats import local_file as mapped
-from voxpipe.volumes.formats.local_file import Maps
+from voxpipe.volumes.formats import stored_file as mapped
+from voxpipe.volumes.formats.stored_file import Maps
 
 MIB = 2**20
 # Slabs of 2 MiB along the slowest axis, contiguous in the file; 32 MiB in all.

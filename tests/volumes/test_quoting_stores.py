@@ -8,7 +8,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from voxpipe.core.errors import StoreUnavailable, VolumeError
 from voxpipe.storage import retry
-from voxpipe.storage.fsspec_ranges import SerialFsspecRanges
+from voxpipe.storage.fsspec_ranges import FsspecRanges
 from voxpipe.storage.locks import RemoteLease
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import open_remote
@@ -94,7 +94,7 @@ def test_a_lease_shows_no_password():
 def test_ranges_show_no_password(act):
     """Of a file system without an event loop."""
     store = open_remote(URL, OPTIONS)
-    assert isinstance(store, SerialFsspecRanges)
+    assert isinstance(store, FsspecRanges)
     assert PASSWORD not in refused(lambda: act(store))
     assert PASSWORD not in repr(store)
 
@@ -127,8 +127,11 @@ class Flaky:
     def info(self, path):
         return self._answer({"size": 10})
 
-    def find(self, path):
-        return self._answer(["store/a"])
+    def find(self, path, detail):
+        return self._answer({"store/a": {"size": 10}})
+
+    def invalidate_cache(self, path):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -144,8 +147,10 @@ def test_what_passes_is_tried_again(monkeypatch, act, answer):
     """By the policy that holds for every store."""
     system, pauses = Flaky(2), []
     monkeypatch.setattr(retry, "AT_ONCE", 0)  # with pauses, whatever the store answered before
-    policy = Retry(deadline=1e6, first=1.0, most=5.0)
-    store = SerialFsspecRanges("flaky://store", {}, system, "store", policy, pauses.append)
+    policy = Retry(deadline=1e6, first=0.01, most=0.05)
+    true = Retry.pause
+    monkeypatch.setattr(Retry, "pause", lambda *given: pauses.append(1) or true(*given))
+    store = FsspecRanges("flaky://store", {}, system, "store", policy)
 
     assert act(store) == answer
     assert (system.calls, len(pauses)) == (3, 2)
@@ -155,7 +160,7 @@ def test_what_stays_ends_at_the_deadline():
     """In one error that says so, without the password."""
     system = Flaky(10**6)
     policy = Retry(deadline=0.5, first=1e3, most=1e3)
-    store = SerialFsspecRanges("flaky://store", OPTIONS, system, "store", policy)
+    store = FsspecRanges("flaky://store", OPTIONS, system, "store", policy)
 
     with pytest.raises(StoreUnavailable, match=r"reading flaky://store/a failed once .* \*\*\*"):
         store.get("a")
@@ -171,5 +176,5 @@ def test_what_is_not_there_is_not_tried_again():
             raise KeyError(path)
 
     system = Empty(0)
-    assert SerialFsspecRanges("flaky://store", {}, system, "store").get("a") is None
+    assert FsspecRanges("flaky://store", {}, system, "store").get("a") is None
     assert system.calls == 1

@@ -171,7 +171,9 @@ def test_unknown_formats_say_what_is_there(tmp_path):
     """The formats and, where there is one, the way out are in the message."""
     for name, hint in (("a.par", "nibabel"), ("a.what", "register_backend")):
         (tmp_path / name).write_bytes(b"")
-        with pytest.raises(UnknownFormat, match=r"\.nii, \.nii\.gz, .*\.npy, \.zarr.*\n.*" + hint):
+        with pytest.raises(
+            UnknownFormat, match=r"\.zarr, .*\.nii, \.nii\.gz, .*\.npy, .*\n.*" + hint
+        ):
             _ = Volume(tmp_path / name).shape
     with pytest.raises(VolumeNotFound, match=r"none\.tif"):
         _ = Volume(tmp_path / "none.tif").shape

@@ -27,7 +27,7 @@ from voxpipe.storage.fsspec_ranges import FsspecRanges
 from voxpipe.storage.obstore_ranges import ObstoreRanges
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import RemoteFile, open_remote
-from voxpipe.storage.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
+from voxpipe.storage.remote_answers import Answer, Head, NoRanges, RangeRequest, WrongAnswer
 from voxpipe.storage.retry import MOST_MISSING, MOST_WRONG, Retry
 from voxpipe.volumes import Volume, read_manifest
 
@@ -43,7 +43,7 @@ def asked(draw):
     start = draw(st.integers(-30, size - 1))
     stop = None if start < 0 else draw(st.none() | st.integers(start + 1, 40))
     first = max(0, size + start) if start < 0 else start
-    return Asked("a", start, stop), Head(first, min(stop or size, size), size, "v")
+    return RangeRequest("a", start, stop), Head(first, min(stop or size, size), size, "v")
 
 
 @given(asked(), st.booleans(), st.integers(-3, 3), st.integers(-3, 3), st.integers(-3, 3))
@@ -134,7 +134,7 @@ ODD = ["page", "unsaid", "total", "etag", "redirect", "undated", "whole"]
 )
 def test_one_odd_answer_is_no_other_version(server, client, monkeypatch, scheme, kind):
     """Whether it is to the question how large the object is, or to one for its bytes."""
-    monkeypatch.setattr("voxpipe.storage.remote_objects.default_retry", lambda: QUICK)
+    monkeypatch.setattr("voxpipe.storage.remote_ranges.default_retry", lambda: QUICK)
     if scheme == "http":
         monkeypatch.setenv("VOXPIPE_REMOTE", client.replace("obstore", ""))
     (server.bucket / "a").write_bytes(CONTENT)

@@ -11,7 +11,7 @@ from voxpipe.storage import remote as range_file
 from voxpipe.storage.remote import RemoteFile
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import hdf5_chunks
-from voxpipe.volumes.formats.hdf5 import RemoteHdf5
+from voxpipe.volumes.formats.hdf5 import Hdf5Backend
 
 h5py = pytest.importorskip("h5py")
 
@@ -39,7 +39,7 @@ def test_chunks_are_what_was_written(server, how, dtype):
 
     found = volume.read(Region((3, 5, 7), SHAPE)).array[0]
 
-    assert isinstance(volume._backend(), RemoteHdf5)
+    assert isinstance(volume._backend(), Hdf5Backend)
     np.testing.assert_array_equal(found, array[3:, 5:, 7:])
 
 
@@ -49,7 +49,7 @@ def test_other_filters_are_undone_as_well(server):
     volume = stored(server, array, fletcher32=True)
 
     np.testing.assert_array_equal(volume.numpy()[0], array)
-    assert isinstance(volume._backend(), RemoteHdf5)
+    assert isinstance(volume._backend(), Hdf5Backend)
 
 
 def test_what_is_not_stored_is_fill_and_what_was_not_filtered_is_read(server):
@@ -98,7 +98,7 @@ def test_a_damaged_chunk_is_told(server):
 
 @pytest.mark.parametrize(
     ("how", "backend"),
-    [({"compression": "gzip"}, RemoteHdf5), ({"fletcher32": True}, RemoteHdf5)],
+    [({"compression": "gzip"}, Hdf5Backend), ({"fletcher32": True}, Hdf5Backend)],
 )
 def test_hdf5_is_free_while_bytes_are_fetched(server, monkeypatch, how, backend):
     """The thread that brings them may just then free an object of h5py, which takes its lock."""

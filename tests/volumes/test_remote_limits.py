@@ -14,8 +14,7 @@ from voxpipe.storage.in_flight import InFlight
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import RemoteFile
 from voxpipe.storage.remote_answers import Answer
-from voxpipe.storage.remote_objects import ObjectFacts
-from voxpipe.storage.remote_ranges import RemoteRanges
+from voxpipe.storage.remote_ranges import ObjectFacts, RemoteRanges
 from voxpipe.volumes.catalog import find
 
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from voxpipe.core import Region
 from voxpipe.core.errors import CorruptVolume
-from voxpipe.storage.read_ahead import AHEAD, ReadAhead
+from voxpipe.storage.read_ahead import AHEAD, ENTRY_BYTES, SMALL_BYTES, ReadAhead, SmallObjectCache
 from voxpipe.storage.retry import MOST_MISSING
-from voxpipe.storage.small_object_cache import ENTRY_BYTES, SMALL_BYTES, SmallObjectCache
 from voxpipe.volumes import Volume, close_volumes
 
 zarr = pytest.importorskip("zarr")

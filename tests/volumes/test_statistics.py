@@ -11,10 +11,11 @@ from zarr_files import write_v2
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VolumeError
+from voxpipe.core.lru_cache import LRUCache
 from voxpipe.storage.disk_cache import read_entry
 from voxpipe.volumes import Volume, close_volumes, volume_statistics
-from voxpipe.volumes.catalog import statistics
-from voxpipe.volumes.catalog.statistics import slabs
+from voxpipe.volumes.catalog import statistics, whole_pass
+from voxpipe.volumes.catalog.whole_pass import slabs
 
 GENERATOR = np.random.default_rng(0)
 
@@ -32,7 +33,7 @@ def assert_like_numpy(found, values):
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
 def test_like_numpy(most, dtype, monkeypatch):
     """Slabs of any size give what one pass over everything gives."""
-    monkeypatch.setattr(statistics, "SLAB_VOXELS", most)
+    monkeypatch.setattr(whole_pass, "SLAB_VOXELS", most)
     # Far from zero, where a sum of squares would lose its digits.
     array = (200 + 20 * GENERATOR.random((2, 7, 8, 9))).astype(dtype)
 
@@ -50,7 +51,7 @@ def test_scaled(tmp_path, slope):
 
 def test_no_chunk_is_read_twice_and_memory_is_bounded(tmp_path, monkeypatch):
     """Slabs follow the chunks: every voxel is read once, few at a time."""
-    monkeypatch.setattr(statistics, "SLAB_VOXELS", 4 * 4 * 8)
+    monkeypatch.setattr(whole_pass, "SLAB_VOXELS", 4 * 4 * 8)
     array = numbered((12, 12, 16))
     volume = Volume(write_v2(tmp_path / "a.zarr", array, (4, 4, 8)))
     before = IO_COUNTERS.snapshot()
@@ -71,7 +72,7 @@ def test_computed_once_per_process_and_once_per_file(tmp_path, monkeypatch):
 
     assert volume_statistics(Volume(path)) == first
     assert (IO_COUNTERS - before).reads == 0
-    monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
+    monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache())
     assert volume_statistics(Volume(path)) == first
     assert (IO_COUNTERS - before).reads == 0
     (saved,) = (tmp_path / "cache" / "statistics").iterdir()
@@ -98,7 +99,7 @@ def test_a_damaged_entry_is_computed_again(tmp_path, monkeypatch):
 
     for content in ("", "[]", '{"mean": 1}', '{"mean": "x"}'):
         saved.write_text(content)
-        monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
+        monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache())
         assert volume_statistics(Volume(path)) == first
 
 
@@ -114,12 +115,12 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 
 def test_what_is_remembered_is_bounded(monkeypatch):
     """A run over many volumes does not remember all of them."""
-    monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)(most=3))
+    monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache(most=3))
 
     for n in range(10):
         volume_statistics(Volume(np.full((2, 2, 2), n)))
 
-    assert len(statistics._REMEMBERED) == 3
+    assert len(statistics.STATISTICS.remembered) == 3
 
 
 def test_nan_is_not_hidden():

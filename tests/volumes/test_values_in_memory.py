@@ -12,7 +12,7 @@ import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import UnknownFormat
 from voxpipe.storage import content
-from voxpipe.volumes import Volume, close_volumes, spill
+from voxpipe.volumes import Volume, array_source, close_volumes
 
 WHOLE = Region.of_shape((4, 5, 6))
 KINDS = [
@@ -250,8 +250,12 @@ def test_masks_of_labels_that_were_written_to_are_drawn_from_anew():
 def test_only_voxels_of_which_something_is_kept_are_looked_at(monkeypatch):
     """Once in each epoch; and digested only where they were written to."""
     looked, digested = [], []
-    monkeypatch.setattr(spill, "quick_key", lambda a: looked.append(a) or content.quick_key(a))
-    monkeypatch.setattr(spill, "array_key", lambda a: digested.append(a) or content.array_key(a))
+    monkeypatch.setattr(
+        array_source, "quick_key", lambda a: looked.append(a) or content.quick_key(a)
+    )
+    monkeypatch.setattr(
+        array_source, "array_key", lambda a: digested.append(a) or content.array_key(a)
+    )
     array = np.arange(2**15, dtype=np.float32).reshape(32, 32, 32)
     opened = vp.from_cases([{"image": array}] * 2).open_volume()
     for _ in range(3):

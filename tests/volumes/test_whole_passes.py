@@ -24,8 +24,7 @@ from voxpipe.volumes import (
     volume_histogram,
     volume_statistics,
 )
-from voxpipe.volumes.catalog import bounding_box as occupied
-from voxpipe.volumes.catalog import histogram, statistics
+from voxpipe.volumes.catalog import statistics, whole_pass
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
 zarr = pytest.importorskip("zarr")
@@ -44,8 +43,9 @@ def cache(tmp_path, monkeypatch):
 def another_run(monkeypatch):
     """Forget what a process remembers; the cache on the disk stays."""
     close_volumes()
-    for module in (statistics, histogram, occupied, patch_facts):
-        monkeypatch.setattr(module, "_REMEMBERED", LRUCache())
+    for cache in (statistics.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
+        monkeypatch.setattr(cache, "remembered", LRUCache())
+    monkeypatch.setattr(patch_facts, "_REMEMBERED", LRUCache())
 
 
 def voxels(seed=0):

@@ -20,8 +20,7 @@ from voxpipe.reading_services import reading_service as running
 from voxpipe.storage import obstore_ranges
 from voxpipe.storage.in_flight import InFlight, RequestPriority
 from voxpipe.storage.ranges import ReadRange
-from voxpipe.storage.read_ahead import AHEAD, SharedRequests
-from voxpipe.storage.small_object_cache import SMALL_BYTES
+from voxpipe.storage.read_ahead import AHEAD, SMALL_BYTES, SharedRequests
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.ranged_chunks import MOSTLY, nearly_whole
 

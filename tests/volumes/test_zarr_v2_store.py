@@ -10,6 +10,7 @@ from nifti_files import numbered
 from zarr_files import write_v2, write_v2_group
 
 from voxpipe.core.errors import BadHeader, MissingDependency
+from voxpipe.storage.ranges import LocalRanges
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import zarr_nodes
@@ -58,7 +59,7 @@ class TestObject(StoreContract):
     def case(self, tmp_path):
         array = numbered((5, 6, 7))
         write_v2(tmp_path / "a.zarr", array, (2, 4, 3))
-        node = zarr_nodes.open_local_node(str(tmp_path / "a.zarr"), "a.zarr")
+        node = zarr_nodes.open_ranges_node(LocalRanges(str(tmp_path / "a.zarr")), "a.zarr")
         return StoreCase(node, array[None], np.eye(4))
 
 

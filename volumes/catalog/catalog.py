@@ -1,47 +1,171 @@
-"""From volumes to a manifest, and from a manifest to volumes whose headers are known."""
+"""Whether volumes can be read, what a manifest says of them, and volumes of its entries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
-from ...core.redact import used_name
+from ...core.redact import public_text, used_name
+from ...core.validate import count_text
 from ...storage.content import content_key
-from ...storage.small_object_cache import DOCUMENTS
+from ...storage.read_ahead import DOCUMENTS
 from ..backend import Backend
+from ..chunks.decoders import register_decoder
 from ..formats.zarr_backend import documents_token
-from ..header import Header
+from ..header import Header, Shape
+from ..registry import register_backend
+from ..session import close_volumes
 from ..source import LocatedSource, Options
 from ..volume import Volume
-from .examine import Finding
+from ..voxels import Voxels
 from .file_version import Stamp, begin_stamp, content_hash, stamp_at
 from .manifest import Entry, Manifest
 from .statistics import Statistics, volume_statistics
+from .whole_pass import slabs_of
+
+_NOT_WHOLE = "no whole numbers"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found at one volume."""
+
+    case: str
+    """Name of its case."""
+    key: str
+    """What it is in the case."""
+    name: str
+    """Path or URL, without credentials."""
+    error: str = ""
+    """Class of the error; ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels,
+    ``"MissingLabel"`` or ``"MissingVolume"`` where a case has none; empty for a sound volume."""
+    reason: str = ""
+    """What is wrong, and what to do; empty for a sound volume."""
+    shape: Shape | None = None
+    """(C, I, J, K), where the header could be read."""
+    affine: tuple[float, ...] | None = None
+    """The 16 entries of the affine, where the header could be read."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something is wrong."""
+        return bool(self.error)
+
+    @classmethod
+    def of_missing(cls, case: str, key: str, labels: Collection[str], reason: str) -> Finding:
+        """Return the finding of a volume that a case lacks."""
+        return cls(case, key, "", "MissingLabel" if key in labels else "MissingVolume", reason)
+
+    @classmethod
+    def of_error(
+        cls,
+        error: Exception,
+        case: str,
+        key: str,
+        name: str,
+        shape: Shape | None = None,
+        affine: tuple[float, ...] | None = None,
+    ) -> Finding:
+        """Return what an error says about a volume."""
+        kind = type(error).__name__
+        told = public_text(str(error))
+        if isinstance(error, VoxpipeError):
+            stop = "" if error.what.endswith(".") or not error.do else "."
+            told = f"{error.what}{stop} {error.do}"
+        return cls(case, key, name, kind, told.strip() or kind, shape, affine)
+
+    def __str__(self) -> str:
+        told = " ".join(self.reason.split()) if self.is_bad else "sound"
+        return f"{self.case}/{self.key}: {self.error + ': ' if self.error else ''}{told}"
+
+
+def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Finding:
+    """Open a volume and read its header, or every voxel; any error becomes a finding."""
+    found = Finding(case, key, volume.name)
+    try:
+        header = volume.probe().header
+        affine = tuple(float(v) for v in np.ravel(volume.affine))
+        found = replace(found, shape=header.shape, affine=affine)
+        odd: Counter[str] = Counter()
+        for region in slabs_of(volume) if voxels else ():
+            odd += _odd_values(volume.read(region), volume.kind == "label")
+        return _finding_of(odd, found) if odd else found
+    except Exception as error:  # a bad file may raise anything in whatever library reads it
+        return Finding.of_error(error, case, key, volume.name, found.shape, found.affine)
+
+
+def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
+    """Count the voxels that are NaN, infinite or, in a label, no whole number."""
+    array = read.array
+    array.max()  # a mapped page is read when it is looked at
+    is_whole = array.dtype.kind in "iub" and float(read.slope).is_integer()
+    if array.dtype.kind not in "fciub" or (is_whole and float(read.intercept).is_integer()):
+        return Counter()
+    counts = {}
+    if array.dtype.kind in "fc":
+        counts = {"NaN": np.isnan(array).sum(), "infinite": np.isinf(array).sum()}
+    if is_label and array.dtype.kind != "c":
+        values = array.astype(np.float64) * read.slope + read.intercept
+        finite = values[np.isfinite(values)]
+        counts[_NOT_WHOLE] = (finite != np.rint(finite)).sum()
+    return +Counter({what: int(count) for what, count in counts.items()})
+
+
+def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
+    """Return what is told of odd voxels."""
+    counted = " and ".join(
+        count_text(
+            n, f"voxel is {'no whole number' if what == _NOT_WHOLE else what}", f"voxels are {what}"
+        )
+        for what, n in odd.items()
+    )
+    if "NaN" in odd or "infinite" in odd:
+        kind, do = "NotFinite", "Replace them: each spreads to what is interpolated or averaged."
+    else:
+        kind, do = "NotWhole", "Write labels with nearest neighbour, or open this key as an image."
+    return replace(sound, error=kind, reason=f"{sound.name}: {counted}. {do}")
+
+
+def serve(
+    connection: Any,
+    voxels: bool,
+    backends: tuple[Any, ...] = (),
+    decoders: tuple[Any, ...] = (),
+) -> None:
+    """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end."""
+    for codec, maker in decoders:
+        register_decoder(codec, maker)
+    for name, matcher, factory in reversed(backends):
+        register_backend(name, matcher, factory)
+    try:
+        connection.send(None)  # ready
+    except OSError:  # all was examined by others while this process started
+        return
+    while True:
+        try:
+            task = connection.recv()
+        except (EOFError, OSError):
+            return
+        if task is None:
+            return
+        finding = examine(*task, voxels=voxels)
+        close_volumes()
+        try:
+            connection.send(finding)
+        except OSError:  # whoever asked has left
+            return
 
 
 def describe_volume(
     volume: Volume, case: str, key: str, *, statistics: bool = True, full_hash: bool = False
 ) -> Entry:
-    """Return the entry of a manifest for a volume.
-
-    Parameters
-    ----------
-    volume
-        At a path or URL.
-    case, key
-        Which volume of which case it is.
-    statistics
-        Whether to read every voxel for them.
-    full_hash
-        Whether to read every stored byte for a digest.
-
-    Raises
-    ------
-    VolumeError
-        It cannot be read, has no location, or was opened by a reader of the user's own.
-    """
+    """Return the entry of a manifest for a volume."""
     located = volume.located
     if located is None or located.options.reader or located.options.affine:
         why = "is in memory" if located is None else "has a reader= or affine= of its own"
@@ -83,18 +207,8 @@ def index_cases(
 ) -> tuple[Manifest, tuple[Finding, ...]]:
     """Return the manifest of volumes, and what is wrong with those that cannot be read.
 
-    Parameters
-    ----------
-    volumes
-        ``(case, key, volume)``, those of one case one after another.
-    statistics, full_hash
-        As of :func:`describe_volume`.
-    known
-        An earlier manifest: of volumes that did not change since, nothing is read.
-
-    Notes
-    -----
-    A case of which one volume is bad is left out as a whole.
+    They come as ``(case, key, volume)``, those of one case one after another; a case of which one
+    is bad is left out. Of those in an earlier manifest that did not change since, nothing is read.
     """
     before = {(e.case, e.key, e.location): e for e in known.entries} if known else {}
     entries: list[Entry] = []
@@ -120,19 +234,16 @@ def _place(volume: Volume) -> str:
 
 def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool) -> bool:
     located = volume.located
+    # An earlier version computed no percentiles.
+    is_complete = entry.statistics is not None and bool(entry.statistics.percentiles)
     return (
         located is not None
         and entry.kind == volume.kind
         and entry.options == tuple(sorted(located.options.reader_kwargs.items()))
-        and (not statistics or entry.header.dtype.kind == "c" or _is_complete(entry.statistics))
+        and (not statistics or entry.header.dtype.kind == "c" or is_complete)
         and bool(entry.hash or not full_hash)
         and entry.stamp == stamp_at(located)
     )
-
-
-def _is_complete(statistics: Statistics | None) -> bool:
-    """Whether everything is there; an earlier version computed no percentiles."""
-    return statistics is not None and bool(statistics.percentiles)
 
 
 def catalogued(
@@ -141,15 +252,7 @@ def catalogued(
     storage_options: Mapping[str, Any] | None = None,
     follow: str = "beside",
 ) -> Volume:
-    """Return the volume of an entry. No file is touched before voxels are read.
-
-    ``follow`` as of ``Volume``.
-
-    Raises
-    ------
-    StaleEntry
-        When voxels are read for the first time in a process, and the volume has changed.
-    """
+    """Return the volume of an entry. No file is touched before voxels are read."""
     source = CataloguedSource(entry, manifest, storage_options or {}, follow)
     return Volume.of_source(source, entry.kind)
 
@@ -164,11 +267,7 @@ class CataloguedSource:
         storage_options: Mapping[str, Any],
         follow: str = "beside",
     ) -> None:
-        options = Options(
-            storage_options=dict(storage_options),
-            reader_kwargs=dict(entry.options),
-            follow=follow,
-        )
+        options = Options(None, None, dict(storage_options), dict(entry.options), follow=follow)
         self.located = LocatedSource(entry.location, options)
         self.entry, self.manifest = entry, manifest
         self.name = self.located.name
@@ -190,10 +289,26 @@ class CataloguedSource:
 
     def open(self) -> Backend:
         """Open the volume, if it is still the one of the manifest."""
-        check = VersionCheck(self)
-        if not check.begun:
+        # Where the store can be asked beside everything else, nobody waits for it: the volume is
+        # opened with what the manifest says, and its chunks are on their way meanwhile.
+        waiting = [begin_stamp(self.located, self.entry.stamp.how)]
+
+        def check() -> None:
+            if waiting:  # until it has passed once
+                begun, waiting[0] = waiting[0], None
+                change = self.change(begun)
+                if change:
+                    raise self.stale(change)
+                waiting.clear()
+
+        if waiting[0] is None:
             check()
-        self._seed_documents()
+        documents = {
+            (key,): None if data is None else memoryview(data) for key, data in self.entry.documents
+        }
+        if documents and not self.located.path:
+            # What is opened finds its metadata in the manifest; whether they hold is checked.
+            DOCUMENTS.keep(self._documents_token(), documents)
         try:
             backend = self.located.open()
         except VoxpipeError:
@@ -202,18 +317,12 @@ class CataloguedSource:
         backend.version_check = check
         if not backend.header.agrees_with(self.entry.header):
             # The stamp may be that of the metadata alone; or another version reads it otherwise.
-            raise self.stale(
-                f"its header said {_facts(self.entry.header)} and says {_facts(backend.header)}"
+            said, says = (
+                f"{h.shape} {h.disk_dtype}, chunks {h.chunks}, affine {h.affine}"
+                for h in (self.entry.header, backend.header)
             )
+            raise self.stale(f"its header said {said} and says {says}")
         return backend
-
-    def _seed_documents(self) -> None:
-        """Let what is opened find its metadata in the manifest; whether they hold is checked."""
-        documents = {
-            (key,): None if data is None else memoryview(data) for key, data in self.entry.documents
-        }
-        if documents and not self.located.path:
-            DOCUMENTS.keep(self._documents_token(), documents)
 
     def _documents_token(self) -> str:
         return documents_token(self.located.location, self.located.options.storage_options)
@@ -235,35 +344,3 @@ class CataloguedSource:
             f"({self.name}).",
             do="Write the manifest again (voxpipe index), or put the file back.",
         )
-
-
-class VersionCheck:
-    """Compares a volume with its manifest, once: begun when it is opened, there when it is read.
-
-    Where the store can be asked beside everything else, nobody waits for it: a volume is opened
-    with what the manifest says, and its chunks are on their way meanwhile.
-    """
-
-    def __init__(self, source: CataloguedSource) -> None:
-        self._source = source
-        self._begun = begin_stamp(source.located, source.entry.stamp.how)
-        self._passed = False
-
-    @property
-    def begun(self) -> bool:
-        """Whether the answer is on its way."""
-        return self._begun is not None
-
-    def __call__(self) -> None:
-        """Wait for the answer; ``StaleEntry`` where the volume has changed."""
-        if self._passed:
-            return
-        begun, self._begun = self._begun, None
-        change = self._source.change(begun)
-        if change:
-            raise self._source.stale(change)
-        self._passed = True
-
-
-def _facts(header: Header) -> str:
-    return f"{header.shape} {header.disk_dtype}, chunks {header.chunks}, affine {header.affine}"

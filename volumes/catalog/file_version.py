@@ -12,17 +12,15 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from ...core.errors import VolumeNotFound
 from ...storage.content import content_key
 from ...storage.location import file_system, remote_errors
-from ...storage.remote import RemoteStore, open_for_versions, open_remote
-from ...storage.remote_objects import Entry, version_of
-from ...storage.remote_ranges import RemoteRanges
-from ..formats.local_file import file_stamp
+from ...storage.remote import open_for_versions, open_remote
+from ...storage.remote_ranges import Entry, RemoteRanges
+from ..formats.stored_file import file_stamp
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..source import LocatedSource
@@ -66,15 +64,10 @@ class Stamp:
 
 
 def stamp_at(source: LocatedSource) -> Stamp:
-    """Return the version of what is stored at a path or URL.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is nothing.
-    """
-    if not source.path:
-        return _remote_stamp(source)
+    """Return the version of what is stored at a path or URL."""
+    begun = begin_stamp(source, "")
+    if begun is not None:
+        return begun.result()
     if not os.path.isdir(source.path):
         size, modified = file_stamp(source.path)
         return Stamp("file", size, 1, str(modified))
@@ -112,49 +105,12 @@ def _listed(entries: list[tuple[str, int, str]]) -> Stamp:
 def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
     """Begin to ask for the version of what is stored behind a URL, beside everything else.
 
-    Parameters
-    ----------
-    source
-        A URL.
-    how
-        What an earlier stamp looked at, which is asked for first; empty where there is none.
-
-    Returns
-    -------
-    What will be the stamp, or raise ``VolumeNotFound``. None for local paths, and for file
-    systems that cannot do so.
+    What an earlier stamp looked at is asked for first. None for local paths.
     """
     if source.path:
         return None
     store = open_for_versions(source.location, source.options.storage_options)
-    return store.begin(_asked(store, source.name, how)) if _can_begin(store) else None
-
-
-def _can_begin(store: RemoteStore) -> TypeGuard[RemoteRanges]:
-    return isinstance(store, RemoteRanges)
-
-
-def _remote_stamp(source: LocatedSource) -> Stamp:
-    begun = begin_stamp(source, "")
-    if begun is not None:
-        return begun.result()
-    options = source.options.storage_options
-    system, path = file_system(source.location, options)
-    with remote_errors(source.location, options):
-        # A listing that somebody made earlier in this process may be of an earlier version.
-        system.invalidate_cache(path)
-        info = system.info(path)
-        if info.get("type") != "directory":
-            return Stamp("file", int(info.get("size") or 0), 1, version_of(info))
-        found = system.find(path, detail=True)
-        if len(found) > MOST_LISTED:
-            return _metadata([_named(system, path.rstrip("/"), name) for name in METADATA])
-    entries = [
-        (key[len(path) :], int(i.get("size") or 0), version_of(i)) for key, i in found.items()
-    ]
-    if not entries:
-        raise VolumeNotFound(f"there is nothing at {source.name}.", do="Check the URL.")
-    return _listed(entries)
+    return store.begin(_asked(store, source.name, how))
 
 
 async def _asked(store: RemoteRanges, name: str, how: str) -> Stamp:
@@ -172,13 +128,6 @@ async def _asked(store: RemoteRanges, name: str, how: str) -> Stamp:
         if found:
             return _listed([(f"/{key}", size, version) for key, size, version in found])
     raise VolumeNotFound(f"there is nothing at {name}.", do="Check the URL.")
-
-
-def _named(system: Any, folder: str, name: str) -> Entry | None:
-    with suppress(FileNotFoundError):
-        info = system.info(f"{folder}/{name}")
-        return Entry(name, int(info.get("size") or 0), version_of(info))
-    return None
 
 
 def _metadata(entries: Sequence[Entry | None]) -> Stamp:

@@ -8,7 +8,7 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ _SEGMENTATION = "_seg"
 _VOLUMES_OF_A_CASE = 8
 _DIGITS = re.compile(r"\d+")
 _WILDCARD = re.compile(r"[*?[]")
+_HIDDEN = re.compile(r"(^|/)\.")
 # Folders beside each other that hold the same names, and the key of what is in them.
 _KEYS_OF_FOLDERS = {"images": IMAGE, "labels": "label", "masks": "mask"}
 
@@ -47,10 +48,9 @@ _KEYS_OF_FOLDERS = {"images": IMAGE, "labels": "label", "masks": "mask"}
 def find_volumes(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> dict[str, dict[str, str]]:
-    """Return the volumes below a folder as paths or URLs, by case and key.
+    """Return the volumes below a folder, or of a glob and the folders it matches, by case and key.
 
-    Of a glob these are the volumes that it matches, and those below the folders that it matches,
-    called as below the folder before its first wildcard.
+    What a glob matches is called as below the folder before its first wildcard.
 
     The folder of a volume is its case, and its name without suffixes its key, without the name
     of the case too: ``"T1w"`` of ``sub-01/anat/sub-01_T1w.nii``, ``"image"`` where nothing else
@@ -68,11 +68,6 @@ def find_volumes(
     Of volumes that differ by their format only (``ct.nii`` and ``ct.nii.gz``), the second and
     later ones are called by their whole names; the two files of a pair (``.hdr`` and ``.img``)
     are one volume. Hidden files and folders are nobody's data.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is none.
     """
     folders, places = _below(location, storage_options)
     flat = {folder for folder in folders if not folder or _holds_cases(folder, folders)}
@@ -290,13 +285,7 @@ def is_glob(location: str) -> bool:
 
 
 def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a glob matches volumes, and no folder of some.
-
-    Raises
-    ------
-    VolumeNotFound
-        Nothing matches.
-    """
+    """Return whether a glob matches volumes, and no folder of some."""
     found = [
         None if is_volume(place) else is_folder
         for _, place, is_folder in _matches(pattern, storage_options or {})
@@ -306,18 +295,21 @@ def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = No
 
 def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """Return name below the fixed folder, place, and whether it is a folder, of each match."""
+
+    def fixed(path: str) -> str:  # what is before the first wildcard, with the slash at its end
+        return "".join(_WILDCARD.split(path, maxsplit=1)[0].rpartition("/")[:2])
+
     if is_url(pattern):
         system, path = reached(pattern, options)
         infos = list_with(system, "glob", path, pattern, options, detail=True)
-        root = _fixed_folder(path)
-        found = [
-            (match[len(root) :].strip("/"), system.unstrip_protocol(match), kind["type"])
-            for match, kind in sorted(infos.items())
+        root = fixed(path)
+        matches = [
+            (match[len(root) :].strip("/"), system.unstrip_protocol(match), is_folder)
+            for match, is_folder in sorted((m, i["type"] == "directory") for m, i in infos.items())
         ]
-        matches = [(name, place, kind == "directory") for name, place, kind in found]
     else:
         path = local_path(pattern)
-        root = _fixed_folder(path)
+        root = fixed(path)
         names = sorted(
             glob.glob(path[len(root) :].lstrip("/"), root_dir=root or None, recursive=True)
         )
@@ -326,19 +318,13 @@ def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, b
             (name.rstrip("/"), place, os.path.isdir(place))
             for name, place in zip(names, places, strict=True)
         ]
-    matches = [one for one in matches if not _is_hidden(one[0])]
+    matches = [one for one in matches if not _HIDDEN.search(one[0])]
     if not matches:
         what = f"nothing matches {public_name(pattern)}."
         file = posixpath.basename(public_name(pattern)) or "ct.nii.gz"
         do = f"Check the pattern; did you mean image={file} below a folder of cases?"
         raise VolumeNotFound(what, do=do)
     return matches
-
-
-def _fixed_folder(path: str) -> str:
-    """Return the part of a glob before its first wildcard, with the slash at its end."""
-    before = _WILDCARD.split(path, maxsplit=1)[0]
-    return before[: before.rfind("/") + 1]
 
 
 def _below_matches(pattern: str, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -381,13 +367,9 @@ def _is_second_of_pair(relative: str, found: Collection[str]) -> bool:
     return any(f"{stem}{header}" in found for header in (".hdr", ".hdr.gz", ".HDR"))
 
 
-def _listed(place: str, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and place of the volumes below a folder."""
-    yield from _remote(place, options) if is_url(place) else _local(place)
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
+def _listed(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Return name and place of the volumes below a folder."""
+    return _remote(place, options) if is_url(place) else _local(place)
 
 
 def _local(location: str) -> Iterator[tuple[str, str]]:
@@ -420,7 +402,7 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     for path in paths:
         above = [group for group in groups if path.startswith(f"{group}/")]
         place = min(above, key=len) if above else path
-        if not _is_hidden(place[len(root) :]) and (above or "." in posixpath.basename(path)):
+        if not _HIDDEN.search(place[len(root) :]) and (above or "." in posixpath.basename(path)):
             places.add(place)
     return [
         (place[len(root) :].lstrip("/"), url)

@@ -14,10 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import unquote
-
-import numpy as np
 
 from ...core.errors import BadManifest, VolumeNotFound
 from ...core.redact import origin_of, used_name
@@ -33,7 +31,7 @@ from ...storage.location import (
 )
 from ...storage.ranges import check_document, open_regular
 from ...storage.remote import open_remote
-from ..header import Header
+from ..header import Access, Header
 from .file_version import Stamp
 from .statistics import Statistics
 
@@ -42,6 +40,7 @@ VERSION = 1
 MOST_MANIFEST_BYTES = 512 * 1024**2
 """A hundred thousand volumes with their statistics and documents, of 5 kB each."""
 # What documents that are no manifest make the code below raise; NumPy parses names of types.
+_OF_HEADER = ("shape", "affine", "value_type", "slope", "intercept", "chunks", "access")
 _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 
 
@@ -96,25 +95,11 @@ def read_manifest(
     storage_options: Mapping[str, Any] | None = None,
     follow: str = "beside",
 ) -> Manifest:
-    """Read a manifest from a path or URL.
+    """Read a manifest from a path or URL, whose volumes may lie as far away as ``follow`` says.
 
-    Parameters
-    ----------
-    location
-        Path or URL.
-    storage_options
-        For fsspec.
-    follow
-        ``"beside"``: volumes lie below the manifest; of one behind a URL on the same host, reached
-        by the same scheme; of a local one where it says that it was made of. ``"anywhere"``: they
-        may lie on any host, and credentials go there.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is no such file.
-    BadManifest
-        It is no manifest, one of a newer version, or an entry of it makes no sense.
+    ``"beside"``: below it; or, of one behind a URL, on the same host and reached by the same
+    scheme; of a local one where it says that it was made of. ``"anywhere"``: on any host, and
+    credentials go there.
     """
     place = os.fspath(location)
     name = public_name(place)
@@ -222,13 +207,7 @@ def _below(location: str, folder: str) -> bool:
 
 
 def _origin(location: str) -> str:
-    """Return by which schemes a location is reached, and on which hosts.
-
-    Examples
-    --------
-    >>> _origin("s3://Scans/a.zarr"), _origin("/data/a.nii"), _origin("s3::https://host/a.nii")
-    ('s3://scans', 'local', 's3::https://host')
-    """
+    """Return by which schemes a location is reached, and on which hosts."""
     return (origin_of(location) or location) if is_url(location) else "local"
 
 
@@ -240,24 +219,18 @@ def folder_of(location: str) -> str:
 
 
 def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
-    header = entry.header
+    known = entry.header.document()
     below = entry.location[len(folder) :] if folder and entry.location.startswith(folder) else ""
     # What would itself be read as an absolute place stays one.
     relative = below and not (os.path.isabs(below) or is_url(below))
     return {
         "location": below if relative else entry.location,
         "kind": entry.kind,
-        "shape": list(header.shape),
-        "affine": list(header.affine),
-        "dtype": header.disk_dtype.str,
-        "value_type": None if header.value_type is None else header.value_type.str,
-        "slope": header.slope,
-        "intercept": header.intercept,
-        "chunks": None if header.chunks is None else list(header.chunks),
+        **{key: known[key] for key in _OF_HEADER},
+        "dtype": known["disk_dtype"],
         "shards": None if entry.shards is None else list(entry.shards),
-        "access": header.access,
         "options": dict(entry.options),
-        "stamp": {**asdict(entry.stamp), "header": list(header.stamp)},
+        "stamp": {**asdict(entry.stamp), "header": known["stamp"]},
         "hash": entry.hash or None,
         "statistics": None if entry.statistics is None else entry.statistics.to_json(),
         **({"documents": _documents_out(entry.documents)} if entry.documents else {}),
@@ -293,7 +266,13 @@ def _documents_in(found: Mapping[str, Any]) -> tuple[tuple[str, bytes | None], .
 
 def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
     stamp = dict(found["stamp"])
-    header_stamp = tuple(int(n) for n in stamp.pop("header"))
+    header = Header.of_document(
+        {**found, "disk_dtype": str(found["dtype"]), "stamp": stamp.pop("header")}
+    )
+    odd = min(header.shape) < 1 or len(header.affine) != 16
+    if odd or header.access not in get_args(Access):
+        msg = f"shape {header.shape}, {len(header.affine)} entries of the affine, {header.access!r}"
+        raise ValueError(msg)
     location = str(found["location"])
     if not (is_url(location) or os.path.isabs(location)):
         location = folder + location
@@ -303,7 +282,7 @@ def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
         key=key,
         location=location,
         kind=str(found["kind"]),
-        header=_header(found, header_stamp),
+        header=header,
         stamp=Stamp(
             str(stamp["how"]), int(stamp["size"]), int(stamp["objects"]), str(stamp["version"])
         ),
@@ -312,26 +291,6 @@ def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
         hash=str(found["hash"] or ""),
         options=tuple(sorted(dict(found["options"]).items())),
         documents=_documents_in(found.get("documents") or {}),
-    )
-
-
-def _header(found: Mapping[str, Any], stamp: tuple[int, ...]) -> Header:
-    c, i, j, k = (int(n) for n in found["shape"])
-    affine, access = tuple(float(v) for v in found["affine"]), found["access"]
-    if min(c, i, j, k) < 1 or len(affine) != 16 or access not in ("view", "range", "stream"):
-        msg = f"shape {found['shape']}, {len(affine)} entries of the affine, access {access!r}"
-        raise ValueError(msg)
-    value_type = found["value_type"]
-    return Header(
-        (c, i, j, k),
-        affine,
-        np.dtype(str(found["dtype"])),
-        chunks=_three(found["chunks"]),
-        access=access,
-        slope=float(found["slope"]),
-        intercept=float(found["intercept"]),
-        value_type=None if value_type is None else np.dtype(str(value_type)),
-        stamp=stamp,
     )
 
 

@@ -1,30 +1,21 @@
-"""Mean, spread, range and percentiles of a whole volume, computed once and remembered.
-
-The volume is read slab by slab, along its chunks, so the memory needed does not
-grow with it. Results are kept per process, and on disk under a key that changes when the
-content does: of several processes one reads the volume.
-"""
+"""Mean, spread, range and percentiles of a whole volume, computed once and kept."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
 from ...core.errors import VolumeError
-from ...core.histogram import Distribution
-from ...core.lru_cache import LRUCache
+from ...core.histogram import Distribution, Histogram
 from ...core.sample import parse_json
-from ...storage.content import content_key_now, version_key
-from ...storage.disk_cache import cache_directory, get_or_make, load_entry
 from ..volume import Volume
+from .whole_pass import PassCache, refuse_complex, slabs_of
 
 Box = tuple[int, int, int, int, int, int]
 """Start I, J, K and stop I, J, K; half open."""
@@ -34,15 +25,7 @@ MOST_LABELS = 4096
 
 
 class ClassBoxes:
-    """Boxes of whole numbers, from a volume that comes in pieces.
-
-    Examples
-    --------
-    >>> boxes = ClassBoxes()
-    >>> boxes.add(np.array([[[[0, 7, 7]]]]), (4, 0, 0))
-    >>> boxes.table()
-    ((0, (4, 0, 0, 5, 1, 1)), (7, (4, 0, 1, 5, 1, 3)))
-    """
+    """Boxes of whole numbers, from a volume that comes in pieces."""
 
     def __init__(self) -> None:
         self._boxes: dict[int, list[int]] | None = {}
@@ -105,14 +88,7 @@ def _at_once(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of none, or of some numbers.
-
-    Examples
-    --------
-    >>> both = Moments.of(np.array([1, 2])).joined(Moments.of(np.array([6])))
-    >>> both.mean, both.squares, both.low, both.high, both.count
-    (3.0, 14.0, 1.0, 6.0, 3)
-    """
+    """Of none, or of some numbers."""
 
     count: int = 0
     """How many."""
@@ -137,9 +113,9 @@ class Moments:
             return cls(wide.size, mean, float(wide.sum()), low, high)
 
     @classmethod
-    def counted(cls, numbers: NDArray[np.float64], counts: NDArray[np.int64]) -> Moments:
-        """Return the moments of ascending numbers that occur so often each."""
-        count = int(counts.sum())
+    def counted(cls, histogram: Histogram) -> Moments:
+        """Return the moments of the numbers in a histogram."""
+        numbers, counts, count = histogram.values, histogram.counts, histogram.count
         mean = float((numbers * counts).sum()) / count
         squares = float((np.square(numbers - mean) * counts).sum())
         return cls(count, mean, squares, float(numbers[0]), float(numbers[-1]))
@@ -156,9 +132,6 @@ class Moments:
             float(np.maximum(self.high, other.high)),
         )
 
-
-# One slab in float64 takes 32 MiB: well in memory, large enough to hide the Python loop.
-SLAB_VOXELS = 4 * 1024**2
 
 PERCENTILES = (0.5, 1.0, 5.0, 50.0, 95.0, 99.0, 99.5)
 """Ranks of the percentiles that are kept; as many from either end, so a slope may be negative."""
@@ -192,15 +165,7 @@ class Statistics:
         return rank in PERCENTILES and bool(self.percentiles)
 
     def percentile(self, rank: float) -> float:
-        """Return one of the percentiles that are kept.
-
-        Raises
-        ------
-        ValueError
-            Another rank.
-        VolumeError
-            They come from a manifest that was written before there were percentiles.
-        """
+        """Return one of the percentiles that are kept."""
         if rank not in PERCENTILES:
             msg = f"percentiles are kept of the ranks {PERCENTILES}, got {rank!r}"
             raise ValueError(msg)
@@ -223,13 +188,7 @@ class Statistics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Statistics:
-        """Return the numbers that :meth:`to_json` described, now or in an earlier version.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            They make no sense.
-        """
+        """Return the numbers that :meth:`to_json` described, now or in an earlier version."""
         kept = data.get("percentiles") or {}
         ranks = [str(rank) for rank in PERCENTILES]
         return cls(
@@ -249,9 +208,6 @@ def _box(numbers: Sequence[Any]) -> Box:
 _NUMBERS = ("mean", "std", "minimum", "maximum")
 
 
-_REMEMBERED: LRUCache[Statistics] = LRUCache()
-
-
 def volume_statistics(volume: Volume) -> Statistics:
     """Return mean, deviation, range and percentiles of a volume; of labels also class counts.
 
@@ -265,16 +221,6 @@ def volume_statistics(volume: Volume) -> Statistics:
     process or for the same content in another, read nothing. A NaN among the voxels
     makes all of them NaN but the count.
 
-    Parameters
-    ----------
-    volume
-        Any volume of real numbers.
-
-    Raises
-    ------
-    VolumeError
-        The voxels are complex.
-
     Examples
     --------
     >>> found = volume_statistics(Volume(np.array([[[1.0, 2.0, 3.0, 6.0]]]), kind="label"))
@@ -286,86 +232,48 @@ def volume_statistics(volume: Volume) -> Statistics:
     recorded: Statistics | None = volume.recorded_statistics
     if recorded is not None:
         return recorded
-    key = (*version_key(volume), volume.kind)
-    return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume))
+    return STATISTICS.get([volume], _how(volume), lambda: _compute(volume))
 
 
 def has_statistics(volume: Volume) -> bool:
     """Whether :func:`volume_statistics` would read no voxel: a manifest or the cache has them."""
-    if volume.recorded_statistics is not None or _REMEMBERED.get(
-        (*version_key(volume), volume.kind)
-    ):
-        return True
-    content = volume.content_key
-    return bool(content) and load_entry(_file(content, volume.kind), _decoded) is not None
+    recorded = volume.recorded_statistics is not None
+    return recorded or STATISTICS.known([volume], _how(volume)) is not None
 
 
-def _file(content: str, kind: str) -> Path:
-    name = f"{content}-label.json" if kind == "label" else f"{content}.json"
-    return cache_directory() / "statistics" / name
-
-
-def _loaded_or_computed(volume: Volume) -> Statistics:
-    content = volume.content_key
-    return get_or_make(
-        _file(content, volume.kind) if content else None,
-        _decoded,
-        lambda: _compute(volume),
-        _encoded,
-        unchanged=lambda: content_key_now(volume) == content,
-    )
-
-
-def slabs(shape: tuple[int, int, int], unit: tuple[int, int, int], most: int) -> Iterator[Region]:
-    """Yield regions that cover ``shape``, whole units each, of at most ``most`` voxels.
-
-    A unit larger than ``most`` is yielded alone. The first axis grows first: it is
-    contiguous in a NIfTI file.
-
-    Examples
-    --------
-    >>> list(slabs((4, 4, 2), (1, 2, 1), 8))
-    [Region(0:4, 0:2, 0:1), Region(0:4, 2:4, 0:1), Region(0:4, 0:2, 1:2), Region(0:4, 2:4, 1:2)]
-    """
-    size = list(unit)
-    for axis in range(3):
-        room = most // (math.prod(size) // size[axis])
-        size[axis] = min(shape[axis], max(size[axis], room // unit[axis] * unit[axis]))
-    i, j, k = (range(0, n, s) for n, s in zip(shape, size, strict=True))
-    whole = Region.of_shape(shape)
-    for start in ((a, b, c) for c in k for b in j for a in i):
-        yield Region(start, tuple(a + s for a, s in zip(start, size, strict=True))).intersect(whole)
+def _how(volume: Volume) -> tuple[str, ...]:
+    return ("label",) if volume.kind == "label" else ()
 
 
 def _compute(volume: Volume) -> Statistics:
-    if volume.dtype.kind == "c":
-        raise VolumeError(
-            f"{volume.name} holds complex numbers, which have no minimum.",
-            do="Normalize with a mean= and std= of your own, or store the magnitude.",
-        )
+    refuse_complex(
+        volume,
+        "which have no minimum",
+        "Normalize with a mean= and std= of your own, or store the magnitude.",
+    )
     distribution = Distribution(volume.header.value_type or volume.header.disk_dtype)
     moments = Moments()
     boxes = ClassBoxes() if volume.kind == "label" else None
-    most = max(1, SLAB_VOXELS // volume.shape[0])
-    for region in slabs(volume.spatial_shape, volume.chunks or (1, 1, 1), most):
+    for region in slabs_of(volume):
         stored = volume.read(region).array
         distribution.add(stored)
         if boxes is not None:
             boxes.add(stored, region.start)
         if not distribution.is_dense:
             moments = moments.joined(Moments.of(stored))
+    histogram = distribution.histogram()
     if distribution.is_dense:
-        moments = Moments.counted(*distribution.table())
-    found = _as_values(volume, moments, distribution)
-    return found if boxes is None else replace(found, boxes=_of_values(volume, boxes))
-
-
-def _of_values(volume: Volume, boxes: ClassBoxes) -> tuple[tuple[float, Box], ...]:
+        moments = Moments.counted(histogram)
+    found = _as_values(volume, moments, histogram)
+    if boxes is None:
+        return found
     slope, intercept = volume.header.slope, volume.header.intercept
-    return tuple((_plain(float(n * slope + intercept)), box) for n, box in boxes.table())
+    table = tuple((_plain(float(n * slope + intercept)), box) for n, box in boxes.table())
+    classes = _classes(volume, histogram) if distribution.is_exact else ()
+    return replace(found, boxes=table, classes=classes)
 
 
-def _as_values(volume: Volume, stored: Moments, distribution: Distribution) -> Statistics:
+def _as_values(volume: Volume, stored: Moments, histogram: Histogram) -> Statistics:
     """Return statistics of values from those of the stored numbers."""
     slope, intercept = volume.header.slope, volume.header.intercept
     ends = (slope * stored.low + intercept, slope * stored.high + intercept)
@@ -374,7 +282,7 @@ def _as_values(volume: Volume, stored: Moments, distribution: Distribution) -> S
     else:
         ranks = PERCENTILES if slope > 0 else [100 - rank for rank in PERCENTILES]
         # A bin may reach beyond the last number in it.
-        found = np.clip(distribution.percentiles(ranks), stored.low, stored.high)
+        found = np.clip([histogram.percentile(r) for r in ranks], stored.low, stored.high)
         percentiles = (found * slope + intercept).tolist()
     return Statistics(
         mean=slope * stored.mean + intercept,
@@ -383,13 +291,12 @@ def _as_values(volume: Volume, stored: Moments, distribution: Distribution) -> S
         maximum=float(np.maximum(*ends)),
         count=stored.count,
         percentiles=tuple(percentiles),
-        classes=_classes(volume, distribution) if volume.kind == "label" else (),
     )
 
 
-def _classes(volume: Volume, distribution: Distribution) -> tuple[tuple[float, int], ...]:
-    numbers, counts = distribution.table()
-    if len(numbers) > MOST_CLASSES or not distribution.is_exact or np.isnan(numbers).any():
+def _classes(volume: Volume, histogram: Histogram) -> tuple[tuple[float, int], ...]:
+    numbers, counts = histogram.values, histogram.counts
+    if len(numbers) > MOST_CLASSES or np.isnan(numbers).any():
         return ()
     values = numbers * volume.header.slope + volume.header.intercept
     pairs = zip(values.tolist(), counts.tolist(), strict=True)
@@ -402,8 +309,9 @@ def _decoded(content: bytes) -> Statistics | None:
     return found if found.percentiles else None
 
 
-def _encoded(statistics: Statistics) -> bytes:
-    return json.dumps(statistics.to_json()).encode()
+STATISTICS = PassCache(
+    "statistics/{}.json", _decoded, lambda found: json.dumps(found.to_json()).encode()
+)
 
 
 def _number_out(value: float) -> float | str:

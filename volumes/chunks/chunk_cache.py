@@ -28,23 +28,7 @@ ENTRY_BYTES = 512
 
 
 class ChunkCache:
-    """Decoded chunks by key, in their stored type, within a number of bytes.
-
-    Parameters
-    ----------
-    most_bytes
-        What all chunks may take together; 0 keeps none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> cache = ChunkCache(100)
-    >>> told = cache.announce(["a"])
-    >>> for key in "abc":
-    ...     _ = cache.put(key, np.zeros(40, np.uint8))
-    >>> [cache.get(key) is not None for key in "abc"]
-    [True, False, True]
-    """
+    """Decoded chunks by key, in their stored type, within a number of bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -107,45 +91,29 @@ class ChunkCache:
             self.held_bytes += size
             return True
 
-    def announce(self, keys: Iterable[Hashable]) -> Announcement:
-        """Say that chunks are going to be asked for, all at once and after all said before."""
+    def announce(self, keys: Iterable[Hashable], *, keep: bool = False) -> Announcement:
+        """Say that chunks are going to be asked for, all at once and after all said before.
+
+        With ``keep`` somebody counts on those that are here: they stay until then.
+        """
         named = tuple(keys)
         with self._lock:
             self._moment += 1
+            here = {key for key in named if key in self._chunks}
             for key in named:
                 moments = self._coming.setdefault(key, deque())
                 moments.append(self._moment)
-                if len(moments) == 1 and key in self._chunks:
+                if keep and key in here:
+                    self._kept.setdefault(key, set()).add(self._moment)
+                if len(moments) == 1 and key in here:
                     self._enter(key)
-            return Announcement(self, self._moment, named)
-
-    def keep(self, moment: int, keys: Iterable[Hashable]) -> set[Hashable]:
-        """Return which chunks are here, and let these stay until what was announced is past."""
-        with self._lock:
-            here = {
-                key for key in keys if key in self._chunks and moment in self._coming.get(key, ())
-            }
-            for key in here:
-                self._kept.setdefault(key, set()).add(moment)
-            return here
-
-    def let_go(self, moment: int, keys: Iterable[Hashable]) -> None:
-        """Let chunks go where there is need, as any that are announced."""
-        self._lock.defer(partial(self._let_go, moment, keys))
-
-    def passed(self, moment: int, keys: Iterable[Hashable]) -> None:
-        """Take back what was announced for a moment: it was asked for, or never will be."""
-        self._lock.defer(partial(self._passed, moment, keys))
+            return Announcement(self, self._moment, named, here)
 
     def lend(self, count: int) -> Loan:
         """Let chunks take ``count`` bytes more until the loan is closed."""
         with self._lock:
             self.most_bytes += count
         return Loan(self, count)
-
-    def take_back(self, count: int) -> None:
-        """Let chunks take ``count`` bytes less; what has no room then goes."""
-        self._lock.defer(partial(self._shrink, count))
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, to which nobody has lent anything."""
@@ -162,11 +130,8 @@ class ChunkCache:
         """Forget every chunk, and what was announced."""
         self._lock.defer(self._clear)
 
-    def _let_go(self, moment: int, keys: Iterable[Hashable]) -> None:
-        for key in keys:
-            self._unkept(key, moment)
-
-    def _passed(self, moment: int, keys: Iterable[Hashable]) -> None:
+    def _pass(self, moment: int, keys: Iterable[Hashable]) -> None:
+        """Take back what was announced for a moment: it was asked for, or never will be."""
         for key in keys:
             moments = self._coming.get(key)
             if moments is not None and moment in moments:
@@ -224,24 +189,18 @@ class ChunkCache:
             heapq.heapify(self._by_moment)
 
     def _took_back(self, key: Hashable, moments: deque[int], moment: int) -> None:
-        was_next = moment == moments[0]
+        changes = moment == moments[0]
         moments.remove(moment)
         if not moments:
             del self._coming[key]
-        was_kept = self._unkept(key, moment)
-        if was_next and not was_kept and key in self._chunks:
+        kept = self._kept.get(key)
+        if kept is not None:
+            kept.discard(moment)
+            if not kept:  # nobody counts on it any more
+                del self._kept[key]
+                changes = True
+        if changes and key in self._chunks:
             self._enter(key)
-
-    def _unkept(self, key: Hashable, moment: int) -> bool:
-        """Note that nobody counts on a chunk for a moment; say whether it can go now."""
-        kept = self._kept.get(key, set())
-        kept.discard(moment)
-        if key not in self._kept or kept:
-            return False
-        del self._kept[key]
-        if key in self._chunks:
-            self._enter(key)
-        return True
 
     def _can_go(self, key: Hashable) -> bool:
         """Whether a chunk is here, announced, and nobody counts on it."""
@@ -261,21 +220,17 @@ def _bytes_of(chunk: NDArray[Any]) -> int:
 class Announcement:
     """Chunks that are going to be asked for; close it when they were, or never will be."""
 
-    def __init__(self, cache: ChunkCache, moment: int, keys: tuple[Hashable, ...]) -> None:
+    def __init__(
+        self, cache: ChunkCache, moment: int, keys: tuple[Hashable, ...], here: set[Hashable]
+    ) -> None:
         self._cache, self._moment, self._keys = cache, moment, keys
-
-    def keep(self) -> set[Hashable]:
-        """Return which of them are here, and count on them: they stay until they were used."""
-        return self._cache.keep(self._moment, self._keys)
-
-    def let_go(self) -> None:
-        """Count on none any more."""
-        self._cache.let_go(self._moment, self._keys)
+        self.here = here
+        """Those of them that were in the cache."""
 
     def close(self) -> None:
         """Take it back; any number of times."""
         keys, self._keys = self._keys, ()
-        self._cache.passed(self._moment, keys)
+        self._cache._lock.defer(partial(self._cache._pass, self._moment, keys))
 
 
 class Loan:
@@ -289,7 +244,7 @@ class Loan:
         """End the loan; any number of times. In a forked child there is nothing to give back."""
         count, self._count = self._count, 0
         if count and self._process == os.getpid():
-            self._cache.take_back(count)
+            self._cache._lock.defer(partial(self._cache._shrink, count))
 
 
 DEFAULT_BYTES = 64 * 1024**2

@@ -10,19 +10,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, OrientedBox, Region
+from ...core import IO_COUNTERS, ChunkGrid, OrientedBox, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
 from ...core.memory import usable_memory
 from ...storage.ranges import ReadRange, Span
 from ...storage.read_ahead import Closes, Tickets
 from .chunk_cache import ChunkCache
-
-N = TypeVar("N", int, NDArray[np.int64])
 
 
 class Needed(NamedTuple):
@@ -39,138 +37,6 @@ class Needed(NamedTuple):
     def bytes(self) -> int:
         """Bytes of all of them, decoded."""
         return len(self.chunks) * self.chunk_bytes
-
-
-class _Axis(NamedTuple):
-    """The cuts along one axis: computed, as a header may claim any number of them."""
-
-    length: int
-    chunk: int
-    block: int
-
-    @property
-    def per_chunk(self) -> int:
-        return -(-self.chunk // self.block)
-
-    @property
-    def parts(self) -> int:
-        whole, rest = divmod(self.length, self.chunk)
-        return whole * self.per_chunk - (-rest // self.block)
-
-    def at(self, voxel: int) -> int:
-        """Return which part holds a voxel."""
-        return voxel // self.chunk * self.per_chunk + voxel % self.chunk // self.block
-
-    def start(self, part: N) -> N:
-        if self.chunk == self.block:
-            return part * self.chunk
-        return part // self.per_chunk * self.chunk + part % self.per_chunk * self.block
-
-
-class ChunkLayout:
-    """The cuts of one array along each stored axis.
-
-    Parameters
-    ----------
-    shape
-        Of the array.
-    chunk
-        Of a chunk; the last may hang over the edge.
-    block
-        Of the parts of a chunk, which begin anew in every chunk, whatever is left over.
-
-    Examples
-    --------
-    >>> cuts = ChunkLayout((10,), (6,), (4,))
-    >>> cuts.counts
-    (3,)
-    >>> [each.tolist() for each in cuts.bounds(np.array([[0], [1], [2]]))]
-    [[[0], [4], [6]], [[4], [6], [10]]]
-    >>> cuts.touched(Region((5,), (8,))).tolist()
-    [[1], [2]]
-    """
-
-    def __init__(
-        self, shape: Sequence[int], chunk: Sequence[int], block: Sequence[int] | None = None
-    ) -> None:
-        blocks = chunk if block is None else block
-        self._axes = tuple(map(_Axis, shape, chunk, blocks))
-        self.counts = tuple(axis.parts for axis in self._axes)
-        """Number of parts along each axis."""
-
-    def touched(self, region: Region) -> NDArray[np.int64]:
-        """Return the index of each part (N, axes) that a region touches, in C order."""
-        if region.is_empty:
-            return np.empty((0, len(self._axes)), np.int64)
-        ranges = [
-            np.arange(axis.at(first), axis.at(last - 1) + 1)
-            for axis, (first, last) in zip(self._axes, region, strict=True)
-        ]
-        return np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
-
-    def needed(
-        self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
-    ) -> NDArray[np.int64]:
-        """Return the index of each part (N, axes) of a region that a box in three axes touches."""
-        parts = self.touched(region)
-        if box is None or len(parts) < 2:
-            return parts
-        start, stop = self.bounds(parts)
-        start, stop = np.maximum(start, region.start), np.minimum(stop, region.stop)
-        return parts[box.touches(start[:, axes], stop[:, axes])]
-
-    def voxels(self, parts: NDArray[np.int64]) -> int:
-        """Return how many voxels of the array parts (N, axes) hold."""
-        start, stop = self.bounds(parts)
-        return int((stop - start).prod(axis=1).sum())
-
-    def bounds(self, chunks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where parts (N, axes) begin, and one past their last voxels inside the array."""
-        start = np.empty_like(chunks)
-        stop = np.empty_like(chunks)
-        for n, axis in enumerate(self._axes):
-            start[:, n] = axis.start(chunks[:, n])
-            # Where the next one begins, which is sooner than its length where one is cut short.
-            stop[:, n] = np.minimum(axis.start(chunks[:, n] + 1), axis.length)
-        return start, stop
-
-    def pieces(self, chunks: NDArray[np.int64], region: Region) -> ChunkSlices:
-        """Return what tells, of each of some parts (N, axes), what it shares with a region."""
-        return ChunkSlices(self._axes, chunks, region)
-
-
-class ChunkSlices:
-    """What chunks and a region have in common, as a part of either.
-
-    A patch touches a hundred chunks, but only five of each axis: slices are made of these.
-
-    Examples
-    --------
-    >>> region = Region((5,), (8,))
-    >>> cuts = ChunkLayout((10,), (4,))
-    >>> cuts.pieces(cuts.touched(region), region)((1,))
-    ((slice(0, 3, None),), (slice(1, 4, None),))
-    """
-
-    def __init__(self, axes: Sequence[_Axis], chunks: NDArray[np.int64], region: Region) -> None:
-        self._there: list[dict[int, slice]] = []
-        self._here: list[dict[int, slice]] = []
-        for n, (axis, (first, last)) in enumerate(zip(axes, region, strict=True)):
-            there, here = {}, {}
-            for i in np.unique(chunks[:, n]).tolist():
-                begin, end = axis.start(i), min(axis.start(i + 1), axis.length)
-                start, stop = max(begin, first), min(end, last)
-                there[i] = slice(start - first, stop - first)
-                here[i] = slice(start - begin, stop - begin)
-            self._there.append(there)
-            self._here.append(here)
-
-    def __call__(self, index: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Return which part of the region a chunk fills, and which part of the chunk that is."""
-        return (
-            tuple(map(dict.__getitem__, self._there, index)),
-            tuple(map(dict.__getitem__, self._here, index)),
-        )
 
 
 Index = tuple[int, ...]
@@ -208,14 +74,15 @@ class ChunkSource(Protocol):
     def name(self) -> str:
         """What errors call the store."""
 
+    @property
+    def is_far(self) -> bool:
+        """Whether stored bytes are fetched before they are needed, and waited for."""
+
     def fetch_chunks(self, chunks: Sequence[Index]) -> FetchedChunks:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Closes | None:
-        """Begin to fetch the stored bytes of chunks of ``size`` bytes each.
-
-        None where they are not far away, whether there are any or not.
-        """
+        """Begin to fetch the stored bytes of chunks of ``size`` bytes each; None if not far."""
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
         """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
@@ -224,21 +91,8 @@ class ChunkSource(Protocol):
 class ChunkedArray:
     """Reads regions of an array that is stored in chunks.
 
-    Parameters
-    ----------
-    shape, chunks
-        Of the array and of one chunk, per stored axis.
-    dtype
-        Type of the numbers as stored.
-    fill_value
-        What a chunk that is not stored holds.
-    source
-        Brings and decodes chunks.
-    cache, token
-        Where decoded chunks are kept, and this array's name among others there.
-    cuts
-        Where chunks begin, if not at multiples of ``chunks``; of a chunk that is cut short the
-        first voxels count.
+    Chunks begin at multiples of ``chunks``, or where ``cuts`` says; of one that is cut short the
+    first voxels count. ``token`` is the name of the array in the cache.
     """
 
     def __init__(
@@ -251,30 +105,21 @@ class ChunkedArray:
         source: ChunkSource,
         cache: ChunkCache,
         token: str,
-        cuts: ChunkLayout | None = None,
+        cuts: ChunkGrid | None = None,
     ) -> None:
         self.shape, self.chunks, self.dtype = shape, chunks, dtype
         self.ndim = len(shape)
         self.chunk_bytes = math.prod(chunks) * dtype.itemsize
         self._fill = np.asarray(fill_value).astype(dtype)[()]
-        self._cuts = ChunkLayout(shape, chunks) if cuts is None else cuts
+        self._cuts = ChunkGrid(shape, chunks) if cuts is None else cuts
+        self.voxels = self._cuts.voxels
         self._source, self._cache, self._token = source, cache, token
         self._asked: dict[Any, NDArray[np.int64]] = {}
 
     def needed(
         self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
     ) -> NDArray[np.int64]:
-        """Return the chunks (N, axes) that a read needs: those of the region that the box touches.
-
-        Parameters
-        ----------
-        region
-            In stored axes.
-        box
-            Where taps lie, in three of the stored axes.
-        axes
-            Which stored axes these are.
-        """
+        """Return the chunks (N, axes) of a region of stored axes that a box in ``axes`` touches."""
         # A read is counted before it is done, and announced before that, in another thread: three
         # times the same question, of which the answer takes a fifth of a millisecond.
         question = region, box, axes
@@ -288,45 +133,36 @@ class ChunkedArray:
         self._asked[question] = chunks
         return chunks
 
-    def voxels(self, chunks: NDArray[np.int64]) -> int:
-        """Return how many voxels of the array chunks (N, axes) hold."""
-        return self._cuts.voxels(chunks)
-
-    def keys(self, chunks: NDArray[np.int64]) -> list[tuple[str, Index]]:
-        """Return under which keys chunks (N, axes) are kept."""
-        return [(self._token, tuple(row)) for row in chunks.tolist()]
-
     def read(
         self,
         region: Region,
         box: OrientedBox | None = None,
         axes: tuple[int, int, int] = (0, 1, 2),
     ) -> NDArray[Any]:
-        """Return a region, C order; where no tap lies it holds anything.
-
-        Parameters
-        ----------
-        region, box, axes
-            As for :meth:`needed`.
-        """
-        out = _room(region.shape, self.dtype)
+        """Return a region, C order; where no tap lies it holds anything."""
+        out = np.empty(region.shape, self.dtype)
+        if os.environ.get(POISON_VARIABLE):
+            out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
         chunks = self.needed(region, box, axes)
         if out.size == 0 or len(chunks) == 0:
             return out
-        pieces = self._cuts.pieces(chunks, region)
-        missing: list[Index] = []
-        for key in self.keys(chunks):
-            held = self._cache.get(key)
+        missing: dict[Index, tuple[tuple[slice, ...], tuple[slice, ...]]] = {}
+        for row, piece in zip(chunks.tolist(), self._cuts.pieces(chunks, region), strict=True):
+            index = tuple(row)
+            held = self._cache.get((self._token, index))
             if held is None:
-                missing.append(key[1])
+                missing[index] = piece
             else:
-                there, here = pieces(key[1])
-                out[there] = held[here]
+                out[piece[0]] = held[piece[1]]
         if missing:
-            self._read_missing(out, missing, pieces)
+            self._read_missing(out, missing)
         return out
 
-    def _read_missing(self, out: NDArray[Any], missing: list[Index], pieces: ChunkSlices) -> None:
+    def _read_missing(
+        self,
+        out: NDArray[Any],
+        missing: Mapping[Index, tuple[tuple[slice, ...], tuple[slice, ...]]],
+    ) -> None:
         # The chunk, and what it was made of.
         if 0 < usable_memory() < 2 * self.chunk_bytes:
             raise VolumeTooLarge(
@@ -334,13 +170,14 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        brought = self._source.fetch_chunks(missing)
-        keeps = self._cache.most_bytes >= self.chunk_bytes
+        brought = self._source.fetch_chunks(list(missing))
+        keeps, strided = self._cache.most_bytes >= self.chunk_bytes, brought.strided
         scratch: NDArray[Any] | None = None
         decoded = 0
-        for index in missing:
-            there, here = pieces(index)
-            if not keeps and (slot := self._slot(out[there], brought.strided)) is not None:
+        for index, (there, here) in missing.items():
+            slot = out[there]
+            whole = slot.shape == self.chunks and (strided or slot.flags.c_contiguous)
+            if whole and not keeps:
                 # Straight to where it is wanted: no copy of the chunk is made.
                 if self._decode(brought, index, slot):
                     decoded += 1
@@ -351,19 +188,14 @@ class ChunkedArray:
                 scratch = np.empty(self.chunks, self.dtype)
             if self._decode(brought, index, scratch):
                 decoded += 1
-                out[there] = scratch[here]
+                slot[...] = scratch[here]
                 if self._cache.put((self._token, index), scratch):
                     scratch = None
             else:
-                out[there] = self._fill
+                slot[...] = self._fill
                 # Kept as one number: nobody has to look for it in the store again.
                 self._cache.put((self._token, index), np.broadcast_to(self._fill, self.chunks))
         IO_COUNTERS.count(bytes_decoded=decoded * self.chunk_bytes)
-
-    def _slot(self, part: NDArray[Any], strided: bool) -> NDArray[Any] | None:
-        """Return the part of a region as room for a whole chunk; None if it is none."""
-        whole = part.shape == self.chunks and (strided or part.flags.c_contiguous)
-        return part if whole else None
 
     def _decode(self, brought: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
         try:
@@ -390,31 +222,21 @@ class ChunkedArray:
 
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
         where there is nothing to wait for. What goes wrong is raised by the read.
-
-        Parameters
-        ----------
-        region, box, axes
-            As for :meth:`needed`.
         """
-        keys = self.keys(self.needed(region, box, axes))
+        chunks = [tuple(row) for row in self.needed(region, box, axes).tolist()]
         if not self._cache.most_bytes:
-            return self._prefetch_from_source(keys)
-        told = self._cache.announce(keys)
+            return self._source.prefetch(chunks, self.chunk_bytes)
+        # What is here is not fetched, and stays until it was read, as a read that missed it would
+        # wait for a request; where nothing is far away, what is needed sooner may take its place.
+        keys = [(self._token, index) for index in chunks]
+        told = self._cache.announce(keys, keep=self._source.is_far)
         try:
-            # What is here is not fetched, and stays until it was read: a read that missed it
-            # would wait for a request.
-            held = told.keep()
-            fetched = self._prefetch_from_source([key for key in keys if key not in held])
+            absent = [key[1] for key in keys if key not in told.here]
+            fetched = self._source.prefetch(absent, self.chunk_bytes)
         except BaseException:
             told.close()
             raise
-        if fetched is None:
-            told.let_go()  # nothing is far away: what is needed sooner may take its place
-            return told
-        return Tickets([told, fetched])
-
-    def _prefetch_from_source(self, keys: Sequence[tuple[str, Index]]) -> Closes | None:
-        return self._source.prefetch([index for _, index in keys], self.chunk_bytes)
+        return told if fetched is None else Tickets([told, fetched])
 
     def fetch(
         self,
@@ -426,15 +248,8 @@ class ChunkedArray:
 
         None where the format cannot tell fetching from decoding.
         """
-        return self._source.fetch([key[1] for key in self.keys(self.needed(region, box, axes))])
-
-
-def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return memory for a region; poisoned, on request, where chunks are left out."""
-    room = np.empty(shape, dtype)
-    if os.environ.get(POISON_VARIABLE):
-        room.fill(np.nan if dtype.kind in "fc" else np.iinfo(dtype).max)
-    return room
+        chunks = self.needed(region, box, axes).tolist()
+        return self._source.fetch([tuple(row) for row in chunks])
 
 
 class Lookup(NamedTuple):

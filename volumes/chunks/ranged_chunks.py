@@ -1,12 +1,15 @@
 """Chunks that are ranges of bytes of named objects: fetched in few requests, then decoded.
 
 The format says where a chunk lies (:class:`ChunkMap`) and how its bytes become numbers
-(:class:`ChunkDecoder`); coalesce_policy neighbours, and bytes that were asked for ahead, are here.
+(:class:`ChunkDecoder`). Of a shard that a patch needs most of, all is asked for ahead: what lies
+between its chunks comes along anyway, the next patch of the visit needs that, and finds it here.
+A shard that is small comes with its index.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,18 +29,18 @@ from ...storage.ranges import (
     Span,
     coalesce_policy,
 )
-from ...storage.read_ahead import AheadStore, ReadAhead, Ticket, without_gaps, works_ahead
+from ...storage.read_ahead import (
+    SMALL_BYTES,
+    AheadStore,
+    ReadAhead,
+    Ticket,
+    without_gaps,
+    works_ahead,
+)
 from ...storage.retry import DAMAGED, LOOKS
-from ...storage.small_object_cache import SMALL_BYTES
 from ...storage.zip_ranges import ZipRanges
 from ..session import opening_session
 from .chunked_array import ChunkMap, Index
-
-# Stored chunks of one array, asked for before they are needed: which requests bring them.
-#
-# Of a shard that a patch needs most of, all is asked for: what lies between its chunks comes along
-# anyway, the next patch of the visit needs that, and finds it here. A shard that is small comes
-# with its index.
 
 MOSTLY = 0.5
 """What part of a shard its requests must bring for all of it to be asked for."""
@@ -47,15 +50,6 @@ def nearly_whole(
     requests: Sequence[ReadRange], extents: Mapping[str, Span], longest: int
 ) -> list[str]:
     """Return the objects of which all may as well be asked for.
-
-    Parameters
-    ----------
-    requests
-        What would be asked for, neighbours joined.
-    extents
-        From where to where objects hold chunks, where that is known.
-    longest
-        Most bytes of one request.
 
     Examples
     --------
@@ -80,158 +74,6 @@ def nearly_whole(
     ]
 
 
-class _Piece(NamedTuple):
-    """What an object holds from some byte on."""
-
-    start: int
-    data: memoryview
-
-    def part(self, place: ReadRange) -> memoryview:
-        return self.data[place.start - self.start : (place.stop or 0) - self.start]
-
-
-class ChunkFetcher:
-    """Brings chunks of one array.
-
-    Parameters
-    ----------
-    store, chunk_map
-        Where bytes come from, and where in it chunks lie.
-    token
-        The array's name among what was asked for ahead.
-    joined
-        Which ranges become one request.
-    chunk_bytes
-        What a stored chunk has at most, about.
-    ahead
-        Where small answers and shards stay.
-    """
-
-    def __init__(
-        self,
-        store: AheadStore,
-        chunk_map: ChunkMap,
-        token: str,
-        joined: CoalescePolicy,
-        chunk_bytes: int,
-        ahead: ReadAhead,
-    ) -> None:
-        self._ahead = ahead
-        self._store, self._map, self._token = store, chunk_map, token
-        self._joined, self._chunk_bytes = joined, chunk_bytes
-
-    async def __call__(
-        self, chunks: Sequence[Index], later: RequestPriority
-    ) -> dict[Index, memoryview | None]:
-        """Return the stored bytes of chunks; None for one that is not stored.
-
-        One whose bytes end early is left out: the read asks for it again, and says so.
-        """
-        found = self._ahead.small.found(self._token, chunks)
-        chunks = [index for index in chunks if index not in found]
-        if not chunks:
-            return found
-        lookup = self._map.lookup(chunks)
-        indices = await self._indices(lookup.requests, later) if lookup.requests else ()
-        try:
-            places = lookup.places(indices)
-        except DAMAGED:
-            # The read asks for it again, and says so.
-            forget_bytes(self._ahead, self._token)
-            return found
-        stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
-        extents = lookup.extents()
-        here = await self._whole([place for _, place in stored], extents, later) if extents else {}
-        rest = [place for _, place in stored if place.object not in here]
-        pieces = iter(await self._pieces(rest, later) if rest else ())
-        came = dict.fromkeys(chunks) | {
-            index: here[place.object].part(place) if place.object in here else next(pieces)
-            for index, place in stored
-        }
-        for index, place in stored:
-            if _ends_early(came[index], place):
-                del came[index]
-        # What lies in an object that is kept need not be kept, nor what an index says is nowhere.
-        kept = {index for index, place in stored if place.object not in here}
-        alone = {i: piece for i, piece in came.items() if i in kept or not extents}
-        self._ahead.small.keep(self._token, alone)
-        return {**found, **came}
-
-    async def _indices(
-        self, requests: Sequence[ReadRange], later: RequestPriority
-    ) -> list[bytes | None]:
-        """Ask for indices, once for all patches that need them; keep shards that come whole."""
-        wide = [_widened(request) for request in requests]
-        found = await self._shared(wide, later, stays=False)
-        alone = [request for request in wide if request not in found]
-        answers = await self._store.get_ranges_async(alone, ahead=later) if alone else []
-        found.update(zip(alone, answers, strict=True))
-        for request, answer in found.items():
-            # Shorter than what was asked for: that is all there is.
-            if answer is not None and len(answer) < SMALL_BYTES:
-                whole = {(request.object,): memoryview(answer)}
-                self._ahead.small.keep(_objects(self._token), whole)
-        return [
-            None if (answer := found[widened]) is None else _narrowed(request, answer)
-            for request, widened in zip(requests, wide, strict=True)
-        ]
-
-    async def _pieces(
-        self, places: Sequence[ReadRange], later: RequestPriority
-    ) -> list[memoryview | None]:
-        """Return the bytes at places, neighbours in one request."""
-        plan = CoalescedRanges(places, *self._joined)
-        fetched = await self._store.get_ranges_async(
-            plan.requests, ahead=later, whole=self._chunk_bytes
-        )
-        return without_gaps(plan.split(fetched))
-
-    async def _whole(
-        self, places: Sequence[ReadRange], extents: Mapping[str, Span], later: RequestPriority
-    ) -> dict[str, _Piece]:
-        """Return the shards that are here, or of which all may as well be asked for."""
-        small = self._ahead.small.found(_objects(self._token), [(key,) for key in extents])
-        here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
-        plan = CoalescedRanges(
-            [place for place in places if place.object not in here], *self._joined
-        )
-        wanted = nearly_whole(plan.requests, extents, self._joined.longest)
-        ranges = {key: ReadRange(key, *span) for key, span in extents.items() if key not in here}
-        chosen = [
-            place
-            for key, place in ranges.items()
-            if key in wanted or self._ahead.shared.holds((self._token, place))
-        ]
-        for place, answer in (await self._shared(chosen, later, stays=True)).items():
-            if answer is not None:
-                here[place.object] = _Piece(place.start, memoryview(answer))
-        return here
-
-    async def _shared(
-        self, requests: Sequence[ReadRange], later: RequestPriority, *, stays: bool
-    ) -> dict[ReadRange, bytes | None]:
-        """Return the answers that there is room for, which others may wait for too."""
-        begin = partial(self._ahead.shared.begin, later=later, stays=stays)
-        asked = (
-            (request, begin((self._token, request), _size(request), partial(self._ask, request)))
-            for request in requests
-        )
-        begun = {request: waiting for request, waiting in asked if waiting is not None}
-        if later.urgent:
-            self._store.hurry(later)
-        try:
-            # All at once: of those behind one that fails, nobody would take the failure.
-            answers = await asyncio.gather(*begun.values())
-            return dict(zip(begun, answers, strict=True))
-        finally:
-            # What one of them raised holds this call, which shall not hold what others brought.
-            begun.clear()
-
-    async def _ask(self, request: ReadRange, later: RequestPriority) -> bytes | None:
-        (answer,) = await self._store.get_ranges_async([request], ahead=later)
-        return answer
-
-
 def forgotten(ahead: ReadAhead, token: str, index: Index) -> None:
     """Drop what is here of a chunk that turned out to be damaged, and what it may lie in."""
     ahead.small.forget(token, index)
@@ -251,30 +93,28 @@ def _objects(token: str) -> str:
     return f"{token} objects"
 
 
-def _ends_early(piece: memoryview | None, place: ReadRange) -> bool:
-    return piece is not None and place.length is not None and len(piece) < place.length
-
-
-def _size(request: ReadRange) -> int:
-    return -request.start if request.stop is None else request.stop - request.start
+def _shortage(data: memoryview | None, place: ReadRange | None) -> str:
+    """Return that a piece ends early, of which some decoders make voxels; else nothing."""
+    expected = None if place is None else place.length
+    short = data is not None and expected is not None and len(data) < expected
+    return f"{len(data or ())} of {expected} bytes are there" if short else ""
 
 
 def _widened(request: ReadRange) -> ReadRange:
-    """Return an index with as much beside it as costs nothing: all of a shard that is small.
-
-    Examples
-    --------
-    >>> _widened(ReadRange("a", -1028)), _widened(ReadRange("a", 0, 1028))
-    (ReadRange(object='a', start=-16384, stop=None), ReadRange(object='a', start=0, stop=16384))
-    """
+    """Return an index with as much beside it as costs nothing: all of a shard that is small."""
     if request.stop is None:
         return request._replace(start=min(request.start, -SMALL_BYTES))
     return request._replace(stop=max(request.stop, SMALL_BYTES))
 
 
-def _narrowed(request: ReadRange, answer: bytes) -> bytes:
-    """Return what was asked for, of an answer to the widened request."""
-    return answer[request.start :] if request.stop is None else answer[: request.stop]
+class _Piece(NamedTuple):
+    """What an object holds from some byte on."""
+
+    start: int
+    data: memoryview
+
+    def part(self, place: ReadRange) -> memoryview:
+        return self.data[place.start - self.start : (place.stop or 0) - self.start]
 
 
 class ChunkDecoder(Protocol):
@@ -290,17 +130,7 @@ class ChunkDecoder(Protocol):
 
 
 class RangedChunks:
-    """The chunks of one array in a store of byte ranges.
-
-    Parameters
-    ----------
-    store, chunk_map, decoder
-        Where bytes come from, where in it chunks lie, and how they are decoded.
-    token
-        The array's name among what was asked for ahead.
-    chunk_bytes
-        What a chunk takes when it is decoded, and so about what it has at most when stored.
-    """
+    """The chunks of one array in a store of byte ranges."""
 
     def __init__(
         self,
@@ -312,6 +142,10 @@ class RangedChunks:
     ) -> None:
         self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
         self._chunk_bytes = chunk_bytes
+        self._strided = bool(getattr(decoder, "strided", False))
+        # Which ranges become one request, where no scheme says it.
+        self._usual = CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
+        self.is_far = works_ahead(store)
         self._ahead = opening_session().ahead
 
     @property
@@ -329,13 +163,14 @@ class RangedChunks:
         data.update(zip((index for index, _ in stored), answers, strict=True))
         forget = partial(forgotten, self._ahead, self._token)
         again = self._again if works_ahead(self._store) else None
-        return Bytes(data, dict(stored), self._decoder, forget, again)
+        return Bytes(data, dict(stored), self._decoder, self._strided, forget, again)
 
     def _again(self, index: Index) -> memoryview | None:
         """Read the stored bytes of a chunk from the store itself; None if it is not stored."""
         (place,) = self._map.locate([index])
         (found,) = [None] if place is None else self._read([place])
-        _check_length(found, place)
+        if shortage := _shortage(found, place):
+            raise EOFError(shortage)
         return found
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
@@ -347,10 +182,131 @@ class RangedChunks:
         store = self._store
         if not works_ahead(store):
             return None
-        fetch_chunks = ChunkFetcher(
-            store, self._map, self._token, self._joining(), self._chunk_bytes, self._ahead
-        )
-        return self._ahead.begin(self._token, chunks, lambda _: size, store, fetch_chunks)
+        fetch_ahead = partial(self._fetch_ahead, store, coalesce_policy(self._usual))
+        return self._ahead.begin(self._token, chunks, lambda _: size, store, fetch_ahead)
+
+    async def _fetch_ahead(
+        self,
+        store: AheadStore,
+        joined: CoalescePolicy,
+        chunks: Sequence[Index],
+        later: RequestPriority,
+    ) -> dict[Index, memoryview | None]:
+        """Return the stored bytes of chunks; None for one that is not stored.
+
+        One whose bytes end early is left out: the read asks for it again, and says so.
+        """
+        found = self._ahead.small.found(self._token, chunks)
+        chunks = [index for index in chunks if index not in found]
+        if not chunks:
+            return found
+        lookup = self._map.lookup(chunks)
+        try:
+            places = lookup.places(
+                await self._indices(store, lookup.requests, later) if lookup.requests else ()
+            )
+        except DAMAGED:
+            # The read asks for it again, and says so.
+            forget_bytes(self._ahead, self._token)
+            return found
+        stored = {index: place for index, place in zip(chunks, places, strict=True) if place}
+        extents = lookup.extents()
+        whole = await self._whole(store, joined, stored, extents, later) if extents else {}
+        rest = {index: place for index, place in stored.items() if place.object not in whole}
+        came = dict.fromkeys(chunks) | {
+            index: whole[place.object].part(place)
+            for index, place in stored.items()
+            if index not in rest
+        }
+        if rest:
+            plan = CoalescedRanges(list(rest.values()), *joined)
+            answers = await store.get_ranges_async(
+                plan.requests, ahead=later, whole=self._chunk_bytes
+            )
+            came.update(zip(rest, without_gaps(plan.split(answers)), strict=True))
+        for index, place in stored.items():
+            if _shortage(came[index], place):
+                del came[index]
+        # What lies in an object that is kept need not be kept, nor what an index says is nowhere.
+        alone = {i: piece for i, piece in came.items() if i in rest or not extents}
+        self._ahead.small.keep(self._token, alone)
+        return {**found, **came}
+
+    async def _indices(
+        self, store: AheadStore, requests: Sequence[ReadRange], later: RequestPriority
+    ) -> list[bytes | None]:
+        """Ask for indices, once for all patches that need them; keep shards that come whole."""
+        wide = [_widened(request) for request in requests]
+        found = await self._shared(store, wide, later, stays=False)
+        alone = [request for request in wide if request not in found]
+        answers = await store.get_ranges_async(alone, ahead=later) if alone else []
+        found.update(zip(alone, answers, strict=True))
+        for request, answer in found.items():
+            # Shorter than what was asked for: that is all there is.
+            if answer is not None and len(answer) < SMALL_BYTES:
+                shard = {(request.object,): memoryview(answer)}
+                self._ahead.small.keep(_objects(self._token), shard)
+        asked = zip(requests, map(found.__getitem__, wide), strict=True)
+        # Of what came beside them, only what was asked for.
+        return [
+            answer and (answer[ask.start :] if ask.stop is None else answer[: ask.stop])
+            for ask, answer in asked
+        ]
+
+    async def _whole(
+        self,
+        store: AheadStore,
+        joined: CoalescePolicy,
+        stored: Mapping[Index, ReadRange],
+        extents: Mapping[str, Span],
+        later: RequestPriority,
+    ) -> dict[str, _Piece]:
+        """Return the shards that are here, or of which all may as well be asked for."""
+        small = self._ahead.small.found(_objects(self._token), [(key,) for key in extents])
+        here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
+        absent = [place for place in stored.values() if place.object not in here]
+        wanted = nearly_whole(CoalescedRanges(absent, *joined).requests, extents, joined.longest)
+        ranges = {key: ReadRange(key, *span) for key, span in extents.items() if key not in here}
+        chosen = [
+            place
+            for key, place in ranges.items()
+            if key in wanted or self._ahead.shared.holds((self._token, place))
+        ]
+        for place, answer in (await self._shared(store, chosen, later, stays=True)).items():
+            if answer is not None:
+                here[place.object] = _Piece(place.start, memoryview(answer))
+        return here
+
+    async def _shared(
+        self,
+        store: AheadStore,
+        requests: Sequence[ReadRange],
+        later: RequestPriority,
+        *,
+        stays: bool,
+    ) -> dict[ReadRange, bytes | None]:
+        """Return the answers that there is room for, which others may wait for too."""
+
+        async def ask(request: ReadRange, later: RequestPriority) -> bytes | None:
+            (answer,) = await store.get_ranges_async([request], ahead=later)
+            return answer
+
+        def begin(request: ReadRange) -> asyncio.Future[bytes | None] | None:
+            size = -request.start if request.stop is None else request.stop - request.start
+            key, shared = (self._token, request), self._ahead.shared
+            return shared.begin(key, size, partial(ask, request), later=later, stays=stays)
+
+        begun = {one: waiting for one in requests if (waiting := begin(one)) is not None}
+        waiting = None
+        if later.urgent:
+            store.hurry(later)
+        try:
+            # All at once: of those behind one that fails, nobody would take the failure.
+            answers = await asyncio.gather(*begun.values())
+            return dict(zip(begun, answers, strict=True))
+        finally:
+            # What one of them raised holds this call, which shall not hold what others brought.
+            begun.clear()
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""
@@ -360,29 +316,17 @@ class RangedChunks:
 
     def _read(self, places: Sequence[ReadRange]) -> list[memoryview | None]:
         """Return the bytes at places, neighbours in one request."""
-        most = most_between(self._chunk_bytes) if self._chunk_bytes else 0
-        if most:
-            self._check_sizes(places, most)
-        plan = CoalescedRanges(places, *self._joining())
-        return plan.split(stored_bytes(self._store, plan.requests, self._chunk_bytes))
-
-    def _check_sizes(self, places: Sequence[ReadRange], most: int) -> None:
-        """Refuse chunks that are stored in more bytes than any of theirs can need."""
+        most = most_between(self._chunk_bytes) if self._chunk_bytes else math.inf
+        # None can need more, compressed however badly.
         for place in places:
-            size = place.length
-            if size is not None and size > most:
+            if place.length is not None and place.length > most:
                 raise CorruptVolume(
-                    f"a chunk of {self.name} is stored in {size} bytes, in "
+                    f"a chunk of {self.name} is stored in {place.length} bytes, in "
                     f"{place.object or 'the file'}, and takes {self._chunk_bytes} when decoded.",
                     do="Copy or write this file again.",
                 )
-
-    def _joining(self) -> CoalescePolicy:
-        """Return which ranges become one request: as the scheme says, or the store."""
-        store = self._store
-        return coalesce_policy(
-            CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
-        )
+        plan = CoalescedRanges(places, *coalesce_policy(self._usual))
+        return plan.split(stored_bytes(self._store, plan.requests, self._chunk_bytes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,15 +339,12 @@ class Bytes:
     """Where they lie, of those that were not asked for ahead."""
     decoder: ChunkDecoder
     """Makes voxels of them."""
+    strided: bool = False
+    """Whether the decoder writes into memory of any strides."""
     forget: Callable[[Index], None] = lambda index: None
     """Called with a chunk that is damaged, before that is raised."""
     again: Callable[[Index], memoryview | None] | None = None
     """Reads a chunk from a store whose answers may be damaged on their way."""
-
-    @property
-    def strided(self) -> bool:
-        """Whether the decoder writes into memory of any strides."""
-        return bool(getattr(self.decoder, "strided", False))
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode one chunk; False if it is not stored."""
@@ -411,7 +352,8 @@ class Bytes:
         if found is None:
             return False
         try:
-            _check_length(found, self.places.get(index))
+            if shortage := _shortage(found, self.places.get(index)):
+                raise EOFError(shortage)
             self.decoder.decode(found, out, index)
         except BaseException as error:
             self.forget(index)
@@ -419,15 +361,10 @@ class Bytes:
                 raise
         else:
             return True
-        return self._decode_again(self.again, index, out)
-
-    def _decode_again(
-        self, again: Callable[[Index], memoryview | None], index: Index, out: NDArray[Any]
-    ) -> bool:
-        """Read and decode a chunk whose bytes made no sense: the way here may have done that."""
+        # Its bytes made no sense, and the way here may have done that.
         for left in reversed(range(LOOKS - 1)):
             try:
-                found = again(index)
+                found = self.again(index)
                 if found is None:
                     return False
                 self.decoder.decode(found, out, index)
@@ -445,27 +382,10 @@ class Bytes:
         return "" if place is None else place.object
 
 
-def _check_length(data: memoryview | None, place: ReadRange | None) -> None:
-    """Refuse a piece that ends early: some decoders make voxels of it nevertheless."""
-    expected = None if place is None else place.length
-    if data is not None and expected is not None and len(data) < expected:
-        raise EOFError(f"{len(data)} of {expected} bytes are there")
-
-
 def stored_bytes(
     store: Any, ranges: Sequence[ReadRange], chunk_bytes: int = 0
 ) -> list[bytes | None]:
-    """Return the bytes of ranges, of no whole object more than a chunk in it can need.
-
-    Parameters
-    ----------
-    store
-        A store of ranges; one that somebody else has made knows no such limit.
-    ranges
-        In any order.
-    chunk_bytes
-        What a chunk takes when it is decoded; 0 if that is not known.
-    """
+    """Return the bytes of ranges, of no whole object more than a chunk in it can need."""
     if works_ahead(store):
         found = store.get_ranges(ranges, chunk_bytes)
     elif isinstance(store, (LocalRanges, ZipRanges)):

@@ -36,10 +36,9 @@ from ...storage.locks import CLOSED
 from ..backend import content_of
 from ..catalog.file_version import stamp_at
 from ..catalog.find import plain_name
-from ..header import Triple, affine_entries
+from ..header import affine_entries
 from ..registry import BackendRequest, recognised
 from ..session import SESSION
-from ..source import LocatedSource
 from ..volume import Volume
 from .convert_plan import ConvertPlan, group_document, nifti_bytes, plan_conversion
 from .destination import Destination, destination_of
@@ -51,11 +50,6 @@ def refuse_other_formats(destination: str) -> None:
     """Raise where the name of a zarr group to be written is that of another format.
 
     A folder without a suffix is fine: what is in it tells that it is zarr.
-
-    Raises
-    ------
-    UnknownFormat
-        The suffix is that of a format that is not written, such as ``.nii.gz``.
     """
     shown = public_name(destination) if is_url(destination) else destination
     name = posixpath.basename(shown.replace("\\", "/").rstrip("/"))
@@ -72,7 +66,6 @@ def refuse_other_formats(destination: str) -> None:
 
 Progress = Callable[[int, int], None]
 """``progress(done, total)`` in voxels (of all channels), called at the start and for each shard."""
-
 # Blosc's own middle: higher levels of lz4 store little less.
 _LEVEL = 5
 
@@ -241,7 +234,9 @@ def convert(
     target = destination_of(place, storage_options or {})
     with target.locked(timeout):
         try:
-            done = write_planned(volume, plan, target, overwrite=overwrite, progress=progress)
+            written, kept = write_planned(
+                volume, plan, target, overwrite=overwrite, progress=progress
+            )
         except OSError as error:
             if isinstance(error, VoxpipeError):
                 raise
@@ -257,7 +252,6 @@ def convert(
                 do="Make room and convert again: what is written is continued. Or remove the "
                 "hidden folder .NAME.part beside that place.",
             ) from error
-    written, kept = done
     return Converted(place, plan.chunk, plan.shard, written, kept)
 
 
@@ -296,9 +290,29 @@ def write_planned(
     if found is not None and found.get("key") == key and not overwrite:
         return 0, sum(1 for _ in plan.regions())
     if found is not None:
-        _make_way(target, overwrite=overwrite)
+        if not overwrite:
+            raise DestinationExists(
+                f"{target.name} is there already.", do="Give another place, or overwrite=True."
+            )
+        if not target.is_group():
+            raise DestinationExists(
+                f"{target.name} is no zarr group, and nothing else is overwritten.",
+                do="Give another place, or remove it yourself.",
+            )
+        target.make_way()
     done = target.finished(key)
-    written = _write(volume, plan, target, done, progress or _silent)
+    array: Any = _create(plan, target)
+    total = math.prod(plan.header.shape)
+    ready = written = 0
+    tell = progress or (lambda done, total: None)
+    tell(0, total)
+    for index, region in plan.regions():
+        if index not in done:
+            array[plan.index(region)] = _turned(volume, plan, region)
+            target.note(index)
+            written += 1
+        ready += region.size * plan.header.shape[0]
+        tell(ready, total)
     if content_key(version_of(volume), plan.fingerprint()) != key:
         raise VolumeChanged(
             f"{volume.name} was written again while it was converted.",
@@ -324,38 +338,16 @@ def version_of(volume: Any) -> str:
         return volume.token
     # What is worked out of its voxels shall be of the version that is looked at here.
     SESSION.handles.forget_content_key(volume.token)
-    maps = (volume.rearranged,) if volume.rearranged else ()
-    stamp = stamp_at(located)
-    listed = (_listed_now(located),) if stamp.how == "metadata" else ()
-    return content_key(located.token, (stamp, *maps, *listed))
-
-
-def _listed_now(located: LocatedSource) -> str:
-    """Return what is stored at a place of so many objects that a stamp tells of few.
-
-    A manifest is compared with these few at each opening; a copy is made once, and looks at all.
-    """
-    backend = SESSION.handles.acquire(located, verify=True)
-    backend.forget_content_key()
-    return content_of(backend)
-
-
-def _write(
-    volume: Any, plan: ConvertPlan, target: Destination, done: set[Triple], progress: Progress
-) -> int:
-    """Write what is not done yet; return how many shards that were."""
-    array: Any = _create(plan, target)
-    total = math.prod(plan.header.shape)
-    ready = written = 0
-    progress(0, total)
-    for index, region in plan.regions():
-        if index not in done:
-            array[plan.index(region)] = _turned(volume, plan, region)
-            target.note(index)
-            written += 1
-        ready += region.size * plan.header.shape[0]
-        progress(ready, total)
-    return written
+    version: tuple[Any, ...] = (stamp_at(located),)
+    if volume.rearranged:
+        version += (volume.rearranged,)
+    if version[0].how == "metadata":
+        # Of so many objects a stamp tells of few: a manifest is compared with these at each
+        # opening; a copy is made once, and looks at all.
+        backend = SESSION.handles.acquire(located, verify=True)
+        backend.forget_content_key()
+        version += (content_of(backend),)
+    return content_key(located.token, version)
 
 
 def _turned(volume: Any, plan: ConvertPlan, region: Region) -> NDArray[Any]:
@@ -364,69 +356,40 @@ def _turned(volume: Any, plan: ConvertPlan, region: Region) -> NDArray[Any]:
     if plan.dtype.kind == "b":
         stored = stored.view(np.bool_)  # which a read hands out as 0 and 1
     turned = stored.transpose(0, 3, 2, 1)
-    whole = turned if len(plan.axes) == 4 else turned[0]
-    return np.ascontiguousarray(whole, dtype=plan.dtype)
+    return np.ascontiguousarray(turned if len(plan.axes) == 4 else turned[0], dtype=plan.dtype)
 
 
 def _create(plan: ConvertPlan, target: Destination) -> Any:
     """Create the arrays of the group, or find those of the call that was killed; return one."""
     import zarr
+    from zarr.codecs import BloscCodec
+    from zarr.core.sync import sync
 
     header = np.frombuffer(nifti_bytes(plan.header), np.uint8)
+    how: Any = {"compressors": None, "filters": None, "overwrite": True}
     small: Any = zarr.create_array(
-        target.store("nifti"),
-        shape=header.shape,
-        chunks=header.shape,
-        dtype=header.dtype,
-        compressors=None,
-        filters=None,
-        overwrite=True,
+        target.store("nifti"), shape=header.shape, chunks=header.shape, dtype=header.dtype, **how
     )
     small[...] = header
     store = target.store("0")
     # A shard that is missing then always means damage; -0.0 and NaN keep their bits.
     config: Any = {"write_empty_chunks": True}
-    if _exists(store):
+    if sync(store.exists("zarr.json")):
         return zarr.open_array(store, mode="r+", zarr_format=3, config=config)
+    codec: Any = plan.codec
+    blosc = None if codec == "none" else [BloscCodec(cname=codec, clevel=_LEVEL, shuffle="shuffle")]
     return zarr.create_array(
         store,
         shape=plan.stored_shape,
         chunks=plan.stored_chunks,
         shards=plan.stored_shards,
         dtype=plan.dtype,
-        compressors=_compressors(plan.codec),
+        compressors=blosc,
         filters=None,
         fill_value=0,
         dimension_names=plan.axes,
         config=config,
     )
-
-
-def _exists(store: Any) -> bool:
-    from zarr.core.sync import sync
-
-    return bool(sync(store.exists("zarr.json")))
-
-
-def _compressors(codec: Any) -> Any:
-    from zarr.codecs import BloscCodec
-
-    if codec == "none":
-        return None
-    return [BloscCodec(cname=codec, clevel=_LEVEL, shuffle="shuffle")]
-
-
-def _make_way(target: Destination, *, overwrite: bool) -> None:
-    if not overwrite:
-        raise DestinationExists(
-            f"{target.name} is there already.", do="Give another place, or overwrite=True."
-        )
-    if not target.is_group():
-        raise DestinationExists(
-            f"{target.name} is no zarr group, and nothing else is overwritten.",
-            do="Give another place, or remove it yourself.",
-        )
-    target.make_way()
 
 
 def _refuse_itself(volume: Any, place: str) -> None:
@@ -442,7 +405,3 @@ def _refuse_itself(volume: Any, place: str) -> None:
         raise DestinationExists(
             f"{volume.name} cannot be written over itself.", do="Give another place."
         )
-
-
-def _silent(done: int, total: int) -> None:
-    """Show nothing."""

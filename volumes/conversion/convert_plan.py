@@ -1,10 +1,7 @@
 """How a volume will lie in a sharded zarr v3 array: chunks, shards, and what the header says.
 
-Pure functions of the header. Inner chunks are what a patch is decoded from, shards are the
-objects that are written, listed and copied.
-
-What makes a zarr group a NIfTI-Zarr and OME-Zarr 0.5 image: its metadata, as plain values. The
-NIfTI header (version 2: 64-bit floats) keeps the affine, slope and intercept exactly; the OME-Zarr
+Inner chunks are what a patch is decoded from, shards the objects that are written and copied. The
+NIfTI header (version 2: 64-bit floats) keeps affine, slope and intercept exactly; the OME-Zarr 0.5
 metadata name the axes and give the spacing to viewers that know no NIfTI.
 """
 
@@ -129,22 +126,6 @@ def plan_conversion(
 ) -> ConvertPlan:
     """Choose chunks and shards for a volume.
 
-    Parameters
-    ----------
-    header
-        Of the volume.
-    chunk, shard
-        Voxels along each axis; by default chosen from ``patch`` and the stored type.
-    patch
-        Voxels along each axis of the patches that will be read.
-    codec
-        ``"lz4"``, ``"zstd"`` or ``"none"``.
-
-    Raises
-    ------
-    VolumeError
-        A size makes no sense, or the codec is unknown.
-
     Examples
     --------
     >>> plan = plan_conversion(Header((1, 512, 512, 300), (1.0,) * 16, np.dtype("int16")))
@@ -162,10 +143,18 @@ def plan_conversion(
     i, j, k = (min(side, n) for n in header.shape[1:])
     inner = (i, j, k)
     if shard is None:
-        outer = _shard_near(header.shape[1:], inner, voxel * header.shape[0])
+        size = _shard_near(header.shape[1:], inner, voxel * header.shape[0])
+    elif _size("shard", shard) % side:
+        raise VolumeError(
+            f"a shard of {shard} voxels does not hold whole chunks of {side}.",
+            do=f"Give a multiple of {side}.",
+        )
     else:
-        outer = _shard_of(_size("shard", shard), side, header.shape[1:], inner)
-    return ConvertPlan(header, inner, outer, channels, codec)
+        size = [int(shard) // side * c for c in inner]
+    # Cut to whole chunks around the volume.
+    around = zip(size, inner, header.shape[1:], strict=True)
+    i, j, k = (min(s, -(-n // c) * c) for s, c, n in around)
+    return ConvertPlan(header, inner, (i, j, k), channels, codec)
 
 
 def chunk_side(patch: int, voxel_bytes: int) -> int:
@@ -182,20 +171,7 @@ def chunk_side(patch: int, voxel_bytes: int) -> int:
     return max(_STEP, round(math.sqrt(quarter * full) / _STEP) * _STEP)
 
 
-def origin_of(header: Header) -> tuple[float, float, float] | None:
-    """Return where voxel (0, 0, 0) lies, if the axes are those of the world; else None.
-
-    OME-Zarr knows no rotation: a translation means nothing beside one.
-    """
-    matrix = affine_matrix(header.affine)
-    turned = matrix[:3, :3] - np.diag(np.diag(matrix[:3, :3]))
-    if turned.any() or (np.diag(matrix)[:3] <= 0).any():
-        return None
-    x, y, z = (float(v) for v in matrix[:3, 3])
-    return x, y, z
-
-
-def _shard_near(extent: Triple, chunk: Triple, voxel_bytes: int) -> Triple:
+def _shard_near(extent: Triple, chunk: Triple, voxel_bytes: int) -> list[int]:
     """Double a chunk along all axes in turn, as long as it fits the volume and the bytes."""
     size = list(chunk)
     grown = True
@@ -206,22 +182,7 @@ def _shard_near(extent: Triple, chunk: Triple, voxel_bytes: int) -> Triple:
             fits = math.prod(size) * 2 * voxel_bytes <= SHARD_BYTES
             if fits and size[axis] < extent[axis]:
                 size[axis], grown = doubled, True
-    return _within(size, chunk, extent)
-
-
-def _shard_of(shard: int, chunk: int, extent: Triple, inner: Triple) -> Triple:
-    if shard % chunk:
-        raise VolumeError(
-            f"a shard of {shard} voxels does not hold whole chunks of {chunk}.",
-            do=f"Give a multiple of {chunk}.",
-        )
-    return _within([shard // chunk * c for c in inner], inner, extent)
-
-
-def _within(size: list[int], chunk: Triple, extent: Triple) -> Triple:
-    """Return a size cut to whole chunks around the volume."""
-    i, j, k = (min(s, -(-n // c) * c) for s, c, n in zip(size, chunk, extent, strict=True))
-    return i, j, k
+    return size
 
 
 def _size(what: str, value: int) -> int:
@@ -259,25 +220,6 @@ def nifti_bytes(header: Header) -> bytes:
     return raw
 
 
-def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``zarr.json`` of the group.
-
-    Parameters
-    ----------
-    plan
-        What is written.
-    name
-        Of the image.
-    record
-        What voxpipe remembers of how it was made.
-    """
-    return {
-        "zarr_format": 3,
-        "node_type": "group",
-        "attributes": {"ome": _ome(plan, name), "voxpipe": record},
-    }
-
-
 def spacing_of(header: Header) -> tuple[float, float, float]:
     """Return the distance between voxel centres; 1 along an axis that the affine collapses."""
     matrix = affine_matrix(header.affine)
@@ -285,17 +227,26 @@ def spacing_of(header: Header) -> tuple[float, float, float]:
     return x, y, z
 
 
-def _ome(plan: ConvertPlan, name: str) -> dict[str, Any]:
+def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Return the ``zarr.json`` of the group of an image, with what voxpipe remembers of it."""
     spatial = {"type": "space", "unit": "millimeter"}
     kinds = {"c": {"type": "channel"}, "z": spatial, "y": spatial, "x": spatial}
     lead = [1.0] * (len(plan.axes) - 3)
     steps = [{"type": "scale", "scale": [*lead, *spacing_of(plan.header)[::-1]]}]
-    origin = origin_of(plan.header)
-    if origin is not None and any(origin):
+    matrix = affine_matrix(plan.header.affine)
+    diagonal, origin = np.diag(matrix)[:3], matrix[:3, 3].tolist()
+    # OME-Zarr knows no rotation: a translation means nothing beside one.
+    is_world = (diagonal > 0).all() and not (matrix[:3, :3] - np.diag(diagonal)).any()
+    if is_world and any(origin):
         steps.append({"type": "translation", "translation": [*(0.0 for _ in lead), *origin[::-1]]})
     image = {
         "name": name,
         "axes": [{"name": axis, **kinds[axis]} for axis in plan.axes],
         "datasets": [{"path": "0", "coordinateTransformations": steps}],
     }
-    return {"version": "0.5", "multiscales": [image]}
+    ome = {"version": "0.5", "multiscales": [image]}
+    return {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": {"ome": ome, "voxpipe": record},
+    }

@@ -1,11 +1,9 @@
 """Where a converted volume is written: beside its place, with a journal, then put there whole.
 
-A local volume is written into the hidden folder ``.NAME.part`` beside its place and gets its
-name by renaming, so it is whole or absent. A bucket renames nothing: there the metadata of the
-group are written last, and without these nobody takes the objects for a volume.
-
-The journal is a line of JSON for what is being written, and one for every shard that is done.
-A line that was cut off by a kill counts as not there.
+A local one gets its name by renaming the hidden folder ``.NAME.part``. A bucket renames nothing:
+there the metadata are written last, without which nobody takes the objects for a volume. The
+journal is a line of JSON for what is written, and one for every shard that is done; a line that
+was cut off by a kill counts as not there.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
 from ...core.sample import parse_json
@@ -43,54 +41,8 @@ _THERE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 _UNFINISHED = "*.partial"
 
 
-class Destination(Protocol):
-    """One place for one zarr group."""
-
-    name: str
-    """What messages call it; no credentials."""
-
-    def record(self) -> dict[str, Any] | None:
-        """Return what voxpipe noted in the group that is there; None if there is nothing."""
-
-    def is_group(self) -> bool:
-        """Whether what is there is a zarr node, which may be overwritten."""
-
-    def make_way(self) -> None:
-        """Get ready to overwrite what is there."""
-
-    def locked(self, timeout: float) -> Any:
-        """Return a context in which no other process writes here."""
-
-    def finished(self, key: str) -> set[Triple]:
-        """Begin or continue: return the shards that a writer of the same key has finished."""
-
-    def store(self, array: str) -> Any:
-        """Return the zarr store of an array of the group."""
-
-    def note(self, shard: Triple) -> None:
-        """Note that a shard is written."""
-
-    def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Write the metadata of the group, and make it appear."""
-
-
-def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
-    """Return the destination at a path or URL."""
-    if is_url(location):
-        return RemoteDestination(location, options, LEASE_SECONDS)
-    return LocalDestination(Path(absolute_place(location)))
-
-
 class LocalDestination:
-    """A folder on a local disk.
-
-    Parameters
-    ----------
-    path
-        Of the group.
-    sealed
-        Brings the whole group to the disk, before it gets its name.
-    """
+    """A folder on a local disk."""
 
     def __init__(self, path: Path, sealed: Callable[[Path], None] = sync_files) -> None:
         self.name = str(path)
@@ -120,7 +72,13 @@ class LocalDestination:
         """Hold the kernel's lock on the partial folder, which a dead writer does not."""
         deadline = time.monotonic() + timeout
         while True:
-            self._make()
+            try:
+                self._partial.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise VolumeError(
+                    f"nothing can be written at {self._path.parent}: {error.strerror}.",
+                    do="Give a place that you may write to.",
+                ) from error
             with self._locked_file(deadline) as file:
                 # A writer that finished took the folder, and the lock file in it, away.
                 if _is_still(file, self._partial / "lock"):
@@ -158,15 +116,6 @@ class LocalDestination:
             (self._partial / "lock").unlink()
             shutil.rmtree(self._partial)
 
-    def _make(self) -> None:
-        try:
-            self._partial.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise VolumeError(
-                f"nothing can be written at {self._path.parent}: {error.strerror}.",
-                do="Give a place that you may write to.",
-            ) from error
-
     @contextmanager
     def _locked_file(self, deadline: float) -> Iterator[BinaryIO | None]:
         try:
@@ -175,8 +124,14 @@ class LocalDestination:
             yield None
             return
         with file:
-            lock(file, deadline, lambda: _busy(self.name))
+            lock(file, deadline, self._busy)
             yield file
+
+    def _busy(self) -> DestinationBusy:
+        return DestinationBusy(
+            f"another process is writing {self.name}.",
+            do="Wait for it; if it hangs, end it, and what it has written will be continued.",
+        )
 
     def finished(self, key: str) -> set[Triple]:
         """Return the shards in the journal; an unfinished volume of another key is dropped."""
@@ -272,7 +227,8 @@ class RemoteDestination:
             for file in METADATA_FILES:
                 with suppress(FileNotFoundError):
                     self._system.rm(f"{self._root}/{file}")
-            self._remove()
+            with suppress(FileNotFoundError):
+                self._system.rm(self._root, recursive=True)
 
     @contextmanager
     def locked(self, timeout: float) -> Iterator[None]:
@@ -288,8 +244,9 @@ class RemoteDestination:
             found = self._get(self._journal)
             done = _parsed(found or b"", key)
             if done is None:
-                if found is not None:
-                    self._remove()  # the objects of an unfinished volume of another key
+                if found is not None:  # the objects of an unfinished volume of another key
+                    with suppress(FileNotFoundError):
+                        self._system.rm(self._root, recursive=True)
                 self._lines = _first_line(key)
                 self._system.pipe_file(self._journal, self._lines)
             else:
@@ -320,10 +277,6 @@ class RemoteDestination:
             with suppress(FileNotFoundError):
                 self._system.rm(self._journal)
 
-    def _remove(self) -> None:
-        with suppress(FileNotFoundError):
-            self._system.rm(self._root, recursive=True)
-
     def _get(self, path: str) -> bytes | None:
         try:
             found: bytes = self._system.cat_file(path)
@@ -332,18 +285,23 @@ class RemoteDestination:
         return found
 
 
+Destination = LocalDestination | RemoteDestination
+"""One place for one zarr group."""
+
+
+def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
+    """Return the destination at a path or URL."""
+    if is_url(location):
+        return RemoteDestination(location, options, LEASE_SECONDS)
+    return LocalDestination(Path(absolute_place(location)))
+
+
 def _first_line(key: str) -> bytes:
     return json.dumps({"journal": 1, "key": key}).encode() + b"\n"
 
 
 def _parsed(journal: bytes, key: str) -> set[Triple] | None:
-    r"""Return the finished shards; None for the journal of something else, or none.
-
-    Examples
-    --------
-    >>> _parsed(_first_line("k") + b"[0, 0, 1]\n[0, 0,", "k"), _parsed(_first_line("k"), "other")
-    ({(0, 0, 1)}, None)
-    """
+    r"""Return the finished shards; None for the journal of something else, or none."""
     first, _, rest = journal.partition(b"\n")
     try:
         if parse_json(first) != {"journal": 1, "key": key}:
@@ -380,10 +338,3 @@ def _refused() -> Iterator[None]:
         yield
     except CacheBusy as error:
         raise DestinationBusy(error.what, do=error.do) from error
-
-
-def _busy(name: str) -> DestinationBusy:
-    return DestinationBusy(
-        f"another process is writing {name}.",
-        do="Wait for it; if it hangs, end it, and what it has written will be continued.",
-    )

@@ -1,10 +1,8 @@
 """A volume that is converted into the cache when it is first read, and read from there.
 
-Converted volumes on the local disk, within a budget of bytes: the decoded cache, for folders. The
-rules are those of :mod:`.decoded_cache`: an entry appears by renaming, one process writes it, locks
-are the kernel's, the least recently used go first. But a folder is opened again with every read, so
-an entry in use must stay: whoever reads from it holds a shared lock on it, and only entries that
-nobody holds are evicted.
+The rules are those of :mod:`.decoded_cache`, for folders. But a folder is opened again with every
+read, so an entry in use must stay: whoever reads from it holds a shared lock on it, and only
+entries that nobody holds are evicted.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ from ...storage.ranges import LocalRanges, ReadRange
 from ..backend import Backend, Channels
 from ..formats.zarr_array import open_node
 from ..formats.zarr_backend import ZarrBackend
-from ..formats.zarr_image import image_of
+from ..formats.zarr_nodes import image_of
 from ..header import Header, affine_entries
 from ..session import opening_session
 from ..source import LocatedSource
@@ -92,22 +90,6 @@ class ConvertedCache:
 
         There is no such file in a directory that may not be written to, where nothing is removed
         either. None, and a warning, where there is no entry and none can be written.
-
-        Parameters
-        ----------
-        key
-            Letters and digits that stand for the content and the plan.
-        volume
-            What is converted if the entry is not there.
-        plan
-            How.
-
-        Raises
-        ------
-        CacheTooSmall
-            The entry is larger than the budget.
-        CacheBusy
-            Another process kept converting for longer than the timeout.
         """
         path = self.directory / f"{key}{_SUFFIX}"
         sums = self.directory / SUMS / key
@@ -149,7 +131,9 @@ class ConvertedCache:
 
     def _make(self, key: str, path: Path, volume: Any, plan: ConvertPlan) -> None:
         """Write an entry, unless another process does; what lies there unsound goes first."""
-        self._look_for_room(plan)
+        # Find out early what the disk cannot hold.
+        if shutil.disk_usage(self.directory).free < _bytes_of(plan) // _BEST_RATIO:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
         sums = self.directory / SUMS / key
         target = LocalDestination(path, sealed=lambda group: seal(group, sums))
         try:
@@ -174,11 +158,6 @@ class ConvertedCache:
                 do=f"Raise {BUDGET_VARIABLE}, or point recache(directory=) to a larger disk.",
             )
         self._trim(keep=key)
-
-    def _look_for_room(self, plan: ConvertPlan) -> None:
-        """Find out early what the disk cannot hold."""
-        if shutil.disk_usage(self.directory).free < _bytes_of(plan) // _BEST_RATIO:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
 
     def _refusal(self, error: Exception) -> OSError | None:
         """Return what a full or closed disk said; None for an error of the volume that is read."""
@@ -301,7 +280,7 @@ class ConvertedCopy(ZarrBackend):
 
 
 class Uncopied(Backend):
-    """A volume of which no copy can be kept: read as it is, and told as its copy would be."""
+    """A volume of which no copy can be kept: read as it is, with the header of its copy."""
 
     counts_below = True
     culls = True
@@ -366,22 +345,6 @@ def recached(volume: Volume, chunk: int = 32, codec: str = "lz4", directory: str
     The copy is made at the first read, once per machine, and made anew when the original was
     written again. Nothing is done now. Voxels in memory, and zarr objects whose place nobody
     can tell, stay as they are.
-
-    Parameters
-    ----------
-    volume
-        The original.
-    chunk
-        Voxels along each axis of the decode unit.
-    codec
-        ``"lz4"``, ``"zstd"`` or ``"none"``.
-    directory
-        Where copies are kept; by default ``converted`` in the cache directory.
-
-    Raises
-    ------
-    VolumeError
-        At the first question: the original cannot be opened, or the cache cannot hold it.
     """
     if len(volume.parts) > 1:
         copies = [recached(part, chunk, codec, directory) for part in volume.parts]

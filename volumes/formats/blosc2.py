@@ -1,17 +1,11 @@
 """``.b2nd``, the array format of blosc2: what nnU-Net stores its preprocessed cases in.
 
 A chunk holds many small blocks, and a block is what is decoded: into place, and only those that
-a patch touches. The axes stay in stored order, (C, I, J, K): nnU-Net's are (C, Z, Y, X) as
-SimpleITK gives them.
-
-The header of a blosc2 frame with an array in it, read without blosc2. The format is C-Blosc2's
-(README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst): MessagePack, of which each entry begins with
-a byte that says its type.
-
-``.b2nd`` behind a URL: the header by itself, then the file once into the cache on this machine.
-blosc2 reads files and memory only. nnU-Net's cases are some ten megabytes, of which an epoch reads
-most. A copy that cannot be decoded is made again: the format has no check sums, so what was damaged
-on its way is found when its blocks are needed, maybe by a later run.
+a patch touches. The axes stay in stored order: nnU-Net's are (C, Z, Y, X) as SimpleITK gives them.
+Behind a URL the header is read by itself (README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst of
+C-Blosc2), then the file once into the cache here: blosc2 reads files and memory only, and an epoch
+needs most of a case. The format has no check sums, so what was damaged on its way is found when its
+blocks are needed, maybe by a later run; then the copy is made again.
 """
 
 from __future__ import annotations
@@ -19,40 +13,42 @@ from __future__ import annotations
 import io
 import math
 import mmap
-import os
+import operator
 import struct
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, Region
+from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import (
     BadHeader,
     CacheTooSmall,
-    MissingDependency,
     TruncatedVolume,
     VolumeNotFound,
-    VoxpipeError,
 )
-from ...storage.content import content_key
 from ...storage.decoded_cache import DecodedCache
 from ...storage.decompress import copy
 from ...storage.disk_cache import cache_budget, cache_directory
-from ...storage.location import remote_errors
-from ...storage.remote import RemoteFile
 from ...storage.retry import DAMAGED, read_anew
-from ..backend import Channels, no_options
-from ..chunks.chunked_array import ChunkedArray, ChunkLayout, Index
-from ..header import IDENTITY, Header
+from ..backend import Backend, Channels
+from ..chunks.chunked_array import ChunkedArray, Index
 from ..session import opening_session
-from ..voxels import Voxels, refuse_unreadable
-from .chunked_backend import ChunkedBackend, OneRemoteFile, plain_layout
-from .local_file import MAPS, LocalFile, file_stamp, open_local
-from .zarr_metadata import MOST_CHUNK_BYTES
+from ..voxels import Voxels
+from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
+from .stored_file import (
+    MAPS,
+    FilesBackend,
+    Format,
+    LocalStoredFile,
+    RemoteStoredFile,
+    StoredFile,
+    import_package,
+    library_errors,
+)
 
 # Magic, bytes of the header (int32) and of the frame (uint64).
 _HEAD = struct.Struct(">2x8sxixQ")
@@ -62,20 +58,14 @@ HEAD_BYTES = 4096
 MOST_HEAD_BYTES = 1024**2
 # In the map of layers: the name, then where its content lies.
 _LAYER = b"\xa4b2nd\xd2"
-_INT32, _INT64, _BIN32, _STR32 = 0xD2, 0xD3, 0xC6, 0xDB
-_LIST, _LIST_MASK = 0x90, 0xF0
 
 
-@dataclass(frozen=True)
-class FrameHeader:
+class FrameHeader(NamedTuple):
     """What is in a frame."""
 
-    length: int
-    """Of the frame, in bytes."""
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    blocks: tuple[int, ...]
-    """Decode units inside a chunk."""
+    blocks: tuple[int, ...]  # decode units inside a chunk
     dtype: np.dtype[Any]
 
 
@@ -88,100 +78,42 @@ def frame_sizes(head: bytes, name: str) -> tuple[int, int]:
 
 
 def read_frame_header(head: bytes, name: str) -> FrameHeader:
-    """Return what the header of a frame says.
-
-    Raises
-    ------
-    BadHeader
-        It makes no sense, or the frame holds no array.
-    """
-    header, length = frame_sizes(head, name)
+    """Return what the header of a frame says."""
+    header, _ = frame_sizes(head, name)
+    msgpack = import_package("msgpack", name)  # which blosc2 needs itself
     try:
         at = head.index(_LAYER, 0, header) + len(_LAYER)
-        start = int.from_bytes(head[at : at + 4], "big")
-        layer = _Reader(head[start:header], _BIN32)
-        fields = layer.list_length()
-        layer.skip(1)  # version
-        axes = layer.small()
-        shape, chunks, blocks = (layer.numbers(kind) for kind in (_INT64, _INT32, _INT32))
-        layer.skip(1)  # 0: the type is said as NumPy does
-        text = layer.text()
+        layers = msgpack.Unpacker()
+        layers.feed(head[int.from_bytes(head[at : at + 4], "big") : header])
+        # The 0 says that the type is said as NumPy does.
+        _, axes, shape, chunks, blocks, _, text = msgpack.unpackb(layers.unpack())
         dtype = np.dtype(text)
-    except (ValueError, TypeError, IndexError, SyntaxError) as error:
+        shape, chunks, blocks = (tuple(map(operator.index, n)) for n in (shape, chunks, blocks))
+    except (ValueError, TypeError, IndexError, SyntaxError, msgpack.UnpackException) as error:
         raise BadHeader(
             f"the header of {name} describes no array: {error}.", do="Copy or write it again."
         ) from None
     sizes = (*shape, *chunks, *blocks)
-    if fields != 7 or {len(shape), len(chunks), len(blocks)} != {axes} or min(sizes) < 1:
+    if {len(shape), len(chunks), len(blocks)} != {axes} or min(sizes) < 1:
         raise BadHeader(
             f"the header of {name} contradicts itself: shape {shape}, chunks {chunks}, blocks "
             f"{blocks}.",
             do="Copy or write it again.",
         )
-    return FrameHeader(length, shape, chunks, blocks, dtype)
+    return FrameHeader(shape, chunks, blocks, dtype)
 
 
-class _Reader:
-    """Reads the entries of a layer in turn; ``ValueError`` where one is of another kind."""
-
-    def __init__(self, data: bytes, kind: int) -> None:
-        if data[0] != kind:
-            raise ValueError("no layer where it should be")
-        self._data = data[5 : 5 + int.from_bytes(data[1:5], "big")]
-        self._at = 0
-
-    def skip(self, count: int) -> None:
-        self._at += count
-
-    def small(self) -> int:
-        self._at += 1
-        return self._data[self._at - 1]
-
-    def list_length(self) -> int:
-        head = self.small()
-        if head & _LIST_MASK != _LIST:
-            raise ValueError("no list where one should be")
-        return head & ~_LIST_MASK
-
-    def numbers(self, kind: int) -> tuple[int, ...]:
-        width = 8 if kind == _INT64 else 4
-        return tuple(self._number(kind, width) for _ in range(self.list_length()))
-
-    def text(self) -> str:
-        return self._bytes(self._number(_STR32, 4)).decode("ascii")
-
-    def _number(self, kind: int, width: int) -> int:
-        if self.small() != kind:
-            raise ValueError("no number where one should be")
-        return int.from_bytes(self._bytes(width), "big", signed=True)
-
-    def _bytes(self, count: int) -> bytes:
-        found = self._data[self._at : self._at + count] if count >= 0 else b""
-        if len(found) != count:
-            raise ValueError("it ends early")
-        self._at += count
-        return found
-
-
-class Blosc2Backend(LocalFile, ChunkedBackend):
+class Blosc2Backend(ChunkedBackend):
     """A mapped ``.b2nd``, read by blocks."""
 
-    def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
-        no_options(options, name)
-        self.path = path
-        stamp = file_stamp(path)
-        mapped, stored = _opened(path, name)
+    def __init__(self, file: LocalStoredFile) -> None:
+        name = file.name
+        mapped, stored = _opened(file)
         dtype, shape = np.dtype(stored.dtype), tuple(stored.shape)
-        refuse_unreadable(dtype, name)
-        if min(shape, default=0) < 1:
-            raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
-        layout = plain_layout(shape, name)
         chunk, block = tuple(stored.chunks), tuple(stored.blocks)
-        if math.prod(chunk) * dtype.itemsize > MOST_CHUNK_BYTES:
-            raise BadHeader(
-                f"one chunk of {name}, {chunk} {dtype}, takes more than {MOST_CHUNK_BYTES} bytes.",
-                do="Store it in smaller chunks.",
-            )
+        layout = plain_layout(shape, name)
+        chunked_header(layout, chunk, dtype, name)
+        header = chunked_header(layout, block, dtype, name)
         expected = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
         if stored.schunk.nchunks != expected:
             raise BadHeader(
@@ -190,8 +122,8 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
                 do="Copy or write the file again.",
             )
         IO_COUNTERS.count(headers=1)
-        self.blocks = Blocks(mapped, stored, name)
         # Blocks are what is decoded; whole chunks only where they are one block.
+        self.blocks = Blocks(mapped, stored, name)
         array = ChunkedArray(
             shape,
             block,
@@ -199,29 +131,18 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
             0,
             source=self.blocks,
             cache=opening_session().chunks,
-            token=content_key(path, stamp),
-            cuts=ChunkLayout(shape, chunk, block),
+            token=file.content_key,
+            cuts=ChunkGrid(shape, chunk, block),
         )
-        header = Header(
-            layout.shape, IDENTITY, dtype, layout.spatial_part(block), "range", stamp=stamp
-        )
-        super().__init__(array, layout, header, name)
+        super().__init__(array, layout, [file], header, name)
 
 
 class Blocks:
     """The blocks of one array, each decoded alone. The decoder is one object with one state.
 
     In its chunk a block lies in one piece, the blocks in C order, each of full size: what
-    hangs over the edge of the chunk is stored as zeros. So a block is a run of items.
-
-    Parameters
-    ----------
-    mapped
-        The file; it has to live as long as the array.
-    stored
-        The array of blosc2.
-    name
-        What errors call it.
+    hangs over the edge of the chunk is stored as zeros. So a block is a run of items. The mapped
+    file has to live as long as the array.
     """
 
     strided = False
@@ -235,17 +156,14 @@ class Blocks:
         self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
         self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
         self._size = math.prod(stored.blocks)
-        if self.items.typesize != np.dtype(stored.dtype).itemsize or self._count() != len(
-            self.items
-        ):
+        count, size = len(self.items), self.items.typesize
+        expected = math.prod((*self._chunks, *self._per_chunk, self._size))
+        if size != np.dtype(stored.dtype).itemsize or count != expected:
             raise BadHeader(
-                f"{name} holds {len(self.items)} items of {self.items.typesize} bytes, and its "
-                f"shapes of blocks speak of {self._count()} of {stored.dtype}.",
+                f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of "
+                f"{expected} of {stored.dtype}.",
                 do="Copy or write the file again.",
             )
-
-    def _count(self) -> int:
-        return math.prod((*self._chunks, *self._per_chunk, self._size))
 
     def fetch_chunks(self, chunks: Sequence[Index]) -> Blocks:
         """Let go of pages if there are too many; the system brings in those that are touched."""
@@ -266,6 +184,8 @@ class Blocks:
         """Return the file."""
         return self.name
 
+    is_far = False
+
     def prefetch(self, chunks: Sequence[Index], size: int) -> None:
         """Nothing is waited for in a mapped file."""
 
@@ -273,41 +193,26 @@ class Blocks:
         """Nothing is brought in without being decoded."""
 
 
-def _check_frame(file: BinaryIO, name: str) -> None:
-    """Refuse what is no whole frame: blosc2 4.14 never lets go of a file that it refuses."""
-    size = os.fstat(file.fileno()).st_size
-    _, length = frame_sizes(file.read(HEAD_BYTES), name)
-    if length > size:
-        raise TruncatedVolume(
-            f"{name} holds {size} bytes, and its header speaks of {length}.",
-            do="Copy or download the file again.",
-        )
-
-
-def _opened(path: str, name: str) -> tuple[mmap.mmap, Any]:
+def _opened(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
     """Return the mapped file, which has to live as long, and the array in it."""
-    try:
-        import blosc2
-    except ImportError:
-        raise MissingDependency(
-            f"reading {name} needs blosc2, which is not installed.",
-            do="pip install 'voxpipe[formats]'",
-        ) from None
-    try:
-        with open_local(path) as file:
-            _check_frame(file, name)
-            mapped = MAPS.add(file)
+    blosc2, name = import_package("blosc2", file.name), file.name
+    with library_errors(f"{name} is no sound blosc2 array", "Copy or write it again."):
+        with file.open() as opened:
+            # blosc2 4.14 never lets go of a file that it refuses.
+            _check_length(frame_sizes(opened.read(HEAD_BYTES), name)[1], file)
+            mapped = MAPS.add(opened)
         found = blosc2.ndarray_from_cframe(mapped, copy=False)
         # Its own threads would compete with the workers, which fill all cores.
         found.schunk.dparams = blosc2.DParams(nthreads=1)
-    except (VoxpipeError, MemoryError):
-        raise
-    except Exception as error:  # RuntimeError, ValueError: as blosc2 says
-        raise BadHeader(
-            f"{name} is no sound blosc2 array: {type(error).__name__}: {error}.",
-            do="Copy or write it again.",
-        ) from error
     return mapped, found
+
+
+def _check_length(length: int, file: StoredFile) -> None:
+    if length > file.size:
+        raise TruncatedVolume(
+            f"{file.name} holds {file.size} bytes, and its header speaks of {length}.",
+            do="Copy, download or upload the file again.",
+        )
 
 
 # Between making the copy and mapping it, another process may need its room; each time at least
@@ -315,23 +220,21 @@ def _opened(path: str, name: str) -> tuple[mmap.mmap, Any]:
 _ATTEMPTS = 3
 
 
-class RemoteBlosc2(OneRemoteFile):
+class RemoteBlosc2(FilesBackend):
     """A ``.b2nd`` that is copied when its voxels are first asked for."""
 
-    def __init__(
-        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
-    ) -> None:
-        no_options(options, name)
+    def __init__(self, file: RemoteStoredFile) -> None:
         self._lock = threading.Lock()
         self._copy: Blosc2Backend | None = None
-        with remote_errors(name, storage_options, url=url):
-            self._file = RemoteFile(url, storage_options, name)
-            frame = _frame(self._file)
-        refuse_unreadable(frame.dtype, name)
-        layout = plain_layout(frame.shape, name)
+        self._file = file
+        head = file.head(HEAD_BYTES)
+        size, length = frame_sizes(head, file.name)
+        _check_length(length, file)
+        frame = read_frame_header(file.head(size) if size > len(head) else head, file.name)
+        layout = plain_layout(frame.shape, file.name)
+        header = chunked_header(layout, frame.blocks, frame.dtype, file.name)
         IO_COUNTERS.count(headers=1)
-        chunks = layout.spatial_part(frame.blocks)
-        super().__init__(Header(layout.shape, IDENTITY, frame.dtype, chunks, "stream"), name)
+        super().__init__([file], replace(header, access="stream"), file.name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the blocks that the region touches, of the copy that the first call makes."""
@@ -350,12 +253,11 @@ class RemoteBlosc2(OneRemoteFile):
         """Return the copy, which the first call makes."""
         with self._lock:
             if self._copy is None:
-                with self._file.errors():
-                    try:
-                        self._copy = self._copied()
-                    except DAMAGED:
-                        self._cache().drop(self._file.cache_key)
-                        raise
+                try:
+                    self._copy = self._copied()
+                except DAMAGED:
+                    self._cache.drop(self._file.cache_key)
+                    raise
             return self._copy
 
     def _forget(self, copied: Blosc2Backend) -> None:
@@ -363,13 +265,14 @@ class RemoteBlosc2(OneRemoteFile):
         with self._lock:
             if self._copy is copied:
                 self._copy = None
-                self._cache().drop(self._file.cache_key)
+                self._cache.drop(self._file.cache_key)
 
+    @property
     def _cache(self) -> DecodedCache:
         return DecodedCache(cache_directory(), cache_budget())
 
     def _copied(self) -> Blosc2Backend:
-        cache = self._cache()
+        cache = self._cache
         for attempt in range(_ATTEMPTS):
             with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
                 if isinstance(raw, io.BytesIO):  # it has no name
@@ -379,7 +282,7 @@ class RemoteBlosc2(OneRemoteFile):
                         do="Raise its limit (ulimit -f), or copy the file to a local disk.",
                     )
                 try:
-                    found = Blosc2Backend(raw.name, self.name, {})
+                    found = Blosc2Backend(LocalStoredFile(raw.name, self.name))
                 except VolumeNotFound:
                     if attempt + 1 < _ATTEMPTS:
                         continue
@@ -398,15 +301,9 @@ class RemoteBlosc2(OneRemoteFile):
             copy(stream, raw, self._file.size, self.name)
 
 
-def _frame(file: RemoteFile) -> FrameHeader:
-    """Return the header of a remote frame: one request, or two where it is long."""
-    head = file.head(HEAD_BYTES)
-    header, length = frame_sizes(head, file.name)
-    if length > file.size:
-        raise TruncatedVolume(
-            f"{file.name} holds {file.size} bytes, and its header speaks of {length}.",
-            do="Upload the file again.",
-        )
-    if header > len(head):
-        head = file.head(header)
-    return read_frame_header(head, file.name)
+def open_blosc2(file: StoredFile) -> Backend:
+    """Return the backend of a ``.b2nd``."""
+    return Blosc2Backend(file) if isinstance(file, LocalStoredFile) else RemoteBlosc2(file)
+
+
+FORMATS = (Format("blosc2", (".b2nd",), open_blosc2, needs="blosc2"),)

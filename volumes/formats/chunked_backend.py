@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.errors import BadHeader
 from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closes
-from ...storage.remote import RemoteFile
-from ..backend import Backend, Channels
+from ..backend import Channels
 from ..chunks.chunked_array import Needed
-from ..header import Header, Shape, Triple
-from ..voxels import Voxels, plain
+from ..header import IDENTITY, Header, Shape, Triple
+from ..voxels import Voxels, plain, refuse_unreadable
+from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
 
@@ -33,33 +34,34 @@ class Layout:
     spatial: tuple[int | None, int | None, int | None]
     """Stored axis of I, J and K; None for one that is not stored and has length 1."""
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         """(C, I, J, K)."""
-        i, j, k = (1 if axis is None else self.stored[axis] for axis in self.spatial)
-        return math.prod(self.stored[axis] for axis in self.folded), i, j, k
+        channels = math.prod(self.stored[axis] for axis in self.folded)
+        return channels, *self.spatial_part(self.stored)
 
     def spatial_part(self, stored: Sequence[int]) -> Triple:
         """Return the entries of I, J, K of something given per stored axis, 1 where not stored."""
         i, j, k = (1 if axis is None else int(stored[axis]) for axis in self.spatial)
         return i, j, k
 
-    def index(self, region: Region, channels: Channels) -> tuple[tuple[slice, ...], Channels]:
-        """Return the index of the stored array, and the channels among those that it gives.
+    def index(self, region: Region, channels: Channels | None = None) -> tuple[Region, Channels]:
+        """Return the region of the stored array, and the channels among those that it gives.
 
         Where several axes are folded, the slowest is narrowed and the others are
         read whole; the channels asked for are then a part of what is read.
         """
-        index = [slice(0, length) for length in self.stored]
-        for axis, (start, stop) in zip(self.spatial, region, strict=True):
+        start, stop = [0] * len(self.stored), list(self.stored)
+        for n, axis in enumerate(self.spatial):
             if axis is not None:
-                index[axis] = slice(start, stop)
-        if not self.folded:
-            return tuple(index), (0, 1)
+                start[axis], stop[axis] = region.start[n], region.stop[n]
+        if channels is None or not self.folded:
+            return Region(tuple(start), tuple(stop)), channels or (0, self.shape[0])
         inner = math.prod(self.stored[axis] for axis in self.folded[1:])
         first = channels[0] // inner
-        index[self.folded[0]] = slice(first, -(-channels[1] // inner))
-        return tuple(index), (channels[0] - first * inner, channels[1] - first * inner)
+        start[self.folded[0]], stop[self.folded[0]] = first, -(-channels[1] // inner)
+        part = channels[0] - first * inner, channels[1] - first * inner
+        return Region(tuple(start), tuple(stop)), part
 
     def fold(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a stored array, or a part of it, as (C, I, J, K): a view."""
@@ -109,111 +111,87 @@ def named_layout(stored: tuple[int, ...], axes: Sequence[str], name: str) -> Lay
     return Layout(stored, folded, (x, y, z))
 
 
-class ChunkedBackend(Backend):
+def check_number(number: Any, count: int, what: str, name: str) -> None:
+    """Refuse what is no number of one of ``count`` parts of a file."""
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+        raise BadHeader(
+            f"{name} has no {what} {number!r}, but 0 to {count - 1}.", do=f"Give {what}=."
+        )
+
+
+# No chunk of a sound array is larger; a header that claims more is refused before memory is taken.
+MOST_CHUNK_BYTES = 4 * 1024**3
+
+
+def chunked_header(
+    layout: Layout,
+    chunks: Sequence[int],
+    dtype: np.dtype[Any],
+    name: str,
+    affine: tuple[float, ...] = IDENTITY,
+    **more: Any,
+) -> Header:
+    """Return the header of an array in chunks, once its shape, type and chunks make sense."""
+    refuse_unreadable(dtype, name)
+    if min(layout.stored, default=0) < 1:
+        raise BadHeader(f"{name} holds no voxels: shape {layout.stored}.", do="Check the file.")
+    if math.prod(chunks) * dtype.itemsize > MOST_CHUNK_BYTES:
+        raise BadHeader(
+            f"one chunk of {name}, {tuple(chunks)} {dtype}, takes more than {MOST_CHUNK_BYTES} "
+            "bytes.",
+            do="Store it in smaller chunks.",
+        )
+    return Header(layout.shape, affine, dtype, layout.spatial_part(chunks), "range", **more)
+
+
+class ChunkedBackend(FilesBackend):
     """One array in chunks, as (C, I, J, K).
 
-    Parameters
-    ----------
-    array
-        Reads regions in stored axes: a :class:`ChunkedArray`, or what answers as one.
-    layout
-        Which stored axes are which.
-    header, name
-        As for any backend.
+    ``array`` reads regions in stored axes: a :class:`ChunkedArray`, or what answers as one.
     """
 
     keeps_chunks = True
 
-    def __init__(self, array: Any, layout: Layout, header: Header, name: str) -> None:
+    def __init__(
+        self, array: Any, layout: Layout, files: Sequence[StoredFile], header: Header, name: str
+    ) -> None:
         self._array: Any = array
         self._layout = layout
         self.culls = None not in layout.spatial
-        super().__init__(header, name)
+        super().__init__(files, header, name)
 
     def read(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Voxels:
         """Read the chunks that the region touches, of these only those that the box touches."""
-        index, (first, last) = self._index(region, channels)
-        part = self._layout.fold(self._decoded(index, box))
+        index, (first, last) = self._layout.index(region, channels)
+        part = self._layout.fold(
+            self._array.read(index, box if self.culls else None, self._layout.spatial)
+        )
         return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
-
-    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
-        found: NDArray[Any] = self._array.read(index, *self._culling(box))
-        return found
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to fetch the chunks that the region and the box touch."""
+        index, _ = self._layout.index(region)
         begun: Closes | None = self._array.prefetch(
-            self._index(region, None)[0], *self._culling(box)
+            index, box if self.culls else None, self._layout.spatial
         )
         return begun
-
-    def touched_bytes(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int:
-        """Return the bytes of the chunks that a read touches, cut at the array's edge."""
-        return self.needed(region, channels, box).voxels * self.disk_dtype.itemsize
 
     def needed(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Needed:
         """Return the chunks that a read fetches and decodes."""
-        array = self._array
-        chunks = array.needed(self._index(region, channels)[0], *self._culling(box))
-        return Needed(chunks, array.voxels(chunks), array.chunk_bytes)
+        index, _ = self._layout.index(region, channels)
+        chunks = self._array.needed(index, box if self.culls else None, self._layout.spatial)
+        return Needed(chunks, self._array.voxels(chunks), self._array.chunk_bytes)
 
     def fetch(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> int | None:
         """Fetch the stored chunks that a read needs, without decoding them."""
+        index, _ = self._layout.index(region, channels)
         fetched: int | None = self._array.fetch(
-            self._index(region, channels)[0], *self._culling(box)
+            index, box if self.culls else None, self._layout.spatial
         )
         return fetched
-
-    def _index(self, region: Region, channels: Channels | None) -> tuple[Region, Channels]:
-        """Return a region of the stored array, and the channels among those that it gives."""
-        index, part = self._layout.index(region, channels or (0, self.shape[0]))
-        return Region(tuple(s.start for s in index), tuple(s.stop for s in index)), part
-
-    def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
-        axes = self._layout.spatial
-        return () if box is None or None in axes else (box, axes)
-
-
-class OneRemoteFile(Backend):
-    """A backend of one remote file, mixed in with how its voxels are read."""
-
-    remote = True
-    _file: RemoteFile
-
-    @property
-    def content_key(self) -> str:
-        """A name for this file in this version, where the store tells versions apart."""
-        return self._file.content_key
-
-    @cached_property
-    def version(self) -> Hashable:
-        """Return what the store says of this version."""
-        return self._file.content_key
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no read has found another version."""
-        return self._file.is_current
-
-
-class RemoteChunks(OneRemoteFile, ChunkedBackend):
-    """One whose chunks are fetched by those who know of objects only: errors name the URL."""
-
-    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
-        with self._file.errors():
-            return super()._decoded(index, box)
-
-    def fetch(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int | None:
-        """Fetch the stored chunks, without decoding them."""
-        with self._file.errors():
-            return super().fetch(region, channels, box)

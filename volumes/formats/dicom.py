@@ -17,10 +17,10 @@ from ...core import IO_COUNTERS
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeChanged
 from ..backend import Backend
 from ..header import affine_entries, affine_matrix
+from ..registry import BackendRequest
 from .itk import check_claims, check_ratio, header_of, is_installed, planes_of, simpleitk
-from .local_file import open_local
-from .raw import DecodedRaw, RawHeader
-from .stored_file import LocalStoredFile
+from .raw import LocalRaw, RawHeader
+from .stored_file import Format, LocalStoredFile, open_local
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
 # Series lie among other files; one of so many tells.
@@ -29,9 +29,11 @@ _LOOKED_AT = 16
 _UNEVEN = 1e-2
 
 
-def has_dicom(folder: str) -> bool:
-    """Whether one of the first files of a folder is DICOM."""
-    return any(map(_is_dicom, _files(folder)[:_LOOKED_AT]))
+def _has_dicom(request: BackendRequest) -> bool:
+    """Whether one of the first files of a local folder is DICOM."""
+    if request.path is None or not os.path.isdir(request.path):
+        return False
+    return any(map(_is_dicom, _files(os.fspath(request.path))[:_LOOKED_AT]))
 
 
 def _files(folder: str) -> list[str]:
@@ -50,27 +52,12 @@ def _is_dicom(path: str) -> bool:
         return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
 
 
-def open_series(folder: str, name: str, series: str = "") -> Backend:
-    """Open the slices of one series.
+def open_series(request: BackendRequest, name: str, series: str = "") -> Backend:
+    """Open the slices of one series, whose UID may be left out where there is no other.
 
-    Parameters
-    ----------
-    folder
-        Its files, not those of folders in it, are looked at.
-    name
-        What errors call the volume.
-    series
-        Series instance UID; may be left out where there is one series.
-
-    Raises
-    ------
-    MissingDependency
-        SimpleITK is not installed.
-    UnknownFormat
-        The folder holds several series, and not the one asked for.
-    BadHeader
-        The slices do not make up a volume.
+    ``UnknownFormat`` if it is not there, ``BadHeader`` if the slices do not make up a volume.
     """
+    folder = os.fspath(request.path or "")
     if not is_installed():
         raise MissingDependency(
             f"{name} is a folder of DICOM files.", do="pip install SimpleITK, which reads them."
@@ -92,7 +79,7 @@ def open_series(folder: str, name: str, series: str = "") -> Backend:
             raw.write(planes_of(file.path, file.name, headers[0]).data)
 
     IO_COUNTERS.count(headers=len(paths))
-    return DecodedRaw(fields, files, name, write)
+    return LocalRaw(fields, files, name, write)
 
 
 def _slices(folder: str, name: str, series: str) -> Sequence[str]:
@@ -171,3 +158,6 @@ def _stacked(slices: Sequence[RawHeader], name: str) -> RawHeader:
     shape = list(first.shape)
     shape[first.axes[2]] = len(slices)
     return replace(first, shape=tuple(shape), affine=affine_entries(affine, name))
+
+
+FORMATS = (Format("dicom", (), open_series, ("series",), matches=_has_dicom, rank=1),)

@@ -1,54 +1,291 @@
-"""Datasets of HDF5 files: by chunk, or as raw voxels where they lie in one piece."""
+"""Datasets of HDF5 files: by chunk, or as raw voxels where they lie in one piece.
+
+HDF5 just follows links, to other files and in circles: they are looked at before it does.
+"""
 
 from __future__ import annotations
 
 import atexit
 import math
 import os
+import re
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core import IO_COUNTERS, Region
-from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
+from ...core.call_site import shorten
+from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, UnknownFormat
 from ...storage.content import content_key
-from ...storage.location import remote_errors
-from ...storage.ranges import Folder, LocalRanges, RangeStore
-from ..backend import Backend, Channels, no_options
+from ...storage.ranges import Folder, open_regular
+from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray
 from ..header import IDENTITY, Header, affine_entries
 from ..session import opening_session
-from ..voxels import Voxels, plain, refuse_unreadable
-from .chunked_backend import ChunkedBackend, Layout, OneRemoteFile, RemoteChunks, plain_layout
+from ..voxels import Voxels, plain
+from .chunked_backend import ChunkedBackend, Layout, chunked_header, plain_layout
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
-from .hdf5_links import (
-    Reach,
-    beside_its_file,
-    datasets_in,
-    hdf5_errors,
-    import_h5py,
-    refuse_circle,
-    refuse_external,
-    refuse_links,
-)
-from .local_file import LocalFile, file_stamp, open_local, stamp_of_all
 from .raw import RawHeader, open_raw
-from .stored_file import LocalStoredFile, RemoteStoredFile
-from .zarr_metadata import MOST_CHUNK_BYTES
+from .stored_file import (
+    FilesBackend,
+    Format,
+    LocalStoredFile,
+    RemoteStoredFile,
+    StoredFile,
+    import_package,
+    joined_key,
+    library_errors,
+)
 
-OPTIONS = ("dataset",)
+# A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
+_MOST_VIRTUAL = 16
+# HDF5 itself follows no more on the way to one object (H5L_NUM_LINKS).
+_MOST_LINKS = 16
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far the links of a file are followed."""
+
+    name: str
+    folder: Folder | None = None  # the files that they may lead to; None for all regular ones
+    reached: dict[str, None] = field(default_factory=dict)  # and what has led there
+
+    def note(self, path: str) -> None:
+        """Remember a file: where it changes, so may what is read."""
+        self.reached[os.path.abspath(path)] = None
+
+    def others(self, path: str) -> tuple[str, ...]:
+        """Return all files but one."""
+        return tuple(other for other in self.reached if other != os.path.abspath(path))
+
+    def check(self, path: str, reference: str) -> None:
+        """Raise ``LeadsOutside`` for what is not in the folder, ``BadHeader`` for a pipe there."""
+        self.note(path)
+        if self.folder is not None:
+            self.folder.check(path, f"{self.name}, which names {shorten(reference)},")
+        try:
+            os.close(open_regular(path))
+        except BadHeader as error:
+            error.what = f"{error.what.rstrip('.')}, and {self.name} names it."
+            raise
+        except OSError:
+            pass  # what is not there leads nowhere
+
+
+def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0) -> None:
+    """Look at all links on the way to a dataset, before HDF5 opens what they lead to."""
+    if not isinstance(chosen, str):
+        return
+    if depth > _MOST_LINKS:
+        raise BadHeader(
+            f"more than {_MOST_LINKS} links lead to {shorten(chosen)} in {reach.name}.",
+            do="Link to the dataset itself.",
+        )
+    parts = [part for part in chosen.split("/") if part not in ("", ".")]
+    for n in range(len(parts)):
+        place = "/".join(parts[: n + 1])
+        try:
+            link = file.get(place, getlink=True)
+        except (KeyError, ValueError, RuntimeError):  # h5py says so when it is opened
+            return
+        if isinstance(link, h5py.ExternalLink):
+            path = _first_there(_places(file.filename, link.filename, "HDF5_EXT_PREFIX"))
+            reach.check(path, link.filename)
+            if os.path.isfile(path) and h5py.is_hdf5(path):
+                onward = "/".join([link.path, *parts[n + 1 :]])
+                with h5py.File(path, "r") as opened:
+                    refuse_links(h5py, opened, onward, reach, depth + 1)
+            return
+        if isinstance(link, h5py.SoftLink):
+            above = "" if link.path.startswith("/") else "/".join(parts[:n])
+            onward = "/".join([above, link.path, *parts[n + 1 :]])
+            refuse_links(h5py, file, onward, reach, depth + 1)
+            return
+
+
+def refuse_leading_on(path: str, name: str, follow: str) -> None:
+    """Look at all of a file that another library reads, which would follow it anywhere."""
+    h5py = import_package("h5py", name)
+    trusted = follow == "anywhere"
+    reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
+    waiting, seen = [path], set[str]()
+    with hdf5_errors(name):
+        while waiting:
+            place = waiting.pop()
+            if os.path.realpath(place) in seen or not h5py.is_hdf5(place):
+                continue
+            seen.add(os.path.realpath(place))
+            with h5py.File(place, "r") as file:
+                for reference, other in _leading_on(h5py, file, reach):
+                    if not trusted:
+                        raise LeadsOutside(
+                            f"{name} leads to other files: to {other}, as {shorten(reference)}.",
+                            do='If you trust who made it: open_volume(follow="anywhere"), or '
+                            "Volume(...) likewise.",
+                        )
+                    reach.check(other, reference)
+                    waiting.append(other)
+
+
+def _leading_on(h5py: Any, file: Any, reach: Reach) -> Iterator[tuple[str, str]]:
+    """Yield all names of other files in a file, and where HDF5 finds these."""
+    links: dict[str, int] = {}
+    file.id.links.visit(lambda at, link: links.setdefault(os.fsdecode(at), link.type), info=True)
+    for place, kind in links.items():
+        if kind == h5py.h5l.TYPE_EXTERNAL:
+            named = file.get(place, getlink=True).filename
+            yield named, _first_there(_places(file.filename, named, "HDF5_EXT_PREFIX"))
+        elif kind == h5py.h5l.TYPE_HARD and isinstance(file[place], h5py.Dataset):
+            dataset = file[place]
+            for named in _external(dataset):
+                yield named, os.path.abspath(named)
+            if dataset.is_virtual:
+                refuse_circle(h5py, dataset, (), reach.name, reach)
+                for named in {source.file_name for source in dataset.virtual_sources()} - {"."}:
+                    yield named, _first_there(_places(file.filename, named, "HDF5_VDS_PREFIX"))
+
+
+def _places(file: str, reference: str, variable: str) -> list[str]:
+    """Return where HDF5 looks for a file that another one names, in its order.
+
+    Where the name says, if it is absolute, and else in the folders of the variable, beside the
+    file, where the process is, and beside what the file is a link to.
+    """
+    absolute = [reference] if os.path.isabs(reference) else []
+    name = os.path.basename(reference) if absolute else reference
+    beside = os.path.dirname(os.path.abspath(file))
+    chosen = [
+        folder.replace("${ORIGIN}", beside)
+        for folder in os.environ.get(variable, "").split(os.pathsep)
+        if folder
+    ]
+    folders = [*chosen, beside, os.getcwd(), os.path.dirname(os.path.realpath(file))]
+    return [*absolute, *(os.path.join(folder, name) for folder in folders)]
+
+
+def _first_there(places: Sequence[str]) -> str:
+    """Return the first place where there is a file, or the first of all."""
+    return next(filter(os.path.exists, places), places[0])
+
+
+def _external(dataset: Any) -> list[str]:
+    return [os.fsdecode(reference) for reference, *_ in dataset.external or ()]
+
+
+def beside_its_file(h5py: Any, dataset: Any) -> Any:
+    """Return a dataset whose numbers lie in other files, of names beside its own file.
+
+    HDF5 looks for them where the process is when it reads. What a variable says goes first.
+    """
+    names = _external(dataset)
+    if not names or dataset.id.get_access_plist().get_efile_prefix():
+        return dataset
+    file, path = dataset.file, dataset.name.encode()
+    beside = os.path.dirname(os.path.abspath(file.filename))
+    if not any(os.path.exists(os.path.join(beside, name)) for name in names):
+        beside = os.getcwd()  # what is looked at is what is read, wherever the process goes
+    wanted = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    wanted.set_efile_prefix(os.fsencode(beside))
+    h5py.h5i.dec_ref(dataset.id)  # HDF5 opens it only once, in one way
+    return h5py.Dataset(h5py.h5d.open(file.id, path, wanted))
+
+
+def refuse_external(dataset: Any, reach: Reach) -> None:
+    """Look at the files that hold the numbers of a dataset, where HDF5 looks for them."""
+    for name in _external(dataset):
+        prefix = os.fsdecode(dataset.id.get_access_plist().get_efile_prefix())
+        reach.check(os.path.join(os.getcwd(), prefix, name), name)
+
+
+def refuse_circle(
+    h5py: Any, dataset: Any, above: tuple[tuple[str, int], ...], name: str, reach: Reach
+) -> None:
+    """Refuse a virtual dataset that leads back to itself: HDF5 follows it until the stack ends."""
+    if not dataset.is_virtual:
+        return
+    file = dataset.file.filename
+    # By its place in the file: it may have many names.
+    here = (os.path.realpath(file), h5py.h5o.get_info(dataset.id).addr)
+    if here in above or len(above) >= _MOST_VIRTUAL:
+        raise BadHeader(
+            f"the virtual dataset {dataset.name} of {name} leads back to itself.",
+            do="Write it again, of datasets that hold numbers.",
+        )
+    for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
+        for place, path in _matching(h5py, file, *source, reach):
+            with h5py.File(place, "r") as opened:
+                refuse_links(h5py, opened, path, reach)
+                found = opened.get(path)
+                if isinstance(found, h5py.Dataset):
+                    if found.file != opened:
+                        reach.check(found.file.filename, found.file.filename)
+                    refuse_external(found, reach)
+                    refuse_circle(h5py, found, (*above, here), name, reach)
+
+
+def _matching(
+    h5py: Any, file: str, file_name: str, path: str, reach: Reach
+) -> Iterator[tuple[str, str]]:
+    """Yield file and dataset of the sources that a name stands for; ``%b`` is a number in it."""
+    names = [file]
+    if file_name != ".":
+        places = _places(file, file_name, "HDF5_VDS_PREFIX")
+        wanted = _printf(os.path.basename(file_name))
+        first: dict[str, str] = {}
+        for folder in map(os.path.dirname, places):
+            listed = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+            for each in filter(wanted.fullmatch, listed):
+                first.setdefault(each, os.path.join(folder, each))
+        names = list(first.values())
+        for each in names or places[:1]:
+            reach.check(each, file_name)
+    for each in names:
+        if not h5py.is_hdf5(each):
+            continue
+        if "%" not in path:
+            yield each, path
+            continue
+        with h5py.File(each, "r") as opened:
+            found = [f"/{inner}" for inner in datasets_in(h5py, opened)]
+        yield from ((each, inner) for inner in found if _printf(path).fullmatch(inner))
+
+
+def _printf(pattern: str) -> re.Pattern[str]:
+    """Return what matches the names that HDF5 makes of a pattern, as of ``printf``."""
+    parts = re.split(r"(%%|%\d*b)", pattern)
+    return re.compile(
+        "".join("%" if p == "%%" else r"\d+" if p[:1] == "%" else re.escape(p) for p in parts)
+    )
+
+
+def datasets_in(h5py: Any, file: Any) -> list[str]:
+    """Return the paths of all datasets of a file or group."""
+    found: list[str] = []
+
+    def look(path: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset):
+            found.append(path)
+
+    file.visititems(look)
+    return found
+
+
+def hdf5_errors(name: str) -> AbstractContextManager[None]:
+    """Turn what h5py raises on a file that is damaged into errors that name it."""
+    return library_errors(f"{name} is no sound HDF5 file", "Copy or write it again.")
+
+
 # HDF5 would keep decoded chunks. What is kept is decided by voxpipe.
 _KEPT_BYTES = 0
 # ilastik and others: micrometres along the last three axes, in stored order.
 _SPACING = "element_size_um"
-# HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for file
-# objects (3.16) then crashes. So they are closed before.
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -58,220 +295,122 @@ def _close_all() -> None:
         file.close()
 
 
-def open_hdf5(
-    path: str, name: str, options: Mapping[str, Any], io: str = "auto", follow: str = "beside"
-) -> Backend:
-    """Return the backend of one dataset of a local file.
+def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
+    """Return the backend of one dataset, which may be left out where there is no other.
 
-    Raises
-    ------
-    UnknownFormat
-        The file holds several datasets and none was chosen, or no numbers.
-    BadHeader
-        It makes no sense, or has no such dataset.
+    ``UnknownFormat`` if there are several or it holds no numbers, ``BadHeader`` if it makes no
+    sense or there is none of this name.
     """
-    no_options(options, name, OPTIONS)
-    stamp = file_stamp(path)
-    with open_local(path):
-        pass  # says in our words that there is no such file, or that it is a folder
-    h5py = import_h5py(name)
-    with hdf5_errors(name):
-        file = h5py.File(path, "r", rdcc_nbytes=_KEPT_BYTES)
+    h5py, errors = import_package("h5py", file.name), partial(hdf5_errors, file.name)
+    run, where, find = run_local, getattr(file, "path", None), _found
+    if isinstance(file, RemoteStoredFile):
+        where, find = Hdf5File(file), _found_behind_url
+        run = where.run
+    with file.open():
+        pass  # says in our words that it cannot be read
+    opened = run(lambda: h5py.File(where, "r", rdcc_nbytes=_KEPT_BYTES), errors)
+    # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for file
+    # objects (3.16) then crashes. So they are closed before.
+    _OPEN.add(opened)
     try:
-        with hdf5_errors(name):
-            held = None if follow == "anywhere" else Folder(os.path.dirname(os.path.abspath(path)))
-            reach = Reach(name, held)
-            refuse_links(h5py, file, options.get("dataset"), reach)
-            dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
-            dataset = beside_its_file(h5py, dataset)
-            refuse_external(dataset, reach)
-            refuse_circle(h5py, dataset, (), name, reach)
-            header, layout = dataset_header(dataset, name)
-            if dataset.file != file:  # behind an external link
-                reach.note(path)
-                path = os.path.abspath(dataset.file.filename)
-                reach.check(path, dataset.file.filename)
-                stamp = file_stamp(path)
-            others = reach.others(path)
-            header = replace(header, stamp=(*stamp, *stamp_of_all(path, others)[len(stamp) :]))
-            offset = plain_offset(dataset)
-            if offset is not None:
-                files = [LocalStoredFile(each, name, io) for each in (*others, path)]
-                fields = RawHeader.of_array(layout, header.disk_dtype, offset, header.affine)
-        if offset is not None:
-            file.close()
-            return open_raw(fields, files, name)
-        IO_COUNTERS.count(headers=1)
-        if dataset.chunks is None:
-            return LocalDataset(path, others, dataset, header, layout, name)
-        return LocalHdf5(path, others, dataset, header, layout, name)
-    except BaseException:
-        file.close()
-        raise
-
-
-def open_remote_hdf5(
-    url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
-) -> Backend:
-    """Return the backend of one dataset behind a URL.
-
-    Raises
-    ------
-    UnknownFormat, BadHeader
-        As for a local file; or its numbers are in other files.
-    """
-    no_options(options, name, OPTIONS)
-    h5py = import_h5py(name)
-    with remote_errors(name, storage_options, url=url):
-        remote = RemoteStoredFile(url, storage_options, name)
-        ranges, errors = Hdf5File(remote), partial(hdf5_errors, name)
-        file = ranges.run(lambda: h5py.File(ranges, "r", rdcc_nbytes=_KEPT_BYTES), errors)
-        _OPEN.add(file)
-
-        def found() -> tuple[Any, Header, Layout, int | None]:
-            chosen = options.get("dataset")
-            refuse_links(h5py, file, chosen, _NoReach(name))
-            dataset = chosen_dataset(h5py, file, chosen, name)
-            # HDF5 would look for them on the local disk.
-            if dataset.is_virtual or dataset.external or dataset.file != file:
-                raise _in_other_files(name)
-            return (dataset, *dataset_header(dataset, name), plain_offset(dataset))
-
-        try:
-            dataset, header, layout, offset = ranges.run(found, errors)
-            if offset is not None:
-                file.close()
-                fields = RawHeader.of_array(layout, header.disk_dtype, offset, header.affine)
-                return open_raw(fields, [remote], name)
+        found = run(lambda: find(h5py, opened, dataset, file), errors)
+        if found.offset is None:
             IO_COUNTERS.count(headers=1)
-            kind = RemoteDataset if dataset.chunks is None else RemoteHdf5
-            return kind(remote, ranges, file, dataset, header, layout)
-        except BaseException:
-            file.close()
-            raise
+            kind = DatasetBackend if found.header.chunks is None else Hdf5Backend
+            return kind(found, opened, run, file.name)
+    except BaseException:
+        opened.close()
+        raise
+    opened.close()
+    header = found.header
+    fields = RawHeader.of_array(found.layout, header.disk_dtype, found.offset, header.affine)
+    return open_raw(fields, found.files, file.name)
 
 
-def chunked_array(
-    dataset: Any, store: RangeStore, key: str, run: Run, token: str, name: str
-) -> ChunkedArray:
-    """Return the array of a dataset in chunks, whose file a store calls ``key``."""
-    index = ChunkIndex(dataset, key, run, name)
-    size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-    return ChunkedArray(
-        tuple(dataset.shape),
-        tuple(dataset.chunks),
-        np.dtype(dataset.dtype),
-        dataset.fillvalue,
-        source=Hdf5Chunks(store, index, ChunkFilters(dataset, index, name), token, size),
-        cache=opening_session().chunks,
-        token=token,
-    )
+class Found(NamedTuple):
+    """The dataset that was asked for."""
+
+    dataset: Any
+    header: Header
+    layout: Layout
+    files: Sequence[StoredFile]
+    """All that was followed to get there; its own is the last."""
+    offset: int | None
+    """Where its numbers lie there in one piece, if they do."""
 
 
-class LocalHdf5(LocalFile, ChunkedBackend):
-    """A dataset in chunks of a local file, which h5py holds open in this process."""
-
-    def __init__(
-        self,
-        path: str,
-        others: tuple[str, ...],
-        dataset: Any,
-        header: Header,
-        layout: Layout,
-        name: str,
-    ) -> None:
-        self.path, self.others = path, others
-        token = content_key(path, (*header.stamp, dataset.name))
-        store, key = LocalRanges(os.path.dirname(path)), os.path.basename(path)
-        array = chunked_array(dataset, store, key, run_local, token, name)
-        super().__init__(array, layout, header, name)
-
-
-class RemoteHdf5(RemoteChunks):
-    """A dataset in chunks of a file behind a URL: only those needed are read."""
-
-    def __init__(
-        self,
-        remote: RemoteStoredFile,
-        ranges: Hdf5File,
-        file: Any,
-        dataset: Any,
-        header: Header,
-        layout: Layout,
-    ) -> None:
-        self._file, self._h5 = remote, file
-        token = content_key(remote.cache_key, (dataset.name,))
-        array = chunked_array(dataset, remote.store, "", ranges.run, token, remote.name)
-        super().__init__(array, layout, replace(header, access="range"), remote.name)
+def _found(h5py: Any, opened: Any, chosen: Any, file: Any) -> Found:
+    """Look at all that leads to a dataset of a local file before HDF5 does."""
+    name, path, trusted = file.name, file.path, file.follow == "anywhere"
+    reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
+    refuse_links(h5py, opened, chosen, reach)
+    dataset = beside_its_file(h5py, chosen_dataset(h5py, opened, chosen, name))
+    refuse_external(dataset, reach)
+    refuse_circle(h5py, dataset, (), name, reach)
+    header, layout = dataset_header(dataset, name)
+    own = file
+    if dataset.file != opened:  # behind an external link
+        reach.note(path)
+        path = os.path.abspath(dataset.file.filename)
+        reach.check(path, dataset.file.filename)
+        own = LocalStoredFile(path, name, file.io)
+    others = [LocalStoredFile(each, name, optional=True) for each in reach.others(path)]
+    return Found(dataset, header, layout, [*others, own], plain_offset(dataset))
 
 
-class DatasetBackend(Backend):
+def _found_behind_url(h5py: Any, opened: Any, chosen: Any, file: StoredFile) -> Found:
+    """Return a dataset that lies in the file itself: HDF5 would look for others on this disk."""
+    refuse_links(h5py, opened, chosen, _NoReach(file.name))
+    dataset = chosen_dataset(h5py, opened, chosen, file.name)
+    if dataset.is_virtual or dataset.external or dataset.file != opened:
+        raise _in_other_files(file.name)
+    header, layout = dataset_header(dataset, file.name)
+    return Found(dataset, header, layout, [file], plain_offset(dataset))
+
+
+class Hdf5Backend(ChunkedBackend):
+    """A dataset in chunks, of which only those needed are read; h5py holds its file open."""
+
+    def __init__(self, found: Found, opened: Any, run: Run, name: str) -> None:
+        self._h5, dataset, file = opened, found.dataset, found.files[-1]
+        token = content_key(joined_key([each.cache_key for each in found.files]), (dataset.name,))
+        index = ChunkIndex(dataset, file.key, run, name)
+        size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
+        array = ChunkedArray(
+            tuple(dataset.shape),
+            tuple(dataset.chunks),
+            np.dtype(dataset.dtype),
+            dataset.fillvalue,
+            source=Hdf5Chunks(file.store, index, ChunkFilters(dataset, index, name), token, size),
+            cache=opening_session().chunks,
+            token=token,
+        )
+        super().__init__(array, found.layout, found.files, found.header, name)
+
+
+class DatasetBackend(FilesBackend):
     """A dataset that HDF5 reads: neither in chunks nor in one piece, but virtual, external, small.
 
     One thread reads at a time.
     """
 
-    def __init__(self, dataset: Any, run: Run, header: Header, layout: Layout, name: str) -> None:
-        self._dataset, self._run, self._layout = dataset, run, layout
+    def __init__(self, found: Found, opened: Any, run: Run, name: str) -> None:
+        self._h5, self._dataset, self._layout = opened, found.dataset, found.layout
+        self._run = run
         self._lock = threading.Lock()
-        super().__init__(replace(header, access="range"), name)
+        super().__init__(found.files, found.header, name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the region through h5py."""
-        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
+        index, (first, last) = self._layout.index(region, channels)
         with self._lock:
-            found = self._run(lambda: self._dataset[index], partial(self._errors, index))
+            found = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
         return Voxels(plain(self._layout.fold(found)[first:last]))
 
-    @contextmanager
-    def _errors(self, index: tuple[slice, ...]) -> Iterator[None]:
-        try:
-            yield
-        except (VoxpipeError, MemoryError):
-            raise
-        except Exception as error:  # OSError, RuntimeError: whatever lies behind it said
-            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
-            raise CorruptVolume(
-                f"[{where}] of {self.name} cannot be read: {type(error).__name__}: {error}.",
-                do="Copy or write the file again, with all files that it refers to.",
-            ) from error
-
-
-class LocalDataset(LocalFile, DatasetBackend):
-    """One of a local file."""
-
-    def __init__(
-        self,
-        path: str,
-        others: tuple[str, ...],
-        dataset: Any,
-        header: Header,
-        layout: Layout,
-        name: str,
-    ) -> None:
-        self.path, self.others = path, others
-        super().__init__(dataset, run_local, header, layout, name)
-
-
-class RemoteDataset(OneRemoteFile, DatasetBackend):
-    """One of a file behind a URL."""
-
-    def __init__(
-        self,
-        remote: RemoteStoredFile,
-        ranges: Hdf5File,
-        file: Any,
-        dataset: Any,
-        header: Header,
-        layout: Layout,
-    ) -> None:
-        self._file, self._h5 = remote, file
-        super().__init__(dataset, ranges.run, header, layout, remote.name)
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Read the region through h5py; errors name the URL."""
-        with self._file.errors():
-            return super().read(region, channels)
+    def _errors(self, index: Region) -> AbstractContextManager[None]:
+        where = ", ".join(f"{start}:{stop}" for start, stop in index)
+        do = "Copy or write the file again, with all files that it refers to."
+        return library_errors(f"[{where}] of {self.name} cannot be read", do, CorruptVolume)
 
 
 class _NoReach(Reach):
@@ -331,21 +470,10 @@ def plain_offset(dataset: Any) -> int | None:
 
 def dataset_header(dataset: Any, name: str) -> tuple[Header, Layout]:
     """Return the header of a dataset, and how its axes become (C, I, J, K)."""
-    dtype = np.dtype(dataset.dtype)
-    refuse_unreadable(dtype, name)
-    if dataset.shape is None or min(dataset.shape, default=0) < 1:
-        raise BadHeader(f"{name} holds no voxels: shape {dataset.shape}.", do="Check the file.")
-    layout = plain_layout(tuple(dataset.shape), name)
-    chunks = None
-    if dataset.chunks is not None:
-        chunks = layout.spatial_part(dataset.chunks)
-        if math.prod(dataset.chunks) * dtype.itemsize > MOST_CHUNK_BYTES:
-            raise BadHeader(
-                f"one chunk of {name}, {dataset.chunks} {dtype}, takes more than "
-                f"{MOST_CHUNK_BYTES} bytes.",
-                do="Store it in smaller chunks.",
-            )
-    return Header(layout.shape, _affine(dataset, name), dtype, chunks, "range"), layout
+    layout, dtype = plain_layout(tuple(dataset.shape or ()), name), np.dtype(dataset.dtype)
+    chunks = dataset.chunks or (1,) * len(layout.stored)
+    header = chunked_header(layout, chunks, dtype, name, _affine(dataset, name))
+    return replace(header, chunks=header.chunks if dataset.chunks else None), layout
 
 
 def _affine(dataset: Any, name: str) -> tuple[float, ...]:
@@ -359,3 +487,6 @@ def _affine(dataset: Any, name: str) -> tuple[float, ...]:
             do="Pass affine= to say where the voxels lie.",
         )
     return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
+
+
+FORMATS = (Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset",), "h5py"),)

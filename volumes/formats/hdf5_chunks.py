@@ -1,10 +1,10 @@
 """The stored chunks of an HDF5 dataset: where they lie, and the numbers that they hold.
 
 HDF5 says where chunks lie, and any store of byte ranges brings them. Its deflate filter doubles its
-memory until a chunk is decoded, whatever the chunk should hold: a few kilobytes of a damaged or
-hostile file take gigabytes. So deflate, shuffle and check sums are undone here, into no more bytes
-than a chunk has; all others by HDF5, in a file in memory. These cannot grow so: szip, nbit and
-scaleoffset know how many bytes they make, and lzf makes at most 88 of one.
+memory until a chunk is decoded: a few kilobytes of a hostile file take gigabytes. So deflate,
+shuffle and check sums are undone here, into no more bytes than a chunk has; all others by HDF5, in
+a file in memory: szip, nbit and scaleoffset know how many bytes they make, and lzf makes at most 88
+of one.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ import importlib
 import math
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import BadHeader, CorruptVolume, MissingDependency, VoxpipeError
-from ...storage.decompress import inflated, most_between
+from ...core.errors import BadHeader, CorruptVolume, MissingDependency
+from ...storage.decompress import inflated
 from ...storage.ranges import ReadRange, Span
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RangeFile, RemoteFile
 from ..chunks.chunked_array import Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
+from .stored_file import library_errors
 
 Errors = Callable[[], AbstractContextManager[None]]
 Run = Callable[[Callable[[], Any], Errors], Any]
@@ -36,7 +38,6 @@ into errors of voxpipe."""
 
 # H5Zpublic.h.
 _DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
-_OURS = (_DEFLATE, _SHUFFLE, _FLETCHER32)
 _SUM_BYTES = 4
 # Filters in a package of their own, hdf5plugin, by their numbers at the HDF Group.
 _PLUGINS = {
@@ -78,13 +79,7 @@ class Hdf5File(RangeFile):
         self._absent: list[Span] = []
 
     def run(self, call: Callable[[], Any], errors: Errors) -> Any:
-        """Return what a function of HDF5 returns, which may be called several times.
-
-        Raises
-        ------
-        BadHeader
-            It reads more than fits in memory.
-        """
+        """Return what a function of HDF5 returns, which may be called several times."""
         self._brought = {}
         try:
             while True:
@@ -126,28 +121,8 @@ def run_local(call: Callable[[], Any], errors: Errors) -> Any:
         return call()
 
 
-class _Stored(NamedTuple):
-    """Where a chunk lies, and which filters were left out for it."""
-
-    place: ReadRange | None
-    skipped: int
-    """One bit per filter, in the order of writing."""
-
-
 class ChunkIndex:
-    """Where the chunks of a dataset lie, asked of HDF5 once each.
-
-    Parameters
-    ----------
-    dataset
-        Of h5py, in chunks.
-    key
-        What the store of its bytes calls the file.
-    run
-        Has HDF5 read the tables of the file.
-    name
-        What errors call the volume.
-    """
+    """Where the chunks of a dataset lie, asked of HDF5 once each, in the file ``key``."""
 
     def __init__(self, dataset: Any, key: str, run: Run, name: str) -> None:
         from h5py import version
@@ -157,47 +132,37 @@ class ChunkIndex:
         self._base = 0 if counts else dataset.file.userblock_size
         # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
         self._lock = threading.Lock()
-        self._known: dict[Index, _Stored] = {}
+        # Where each lies, and one bit per filter that was left out for it, in the order of writing.
+        self._known: dict[Index, tuple[ReadRange | None, int]] = {}
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; None for one that is not stored."""
         if any(index not in self._known for index in chunks):
+            what, do = f"the chunks of {self.name} cannot be found", "Copy or write the file again."
+            errors = partial(library_errors, what, do, CorruptVolume)
             with self._lock:
-                self._run(lambda: self._ask(chunks), self._errors)
-        return [self._known[index].place for index in chunks]
+                self._run(lambda: self._ask(chunks), errors)
+        return [self._known[index][0] for index in chunks]
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
         """Return the same, for chunks that were located before: HDF5 waits for what it reads."""
-        return Lookup([], lambda answers: [self._known[index].place for index in chunks])
+        return Lookup([], lambda answers: [self._known[index][0] for index in chunks])
 
     def skipped(self, index: Index) -> int:
         """Return which filters were left out for a chunk that was located."""
-        return self._known[index].skipped
+        return self._known[index][1]
 
     def _ask(self, chunks: Sequence[Index]) -> None:
         for index in chunks:
-            if index not in self._known:
-                self._known[index] = self._stored(index)
-
-    def _stored(self, index: Index) -> _Stored:
-        first = tuple(n * c for n, c in zip(index, self._dataset.chunks, strict=True))
-        found = self._dataset.id.get_chunk_info_by_coord(first)
-        if found.byte_offset is None:
-            return _Stored(None, 0)
-        start = self._base + found.byte_offset
-        return _Stored(ReadRange(self._key, start, start + found.size), found.filter_mask)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (VoxpipeError, MemoryError):
-            raise
-        except Exception as error:  # OSError, RuntimeError: whatever the bytes lead to
-            raise CorruptVolume(
-                f"the chunks of {self.name} cannot be found: {type(error).__name__}: {error}.",
-                do="Copy or write the file again.",
-            ) from error
+            if index in self._known:
+                continue
+            first = tuple(n * c for n, c in zip(index, self._dataset.chunks, strict=True))
+            found = self._dataset.id.get_chunk_info_by_coord(first)
+            start = self._base + (found.byte_offset or 0)
+            place = ReadRange(self._key, start, start + found.size)
+            self._known[index] = (
+                (None, 0) if found.byte_offset is None else (place, found.filter_mask)
+            )
 
 
 class Hdf5Chunks(RangedChunks):
@@ -217,17 +182,7 @@ class Hdf5Chunks(RangedChunks):
 
 
 class ChunkFilters:
-    """Makes numbers of the stored bytes of a chunk.
-
-    Parameters
-    ----------
-    dataset
-        Of h5py, in chunks.
-    index
-        Says which filters were left out for a chunk.
-    name
-        What errors call the volume.
-    """
+    """Makes numbers of the stored bytes of a chunk."""
 
     strided = True
 
@@ -245,15 +200,7 @@ class ChunkFilters:
         self._one: Any = None
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
-        """Undo the filters, the last one first.
-
-        Raises
-        ------
-        ValueError
-            It decodes to more than it should, or to less, or its check sum is wrong.
-        MissingDependency
-            A filter is not installed.
-        """
+        """Undo the filters, the last one first."""
         mask = self._index.skipped(index)
         found = self._undone(data, mask)
         if found is None:  # which was made safe, as far as it was undone
@@ -265,15 +212,20 @@ class ChunkFilters:
 
     def _undone(self, data: Any, mask: int) -> Any:
         """Return the decoded bytes; None where HDF5 has to do it."""
-        most = most_between(self._bytes)
         for at in reversed(range(len(self._filters))):
             code, _, values, _ = self._filters[at]
             if mask >> at & 1:
                 continue
-            if code not in _OURS:
+            if code == _DEFLATE:
+                data = inflated(data, self._bytes + _SUM_BYTES * at)
+            elif code == _SHUFFLE:
+                data = _unshuffle(data, values)
+            elif code == _FLETCHER32:
+                from numcodecs.fletcher32 import Fletcher32
+
+                data = Fletcher32().decode(data)
+            else:
                 return None
-            left = self._bytes + _SUM_BYTES * at if code == _DEFLATE else most
-            data = _UNDO[code](data, left, values)
         return data if self._plain else None
 
     def _read_by_hdf5(self, data: memoryview, mask: int) -> NDArray[Any]:
@@ -284,7 +236,15 @@ class ChunkFilters:
                 self._one.id.write_direct_chunk((0,) * len(self._chunks), bytes(data), mask)
                 found: NDArray[Any] = self._one[...]
             except (OSError, ValueError, RuntimeError) as error:
-                raise missing_filter(self._plan, self._name) or error from None
+                absent = absent_filters(self._plan)
+                if not absent:
+                    raise
+                raise MissingDependency(
+                    f"decoding {self._name} needs the HDF5 filter {', '.join(absent)}, which is "
+                    "not installed.",
+                    do="pip install hdf5plugin (voxpipe imports it), or set HDF5_PLUGIN_PATH to "
+                    "the filter.",
+                ) from error
         return found
 
     def _dataset_in_memory(self) -> Any:
@@ -315,28 +275,13 @@ def absent_filters(plan: Any) -> list[str]:
     return [f"{_PLUGINS[code]} ({code})" if code in _PLUGINS else str(code) for code in absent]
 
 
-def missing_filter(plan: Any, name: str) -> MissingDependency | None:
-    """Return the error of a dataset that cannot be decoded for want of a filter, if that is it."""
-    absent = absent_filters(plan)
-    if not absent:
-        return None
-    return MissingDependency(
-        f"decoding {name} needs the HDF5 filter {', '.join(absent)}, which is not installed.",
-        do="pip install hdf5plugin (voxpipe imports it), or set HDF5_PLUGIN_PATH to the filter.",
-    )
-
-
 def _absent(plan: Any) -> list[int]:
     from h5py import h5z
 
     return [code for code, *_ in filters_of(plan) if not h5z.filter_avail(code)]
 
 
-def _inflate(data: Any, most: int, values: Sequence[int]) -> Any:
-    return inflated(data, most)
-
-
-def _unshuffle(data: Any, most: int, values: Sequence[int]) -> Any:
+def _unshuffle(data: Any, values: Sequence[int]) -> Any:
     width = values[0] if values else 1
     whole = len(data) // width * width
     planes = np.frombuffer(data, np.uint8, whole).reshape(width, -1)
@@ -347,19 +292,3 @@ def _unshuffle(data: Any, most: int, values: Sequence[int]) -> Any:
     if whole == len(data):
         return turned.reshape(-1).data
     return turned.tobytes() + bytes(data[whole:])  # what is left over is not shuffled
-
-
-def _check_sum(data: Any, most: int, values: Sequence[int]) -> Any:
-    from numcodecs.fletcher32 import Fletcher32
-
-    try:
-        return Fletcher32().decode(data)
-    except RuntimeError as error:
-        raise ValueError(str(error)) from error
-
-
-_UNDO: dict[int, Callable[[Any, int, Sequence[int]], Any]] = {
-    _DEFLATE: _inflate,
-    _SHUFFLE: _unshuffle,
-    _FLETCHER32: _check_sum,
-}

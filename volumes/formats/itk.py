@@ -2,11 +2,8 @@
 
 The header is read without voxels. These are decoded once, into the cache directory, and
 mapped from there: ITK's readers decode everything for any region, but for a few formats.
-
-Files that end early, or claim more than they hold, which some of ITK's readers do not notice. They
-hand out whatever the memory held where the file had no more (seen with SimpleITK 2.5.7: cut files
-of the formats below are read without a word). So what such a file must hold is counted here, before
-it is read.
+Some do not notice that a file ends early, or claims more than it holds, and hand out whatever the
+memory held (SimpleITK 2.5.7). So what such a file must hold is counted here, before it is read.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ import mmap
 import os
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -33,14 +31,13 @@ from ...core.errors import (
     VolumeTooLarge,
 )
 from ...core.memory import usable_memory
+from ..array_source import ArraySource
 from ..backend import Backend
 from ..header import affine_entries
-from ..source import ArraySource
-from .hdf5_links import refuse_leading_on
-from .local_file import open_local
-from .raw import DecodedRaw, RawHeader, fold
-from .stored_file import LocalStoredFile, StoredFile
-from .text_header import ItkOnly, world_affine
+from ..registry import BackendRequest
+from .hdf5 import refuse_leading_on
+from .raw import LocalRaw, RawHeader, fold, world_affine
+from .stored_file import Format, LocalStoredFile, StoredFile, open_local
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0 and MRC 2014.
 _HEADERS = {"GiplImageIO": 256, "MRCImageIO": 1024}
@@ -150,17 +147,7 @@ def _claims(name: str, what: str) -> BadHeader:
 
 
 def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
-    """Raise ``TruncatedVolume`` for a file that is too short, where its format lets us tell.
-
-    Parameters
-    ----------
-    file
-        A local file.
-    image_io
-        ITK's reader of it.
-    voxel_bytes
-        Bytes of the decoded voxels.
-    """
+    """Raise ``TruncatedVolume`` for a file that is too short, where its format lets us tell."""
     check_ratio(file, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
@@ -252,13 +239,14 @@ def simpleitk() -> Any:
     return importlib.import_module("SimpleITK")
 
 
-def itk_reads(path: str, follow: str = "beside") -> bool:
+def _reads(request: BackendRequest) -> bool:
     """Whether SimpleITK is installed and recognises a file, by its name or its beginning."""
+    path = os.fspath(request.path or "")
     # It opens what it is asked about, and would wait for the writer of a pipe.
     if not os.path.isfile(path) or not is_installed():
         return False
     try:
-        check_claims(path, path, follow)
+        check_claims(path, path, request.follow)
     except (BadHeader, MissingDependency):
         return True  # whoever opens it is told
     except OSError:
@@ -266,31 +254,23 @@ def itk_reads(path: str, follow: str = "beside") -> bool:
     return bool(_reader(path).GetImageIOFromFileName(path))
 
 
-def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
-    """Open any file that SimpleITK reads; only the header is read.
+def _open(request: BackendRequest, name: str) -> Backend:
+    return open_itk(os.fspath(request.path or ""), name, request.follow)
 
-    Raises
-    ------
-    BadHeader, UnknownFormat, LeadsOutside, MissingDependency
-        SimpleITK cannot read it, or its voxels are no plain numbers.
-    """
+
+def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
+    """Open any file that SimpleITK reads; only the header is read."""
     file = LocalStoredFile(path, name)
     reader = _informed(path, name, follow)
     fields, image_io = _fields(reader, name), _image_io(reader)
     check_end(file, image_io, fields.voxel_bytes)
     voxels = _ItkVoxels(path, name, fields, reader.GetSize(), image_io)
     IO_COUNTERS.count(headers=1)
-    return DecodedRaw(fields, [file], name, voxels.write)
+    return LocalRaw(fields, [file], name, voxels.write)
 
 
-def open_with_itk(file: StoredFile, why: ItkOnly) -> Backend:
-    """Open a file with SimpleITK.
-
-    Raises
-    ------
-    UnknownFormat
-        SimpleITK is not installed, or the file is behind a URL.
-    """
+def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Backend:
+    """Open a local file, for a reason, which names others; ``UnknownFormat`` where that fails."""
     if not isinstance(file, LocalStoredFile):
         raise UnknownFormat(
             f"{file.name} can only be read from a local disk: {why}.",
@@ -301,7 +281,7 @@ def open_with_itk(file: StoredFile, why: ItkOnly) -> Backend:
             f"{file.name} can only be read with SimpleITK: {why}.",
             do="pip install SimpleITK, or write it again in one piece, raw or with gzip.",
         )
-    for name in why.data_files:
+    for name in data_files:
         file.beside(name)  # a plain file, and not outside the folder
     return open_itk(file.path, file.name, file.follow)
 
@@ -333,13 +313,8 @@ def _informed(path: str, name: str, follow: str = "beside") -> Any:
 def from_itk(image: Any, affine: tuple[float, ...] | None) -> ArraySource:
     """Return the source of a ``SimpleITK.Image``; its voxels are not copied.
 
-    Parameters
-    ----------
-    image
-        Two to four axes, any number of components; (C, I, J, K) are its components and
-        axes in SimpleITK's order, and the affine turns LPS into RAS.
-    affine
-        Overrides the image's.
+    (C, I, J, K) are its components and axes in SimpleITK's order, and its affine, unless another
+    is given, turns LPS into RAS.
     """
     itk = simpleitk()
     # A copy shares the voxels until one of the two is written to.
@@ -436,15 +411,8 @@ def _fields(image: Any, name: str) -> RawHeader:
         raise BadHeader(f"{name} holds no voxels: shape {size}.", do="Check the file.")
     matrix = np.array(image.GetDirection()).reshape(count, count) * np.array(image.GetSpacing())
     affine = world_affine([matrix[:, axis] for axis in range(min(count, 3))], image.GetOrigin()[:3])
-    interleaved = (components,) if is_vector else ()
-    first = len(interleaved)
-    return RawHeader(
-        shape=(*interleaved, *size, *(1,) * (3 - count)),
-        dtype=dtype,
-        offset=0,
-        affine=affine_entries(affine, name),
-        axes=(first, first + 1, first + 2),
-    )
+    entries, colours = affine_entries(affine, name), components if is_vector else 1
+    return RawHeader.of_sizes(size, dtype, 0, entries, colours=colours)
 
 
 def _components(image: Any) -> int:
@@ -474,3 +442,7 @@ def _reason(error: BaseException) -> str:
     """Return the sentence of an ITK error that says what is wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1].rstrip(".")
+
+
+# The last: it looks into the file, and imports SimpleITK for it.
+FORMATS = (Format("simpleitk", (), _open, matches=_reads, rank=2),)

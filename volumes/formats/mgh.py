@@ -15,7 +15,7 @@ from ..backend import Backend
 from ..header import affine_entries
 from .nifti import HEAD_BYTES, decoded_head
 from .raw import RawHeader, open_raw
-from .stored_file import StoredFile, what_to_do
+from .stored_file import Format, StoredFile, what_to_do
 
 # The fields, and room for more: the voxels begin at this byte.
 MGH_BYTES = 284
@@ -34,17 +34,7 @@ def open_mgh(file: StoredFile) -> Backend:
 
 
 def parse_mgh(raw: bytes, name: str) -> RawHeader:
-    """Read the first 284 bytes of an MGH file.
-
-    Raises
-    ------
-    TruncatedVolume
-        Fewer bytes than that.
-    BadHeader
-        The bytes are no MGH header.
-    UnknownFormat
-        The voxels are of a type that FreeSurfer's own reader does not know either.
-    """
+    """Read the first 284 bytes of an MGH file."""
     from nibabel.freesurfer.mghformat import MGHHeader
 
     if raw.startswith(_GZIP_MAGIC):
@@ -74,3 +64,6 @@ def parse_mgh(raw: bytes, name: str) -> RawHeader:
         affine = fields.get_affine()
     # Frames, the fourth, become channels.
     return RawHeader(tuple(dims), dtype, MGH_BYTES, affine_entries(affine, name))
+
+
+FORMATS = (Format("mgh", (".mgh", ".mgz", ".mgh.gz"), open_mgh),)

@@ -22,6 +22,7 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ...storage.content import content_key
 from ...storage.location import public_name
+from ..array_source import INLINE_BYTES, from_array, original, remember, share_array
 from ..backend import Backend, Channels
 from ..header import (
     Header,
@@ -29,9 +30,8 @@ from ..header import (
     affine_entries,
 )
 from ..registry import BackendRequest
-from ..session import SESSION
-from ..source import INLINE_BYTES, LocatedSource, Options, Source, from_array
-from ..spill import original, remember, travel
+from ..session import SESSION, Source
+from ..source import LocatedSource, Options
 from ..voxels import Voxels, plain, refuse_unreadable
 from .mgh import parse_mgh
 from .nifti import HEAD_BYTES, decoded_head, is_colour, millimetres, parse_nifti
@@ -92,9 +92,7 @@ class FileOfImage:
     """Opens the file of an image with what the image knows, whatever its header says by now."""
 
     fields: RawHeader
-    """Where the voxels are, what they are and where they lie."""
-    encoding: str
-    """How the file is compressed; ``"raw"`` if it is not."""
+    encoding: str  # "raw" for a file that is not compressed
 
     def create_backend(self, request: BackendRequest) -> Backend:
         """Open it, as it would be opened by its path where header and image agree."""
@@ -148,18 +146,15 @@ def _as_in_a_file(stored: Any, affine: tuple[float, ...]) -> FileOfImage | None:
         return None
     shape = tuple(int(n) for n in stored.shape)
     dtype = np.dtype(stored.dtype)
-    colours = (len(dtype.names or ()),) if is_colour(dtype) else ()
-    if not colours:
+    if is_colour(dtype):
+        colours = len(dtype.names or ())
+        fields = RawHeader.of_sizes(
+            shape, np.dtype("u1"), int(stored.offset), affine, colours=colours
+        )
+    else:
         refuse_unreadable(dtype, path)
-    fields = RawHeader(
-        shape=(*colours, *(*shape, 1, 1)[: max(3, len(shape))]),
-        dtype=np.dtype(np.uint8) if colours else dtype,
-        offset=int(stored.offset),
-        affine=affine,
-        slope=1.0 if colours else float(stored.slope),
-        intercept=0.0 if colours else float(stored.inter),
-        axes=(1, 2, 3) if colours else (0, 1, 2),
-    )
+        scale = float(stored.slope), float(stored.inter)
+        fields = RawHeader.of_sizes(shape, dtype, int(stored.offset), affine, scale=scale)
     return FileOfImage(fields, _ENCODINGS.get(suffix, "raw"))
 
 
@@ -190,7 +185,7 @@ class DataobjSource:
                 return _arrive, (self.dataobj, self.affine, self.name, self.token)
         backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
-        return travel(self, backend.header, lambda: np.asarray(backend.read(whole).array))
+        return share_array(self, backend.header, lambda: np.asarray(backend.read(whole).array))
 
 
 def _arrive(dataobj: Any, affine: tuple[float, ...], name: str, token: str) -> Any:

@@ -19,9 +19,8 @@ from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, Unknow
 from ..backend import Backend
 from ..header import affine_entries
 from ..voxels import refuse_unreadable
-from .local_file import open_local
 from .raw import RawHeader, open_raw
-from .stored_file import LocalStoredFile, StoredFile, what_to_do
+from .stored_file import Format, LocalStoredFile, StoredFile, open_local, what_to_do
 
 NIFTI1_BYTES = 348
 NIFTI2_BYTES = 540
@@ -37,32 +36,17 @@ _CHECK = "Check how the file was written."
 
 
 def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader:
-    """Read the first 348 or 540 bytes of a NIfTI file.
+    """Read the first 348 or 540 bytes of a NIfTI file; colours (RGB24, RGBA32) become channels.
 
-    Colours (RGB24, RGBA32) become channels of bytes.
-
-    Parameters
-    ----------
-    raw
-        The beginning of the file; more bytes than the header are ignored.
-    name
-        What errors call the file.
-    single_file
-        Whether the voxels follow in the same file; if not, the magic and the
-        offset are not looked at.
-
-    Raises
-    ------
-    TruncatedVolume
-        Fewer bytes than a header has.
-    BadHeader
-        The bytes are no NIfTI header or contradict themselves.
-    UnknownFormat
-        The voxels are no plain numbers (single bits, 128-bit floats).
+    Where the voxels do not follow in a ``single_file``, magic and offset are not looked at.
     """
     fields, size = _fields(raw, name)
-    if single_file:
-        _check_magic(fields, name)
+    magic = bytes(fields["magic"].item())
+    if single_file and magic.startswith((b"ni1", b"ni2")):
+        why = "its voxels are in a separate .img file, so its own name must end in .hdr"
+        raise bad_nifti(name, why)
+    if single_file and not magic.startswith((b"n+1", b"n+2")):
+        raise bad_nifti(name, f"its magic is {magic!r}")
     lowest = size + _EXTENSION_FLAG_BYTES if single_file else None
     return raw_header(fields, lowest, millimetres(int(fields["xyzt_units"])), name)
 
@@ -74,36 +58,48 @@ def parse_nifti_of_pair(raw: bytes, name: str) -> RawHeader:
 
 
 def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHeader:
-    """Return what the fields of a NIfTI or Analyze header say about the voxels.
+    """Return what the fields of a NIfTI or Analyze header say, as nibabel shows them.
 
-    Parameters
-    ----------
-    fields
-        nibabel's view of the header.
-    lowest
-        First byte at which voxels may begin; None to take no notice of where they do.
-    unit
-        Millimetres in one unit of the affine.
-    name
-        What errors call the file.
+    Voxels begin at byte ``lowest`` or later; None takes no notice of where. ``unit`` is the
+    millimetres in one unit of the affine.
     """
+    from nibabel.spatialimages import HeaderDataError
+
     dims = [int(n) for n in fields["dim"]]
     shape = [int(n) for n in fields.get_data_shape()]
     if not 1 <= dims[0] <= _MOST_AXES or min(shape) < 1:
         raise bad_nifti(name, f"its dimensions are {dims}")
-    dtype = _data_type(fields, name)
-    stored = (*shape, 1, 1)[: max(3, dims[0])]
-    colours = () if dtype.names is None else (len(dtype.names),)
-    slope, intercept = (1.0, 0.0) if colours else _scaling(fields, name)
-    return RawHeader(
-        shape=(*colours, *stored),
-        dtype=np.dtype(np.uint8) if colours else dtype,
-        offset=0 if lowest is None else _offset(fields, lowest, name),
-        affine=_affine(fields, unit, name),
-        slope=slope,
-        intercept=intercept,
-        axes=(1, 2, 3) if colours else (0, 1, 2),
-    )
+    slope, intercept = None, 0.0
+    why = f"its data type {int(fields['datatype'])} is unknown"
+    try:
+        dtype: np.dtype[Any] = fields.get_data_dtype()
+        if dtype.itemsize and not is_colour(dtype):
+            refuse_unreadable(dtype, name)
+            why = f"its intercept is {fields.get('scl_inter', 0.0)}"
+            slope, intercept = fields.get_slope_inter()
+        why = "its orientation cannot be read"
+        # A damaged header may hold a signalling NaN, about which NumPy would warn.
+        with np.errstate(invalid="ignore"):
+            affine = np.array(fields.get_best_affine(), dtype=np.float64)
+    except (HeaderDataError, KeyError, ValueError) as error:
+        raise bad_nifti(name, f"{why} ({error})") from None
+    if dtype.itemsize == 0:  # a number of bits, or a float that this machine lacks
+        raise UnknownFormat(
+            f"{name} holds voxels of NIfTI data type {int(fields['datatype'])} "
+            f"({fields.get_value_label('datatype')}), which cannot be read.",
+            do="Convert the voxels to integers, or to floats of up to 64 bits.",
+        )
+    affine[:3] *= unit
+    offset = 0.0 if lowest is None else float(fields["vox_offset"])
+    if not offset >= (lowest or 0) or offset != int(min(offset, 2.0**62)):
+        why = f"its voxels begin at byte {offset:g}, and the header ends at {lowest}"
+        raise bad_nifti(name, why)
+    entries = affine_entries(affine, name)
+    if dtype.names is not None:
+        colours = len(dtype.names)
+        return RawHeader.of_sizes(shape, np.dtype("u1"), int(offset), entries, colours=colours)
+    scale = (1.0, 0.0) if slope is None else (float(slope), float(intercept))
+    return RawHeader.of_sizes(shape, dtype, int(offset), entries, scale=scale)
 
 
 def bad_nifti(name: str, why: str) -> BadHeader:
@@ -144,69 +140,9 @@ def size_and_order(raw: bytes, name: str) -> tuple[int, Literal["<", ">"]]:
     raise BadHeader(f"{name} has no sound NIfTI header: {why}.", do=what_to_do(raw, _CHECK))
 
 
-def _check_magic(fields: Any, name: str) -> None:
-    magic = bytes(fields["magic"].item())
-    if magic.startswith((b"ni1", b"ni2")):
-        raise bad_nifti(
-            name, "its voxels are in a separate .img file, so its own name must end in .hdr"
-        )
-    if not magic.startswith((b"n+1", b"n+2")):
-        raise bad_nifti(name, f"its magic is {magic!r}")
-
-
-def _offset(fields: Any, lowest: int, name: str) -> int:
-    offset = float(fields["vox_offset"])
-    if not offset >= lowest or offset != int(min(offset, 2.0**62)):
-        raise bad_nifti(
-            name, f"its voxels begin at byte {offset:g}, and the header ends at {lowest}"
-        )
-    return int(offset)
-
-
-def _data_type(fields: Any, name: str) -> np.dtype[Any]:
-    from nibabel.spatialimages import HeaderDataError
-
-    try:
-        dtype: np.dtype[Any] = fields.get_data_dtype()
-    except (HeaderDataError, KeyError):
-        raise bad_nifti(name, f"its data type {int(fields['datatype'])} is unknown") from None
-    if dtype.itemsize == 0:  # a number of bits, or a float that this machine lacks
-        raise UnknownFormat(
-            f"{name} holds voxels of NIfTI data type {int(fields['datatype'])} "
-            f"({fields.get_value_label('datatype')}), which cannot be read.",
-            do="Convert the voxels to integers, or to floats of up to 64 bits.",
-        )
-    if not is_colour(dtype):
-        refuse_unreadable(dtype, name)
-    return dtype
-
-
 def is_colour(dtype: np.dtype[Any]) -> bool:
     """Whether voxels are RGB24 or RGBA32: three or four bytes each."""
     return dtype.names in (("R", "G", "B"), ("R", "G", "B", "A"))
-
-
-def _scaling(fields: Any, name: str) -> tuple[float, float]:
-    from nibabel.spatialimages import HeaderDataError
-
-    try:
-        slope, intercept = fields.get_slope_inter()
-    except HeaderDataError:
-        raise bad_nifti(name, f"its intercept is {float(fields['scl_inter'])}") from None
-    return (1.0, 0.0) if slope is None else (float(slope), float(intercept))
-
-
-def _affine(fields: Any, unit: float, name: str) -> tuple[float, ...]:
-    from nibabel.spatialimages import HeaderDataError
-
-    try:
-        # A damaged header may hold a signalling NaN, about which NumPy would warn.
-        with np.errstate(invalid="ignore"):
-            affine = np.array(fields.get_best_affine(), dtype=np.float64)
-    except (HeaderDataError, ValueError) as error:
-        raise bad_nifti(name, f"its orientation cannot be read ({error})") from None
-    affine[:3] *= unit
-    return affine_entries(affine, name)
 
 
 def millimetres(units: int) -> float:
@@ -262,11 +198,7 @@ _MOST_MAT_BYTES = 64 * 1024
 def open_pair(file: StoredFile) -> Backend:
     """Open a pair by either of its names; both files are compressed, or none.
 
-    Raises
-    ------
-    BadHeader
-        The header makes no sense, or is Analyze's and behind a URL: whether a ``.mat``
-        that moves it lies there is only looked up on local disks.
+    Analyze's only on local disks: behind a URL nobody looks for the ``.mat`` that moves it.
     """
     name = file.name
     gzipped = name.lower().endswith(".gz")
@@ -337,3 +269,10 @@ def _affine_of_mat(header: LocalStoredFile) -> Any:
             do="Remove it if it does not belong to the image.",
         ) from error
     return image.affine
+
+
+FORMATS = (
+    Format("nifti", (".nii",), open_nifti),
+    Format("nifti-gz", (".nii.gz",), open_nifti_gz),
+    Format("nifti-pair", (".hdr", ".img", ".hdr.gz", ".img.gz"), open_pair),
+)

@@ -14,9 +14,8 @@ from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ..backend import Backend
 from ..voxels import refuse_unreadable
 from .chunked_backend import plain_layout
-from .local_file import MAPS, open_local
 from .raw import RawHeader, open_raw
-from .stored_file import StoredFile
+from .stored_file import MAPS, Format, StoredFile, open_local
 
 # NumPy refuses headers of more than 10 000 characters, and most have 118.
 _HEAD_BYTES = 12 * 1024
@@ -35,11 +34,6 @@ def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
     """Return the array of a ``.npy`` file as a read-only map.
 
     ``start`` is where it begins, in bytes, if it lies in a file with others.
-
-    Raises
-    ------
-    BadHeader, TruncatedVolume, UnknownFormat
-        It is no ``.npy`` file, is too short, or holds objects.
     """
     with open_local(path) as file:
         file.seek(start)
@@ -57,13 +51,7 @@ def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
 
 
 def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether it is in Fortran order, and type; the file then stands at the voxels.
-
-    Raises
-    ------
-    BadHeader, UnknownFormat
-        It is no ``.npy`` file, or holds no plain numbers.
-    """
+    """Return shape, whether in Fortran order, and type; the file then stands at the voxels."""
     formats = np.lib.format
     readers = {(1, 0): formats.read_array_header_1_0, (2, 0): formats.read_array_header_2_0}
     try:
@@ -84,3 +72,7 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
     if min(shape, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
     return shape, fortran, dtype
+
+
+# Not "npy": that name is for users, who may register it and take it back.
+FORMATS = (Format("numpy", (".npy",), open_npy),)

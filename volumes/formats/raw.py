@@ -11,20 +11,27 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, OrientedBox, Region
+from ...core import IO_COUNTERS, Affine, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ...core.memory import usable_memory
 from ...storage.decoded_cache import DecodedCache, is_in_memory
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
-from ...storage.file_reader import HINTS, FileReader, Hint, rows_of_box
-from ...storage.local_io import IoChoice, choose_io, file_system_of
+from ...storage.file_reader import (
+    HINTS,
+    FileReader,
+    Hint,
+    IoChoice,
+    choose_io,
+    file_system_of,
+    rows_of_box,
+)
 from ...storage.ranges import REMOTE_RUN, CoalescePolicy, Span, coalesce, coalesce_policy
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RemoteFile
@@ -34,8 +41,7 @@ from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
 from ..voxels import Voxels, plain, touch
 from .chunked_backend import Layout
-from .local_file import MAPS, Place
-from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
+from .stored_file import MAPS, FilesBackend, Place, StoredFile, joined_key
 
 
 @dataclass(frozen=True)
@@ -45,15 +51,13 @@ class RawHeader:
     shape: tuple[int, ...]
     """As stored, the fastest axis first."""
     dtype: np.dtype[Any]
-    """Type of the numbers as stored, with its byte order."""
+    """As stored, with its byte order."""
     offset: int
     """Where the voxels begin in the stream, in bytes."""
     affine: tuple[float, ...]
     """Voxel to world in millimetres, 16 entries row by row."""
     slope: float = 1.0
-    """Factor from stored number to value, 1 where the header asks for no scaling."""
     intercept: float = 0.0
-    """Value of a stored 0."""
     axes: Triple = (0, 1, 2)
     """Which stored axes are I, J, K; the others are folded into C."""
 
@@ -85,6 +89,25 @@ class RawHeader:
                 axes.append(axis if fortran else last - axis)
         return cls(shape, dtype, offset, affine, axes=(axes[0], axes[1], axes[2]))
 
+    @classmethod
+    def of_sizes(
+        cls,
+        sizes: Sequence[int],
+        dtype: np.dtype[Any],
+        offset: int,
+        affine: tuple[float, ...],
+        *,
+        scale: tuple[float, float] = (1.0, 0.0),
+        colours: int = 1,
+    ) -> RawHeader:
+        """Return the header of I, J, K, which may be fewer, and further axes behind them.
+
+        Colours run faster than these.
+        """
+        first = int(colours > 1)
+        shape = (*(colours,) * first, *sizes, *(1,) * (3 - len(sizes)))
+        return cls(shape, dtype, offset, affine, *scale, (first, first + 1, first + 2))
+
     @property
     def channels(self) -> int:
         """Colour, time and further axes, folded; the first stored of them runs fastest."""
@@ -100,18 +123,11 @@ class RawHeader:
         """One past the last byte of the voxels in the stream."""
         return self.offset + self.voxel_bytes
 
-    def header(self, access: Access, stamp: tuple[int, ...] = ()) -> Header:
+    def header(self, access: Access) -> Header:
         """Return what a backend answers."""
         i, j, k = (self.shape[axis] for axis in self.axes)
-        return Header(
-            (self.channels, i, j, k),
-            self.affine,
-            self.dtype,
-            access=access,
-            slope=self.slope,
-            intercept=self.intercept,
-            stamp=stamp,
-        )
+        scale = self.slope, self.intercept
+        return Header((self.channels, i, j, k), self.affine, self.dtype, None, access, *scale)
 
     def view(self, buffer: Any) -> NDArray[Any]:
         """Return the voxels of a mapped file, without copying: channel axes first, then I, J, K.
@@ -124,8 +140,7 @@ class RawHeader:
     def row_spans(self, region: Region, channels: Channels, most: int) -> list[Span]:
         """Return the runs of bytes that hold a region, in the order of the stream.
 
-        A run goes along the fastest axis; where that is whole, along the next too, as
-        long as it has at most ``most`` bytes.
+        Along the fastest axis; where that is whole, along the next too, up to ``most`` bytes.
         """
         lengths, box = self.stored_box(region, channels)
         return rows_of_box(lengths, box, self.dtype.itemsize, self.offset, most)
@@ -136,7 +151,7 @@ class RawHeader:
         return lengths[::-1], self._ranges(region, channels)[::-1]
 
     def of_rows(self, flat: NDArray[np.uint8], region: Region, channels: Channels) -> NDArray[Any]:
-        """Return the bytes of :meth:`row_spans`, one after another, as (C, i, j, k)."""
+        """Return the bytes of a region, in the order of the stream, as (C, i, j, k)."""
         sizes = [last - first for first, last in self._ranges(region, channels)]
         return fold(self._turned(flat.view(self.dtype), sizes), channels, self.channels)
 
@@ -194,16 +209,6 @@ def fold(array: NDArray[Any], channels: Channels, count: int) -> NDArray[Any]:
     return array[slice(*channels)] if array.shape[0] == count else array
 
 
-def check_length(header: RawHeader, actual: int, name: str) -> None:
-    """Raise ``TruncatedVolume`` if a stream of ``actual`` bytes cannot hold the voxels."""
-    if actual < header.end:
-        raise TruncatedVolume(
-            f"{name} holds {actual} bytes, and its header speaks of {header.end} "
-            f"({'x'.join(map(str, header.shape))} {header.dtype.name} from byte {header.offset}).",
-            do="Copy or download the file again.",
-        )
-
-
 def open_raw(
     fields: RawHeader,
     files: Sequence[StoredFile],
@@ -215,142 +220,149 @@ def open_raw(
 ) -> Backend:
     """Return the backend of voxels whose header was read.
 
-    Parameters
-    ----------
-    fields
-        What the header says; ``offset`` counts from where the decoded stream begins.
-    files
-        The header's file first, that of the voxels last; often they are one.
-    name
-        What errors call the volume.
-    encoding
-        ``"raw"``, or how the stream is compressed (:mod:`compressed_streams`).
-    skip
-        Bytes of the file before a compressed stream.
-    trailing
-        Whether something else may follow the voxels in a compressed stream.
-
-    Raises
-    ------
-    TruncatedVolume
-        The file is too short for what the header speaks of.
+    The header's file comes first, that of the voxels last; often they are one. The stream begins
+    ``skip`` bytes into that, compressed as ``encoding`` says, and the ``offset`` of the voxels
+    counts from there; where ``trailing``, something else may follow them.
     """
     IO_COUNTERS.count(headers=1)
     if encoding != "raw":
-        _check_ratio(fields, files[-1].size - skip, encoding, name)
+        size = max(0, files[-1].size - skip)
+        if fields.end > size * BEST_RATIOS[encoding]:
+            raise TruncatedVolume(
+                f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
+                "that its header speaks of.",
+                do="Copy or download the file again.",
+            )
 
         def write(raw: BinaryIO) -> None:
             with files[-1].open() as compressed:
                 compressed.seek(skip)
                 decompress(compressed, raw, encoding, fields.end, name, trailing=trailing)
 
-        return DecodedRaw(fields, files, name, write)
-    check_length(fields, files[-1].size, name)
+        return LocalRaw(fields, files, name, write)
+    if files[-1].size < fields.end:
+        raise TruncatedVolume(
+            f"{name} holds {files[-1].size} bytes, and its header speaks of {fields.end} "
+            f"({'x'.join(map(str, fields.shape))} {fields.dtype.name} from byte {fields.offset}).",
+            do="Copy or download the file again.",
+        )
     if isinstance(files[-1], RemoteFile):
         return RemoteRaw(fields, files, name)
     return LocalRaw(fields, files, name)
 
 
-def _check_ratio(fields: RawHeader, size: int, encoding: str, name: str) -> None:
-    if fields.end > max(0, size) * BEST_RATIOS[encoding]:
-        raise TruncatedVolume(
-            f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
-            "that its header speaks of.",
-            do="Copy or download the file again.",
-        )
-
-
 class LocalRaw(FilesBackend):
-    """A local file: a region is a strided view of its map, or read when it is asked for.
+    """A stream of voxels on this machine: a region is a view of its map, or read when asked for.
 
-    Mapped, the kernel's page cache is the only memory it takes, and processes share it.
+    Mapped, the kernel's page cache is the only memory it takes, and processes share it. Random
+    access inside gzip costs a fraction of decoding everything, again and again. So of a stream
+    that has to be decoded the first read of voxels makes a copy in the cache directory: ``write``
+    gets a file, and writes the decoded stream to it.
     """
 
-    def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
-        self.files = files
-        with files[-1].open() as file:
-            self._voxels = RawFile(file, fields, files[-1].io, name)
-        mapped = self._voxels.choice.mode == "mmap"
-        super().__init__(fields.header("view" if mapped else "range", stamps_of(files)), name)
-
-    def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know."""
-        return placed_layout(super().layout(volumes), self._voxels.choice)
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region: a view where the file is mapped."""
-        array = self._voxels.read(region, channels)
-        return Voxels(array, self.header.slope, self.header.intercept)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth telling what is going to be read."""
-        return self._voxels.looks_ahead
-
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
-        """Tell the system what is going to be read."""
-        return self._voxels.prefetch(region)
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of the file on which the region lies."""
-        return self._voxels.fetch(region, channels)
-
-
-class DecodedRaw(FilesBackend):
-    """A compressed stream: a raw copy of it once voxels are asked for.
-
-    Random access inside gzip costs a fraction of decoding everything, again and again.
-    So the first read of voxels decodes the stream into the cache directory. ``write``
-    gets a file and writes the decoded stream to it.
-    """
+    _choice: IoChoice | None = None
+    _view: NDArray[Any] | None = None
+    _place: Place | None = None
 
     def __init__(
         self,
         fields: RawHeader,
         files: Sequence[StoredFile],
         name: str,
-        write: Callable[[BinaryIO], None],
+        write: Callable[[BinaryIO], None] | None = None,
     ) -> None:
-        self._fields, self.files, self._write = fields, files, write
+        self._fields, self._write = fields, write
         self._lock = threading.Lock()
-        self._decoded: RawFile | None = None
-        super().__init__(fields.header("stream", stamps_of(files)), name)
+        access: Access = "stream"
+        if write is None:
+            with files[-1].open() as file:
+                self._use(file, files[-1].io, name)
+            access = "range" if self._view is None else "view"
+        super().__init__(files, fields.header(access), name)
+        # Decoded, it takes a descriptor, wherever the file lies.
+        self.remote = False
+
+    def _use(self, file: BinaryIO, wanted: str, name: str) -> None:
+        """Read voxels from an open file, which may be closed afterwards, as was wanted."""
+        if isinstance(file, io.BytesIO):
+            self._view = plain(self._fields.view(file.getvalue()))
+            self._choice = IoChoice("mmap", "it is in memory")
+            return
+        size = os.fstat(file.fileno()).st_size
+        choice = choose_io(wanted, file_system_of(file), size, usable_memory())
+        if choice.mode == "mmap":
+            self._view = plain(self._fields.view(MAPS.add(file)))
+            self._place = MAPS.place_of(self._view)
+        else:
+            self._reader = FileReader(file, choice, name)
+            choice = self._reader.choice
+        self._choice = choice
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know: how the file is read, at the usual speed there."""
+        found, choice = super().layout(volumes), self._choice
+        if self._write is not None or choice is None:
+            return found
+        return found.on_network(str(choice)) if choice.network else found.read_by(str(choice))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region of the decoded copy, which the first call may have to make."""
-        with self._lock:
-            if self._decoded is None:
-                self._decoded = self._copy()
-            decoded = self._decoded
-        array = decoded.read(region, channels)
+        """Return a region: a view where the file is mapped."""
+        if self._choice is None:
+            self._decode()
+        count = self._fields.channels
+        if self._view is not None:
+            MAPS.trim()
+            array = part_of(self._view, region, channels, count)
+        else:
+            wanted = channels or (0, count)
+            flat = self._reader.read(*self._box(region, wanted)).reshape(-1)
+            array = plain(self._fields.of_rows(flat, region, wanted))
         return Voxels(array, self.header.slope, self.header.intercept)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Bring in the bytes of the file on which the region lies."""
+        found = self.read(region, channels).array
+        return found.nbytes if self._view is None else touch(found)
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether there is a decoded copy of which something may be told."""
-        return self._decoded is not None and self._decoded.looks_ahead
+        """Whether it may be worth telling what is going to be read; not before it is decoded."""
+        choice = self._choice
+        return choice is not None and choice.mode != "direct" and HINTS.worth_asking()
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
-        """Tell the system what is going to be read of the decoded copy, once there is one."""
-        return None if self._decoded is None else self._decoded.prefetch(region)
+        """Tell the system what is going to be read; not of a copy that is not made yet."""
+        if self._choice is None:
+            return None
+        if self._view is None:
+            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
+        if self._place is None:
+            return None
+        others = (slice(None),) * (self._view.ndim - 3)
+        return self._place.prefetch(self._view, (*others, *region.slices))
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of the decoded copy, which the first call may have to make."""
-        return touch(self.read(region, channels).array)
+    def _box(
+        self, region: Region, channels: Channels
+    ) -> tuple[Sequence[int], Sequence[Span], int, int]:
+        lengths, box = self._fields.stored_box(region, channels)
+        return lengths, box, self._fields.dtype.itemsize, self._fields.offset
 
-    def _copy(self) -> RawFile:
-        """Return the decoded copy; how it is read depends on where the cache directory is."""
-        cache = DecodedCache(cache_directory(), cache_budget())
-        key = joined_key([file.cache_key for file in self.files])
-        with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
-            # Without a disk that takes it, every handle that is open costs as much.
-            self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
-            return RawFile(raw, self._fields, self.files[-1].io, self.name)
+    def _decode(self) -> None:
+        """Make the decoded copy; a file behind a URL is read again where it makes no sense."""
+        with self._lock:
+            if self._choice is not None:
+                return
+            cache = DecodedCache(cache_directory(), cache_budget())
+            key = joined_key([file.cache_key for file in self.files])
+            # How it is read depends on where the cache directory is.
+            with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
+                # Without a disk that takes it, every handle that is open costs as much.
+                self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
+                self._use(raw, self.files[-1].io, self.name)
 
     def _write_copy(self, raw: BinaryIO) -> None:
-        """Decode into ``raw``; a file behind a URL again where it makes no sense."""
-
         def write() -> None:
+            assert self._write is not None
             raw.seek(0)
             self._write(raw)
 
@@ -361,13 +373,12 @@ class DecodedRaw(FilesBackend):
 
 
 class RemoteRaw(FilesBackend):
-    """A file that fsspec reaches. A region is a few range requests, never the whole file."""
-
-    remote = True
+    """A file behind a URL. A region is a few range requests, never the whole file."""
 
     def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
-        self._fields, self.files = fields, files
-        super().__init__(fields.header("range"), name)
+        assert isinstance(files[-1], RemoteFile)
+        self._fields, self._remote = fields, files[-1]
+        super().__init__(files, fields.header("range"), name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the runs of the region, neighbours in one request."""
@@ -387,32 +398,9 @@ class RemoteRaw(FilesBackend):
         rows = self._fields.row_spans(region, channels, most)
         return rows, coalesce(rows, gap, most)
 
-    @property
-    def _remote(self) -> RemoteFile:
-        file = self.files[-1]
-        assert isinstance(file, RemoteFile)
-        return file
-
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
         return self.read(region, channels).array.nbytes
-
-
-def at_the_end(fields: RawHeader, header: StoredFile, data: StoredFile, before: int) -> RawHeader:
-    """Return a header whose voxels are the last bytes of ``data``, after ``before`` others.
-
-    Raises
-    ------
-    TruncatedVolume
-        It holds fewer bytes than that.
-    """
-    if data.size < before + fields.voxel_bytes:
-        raise TruncatedVolume(
-            f"{header.name} speaks of {fields.voxel_bytes} bytes of voxels, of which "
-            f"{data.name} holds {max(0, data.size - before)}.",
-            do="Copy or download the file again.",
-        )
-    return replace(fields, offset=data.size - fields.voxel_bytes)
 
 
 def rows_of(
@@ -435,79 +423,28 @@ def rows_of(
     return flat
 
 
-def io_of(file: BinaryIO, wanted: str) -> IoChoice:
-    """Return how an open file is read, given what the user said."""
-    size = os.fstat(file.fileno()).st_size
-    return choose_io(wanted, file_system_of(file), size, usable_memory())
+# Left and posterior are counted the other way round.
+RAS_OF_LPS = (-1.0, -1.0, 1.0)
 
 
-class RawFile:
-    """The voxels of one open file, whose header was read.
+def world_affine(
+    columns: Sequence[Sequence[float] | NDArray[np.float64]],
+    origin: Sequence[float],
+    signs: Sequence[float] = RAS_OF_LPS,
+) -> Affine:
+    """Return the 4x4 matrix, RAS+, of steps along up to three voxel axes, and the first's place.
 
-    Parameters
-    ----------
-    file
-        Open for reading; may be closed afterwards.
-    fields
-        What the header says; ``offset`` counts from the beginning of this file.
-    wanted
-        How to read it, as the user said.
-    name
-        What errors call the volume.
+    World axes beyond the third (time) are dropped; missing ones are filled in, one unit long.
+    ``signs`` turn each world axis into R, A, S.
+
+    Examples
+    --------
+    >>> world_affine([(2, 0), (0, 3)], (10, 20))[:3].tolist()
+    [[-2.0, 0.0, 0.0, -10.0], [0.0, -3.0, 0.0, -20.0], [0.0, 0.0, 1.0, 0.0]]
     """
-
-    def __init__(self, file: BinaryIO, fields: RawHeader, wanted: str, name: str) -> None:
-        self._fields = fields
-        self._view: NDArray[Any] | None = None
-        self._place: Place | None = None
-        if isinstance(file, io.BytesIO):
-            self.choice = IoChoice("mmap", "it is in memory")
-            self._view = plain(fields.view(file.getvalue()))
-            return
-        self.choice = io_of(file, wanted)
-        if self.choice.mode == "mmap":
-            self._view = plain(fields.view(MAPS.add(file)))
-            self._place = MAPS.place_of(self._view)
-        else:
-            self._reader = FileReader(file, self.choice, name)
-            self.choice = self._reader.choice
-
-    def read(self, region: Region, channels: Channels | None = None) -> NDArray[Any]:
-        """Return a region as (C, i, j, k): a view, or memory of its own."""
-        count = self._fields.channels
-        if self._view is not None:
-            MAPS.trim()
-            return part_of(self._view, region, channels, count)
-        wanted = channels or (0, count)
-        flat = self._reader.read(*self._box(region, wanted)).reshape(-1)
-        return plain(self._fields.of_rows(flat, region, wanted))
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of a region."""
-        found = self.read(region, channels)
-        return touch(found) if self._view is not None else found.nbytes
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth telling what is going to be read."""
-        return self.choice.mode != "direct" and HINTS.worth_asking()
-
-    def prefetch(self, region: Region) -> Hint | None:
-        """Tell the system that a region is going to be read."""
-        if self._view is None:
-            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
-        if self._place is None:
-            return None
-        others = (slice(None),) * (self._view.ndim - 3)
-        return self._place.prefetch(self._view, (*others, *region.slices))
-
-    def _box(
-        self, region: Region, channels: Channels
-    ) -> tuple[Sequence[int], Sequence[Span], int, int]:
-        lengths, box = self._fields.stored_box(region, channels)
-        return lengths, box, self._fields.dtype.itemsize, self._fields.offset
-
-
-def placed_layout(layout: StoreLayout, choice: IoChoice) -> StoreLayout:
-    """Return a layout that says how the file is read, at the usual speed of its place."""
-    return layout.on_network(str(choice)) if choice.network else layout.read_by(str(choice))
+    affine: NDArray[np.float64] = np.eye(4)
+    for axis, step in enumerate(columns):
+        affine[:3, axis] = (*step, 0.0, 0.0, 0.0)[:3]
+    affine[:3, 3] = (*origin, 0.0, 0.0, 0.0)[:3]
+    affine[:3] *= np.array(signs)[:, None]
+    return affine + 0.0  # no negative zeros

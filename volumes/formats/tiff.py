@@ -1,8 +1,6 @@
 """TIFF, OME-TIFF and ImageJ stacks: by strip or tile, or mapped where nothing is compressed.
 
-What tifffile says of a damaged file, as an error: by itself it logs, and goes on with less. A
-download that was cut short loses the chain of pages, for example; tifffile then gives the pages
-that are left, as a whole volume of fewer planes.
+tifffile reads the tags; every later read goes by the table of offsets that is made then.
 """
 
 from __future__ import annotations
@@ -12,38 +10,282 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS
-from ...core.errors import (
-    BadHeader,
-    MissingDependency,
-    VolumeNotFound,
-    VoxpipeError,
-)
+from ...core.errors import BadHeader, UnknownFormat, VolumeNotFound
 from ...core.locks import ForkSafeLock
 from ...storage.content import content_key
-from ...storage.location import file_system
-from ...storage.ranges import LocalRanges, RangeStore, ReadRange, check_document
-from ...storage.remote import RemoteFile
-from ..backend import Backend, no_options
+from ...storage.ranges import ReadRange, check_document
+from ..backend import Backend
 from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
-from ..header import Header
+from ..header import IDENTITY, affine_entries
 from ..session import opening_session
-from ..voxels import refuse_unreadable
-from .chunked_backend import ChunkedBackend, Layout, RemoteChunks, named_layout
-from .local_file import LocalFile, file_stamp, open_local
+from .chunked_backend import ChunkedBackend, check_number, chunked_header, named_layout
 from .raw import RawHeader, open_raw
-from .stored_file import LocalStoredFile
-from .tiff_pages import TiffImage, named_files, read_tiff
-from .zarr_metadata import MOST_CHUNK_BYTES
+from .stored_file import Format, LocalStoredFile, StoredFile, import_package, library_errors
+
+# What a TIFF says of itself, as plain values: axes, pages, where segments lie, spacing.
+#
+# tifffile reads the tags; the file is closed again afterwards, and every later read goes by
+# the table of offsets that was made here.
+
+Decode = Callable[[memoryview, int], NDArray[Any]]
+"""Bytes of one segment, and its number in its page, to its numbers in the shape of a chunk."""
+# What OME-XML and ImageJ call units of length, in millimetres. OME's default is micrometres.
+_MILLIMETRES = {
+    "µm": 1e-3,
+    "um": 1e-3,
+    "micron": 1e-3,
+    "microns": 1e-3,
+    "micrometer": 1e-3,
+    "nm": 1e-6,
+    "pm": 1e-9,
+    "å": 1e-7,
+    "mm": 1.0,
+    "cm": 10.0,
+    "dm": 100.0,
+    "m": 1e3,
+    "km": 1e6,
+    "in": 25.4,
+    "inch": 25.4,
+    "ft": 304.8,
+}
+# tifffile's letters for a sequence of pages that nothing is said about: a stack.
+_STACKS = ("i", "q")
+
+
+@dataclass(frozen=True, eq=False)
+class TiffImage:
+    """One level of one series of a TIFF."""
+
+    shape: tuple[int, ...]  # per stored axis: those between pages first, then those of a page
+    chunks: tuple[int, ...]  # of one segment: a strip or a part of it, a tile, or a page
+    axes: tuple[str, ...]  # names, lower case; x, y, z are spatial
+    dtype: np.dtype[Any]  # as stored, byte order included
+    fill_value: Any  # what a segment holds that is not stored
+    affine: tuple[float, ...]  # index (x, y, z) to millimetres
+    files: tuple[str, ...]  # names, each beside the first
+    # (segments, 3): number of the file, offset, bytes; 0 bytes for one that is not stored.
+    places: NDArray[np.int64]
+    decode: Decode  # segment to chunk
+    per_page: int  # segments in one page
+    whole: int | None  # offset of all voxels where they lie in one file as they are, in C order
+
+
+def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
+    """Return what an open TIFF says of one level of one of its series."""
+    found = file.series
+    check_number(series, len(found), "series", name)
+    chosen = found[series]
+    check_number(level, len(chosen.levels), "level", name)
+    image = chosen.levels[level]
+    frame = image.keyframe
+    if frame.dtype is None or not frame.shape:
+        raise UnknownFormat(f"the pages of {name} hold no plain numbers.", do="Convert them.")
+    between = [
+        (axis.lower(), length)
+        for axis, length in zip(image.get_axes(False), image.get_shape(False), strict=True)
+        if axis not in frame.axes and length > 1
+    ]
+    lead = tuple(length for _, length in between)
+    axes = _named((*(axis for axis, _ in between), *frame.axes.lower()))
+    pages = math.prod(lead)
+    dtype = np.dtype(frame.dtype).newbyteorder(file.byteorder)
+    files: tuple[str, ...] = (file.filename,)
+    # An OME-TIFF may say that all of its planes are in another file.
+    is_here = frame.parent.filehandle.path == file.filehandle.path
+    contiguous = is_here and image.dataoffset is not None and frame.is_memmappable
+    if contiguous:
+        inner = tuple(frame.shape)
+        decode = _raw(dtype, (1,) * len(lead) + inner)
+        starts = image.dataoffset + np.arange(pages, dtype=np.int64) * frame.nbytes
+        places = np.stack([starts * 0, starts, starts * 0 + frame.nbytes], axis=1)
+    else:
+        if len(image) != pages:
+            raise UnknownFormat(
+                f"{len(image)} pages of {name} do not form {between}.",
+                do="Convert the file to OME-TIFF or zarr.",
+            )
+        # Where colours lie in planes of their own, tifffile leaves their axis out.
+        inner = (1,) * (len(frame.shape) - len(frame.chunks)) + tuple(frame.chunks)
+        # Each segment has an offset in the tags.
+        if math.prod(frame.chunked) > file.filehandle.size:
+            raise BadHeader(
+                f"{name} says that a page has {math.prod(frame.chunked)} segments.",
+                do="Copy the file again.",
+            )
+        decode = _decoder(frame, (1,) * len(lead) + inner)
+        files, places = _segments(image, math.prod(frame.chunked), file.filehandle, name)
+    return TiffImage(
+        lead + tuple(frame.shape),
+        (1,) * len(lead) + inner,
+        axes,
+        dtype,
+        frame.nodata,
+        _affine(file, series, _spatial_shape(chosen), _spatial_shape(image), name),
+        files,
+        places,
+        decode,
+        1 if contiguous else math.prod(frame.chunked),
+        image.dataoffset if contiguous else None,
+    )
+
+
+def named_files(file: Any) -> tuple[str, ...]:
+    """Return the other files that the OME-XML of an open TIFF names."""
+    if not file.is_ome or not file.ome_metadata:
+        return ()
+    try:
+        root = ElementTree.fromstring(file.ome_metadata)
+    except ElementTree.ParseError as error:
+        raise BadHeader(
+            f"the OME-XML of {file.filename} makes no sense: {error}.", do="Copy the file again."
+        ) from error
+    named = (node.attrib.get("FileName") for node in root.iter())
+    return tuple(sorted({name for name in named if name and name != file.filename}))
+
+
+def _named(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the axes; a stack of pages that nothing is said about lies along z."""
+    if "z" in axes:
+        return axes
+    stack = next((axis for axis in axes if axis in _STACKS), None)
+    return tuple("z" if axis == stack else axis for axis in axes)
+
+
+def _raw(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Decode:
+    return lambda data, number: np.frombuffer(data, dtype).reshape(shape)
+
+
+def _decoder(frame: Any, shape: tuple[int, ...]) -> Decode:
+    """Return how segments are decoded; every page is stored as the first one is."""
+    # Padded to the whole segment, the last strip too.
+    options: dict[str, Any] = {"_fullsize": True}
+    if frame.jpegtables is not None:
+        options["jpegtables"] = frame.jpegtables
+    if frame.jpegheader is not None:
+        options["jpegheader"] = frame.jpegheader
+    decode = frame.decode  # made once; it does not look at the file again
+
+    def decoded(data: memoryview, number: int) -> NDArray[Any]:
+        return np.asarray(decode(bytes(data), number, **options)[0]).reshape(shape)
+
+    return decoded
+
+
+def _segments(
+    image: Any, per_page: int, first: Any, name: str
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the files and where each segment of each page lies, in the order of the pages."""
+    files: dict[str, int] = {first.name: 0}
+    places = np.zeros((len(image), per_page, 3), np.int64)
+    for n, page in enumerate(image):
+        if page is None:
+            raise BadHeader(
+                f"plane {n} of {name} is in no file that is there.",
+                do="Put the other files of the OME-TIFF beside it.",
+            )
+        other = page.parent.filehandle
+        # Those of folders below by their way there.
+        is_beside = other.dirname == first.dirname
+        place = other.name if is_beside else os.path.relpath(other.path, first.dirname)
+        number = files.setdefault(place, len(files))
+        offsets, counts = page.dataoffsets[:per_page], page.databytecounts[:per_page]
+        places[n, : len(offsets), 0] = number
+        places[n, : len(offsets), 1] = offsets
+        places[n, : len(counts), 2] = counts
+    return tuple(files), places.reshape(-1, 3)
+
+
+def _spatial_shape(image: Any) -> tuple[int, int, int]:
+    lengths = dict(zip(image.get_axes(False).lower(), image.get_shape(False), strict=True))
+    x, y, z = (int(lengths.get(axis, 1)) for axis in "xyz")
+    return x, y, z
+
+
+def _affine(
+    file: Any, series: int, finest: tuple[int, ...], shape: tuple[int, ...], name: str
+) -> tuple[float, ...]:
+    """Return the affine of a level: voxels of all levels cover the same place."""
+    spacing = _spacing(file, series, name)
+    if spacing is None and finest == shape:
+        return IDENTITY
+    steps = [a / b for a, b in zip(finest, shape, strict=True)]
+    scale = [s * step for s, step in zip(spacing or (1.0,) * 3, steps, strict=True)]
+    matrix = np.diag([*scale, 1.0])
+    matrix[:3, 3] = [
+        s * (step - 1) / 2 for s, step in zip(spacing or (1.0,) * 3, steps, strict=True)
+    ]
+    return affine_entries(matrix, name)
+
+
+def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | None:
+    """Return millimetres between voxels along x, y, z; None where the file does not say."""
+    try:
+        if file.ome_metadata:
+            return _ome_spacing(file.ome_metadata, series)
+        if file.imagej_metadata:
+            return _imagej_spacing(file.imagej_metadata, file.pages[0])
+    except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
+        raise BadHeader(
+            f"the spacing in {name} makes no sense: {error}.",
+            do="Pass affine= to say where the voxels lie.",
+        ) from error
+    return None
+
+
+def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
+    """Return what OME-XML says; its images are the series of the file, in order."""
+    root = ElementTree.fromstring(text)
+    pixels = [node for node in root.iter() if node.tag.rpartition("}")[2] == "Pixels"]
+    if series >= len(pixels):
+        return None
+    said = pixels[series].attrib
+    sizes = []
+    for axis in "XYZ":
+        unit = said.get(f"PhysicalSize{axis}Unit", "µm").lower()
+        size = said.get(f"PhysicalSize{axis}")
+        # An axis of which nothing is said, or in pixels, is taken for millimetres.
+        known = size is not None and unit in _MILLIMETRES
+        sizes.append(_positive(size) * _MILLIMETRES[unit] if known else None)
+    if sizes == [None] * 3:
+        return None
+    x, y, z = (1.0 if size is None else size for size in sizes)
+    return x, y, z
+
+
+def _imagej_spacing(said: dict[str, Any], page: Any) -> tuple[float, float, float] | None:
+    """Return what ImageJ says: pixels per unit in the tags, the unit and z in its text."""
+    # ImageJ writes the micro sign as an escape.
+    unit = str(said.get("unit", "")).replace("\\u00B5", "µ").lower()
+    if unit not in _MILLIMETRES:
+        return None
+    factor = _MILLIMETRES[unit]
+    x, y = (
+        factor / _positive(page.tags[tag].value[0] / page.tags[tag].value[1])
+        if tag in page.tags
+        else factor
+        for tag in ("XResolution", "YResolution")
+    )
+    return x, y, factor * _positive(said.get("spacing", 1.0))
+
+
+def _positive(value: Any) -> float:
+    number = float(value)
+    if not (math.isfinite(number) and number > 0):
+        msg = f"{value!r} is no length"
+        raise ValueError(msg)
+    return number
+
 
 # Complaints that change what the voxels are: the chain of pages, the series that they form, and
 # tags that say how voxels lie. Broken private tags of microscopes are none of these.
@@ -55,151 +297,87 @@ _LOGGER = "tifffile"
 _LEVELS = ForkSafeLock()
 
 
-class _Listener(logging.Handler):
-    """Keeps what one thread is told."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self._thread = threading.get_ident()
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread and _SERIOUS.search(record.getMessage()):
-            self.said.append(record.getMessage())
-
-
 @contextmanager
 def complaints_raised(name: str) -> Iterator[None]:
-    """Raise what tifffile logs about the layout of a file as ``BadHeader``.
+    """Raise what tifffile logs about the layout of a file, in this thread, as ``BadHeader``.
 
     Its other messages go where they always go.
     """
-    logger, listener = logging.getLogger(_LOGGER), _Listener()
+    logger, thread, said = logging.getLogger(_LOGGER), threading.get_ident(), list[str]()
+
+    def listen(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if record.levelno >= logging.ERROR and record.thread == thread and _SERIOUS.search(message):
+            said.append(message)
+        return True
+
     with _LEVELS:
         before = logger.level
         # Somebody may have silenced it.
         if not logger.isEnabledFor(logging.ERROR):
             logger.setLevel(logging.ERROR)
-        logger.addHandler(listener)
+        logger.addFilter(listen)
         try:
             yield
         finally:
-            logger.removeHandler(listener)
+            logger.removeFilter(listen)
             logger.setLevel(before)
-    if listener.said:
+    if said:
         raise BadHeader(
-            f"the tags of {name} make no sense: {listener.said[0]}.",
+            f"the tags of {name} make no sense: {said[0]}.",
             do="Copy or download the file again, or convert it.",
         )
 
 
-_OPTIONS = ("level", "series")
 # Where four million segments lie, or what OME says of a hundred thousand planes.
 _MOST_TAG_BYTES = 64 * 1024**2
 
 
-def open_tiff(
-    path: str, name: str, options: Mapping[str, Any], io: str = "auto", follow: str = "beside"
-) -> Backend:
-    """Return the backend of a local TIFF: bare where its voxels are, else by segments."""
-    no_options(options, name, _OPTIONS)
-    stamp = file_stamp(path)
-    # By its path, so that the other files of an OME-TIFF are found beside it.
-    with open_local(path):
-        pass  # says in our words that there is no such file, or that it is a folder
-    file = LocalStoredFile(path, name, io, follow)
-    with _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
-        _check_named(tiff, file)
-        with complaints_raised(name):
-            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
-        layout = _checked_layout(image, name)
-        if image.whole is not None:
-            fields = RawHeader.of_array(layout, image.dtype, image.whole, image.affine)
-            return open_raw(fields, [file], name)
+def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
+    """Return the backend of a TIFF: of bare voxels on a local disk as raw, else by segments."""
+    name, is_local = file.name, isinstance(file, LocalStoredFile)
+    tifffile = import_package("tifffile", name)
+    what, do = f"the tags of {name} make no sense", "Copy the file again, or convert it."
+    with file.open() as opened, library_errors(what, do):
+        if isinstance(file, LocalStoredFile):
+            # By its path, so that the other files of an OME-TIFF are found beside it.
+            with tifffile.TiffFile(file.path) as tiff:
+                # One that is not there is told where its planes are missing.
+                for reference in named_files(tiff):
+                    with suppress(VolumeNotFound):
+                        file.beside(reference)
+                image = _read(tiff, level, series, name)
+        else:
+            tags: Any = _Tags(opened, name)
+            tiff = tifffile.TiffFile(tags, name=name.rpartition("/")[2])
+            image = _read(tiff, level, series, name)
+            # A store of one object, whose name is empty.
+            image = replace(image, files=("",) * len(image.files))
+        layout = named_layout(image.shape, image.axes, name)
+        header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
+    if is_local and image.whole is not None:
+        fields = RawHeader.of_array(layout, image.dtype, image.whole, image.affine)
+        return open_raw(fields, [file], name)
     IO_COUNTERS.count(headers=1)
-    return LocalTiff(path, image, layout, stamp, _own(options), name)
+    token = content_key(file.cache_key, (level, series))
+    size = math.prod(image.chunks) * image.dtype.itemsize
+    segments = _Segments(image)
+    # Each is decoded by tifffile, all else is voxpipe's.
+    array = ChunkedArray(
+        image.shape,
+        image.chunks,
+        image.dtype,
+        image.fill_value,
+        source=RangedChunks(file.store, segments, segments, token, size),
+        cache=opening_session().chunks,
+        token=token,
+    )
+    return ChunkedBackend(array, layout, [file], header, name)
 
 
-def _check_named(tiff: Any, file: LocalStoredFile) -> None:
-    """Look at what the OME-XML of a local TIFF names, before tifffile opens it.
-
-    A file that is not there is told where its planes are missing.
-    """
-    for reference in named_files(tiff):
-        with suppress(VolumeNotFound):
-            file.beside(reference)
-
-
-class TiffBackend(ChunkedBackend):
-    """A TIFF of which segments are read: each is decoded by tifffile, all else is voxpipe's."""
-
-    def __init__(
-        self,
-        image: TiffImage,
-        layout: Layout,
-        store: RangeStore,
-        token: str,
-        name: str,
-        stamp: tuple[int, ...] = (),
-    ) -> None:
-        array = ChunkedArray(
-            image.shape,
-            image.chunks,
-            image.dtype,
-            image.fill_value,
-            source=RangedChunks(
-                store,
-                _Segments(image),
-                _SegmentDecoder(image),
-                token,
-                math.prod(image.chunks) * image.dtype.itemsize,
-            ),
-            cache=opening_session().chunks,
-            token=token,
-        )
-        chunks = layout.spatial_part(image.chunks)
-        header = Header(layout.shape, image.affine, image.dtype, chunks, "range", stamp=stamp)
-        super().__init__(array, layout, header, name)
-
-
-class LocalTiff(LocalFile, TiffBackend):
-    """A local TIFF, read by segments."""
-
-    def __init__(
-        self,
-        path: str,
-        image: TiffImage,
-        layout: Layout,
-        stamp: tuple[int, ...],
-        version: tuple[object, ...],
-        name: str,
-    ) -> None:
-        self.path = path
-        store = LocalRanges(os.path.dirname(path))
-        token = content_key(path, (*stamp, *version))
-        super().__init__(image, layout, store, token, name, stamp)
-
-
-class RemoteTiff(RemoteChunks, TiffBackend):
-    """A TIFF behind a URL, of which ranges are read."""
-
-    def __init__(
-        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
-    ) -> None:
-        no_options(options, name, _OPTIONS)
-        self._file = RemoteFile(url, storage_options, name)
-        self._system, _ = file_system(url, storage_options)
-        with self._file.open() as whole, _tiff_errors(name):
-            file: Any = _Tags(whole, name)
-            tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
-            with complaints_raised(name):
-                image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
-            layout = _checked_layout(image, name)
-        IO_COUNTERS.count(headers=1)
-        token = content_key(self._file.cache_key, _own(options))
-        # A store of one object, whose name is empty.
-        image = replace(image, files=("",) * len(image.files))
-        super().__init__(image, layout, self._file.store, token, name)
+def _read(tiff: Any, level: int, series: int, name: str) -> TiffImage:
+    with complaints_raised(name):
+        return read_tiff(tiff, level, series, name)
 
 
 class _Tags:
@@ -219,78 +397,30 @@ class _Tags:
 
 
 class _Segments:
-    """Where the segments of an image lie, by their place in the grid of chunks."""
+    """Where the segments of an image lie, and what they hold, by place in the grid of chunks."""
 
     def __init__(self, image: TiffImage) -> None:
-        self._grid = _grid(image)
-        self._files, self._places = image.files, image.places
+        self._image = image
+        self._grid = tuple(-(-n // c) for n, c in zip(image.shape, image.chunks, strict=True))
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each segment lies; None for one that is not stored."""
         rows = np.ravel_multi_index(tuple(np.array(chunks).T), self._grid)
         return [
-            ReadRange(self._files[file], start, start + length) if length else None
-            for file, start, length in self._places[rows].tolist()
+            ReadRange(self._image.files[file], start, start + length) if length else None
+            for file, start, length in self._image.places[rows].tolist()
         ]
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
         """Return the same; nothing must be read for it."""
         return Lookup([], lambda answers: self.locate(chunks))
 
-
-def _grid(image: TiffImage) -> tuple[int, ...]:
-    """Return how many segments there are along each axis."""
-    return tuple(-(-n // c) for n, c in zip(image.shape, image.chunks, strict=True))
-
-
-class _SegmentDecoder:
-    def __init__(self, image: TiffImage) -> None:
-        self._decode, self._grid = image.decode, _grid(image)
-        self._per_page = image.per_page
-
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Decode one segment."""
-        number = int(np.ravel_multi_index(index, self._grid)) % self._per_page
-        out[...] = self._decode(data, number)
+        number = int(np.ravel_multi_index(index, self._grid)) % self._image.per_page
+        out[...] = self._image.decode(data, number)
 
 
-def _checked_layout(image: TiffImage, name: str) -> Layout:
-    refuse_unreadable(image.dtype, name)
-    if min(image.shape) < 1:
-        raise BadHeader(f"{name} holds no voxels: {image.shape}.", do="Check the file.")
-    if math.prod(image.chunks) * image.dtype.itemsize > MOST_CHUNK_BYTES:
-        raise BadHeader(
-            f"one segment of {name}, {image.chunks} {image.dtype}, takes more than "
-            f"{MOST_CHUNK_BYTES} bytes.",
-            do="Store it in tiles.",
-        )
-    return named_layout(image.shape, image.axes, name)
-
-
-def _own(options: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(options.get(key, 0) for key in _OPTIONS)
-
-
-def _tifffile(name: str) -> Any:
-    try:
-        import tifffile
-    except ImportError:
-        raise MissingDependency(
-            f"reading {name} needs tifffile, which is not installed.",
-            do="pip install 'voxpipe[formats]'",
-        ) from None
-    return tifffile
-
-
-@contextmanager
-def _tiff_errors(name: str) -> Iterator[None]:
-    """Turn what tifffile raises on a file that is damaged into errors that name it."""
-    try:
-        yield
-    except (VoxpipeError, MemoryError):
-        raise
-    except Exception as error:  # struct.error, IndexError, its own: whatever the bytes lead to
-        raise BadHeader(
-            f"the tags of {name} make no sense: {type(error).__name__}: {error}.",
-            do="Copy the file again, or convert it.",
-        ) from error
+FORMATS = (
+    Format("tiff", (".tif", ".tiff", ".tf8", ".btf"), open_tiff, ("level", "series"), "tifffile"),
+)

@@ -10,12 +10,12 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
 from ...core.call_site import shorten
 from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, VolumeNotFound
 from ...core.sample import parse_json
@@ -23,16 +23,13 @@ from ...storage.ranges import LocalRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
 from ..chunks.chunk_cache import ChunkCache
-from ..chunks.chunked_array import ChunkedArray, ChunkLayout, Index, Lookup
+from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks, forget_bytes
 from ..session import opening_session
 from .zarr_metadata import ArrayMetadata, ZarrDecoder, crc32c, parse_v2, parse_v3
-from .zarr_nodes import fetch_chunks
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
 _NOT_STORED = 2**64 - 1
-# A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
-_MOST_HEADER_BYTES = 16 * 1024**2
 _ENTRY_BYTES = 16
 _CHECK_BYTES = 4
 # An index of 64 chunks takes a kilobyte; thousands of shards stay known.
@@ -42,24 +39,27 @@ MOST_INDEX_BYTES = 16 * 1024**2
 class PlainChunks:
     """Every chunk is an object; whether it exists, only asking for it tells."""
 
-    def __init__(self, metadata: ArrayMetadata, path: str) -> None:
-        self._metadata, self._path = metadata, path
+    def __init__(self, metadata: ArrayMetadata) -> None:
+        self._metadata = metadata
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return the object of each chunk."""
-        return [ReadRange(self._path + self._metadata.key(index)) for index in chunks]
+        return [ReadRange(self._metadata.key(index)) for index in chunks]
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
         """Return the same; nothing must be read for it."""
         return Lookup([], lambda answers: self.locate(chunks))
 
+    def forget(self) -> None:
+        """Do nothing: nothing is known of objects."""
+
 
 class ShardedChunks:
     """Chunks lie in shards, each with an index that is read once."""
 
-    def __init__(self, metadata: ArrayMetadata, path: str, store: RangeStore) -> None:
+    def __init__(self, metadata: ArrayMetadata, store: RangeStore) -> None:
         assert metadata.shards is not None
-        self._metadata, self._path, self._store = metadata, path, store
+        self._metadata, self._store = metadata, store
         pairs = zip(metadata.shards, metadata.chunks, strict=True)
         self._per_shard = tuple(s // c for s, c in pairs)
         checks = _CHECK_BYTES if metadata.index_checked else 0
@@ -94,6 +94,7 @@ class ShardedChunks:
         by_shard: dict[Index, list[int]] = {}
         for n, shard in enumerate(map(tuple, shards.tolist())):
             by_shard.setdefault(shard, []).append(n)
+        keys = {shard: self._metadata.key(shard) for shard in by_shard}
         with self._lock:
             known = {shard: self._known[shard] for shard in by_shard if shard in self._known}
         unknown = [shard for shard in by_shard if shard not in known]
@@ -102,16 +103,24 @@ class ShardedChunks:
 
         def places(answers: Sequence[bytes | None]) -> list[ReadRange | None]:
             found: list[ReadRange | None] = [None] * len(chunks)
-            for shard, table in {**known, **self._learnt(unknown, answers)}.items():
-                if table is not None:
-                    self._place(found, by_shard[shard], shard, table[flat[by_shard[shard]]])
+            tables = {**known, **self._learnt(unknown, answers)} if unknown else known
+            for shard, table in tables.items():
+                if table is None:
+                    continue
+                members, key = by_shard[shard], keys[shard]
+                for n, (offset, length) in zip(members, table[flat[members]].tolist(), strict=True):
+                    if (offset, length) == (_NOT_STORED, _NOT_STORED):
+                        continue
+                    if offset + length >= 2**63:
+                        raise self._corrupt(shard, f"a chunk at {offset}, {length} bytes long")
+                    found[n] = ReadRange(key, offset, offset + length)
             return found
 
         def extents() -> dict[str, Span]:
-            found = {self._key(shard): self._extent(shard) for shard in by_shard}
+            found = {keys[shard]: self._extent(shard) for shard in by_shard}
             return {key: span for key, span in found.items() if span is not None}
 
-        return Lookup([ReadRange(self._key(shard), *span) for shard in unknown], places, extents)
+        return Lookup([ReadRange(keys[shard], *span) for shard in unknown], places, extents)
 
     def _learnt(
         self, shards: Sequence[Index], answers: Sequence[bytes | None]
@@ -133,22 +142,6 @@ class ShardedChunks:
                 self._extents[shard] = _extent(self._known.get(shard))
             return self._extents[shard]
 
-    def _place(
-        self,
-        found: list[ReadRange | None],
-        members: Sequence[int],
-        shard: Index,
-        entries: NDArray[np.uint64],
-    ) -> None:
-        """Enter where the chunks of one shard lie; those that are not stored stay out."""
-        key = self._key(shard)
-        for n, (offset, length) in zip(members, entries.tolist(), strict=True):
-            if (offset, length) == (_NOT_STORED, _NOT_STORED):
-                continue
-            if offset + length >= 2**63:
-                raise self._corrupt(shard, f"a chunk at {offset}, {length} bytes long")
-            found[n] = ReadRange(key, offset, offset + length)
-
     def _parsed(self, shard: Index, data: bytes) -> NDArray[np.uint64]:
         if len(data) != self._index_bytes:
             raise self._corrupt(shard, f"{len(data)} of {self._index_bytes} bytes of its index")
@@ -161,12 +154,9 @@ class ShardedChunks:
         table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
         return table.reshape(-1, 2)
 
-    def _key(self, shard: Index) -> str:
-        return self._path + self._metadata.key(shard)
-
     def _corrupt(self, shard: Index, what: str) -> CorruptVolume:
         return CorruptVolume(
-            f"the shard {self._key(shard)} of {self._store.name} holds {what}.",
+            f"the shard {self._metadata.key(shard)} of {self._store.name} holds {what}.",
             do="Copy or write the shard again.",
         )
 
@@ -198,65 +188,26 @@ class ZarrArray(ChunkedArray):
     ) -> None:
         self.metadata, self.path = metadata, path
         self.shards, self.fill_value = metadata.shards, metadata.fill_value
-        decoder = ZarrDecoder(metadata)
-        chunks = (
-            PlainChunks(metadata, path)
-            if metadata.shards is None
-            else ShardedChunks(metadata, path, store)
-        )
+        inside = replace(metadata, prefix=path + metadata.prefix)
+        is_sharded = metadata.shards is not None
+        self._map = ShardedChunks(inside, store) if is_sharded else PlainChunks(inside)
+        self._ahead, own = opening_session().ahead, f"{token}/{path}"
         size = math.prod(metadata.chunks) * metadata.dtype.itemsize
-        self._ahead = opening_session().ahead
         super().__init__(
             metadata.shape,
             metadata.chunks,
             metadata.dtype,
             metadata.fill_value,
-            source=RangedChunks(store, chunks, decoder, f"{token}/{path}", size),
+            source=RangedChunks(store, self._map, ZarrDecoder(metadata), own, size),
             cache=cache,
-            token=f"{token}/{path}",
+            token=own,
         )
-        self._chunks, self._bytes_token = chunks, f"{token}/{path}"
 
     def forget_stored(self) -> None:
         """Forget where chunks lie and what is kept of their bytes: they were written anew."""
-        if isinstance(self._chunks, ShardedChunks):
-            self._chunks.forget()
-        forget_bytes(self._ahead, self._bytes_token)
-        self._cache.forget(self._bytes_token)
-
-
-class ForeignArray:
-    """An array that zarr-python reads, which answers as a :class:`ChunkedArray`; culls nothing."""
-
-    def __init__(self, array: Any) -> None:
-        self._array, self.path = array, array.path
-        self.shape, self.chunks = tuple(array.shape), tuple(array.chunks)
-        self.dtype = np.dtype(array.dtype)
-        self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
-        self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
-        self._cuts = ChunkLayout(self.shape, self.chunks)
-
-    def needed(self, region: Region, *box: Any) -> NDArray[np.int64]:
-        """Return the chunks (N, axes) that a region touches."""
-        return self._cuts.touched(region)
-
-    def voxels(self, chunks: NDArray[np.int64]) -> int:
-        """Return how many voxels of the array chunks (N, axes) hold."""
-        return self._cuts.voxels(chunks)
-
-    def read(self, region: Region, *box: Any) -> NDArray[Any]:
-        """Return a region."""
-        return np.asarray(self._array[region.slices])
-
-    def prefetch(self, region: Region, *box: Any) -> None:
-        """Do nothing: zarr-python fetches when it is asked for voxels."""
-
-    def fetch(self, region: Region, *box: Any) -> int | None:
-        """Fetch the stored chunks of a region; None where zarr-python cannot without decoding."""
-        return fetch_chunks(self._array, map(tuple, self.needed(region).tolist()))
-
-    def forget_stored(self) -> None:
-        """Do nothing: nothing is kept."""
+        self._map.forget()
+        forget_bytes(self._ahead, self._token)
+        self._cache.forget(self._token)
 
 
 class ZarrGroup:
@@ -295,14 +246,7 @@ class ZarrGroup:
 def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> ZarrArray | ZarrGroup:
     """Return the array or group at the root of a store.
 
-    Raises
-    ------
-    VolumeNotFound
-        There is no zarr metadata.
-    BadHeader
-        They make no sense.
-    NotOurs
-        zarr-python has to read it.
+    ``NotOurs`` where zarr-python has to read it.
     """
 
     def node(path: str, version: int | None = None) -> ZarrArray | ZarrGroup | None:
@@ -311,7 +255,7 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
             if document is not None:
                 kind = document.get("node_type")
                 if kind == "array":
-                    return array(parse_v3(document, name), path)
+                    return ZarrArray(parse_v3(document, name), path, store, cache, token)
                 if kind != "group":
                     raise BadHeader(
                         f"{path}zarr.json of {name} is of no array and no group, but {kind!r}.",
@@ -326,14 +270,11 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
                 return None
         document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
         if document is not None:
-            return array(parse_v2(document, name), path)
+            return ZarrArray(parse_v2(document, name), path, store, cache, token)
         if _json(store.get(f"{path}.zgroup"), f".zgroup of {name}") is None:
             return None
         attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
         return ZarrGroup(attrs, path, store, 2, node)
-
-    def array(metadata: ArrayMetadata, path: str) -> ZarrArray:
-        return ZarrArray(metadata, path, store, cache, token)
 
     found = node("")
     if found is None:
@@ -371,26 +312,7 @@ def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
     try:
         document = parse_json(data)
     except ValueError:
-        raise BadHeader(f"{what} makes no sense.", do="Write it again.") from None
+        document = None
     if not isinstance(document, dict):
-        raise BadHeader(f"{what} is no object.", do="Write it again.")
+        raise BadHeader(f"{what} makes no sense.", do="Write it again.")
     return document
-
-
-def bytes_of(array: Any, name: str) -> bytes:
-    """Return all of an array that holds a header, ours or zarr-python's.
-
-    Raises
-    ------
-    BadHeader
-        It is too large for one.
-    """
-    size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
-    if size > _MOST_HEADER_BYTES:
-        raise BadHeader(
-            f"the header in {name} takes {size} bytes, as its metadata say.",
-            do="Write the image again.",
-        )
-    if isinstance(array, ZarrArray):
-        return array.read(Region.of_shape(array.shape)).tobytes()
-    return np.asarray(array[...]).tobytes()

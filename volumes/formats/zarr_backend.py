@@ -10,52 +10,53 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.call_site import warn
 from ...core.errors import (
-    BadHeader,
     CorruptVolume,
     EmptyVolume,
     TruncatedVolume,
+    UnknownFormat,
     VolumeChanged,
+    VolumeNotFound,
     VoxpipeError,
 )
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
-from ...storage.local_io import file_system_at
-from ...storage.location import remote_errors
+from ...storage.file_reader import file_system_at
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
-from ...storage.remote import RemoteFile, open_remote
-from ...storage.remote_objects import RemoteObjects
+from ...storage.read_ahead import DOCUMENTS
+from ...storage.remote import open_remote
 from ...storage.remote_ranges import RemoteRanges
-from ...storage.retry import LOOKS, MOST_MISSING, read_anew
-from ...storage.small_object_cache import DOCUMENTS
+from ...storage.retry import LOOKS, MOST_MISSING
 from ...storage.zip_ranges import ZipRanges
-from ..backend import Channels, no_options
-from ..header import Header, Triple
+from ..backend import Channels
+from ..header import Triple
+from ..registry import BackendRequest
 from ..scheme import StoreLayout
 from ..session import opening_session
-from ..voxels import Voxels, refuse_unreadable
-from .chunked_backend import ChunkedBackend, RemoteChunks
-from .local_file import LocalFile, file_stamp
-from .zarr_array import ForeignArray, ZarrArray, open_node
-from .zarr_image import ZarrImage, image_of
+from ..voxels import Voxels
+from .chunked_backend import ChunkedBackend, chunked_header
+from .stored_file import Format, LocalStoredFile, StoredFile, location_of
+from .zarr_array import ZarrArray, open_node
 from .zarr_metadata import NotOurs
 from .zarr_nodes import (
     METADATA_FILES,
-    check_folder,
+    ForeignArray,
+    ZarrImage,
+    image_of,
+    is_node,
     open_ranges_node,
+    open_store_node,
     place_of,
     store_key,
 )
 
-_OPTIONS = ("level",)
 # Objects that are no chunks: of a pyramid of a few levels, each with its metadata.
 _MOST_METADATA = 200
 # Seconds by which the clock of a store may be ahead of ours. Times of writing are in whole ones.
@@ -69,19 +70,26 @@ _clock = time.monotonic
 class ZarrBackend(ChunkedBackend):
     """A zarr array, read by voxpipe or by zarr-python."""
 
-    def __init__(self, image: ZarrImage, name: str, stamp: tuple[int, ...] = ()) -> None:
+    _array: ZarrArray | ForeignArray
+    _store: LocalRanges | RemoteRanges | None = None
+    """Of many objects, which may be removed one by one."""
+    _absences = 0
+
+    def __init__(
+        self,
+        image: ZarrImage,
+        name: str,
+        files: Sequence[StoredFile] = (),
+        stamp: tuple[int, ...] = (),
+    ) -> None:
         IO_COUNTERS.count(headers=1)
         array, layout = image.array, image.layout
-        dtype = np.dtype(array.dtype)
-        refuse_unreadable(dtype, name)
-        if min(layout.shape) < 1:
-            raise BadHeader(f"{name} holds no voxels: {layout.stored}.", do="Check the file.")
-        header = Header(
-            layout.shape,
+        header = chunked_header(
+            layout,
+            array.chunks,
+            np.dtype(array.dtype),
+            name,
             image.affine,
-            dtype,
-            chunks=layout.spatial_part(array.chunks),
-            access="range",
             slope=image.slope,
             intercept=image.intercept,
             stamp=stamp,
@@ -89,47 +97,33 @@ class ZarrBackend(ChunkedBackend):
         self.levels = image.coarser
         self._in_doubt = True
         self.keeps_chunks = isinstance(array, ZarrArray)
-        super().__init__(array if self.keeps_chunks else ForeignArray(array), layout, header, name)
+        own = array if self.keeps_chunks else ForeignArray(array, name)
+        super().__init__(own, layout, files, header, name)
         self.culls = self.culls and self.keeps_chunks
 
     def read(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Voxels:
         """Read the chunks that the region touches, of these only those that the box touches."""
-        found = super().read(region, channels, box)
-        if self._in_doubt:
-            self._look_whether_empty(found.array)
+        return self._checked(super().read(region, channels, box))
+
+    def _checked(self, found: Voxels) -> Voxels:
+        """Return what was read; ``VolumeChanged`` if the array was removed, a warning if empty."""
+        if self._store is not None and self._store.absences != self._absences:
+            self._refuse_removed()
+        if self._in_doubt and found.array.size:
+            self._in_doubt = False
+            first = found.array.flat[0]
+            if not (found.array != first).any() and not self._stores_chunks():
+                warn(
+                    f"{self.name} has metadata and not one chunk, so every voxel is its fill value "
+                    f"{first!s}. If it should hold more, copy its chunks too.",
+                    EmptyVolume,
+                )
         return found
 
-    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
-        # Our own reader reads anew chunk by chunk.
-        anew = self.remote and not self.keeps_chunks
-        return read_anew(lambda: self._read(index, box)) if anew else self._read(index, box)
-
-    def _read(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
-        """Return a part; what a codec says becomes an error that names the place."""
-        try:
-            return super()._decoded(index, box)
-        except (MemoryError, VoxpipeError):
-            raise
-        except Exception as error:  # each codec has its own
-            where = ", ".join(f"{start}:{stop}" for start, stop in index)
-            raise CorruptVolume(
-                f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
-                do="Copy the chunks of this region again.",
-            ) from error
-
-    def _look_whether_empty(self, found: NDArray[Any]) -> None:
-        """Warn, once, if all that was read is fill because nothing is stored at all."""
-        if not found.size:
-            return
-        self._in_doubt = False
-        if not (found != found.flat[0]).any() and not self._stores_chunks():
-            warn(
-                f"{self.name} has metadata and not one chunk, so every voxel is its fill value "
-                f"{found.flat[0]!s}. If it should hold more, copy its chunks too.",
-                EmptyVolume,
-            )
+    def _refuse_removed(self) -> None:
+        """Look why chunks are missing."""
 
     def _stores_chunks(self) -> bool:
         """Whether anything but metadata is stored; True where nobody knows."""
@@ -146,14 +140,12 @@ class ListedZarr(ZarrBackend):
     """A zarr array or group of many objects: its content is what a listing of them says."""
 
     lists = True
-    _array: ZarrArray | ForeignArray
     _listed: str | None = None
     _before: str | None = None
     _failed = False
     _look_pause = 0.0
     _looked = -math.inf
     _document: tuple[str, bytes]
-    _absences: int
 
     @property
     def content_key(self) -> str:
@@ -168,17 +160,13 @@ class ListedZarr(ZarrBackend):
             if self._before not in (None, listed):
                 self._forget_stored()
             self._listed = self._before = listed
-        return content_key(listed, self._read_as) if listed else ""
-
-    @property
-    def _read_as(self) -> tuple[object, ...]:
-        """What decides which values stored objects are; ours and zarr-python's are the same."""
-        array = self._array
+        if not listed:
+            return ""
+        # What decides which values stored objects are; ours and zarr-python's are the same.
+        array, header = self._array, self.header
         fill = 0 if array.fill_value is None else np.asarray(array.fill_value).item()
-        return (
-            *(tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill),
-            *(self.header.slope, self.header.intercept),
-        )
+        kind = tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill
+        return content_key(listed, (*kind, header.slope, header.intercept))
 
     def _forget_stored(self) -> None:
         """Forget what was read of other objects than those that are there now."""
@@ -191,24 +179,26 @@ class ListedZarr(ZarrBackend):
     def _list(self) -> str:
         raise NotImplementedError
 
-    def _note_document(self, store: LocalRanges | RemoteObjects) -> None:
+    def _note_document(self, store: LocalRanges | RemoteRanges) -> None:
         """Note what says that the array is there: what is missing then is fill."""
         path = self._array.path.strip("/")
         keys = [f"{path}/{name}".lstrip("/") for name in METADATA_FILES]
         found = next(((key, data) for key in keys if (data := store.get(key)) is not None), None)
         key, data = found or (keys[0], b"")
-        self._document, self._absences = (key, hashlib.sha256(data).digest()), store.absences
+        self._document = key, hashlib.sha256(data).digest()
+        self._store, self._absences = store, store.absences
 
-    def _refuse_removed(self, store: LocalRanges | RemoteObjects) -> None:
+    def _refuse_removed(self) -> None:
         """Raise ``VolumeChanged`` where chunks are missing because the array was removed.
 
         Its document is read again, once for all that is missing by then.
         """
-        absences = store.absences
-        if absences == self._absences or _clock() < self._looked + self._look_pause:
+        assert self._store is not None
+        absences = self._store.absences
+        if _clock() < self._looked + self._look_pause:
             return
         key, known = self._document
-        data = _still_there(store, key)
+        data = _still_there(self._store, key)
         if data is not None and hashlib.sha256(data).digest() == known:
             self._absences, self._looked = absences, _clock()
             return
@@ -224,26 +214,22 @@ class ListedZarr(ZarrBackend):
 class LocalZarr(ListedZarr):
     """A zarr array or group in a local folder."""
 
-    def __init__(
-        self, path: str, name: str, options: Mapping[str, Any], follow: str = "beside"
-    ) -> None:
+    def __init__(self, path: str, name: str, level: Any, follow: str) -> None:
         self._path = path
-        stamp, contained = metadata_stamp(path), follow != "anywhere"
-        self._files = LocalRanges(path, contained=contained)
-        check_folder(path, name)
-        image = opened(self._files, name, content_key(path, stamp), options)
-        super().__init__(image, name, stamp)
+        if not os.path.isdir(path):
+            if not os.path.exists(path):
+                raise VolumeNotFound(f"there is no folder {path}.", do="Check the path.")
+            raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
+        stamp = metadata_stamp(path)
+        self._files = LocalRanges(path, contained=follow != "anywhere")
+        image = opened(self._files, name, content_key(path, stamp), level)
+        super().__init__(image, name, stamp=stamp)
         self._note_document(self._files)
 
     @property
     def is_current(self) -> bool:
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
         return not self._failed and metadata_stamp(self._path) == self.header.stamp
-
-    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
-        found = super()._decoded(index, box)
-        self._refuse_removed(self._files)
-        return found
 
     def is_as_of(self, moment: int) -> bool:
         """Whether metadata are those that were read, and no chunk was written or removed since.
@@ -252,7 +238,7 @@ class LocalZarr(ListedZarr):
         """
         if moment < self._files.newest <= time.time_ns() and not self._network:
             return False
-        return self.is_current
+        return not self._failed and metadata_stamp(self._path) == self.header.stamp
 
     @cached_property
     def _network(self) -> bool:
@@ -274,46 +260,33 @@ class LocalZarr(ListedZarr):
 class StoreZarr(ListedZarr):
     """A zarr object that the user opened."""
 
-    def __init__(self, node: Any, thing: Any, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, thing: Any, level: Any) -> None:
+        name = f"zarr {type(thing).__name__}"
         self._place = place_of(thing)
-        super().__init__(image_of(node, level_in(options, name), name), name)
+        node = thing if is_node(thing) else open_store_node(thing)
+        super().__init__(image_of(node, level, name), name)
 
     def _list(self) -> str:
         return store_key(*self._place)
 
 
-class LocalZipZarr(LocalFile, ZarrBackend):
-    """A zarr array or group in a local zip archive."""
-
-    def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
-        self.path = path
-        stamp = file_stamp(path)
-        local = LocalRanges(os.path.dirname(path))
-        store = ZipRanges(local, os.path.basename(path), name, checks_parts=True)
-        super().__init__(opened(store, name, content_key(path, stamp), options), name, stamp)
-
-
 class RemoteZarr(ListedZarr):
     """A zarr array or group behind a URL."""
 
-    remote = True
     _look_pause = LOOK_PAUSE
 
-    def __init__(
-        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
-    ) -> None:
-        no_options(options, name, _OPTIONS)
-        self._url, self._storage_options = url, storage_options
+    def __init__(self, url: str, storage_options: Mapping[str, Any], name: str, level: Any) -> None:
+        self._url = url
         self._stale = False
         # By our clock: before anything is read.
         self._begun, self._newest = time.time(), 0.0
         self._replaced = self._mixed = self._last_read = 0
-        with remote_errors(name, storage_options, url=url):
-            self._store = store = open_remote(url, storage_options)
-            self._token = token = documents_token(url, storage_options)
-            with store.documents(token):
-                super().__init__(opened(store, name, token, options), name)
-                self._note_document(store)
+        self._remote = store = open_remote(url, storage_options)
+        self._token = token = documents_token(url, storage_options)
+        with store.documents(token):
+            super().__init__(opened(store, name, token, level), name)
+            self._note_document(store)
+        self.remote = True
 
     @property
     def documents(self) -> dict[str, bytes | None]:
@@ -336,47 +309,44 @@ class RemoteZarr(ListedZarr):
         """
         if self._failed or self._mixed >= moment:
             return False
-        if not isinstance(self._store, RemoteRanges):
-            return True
-        return self._store.newest <= moment * 1e-9 + self._store.ahead + _CLOCKS_APART
+        return self._remote.newest <= moment * 1e-9 + self._remote.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
-        with remote_errors(self.name, self._storage_options, url=self._url):
-            return listing_key(self._url, self._store.entries())
+        return listing_key(self._url, self._remote.entries())
 
     def _forget_stored(self) -> None:
         """Let the next volume read the metadata anew, too."""
         super()._forget_stored()
-        if isinstance(self._store, RemoteRanges):
-            self._store.forget_versions()
+        self._remote.forget_versions()
         self._stale = True
         DOCUMENTS.forget_all(self._token)
 
     def _stores_chunks(self) -> bool:
         # Of as many objects some are chunks.
-        with remote_errors(self.name, self._storage_options, url=self._url):
-            found = self._store.entries(_MOST_METADATA)
+        found = self._remote.entries(_MOST_METADATA)
         return len(found) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in found)
 
-    def _decoded(self, index: Region, box: OrientedBox | None) -> NDArray[Any]:
-        with remote_errors(self.name, self._storage_options, url=self._url):
-            for left in reversed(range(LOOKS)):
-                try:
-                    found = super()._decoded(index, box)
-                except VolumeChanged:  # of a part of an object: all of it is read anew
-                    if not left:
-                        raise
-                    self._turn_to_newer()
-                    continue
-                except (CorruptVolume, TruncatedVolume) as error:
-                    self._explain(error)
+    def read(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Voxels:
+        """Read the chunks that are needed, anew where some of them are newer than others."""
+        for left in reversed(range(LOOKS)):
+            try:
+                found = ChunkedBackend.read(self, region, channels, box)
+            except VolumeChanged:  # of a part of an object: all of it is read anew
+                if not left:
                     raise
-                if not self._brought_newer():
-                    self._refuse_removed(self._store)
-                    self._last_read = time.time_ns()
-                    return found
-                self._mixed = self._last_read
                 self._turn_to_newer()
+                continue
+            except (CorruptVolume, TruncatedVolume) as error:
+                self._explain(error)
+                raise
+            if not self._brought_newer():
+                found = self._checked(found)
+                self._last_read = time.time_ns()
+                return found
+            self._mixed = self._last_read
+            self._turn_to_newer()
         raise VolumeChanged(
             f"{self.name} is being written while it is read.",
             do="Make a new Volume once it is written.",
@@ -384,10 +354,8 @@ class RemoteZarr(ListedZarr):
 
     def _brought_newer(self) -> bool:
         """Whether objects were written since this was opened, or since this was asked last."""
-        if not isinstance(self._store, RemoteRanges):
-            return False
-        newest, replaced = self._store.newest, self._store.replaced
-        known = max(self._newest, self._begun + self._store.ahead + _CLOCKS_APART)
+        newest, replaced = self._remote.newest, self._remote.replaced
+        known = max(self._newest, self._begun + self._remote.ahead + _CLOCKS_APART)
         if newest <= known and replaced <= self._replaced:
             return False
         self._newest, self._replaced = max(newest, self._newest), replaced
@@ -411,7 +379,7 @@ class RemoteZarr(ListedZarr):
     def _refuse_other(
         self, known: Mapping[str, bytes | None], error: VoxpipeError | None = None
     ) -> None:
-        changed = [key for key, before in known.items() if self._store.get(key) != before]
+        changed = [key for key, before in known.items() if self._remote.get(key) != before]
         if changed:
             self._failed = True
             raise VolumeChanged(
@@ -419,42 +387,56 @@ class RemoteZarr(ListedZarr):
                 do="Make a new Volume once it is written.",
             ) from error
 
-    def fetch(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int | None:
-        """Fetch the stored chunks; errors name the URL."""
-        with remote_errors(self.name, self._storage_options, url=self._url):
-            return super().fetch(region, channels, box)
+
+def open_zip(file: StoredFile, level: Any = 0) -> ZarrBackend:
+    """Return the backend of a zarr array or group in a zip archive."""
+    checks = isinstance(file, LocalStoredFile)
+    store = ZipRanges(file.store, file.key, file.name, checks_parts=checks)
+    return ZarrBackend(opened(store, file.name, file.cache_key, level), file.name, [file])
 
 
-class RemoteZipZarr(RemoteChunks, ZarrBackend):
-    """A zarr array or group in a zip archive behind a URL, of which ranges are read."""
-
-    def __init__(
-        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
-    ) -> None:
-        self._file = RemoteFile(url, storage_options, name)
-        with self._file.errors():
-            store = ZipRanges(self._file.store, "", name)
-            super().__init__(opened(store, name, self._file.cache_key, options), name)
+def open_zarr(request: BackendRequest, name: str, level: Any = 0) -> ZarrBackend:
+    """Return the backend of a zarr array or group, of several objects."""
+    if request.zarr_store is not None:
+        return StoreZarr(request.zarr_store, level)
+    if request.path is None:
+        url = request.remote_zarr_uri or request.uri or ""
+        return RemoteZarr(url, request.storage_options, name, level)
+    return LocalZarr(os.fspath(request.path), name, level, request.follow)
 
 
-def opened(store: RangeStore, name: str, token: str, options: Mapping[str, Any]) -> ZarrImage:
-    """Return the image in a store, opened by voxpipe or, where it cannot, by zarr-python."""
-    level = level_in(options, name)
+def _is_zarr(request: BackendRequest) -> bool:
+    if request.zarr_store is not None:
+        return True
+    place = location_of(request)
+    if request.path is None:
+        # A URL without a suffix may be a folder; only reading its metadata tells.
+        folder = "." not in place.rstrip("/").rpartition("/")[2]
+        return request.remote_zarr_uri is not None or (bool(request.uri) and folder)
+    if os.path.isdir(place):
+        return any(os.path.exists(os.path.join(place, name)) for name in METADATA_FILES)
+    return place.lower().endswith(".zarr")
+
+
+FORMATS = (
+    # Before the other, which takes every URL with .zarr in it.
+    Format("zarr-zip", (".zarr.zip",), open_zip, ("level",), rank=-1),
+    Format("zarr", (".zarr",), open_zarr, ("level",), matches=_is_zarr, rank=-1),
+)
+
+
+def opened(store: RangeStore, name: str, token: str, level: Any) -> ZarrImage:
+    """Return the image in a store, opened by voxpipe or, where it cannot, by zarr-python.
+
+    ``level`` is the resolution of a pyramid, 0 for the finest.
+    """
     try:
         return image_of(open_node(store, name, opening_session().chunks, token), level, name)
     except NotOurs:
         return image_of(open_ranges_node(store, name), level, name)
 
 
-def level_in(options: Mapping[str, Any], name: str) -> Any:
-    """Return which resolution of a pyramid was chosen, 0 for the finest."""
-    no_options(options, name, _OPTIONS)
-    return options.get("level", 0)
-
-
-def _still_there(store: LocalRanges | RemoteObjects, key: str) -> bytes | None:
+def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
     """Return an object that was there before; None if it is gone, which is asked for again."""
     for _ in range(MOST_MISSING):
         try:

@@ -6,7 +6,7 @@ import lzma
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,8 @@ from ...storage.decompress import (
     zstd_most_bytes,
 )
 from ..chunks.decoders import Decoder, decoder_factory
+from .chunked_backend import MOST_CHUNK_BYTES
 
-# No chunk of a sound array is larger; a header that claims more is refused before memory is taken.
-MOST_CHUNK_BYTES = 4 * 1024**3
 # What documents that are no metadata make the code below raise.
 _SENSELESS = (
     *(KeyError, TypeError, ValueError, AttributeError, IndexError),
@@ -40,14 +39,12 @@ class NotOurs(Exception):
     """The array uses something that voxpipe leaves to zarr-python."""
 
 
-@dataclass(frozen=True)
-class Codec:
+class Codec(NamedTuple):
     """One step from numbers to stored bytes."""
 
     name: str
     """As in the metadata, e.g. ``"blosc"``; numcodecs' id where that is what names it."""
     settings: tuple[tuple[str, Any], ...] = ()
-    """Its configuration."""
 
     def setting(self, key: str, default: Any = None) -> Any:
         """Return one entry of the configuration."""
@@ -56,31 +53,22 @@ class Codec:
 
 @dataclass(frozen=True)
 class ArrayMetadata:
-    """What one zarr array is."""
+    """What one zarr array is; tuples have an entry per stored axis."""
 
     shape: tuple[int, ...]
-    """Per stored axis."""
-    chunks: tuple[int, ...]
-    """Decode unit: inner chunks where there are shards."""
-    dtype: np.dtype[Any]
-    """As stored, byte order included."""
-    fill_value: Any
-    """What a chunk holds that is not stored."""
+    chunks: tuple[int, ...]  # decode unit: inner chunks where there are shards
+    dtype: np.dtype[Any]  # as stored, byte order included
+    fill_value: Any  # what a chunk holds that is not stored
+    # Bytes to bytes, in the order of encoding; compressors and check sums. The first may encode
+    # numbers, if somebody registered a decoder for it.
     codecs: tuple[Codec, ...]
-    """Bytes to bytes, in the order of encoding; compressors and check sums. The first may encode
-    numbers, if somebody registered a decoder for it."""
+    # Stored axes in the order in which they lie in a decoded chunk, slowest first.
     order: tuple[int, ...]
-    """Stored axes in the order in which they lie in a decoded chunk, slowest first."""
-    prefix: str
-    """What precedes the index of a chunk in its key."""
-    separator: str
-    """What stands between the numbers of a key."""
-    shards: tuple[int, ...] | None = None
-    """Object unit; None where every chunk is an object."""
-    index_at_end: bool = True
-    """Where a shard keeps its index."""
-    index_checked: bool = True
-    """Whether a check sum follows the index."""
+    prefix: str  # precedes the index of a chunk in its key
+    separator: str  # stands between the numbers of a key
+    shards: tuple[int, ...] | None = None  # object unit; None where every chunk is an object
+    index_at_end: bool = True  # of a shard
+    index_checked: bool = True  # by a check sum behind it
 
     def key(self, index: Sequence[int]) -> str:
         """Return the key of the object at an index of the grid of objects."""
@@ -144,22 +132,8 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         fill = _fill_v3(document["fill_value"], dtype)
     except _SENSELESS as error:
         raise _senseless(name, "zarr.json", error) from error
-    return _checked(
-        ArrayMetadata(
-            shape,
-            chunks,
-            dtype,
-            fill,
-            tuple(codecs),
-            order,
-            prefix,
-            separator,
-            shards,
-            at_end,
-            checked,
-        ),
-        name,
-    )
+    layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
+    return _checked(ArrayMetadata(*layout, shards, at_end, checked), name)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -284,7 +258,6 @@ No more than ``most`` bytes; ``ValueError`` where there are more."""
 _NUMCODECS = ("shuffle", "delta", "pcodec", "zfpy")
 BOUNDED = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4")
 """Codecs that are undone into no more bytes than they may need."""
-_KNOWN = (*BOUNDED, *_NUMCODECS)
 _CRC32C_BYTES = 4
 _BLOSC_HEADER = 16
 _LZ4_HEADER = 4
@@ -325,7 +298,8 @@ class ZarrDecoder:
             held = step(held, room if is_last else None, most)
         if held is not room:
             flat = np.frombuffer(held, np.uint8)
-            _check_size(flat.size, room)
+            if flat.size != room.nbytes:
+                raise _wrong_size(flat.size, room)
             room[...] = flat
         if self._turned:
             out[...] = target.transpose(self._back)
@@ -362,30 +336,21 @@ def _plug_in(metadata: ArrayMetadata) -> Decoder | None:
     if not metadata.codecs:
         return None
     first = metadata.codecs[0]
-    factory = decoder_factory(first.name, installed=first.name not in _KNOWN)
+    factory = decoder_factory(first.name, installed=first.name not in _DECODERS)
     return None if factory is None else factory(dict(first.settings))
 
 
 def _decoder(codec: Codec) -> Decode:
     """Return how one codec is undone."""
-    if codec.name == "crc32c":
-        return _without_check_sum
-    if codec.name in ("gzip", "zlib"):
-        return lambda data, out, most: inflated(data, most)
-    if codec.name == "bz2":
-        return lambda data, out, most: un_bzip2(data, most)
-    if codec.name == "lzma":
-        kind, filters = codec.setting("format", lzma.FORMAT_XZ), codec.setting("filters")
-        return lambda data, out, most: un_lzma(data, most, kind, filters)
-    if codec.name == "lz4":
-        return _lz4()
-    if codec.name == "blosc":
-        return _blosc()
-    if codec.name == "zstd":
-        return _zstd()
-    if codec.name in _NUMCODECS:
-        return _by_numcodecs(codec)
-    raise NotOurs(f"codec {codec.name!r}")
+    make = _DECODERS.get(codec.name)
+    if make is None:
+        raise NotOurs(f"codec {codec.name!r}")
+    return make(codec)
+
+
+def _by_lzma(codec: Codec) -> Decode:
+    kind, filters = codec.setting("format", lzma.FORMAT_XZ), codec.setting("filters")
+    return lambda data, out, most: un_lzma(data, most, kind, filters)
 
 
 def _by_numcodecs(codec: Codec) -> Decode:
@@ -398,7 +363,7 @@ def _by_numcodecs(codec: Codec) -> Decode:
     return lambda data, out, most: ready.decode(bytes(data))
 
 
-def _lz4() -> Decode:
+def _lz4(codec: Codec) -> Decode:
     from numcodecs.lz4 import decompress
 
     def decode(data: Any, out: Any, most: int) -> Any:
@@ -408,7 +373,7 @@ def _lz4() -> Decode:
     return decode
 
 
-def _blosc() -> Decode:
+def _blosc(codec: Codec) -> Decode:
     from numcodecs import blosc
 
     # In the main thread numcodecs lets blosc start threads of its own. On two busy cores they made
@@ -429,14 +394,15 @@ def _blosc() -> Decode:
         if out is None:
             check_most(size, most)
             return decompress(data)
-        _check_size(size, out)
+        if size != out.nbytes:
+            raise _wrong_size(size, out)
         decompress(data, out)
         return out
 
     return decode
 
 
-def _zstd() -> Decode:
+def _zstd(codec: Codec) -> Decode:
     from numcodecs.zstd import decompress
 
     def decode(data: Any, out: Any, most: int) -> Any:
@@ -445,19 +411,17 @@ def _zstd() -> Decode:
             check_most(zstd_most_bytes(data) if size is None else size, most)
             return decompress(data)
         # Where it does not say, there must be as much as there is room.
-        if size is not None:
-            _check_size(size, out)
+        if size not in (None, out.nbytes):
+            raise _wrong_size(size, out)
         decompress(data, out)
         return out
 
     return decode
 
 
-def _check_size(size: int, room: NDArray[np.uint8]) -> None:
-    """Refuse a chunk of another size, before memory is taken for it where it tells."""
-    if size != room.nbytes:
-        msg = f"{size} bytes instead of {room.nbytes}"
-        raise ValueError(msg)
+def _wrong_size(size: int, room: NDArray[np.uint8]) -> ValueError:
+    """Return the error of a chunk of another size: before memory is taken, where it tells."""
+    return ValueError(f"{size} bytes instead of {room.nbytes}")
 
 
 def _without_check_sum(data: Any, out: Any, most: int) -> Any:
@@ -477,3 +441,15 @@ def crc32c(data: Any) -> int | None:
     except ImportError:
         return None
     return int(google_crc32c.value(bytes(data)))
+
+
+_DECODERS: dict[str, Callable[[Codec], Decode]] = {
+    "crc32c": lambda codec: _without_check_sum,
+    **dict.fromkeys(("gzip", "zlib"), lambda codec: lambda data, out, most: inflated(data, most)),
+    "bz2": lambda codec: lambda data, out, most: un_bzip2(data, most),
+    "lzma": _by_lzma,
+    "lz4": _lz4,
+    "blosc": _blosc,
+    "zstd": _zstd,
+    **dict.fromkeys(_NUMCODECS, _by_numcodecs),
+}

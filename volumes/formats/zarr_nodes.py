@@ -1,40 +1,294 @@
-"""Opening zarr arrays and groups, with zarr-python, by path, URL or store.
+"""Zarr nodes: which array holds the image, what zarr-python opens, and what users have opened.
 
-The metadata document is looked at first, so that zarr-python is told the format
-and does not probe for others: on an object store each probe is a round trip.
-
-Volumes given as a zarr Store, Array or Group, and how they reach another process. Array and group
-travel as their store and their path in it. A store in memory cannot travel; its voxels go through a
-temporary file instead.
+OME-Zarr metadata, versions 0.1 to 0.5, say which axes an array has, and where each level of a
+pyramid lies. Array and group of a user travel as their store and their path in it. A store in
+memory cannot travel; its voxels go through a temporary file instead.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from types import ModuleType
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...core import Region
-from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound, VoxpipeError
+from ...core import Affine, ChunkGrid, Region
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    MissingDependency,
+    UnknownFormat,
+    VolumeNotFound,
+)
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
-from ...storage.ranges import LocalRanges, RangeStore
-from ...storage.remote_objects import version_of
+from ...storage.fsspec_ranges import version_of
+from ...storage.ranges import RangeStore
+from ...storage.retry import read_anew
+from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend
+from ..header import IDENTITY, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
-from ..source import INLINE_BYTES, LocatedSource, Options, as_backend
-from ..spill import original, remember, travel
+from ..source import LocatedSource, Options, as_backend
+from .chunked_backend import SPATIAL, Layout, check_number, named_layout, plain_layout
+from .nifti import parse_nifti
+from .stored_file import library_errors
+from .zarr_array import ZarrArray
+from .zarr_metadata import NotOurs
 
-Read = Callable[[str], bytes | None]
-"""Returns the content of a file below the node, None where there is none."""
+# A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
+_MOST_HEADER_BYTES = 16 * 1024**2
+# Before version 0.3 every image had these axes.
+_OLD_AXES = ("t", "c", "z", "y", "x")
+# UDUNITS-2 names, as the specification asks for, in millimetres.
+_MILLIMETRES = {
+    "angstrom": 1e-7,
+    "picometer": 1e-9,
+    "nanometer": 1e-6,
+    "micrometer": 1e-3,
+    "millimeter": 1.0,
+    "centimeter": 10.0,
+    "decimeter": 100.0,
+    "meter": 1e3,
+    "kilometer": 1e6,
+    "inch": 25.4,
+    "foot": 304.8,
+}
+
+
+@dataclass(frozen=True)
+class Level:
+    """One resolution of a multiscale image."""
+
+    path: str  # name of the array in the group
+    axes: tuple[str, ...]  # names as stored, lower case
+    scale: tuple[float, float, float]  # spacing along x, y, z, in millimetres
+    translation: tuple[float, float, float]  # place of voxel (0, 0, 0), in millimetres
+
+    @property
+    def affine(self) -> Affine:
+        """4x4, index (x, y, z) to millimetres."""
+        matrix = np.diag([*self.scale, 1.0])
+        matrix[:3, 3] = self.translation
+        return matrix
+
+
+def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
+    """Return the levels of the first multiscale image, none if the group is no such image.
+
+    Examples
+    --------
+    >>> scale = {"type": "scale", "scale": [2.0, 0.5, 0.5]}
+    >>> axes = [{"name": n, "unit": "micrometer"} for n in "zyx"]
+    >>> image = {"axes": axes, "datasets": [{"path": "0", "coordinateTransformations": [scale]}]}
+    >>> levels_of({"multiscales": [image]}, "a.zarr")[0].scale
+    (0.0005, 0.0005, 0.002)
+    """
+    ome = attributes.get("ome", attributes)
+    images = ome.get("multiscales") if isinstance(ome, Mapping) else None
+    if not images:
+        return ()
+    try:
+        return tuple(_level(dataset, images[0]) for dataset in images[0]["datasets"])
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise BadHeader(
+            f"the OME-Zarr metadata of {name} make no sense: {type(error).__name__}: {error}.",
+            do="Write them again, or open the array inside the group by its path.",
+        ) from error
+
+
+def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
+    """Return where each level after ``level`` lies: 4x4, its index to the index in that one.
+
+    Examples
+    --------
+    >>> fine, coarse = (Level(n, ("x", "y"), (s, s, 1), (0, 0, 0)) for n, s in (("0", 1), ("1", 2)))
+    >>> [matrix.diagonal().tolist() for matrix in coarser([fine, coarse], 0)]
+    [[2.0, 2.0, 1.0, 1.0]]
+    """
+    if not levels or 0 in levels[level].scale:
+        return ()
+    back = np.linalg.inv(levels[level].affine)
+    return tuple(back @ other.affine for other in levels[level + 1 :])
+
+
+def _level(dataset: Mapping[str, Any], image: Mapping[str, Any]) -> Level:
+    entries = image.get("axes", _OLD_AXES)
+    axes = tuple(_axis_name(entry) for entry in entries)
+    if not {"x", "y"} <= set(axes) or len(set(axes)) < len(axes):
+        msg = f"axes are {axes}"
+        raise ValueError(msg)
+    # Those of the image act after those of the level.
+    steps = [
+        *dataset.get("coordinateTransformations", ()),
+        *image.get("coordinateTransformations", ()),
+    ]
+    scale, shift = np.ones(len(axes)), np.zeros(len(axes))
+    for step in steps:
+        factor, offset = _transformation(step, len(axes))
+        scale, shift = scale * factor, shift * factor + offset
+    units = {_axis_name(entry): _millimetres(entry) for entry in entries}
+    place = {axis: (units[axis] * scale[n], units[axis] * shift[n]) for n, axis in enumerate(axes)}
+    spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
+    x, y, z = ((float(a), float(b)) for a, b in spatial)
+    return Level(str(dataset["path"]), axes, (x[0], y[0], z[0]), (x[1], y[1], z[1]))
+
+
+def _axis_name(entry: Any) -> str:
+    name: str = entry["name"] if isinstance(entry, Mapping) else entry
+    return name.lower()
+
+
+def _millimetres(entry: Any) -> float:
+    # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
+    unit = entry.get("unit") if isinstance(entry, Mapping) else None
+    return _MILLIMETRES.get(str(unit).lower(), 1.0)
+
+
+def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
+    """Return factor and offset per axis of one coordinate transformation."""
+    kind = step["type"]
+    if kind == "identity":
+        return 1.0, 0.0
+    if kind not in ("scale", "translation"):
+        msg = f"a coordinate transformation of type {kind!r} is not supported"
+        raise ValueError(msg)
+    numbers = np.array(step[kind], dtype=np.float64)
+    if numbers.shape != (axes,) or not np.isfinite(numbers).all():
+        msg = f"{step[kind]} are not {axes} numbers"
+        raise ValueError(msg)
+    return (numbers, 0.0) if kind == "scale" else (1.0, numbers)
+
+
+NIFTI = "nifti"
+"""The array that holds the bytes of the NIfTI header."""
+# NIfTI-Zarr without OME-Zarr metadata: the last axes in this order.
+_NIFTI_AXES = ("t", "c", "z", "y", "x")
+
+
+@dataclass(frozen=True)
+class ZarrImage:
+    """One array of a node, and what the metadata say about it."""
+
+    array: Any  # ours or zarr-python's
+    layout: Layout
+    affine: tuple[float, ...] = IDENTITY  # voxels to millimetres
+    slope: float = 1.0
+    intercept: float = 0.0
+    coarser: tuple[Affine, ...] = ()  # of the levels that are coarser than this one
+
+
+def _is_array(node: Any) -> bool:
+    return hasattr(node, "chunks")  # of ours and of zarr-python's; no group has any
+
+
+def image_of(node: Any, level: int, name: str) -> ZarrImage:
+    """Return the image in an array or group, ours or zarr-python's.
+
+    A group may say where its voxels lie twice: the NIfTI header in its array ``nifti`` has the
+    word, the OME-Zarr metadata name the axes and the levels. ``UnknownFormat`` for one of several
+    arrays that says of none that it is the image.
+    """
+    do = "Write them again, or install the codec that they ask for."
+    with library_errors(f"the metadata of {name} make no sense", do, but=(NotOurs, OSError)):
+        return (_of_array if _is_array(node) else _of_group)(node, level, name)
+
+
+def _of_array(array: Any, level: int, name: str) -> ZarrImage:
+    check_number(level, 1, "level", name)
+    return ZarrImage(array, plain_layout(tuple(array.shape), name))
+
+
+def _of_group(group: Any, level: int, name: str) -> ZarrImage:
+    levels = levels_of(dict(group.attrs), name)
+    nifti = _below(group, NIFTI)
+    if nifti is not None and not _is_array(nifti):
+        raise BadHeader(
+            f"{NIFTI!r} in {name} is no array of bytes, so its slope and affine cannot be read.",
+            do="Write the image again.",
+        )
+    if nifti is not None:
+        return _of_nifti(group, bytes_of(nifti, name), levels, level, name)
+    if levels:
+        check_number(level, len(levels), "level", name)
+        chosen = levels[level]
+        array = _member(group, chosen.path, name)
+        layout = named_layout(tuple(array.shape), chosen.axes, name)
+        affine = affine_entries(chosen.affine, name)
+        return ZarrImage(array, layout, affine, coarser=coarser(levels, level))
+    return _of_array(_only_array(group, name), level, name)
+
+
+def _of_nifti(
+    group: Any, raw: bytes, levels: tuple[Level, ...], level: int, name: str
+) -> ZarrImage:
+    fields = parse_nifti(raw, f"the NIfTI header of {name}", single_file=False)
+    affine: Affine = affine_matrix(fields.affine)
+    if levels:
+        check_number(level, len(levels), "level", name)
+        array = _member(group, levels[level].path, name)
+        axes = levels[level].axes
+        # The header speaks of the finest level; the pyramid says how the others lie to it.
+        if level:  # that of the finest is kept to the last bit
+            affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
+    else:
+        check_number(level, 1, "level", name)
+        array = _member(group, "0", name)
+        axes = _NIFTI_AXES[-array.ndim :]
+    layout = named_layout(tuple(array.shape), axes, name)
+    placed, lower = affine_entries(affine, name), coarser(levels, level)
+    return ZarrImage(array, layout, placed, fields.slope, fields.intercept, lower)
+
+
+def _member(group: Any, path: str, name: str) -> Any:
+    array = _below(group, path)
+    if array is not None and _is_array(array):
+        return array
+    raise BadHeader(
+        f"{name} has no array {path!r}, of which its metadata speak.", do="Write the image again."
+    )
+
+
+def _below(group: Any, path: str) -> Any:
+    """Return an array or group in a group, None if there is none of this name."""
+    try:
+        return group[path]
+    except KeyError:
+        return None
+
+
+def _only_array(group: Any, name: str) -> Any:
+    arrays = dict(group.arrays())
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    have = ", ".join(sorted(arrays)) or "none"
+    raise UnknownFormat(
+        f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}.",
+        do="Give the path of one array in it.",
+    )
+
+
+def bytes_of(array: Any, name: str) -> bytes:
+    """Return all of an array that holds a header, ours or zarr-python's."""
+    size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    if size > _MOST_HEADER_BYTES:
+        raise BadHeader(
+            f"the header in {name} takes {size} bytes, as its metadata say.",
+            do="Write the image again.",
+        )
+    if isinstance(array, ZarrArray):
+        return array.read(Region.of_shape(array.shape)).tobytes()
+    return np.asarray(array[...]).tobytes()
+
 
 METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
 """What makes a folder a zarr node."""
@@ -43,31 +297,43 @@ METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
 def open_ranges_node(ranges: RangeStore, name: str) -> Any:
     """Return the zarr Array or Group at the root of a store of ranges, read by zarr-python.
 
-    Its bytes go through the store, with all that the store checks.
+    Its bytes go through the store, with all that the store checks. The metadata document is looked
+    at first, so that zarr-python does not probe for others: each probe may be a round trip.
     """
-    version, is_array = _kind(ranges.get, name)
-    zarr = _zarr(name)
-    from .zarr_store import RangesStore
+    version, is_array = _kind(ranges, name)
+    try:
+        import zarr
+    except ImportError:
+        raise MissingDependency(
+            f"{name} is stored in a way that only zarr-python reads, which is not installed.",
+            do="pip install zarr",
+        ) from None
+    from ._zarr_python import RangesStore
 
-    return _open(zarr, RangesStore(ranges), name, version, is_array)
+    how: Any = {"store": RangesStore(ranges), "path": "", "mode": "r", "zarr_format": version}
+    what, do = f"zarr-python cannot open {name}", "Write the array again, or install its codec."
+    with library_errors(what, do, but=(OSError,)):
+        if is_array:
+            return zarr.open_array(**how)
+        # Each array has its own document, of which its limits come; a copy may be an old one.
+        return zarr.open_group(**how, use_consolidated=False)
 
 
-def open_local_node(path: str, name: str, *, contained: bool = True) -> Any:
-    """Return the zarr Array or Group in a local folder.
-
-    ``contained``: links in it that lead out of it are refused, with ``LeadsOutside``.
-    """
-    check_folder(path, name)
-    return open_ranges_node(LocalRanges(path, contained=contained), name)
-
-
-def check_folder(path: str, name: str) -> None:
-    """Raise ``VolumeNotFound`` or ``UnknownFormat`` unless there is a folder."""
-    if os.path.isdir(path):
-        return
-    if not os.path.exists(path):
-        raise VolumeNotFound(f"there is no folder {path}.", do="Check the path.")
-    raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
+def _kind(ranges: RangeStore, name: str) -> tuple[int, bool]:
+    """Return the zarr format of a node, and whether it is an array."""
+    document = ranges.get("zarr.json")
+    if document is not None:
+        try:
+            return 3, parse_json(document)["node_type"] == "array"
+        except (ValueError, KeyError, TypeError):
+            raise BadHeader(f"zarr.json of {name} makes no sense.", do="Write it again.") from None
+    is_array = ranges.get(".zarray") is not None
+    if is_array or ranges.get(".zgroup") is not None:
+        return 2, is_array
+    raise VolumeNotFound(
+        f"{name} holds no zarr metadata: none of {', '.join(METADATA_FILES)} is there.",
+        do="Give the path of a zarr array or group; of DICOM, a folder on a local disk.",
+    )
 
 
 def open_store_node(store: Any, path: str = "") -> Any:
@@ -76,23 +342,12 @@ def open_store_node(store: Any, path: str = "") -> Any:
 
     # Mode "r" would make zarr copy a store that may write; the user's own is to be used.
     mode: Any = "r" if store.read_only else "r+"
-    try:
-        # The newer format first; what it finds is not looked for in the older one.
-        return zarr.open(store, mode=mode, path=path, zarr_format=3)
-    except FileNotFoundError:
-        pass
-    try:
-        return zarr.open(store, mode=mode, path=path, zarr_format=2)
-    except FileNotFoundError:
-        what = f"the zarr {type(store).__name__} holds no array or group at {path or '/'!r}."
-        raise VolumeNotFound(what, do="Write it first, or check the store.") from None
-
-
-def is_array(node: Any) -> bool:
-    """Whether a node is an array, not a group."""
-    import zarr
-
-    return isinstance(node, zarr.Array)
+    # The newer format first; what it finds is not looked for in the older one.
+    for version in (3, 2):
+        with suppress(FileNotFoundError):
+            return zarr.open(store, mode=mode, path=path, zarr_format=version)
+    what = f"the zarr {type(store).__name__} holds no array or group at {path or '/'!r}."
+    raise VolumeNotFound(what, do="Write it first, or check the store.")
 
 
 def is_node(thing: Any) -> bool:
@@ -161,52 +416,6 @@ def _listed_key(store: Any, path: str) -> str:
     return listing_key(f"{protocol}:{below}", listed)
 
 
-def _open(zarr: ModuleType, store: Any, name: str, version: int, array: bool) -> Any:
-    try:
-        if array:
-            return zarr.open_array(store=store, path="", mode="r", zarr_format=version)
-        # Each array has its own document, of which its limits come; a copy may be an old one.
-        return zarr.open_group(
-            store=store, path="", mode="r", zarr_format=version, use_consolidated=False
-        )
-    except (MemoryError, OSError, VoxpipeError):
-        raise
-    except Exception as error:  # zarr, numcodecs and the codecs of others: each has its own
-        raise BadHeader(
-            f"zarr-python cannot open {name}: {type(error).__name__}: {error}.",
-            do="Write the array again, or install the codec that it asks for.",
-        ) from error
-
-
-def _kind(read: Read, name: str) -> tuple[int, bool]:
-    """Return the zarr format of a node, and whether it is an array."""
-    document = read("zarr.json")
-    if document is not None:
-        try:
-            return 3, parse_json(document)["node_type"] == "array"
-        except (ValueError, KeyError, TypeError):
-            raise BadHeader(f"zarr.json of {name} makes no sense.", do="Write it again.") from None
-    if read(".zarray") is not None:
-        return 2, True
-    if read(".zgroup") is not None:
-        return 2, False
-    raise VolumeNotFound(
-        f"{name} holds no zarr metadata: none of {', '.join(METADATA_FILES)} is there.",
-        do="Give the path of a zarr array or group; of DICOM, a folder on a local disk.",
-    )
-
-
-def _zarr(name: str) -> ModuleType:
-    try:
-        import zarr
-    except ImportError:
-        raise MissingDependency(
-            f"{name} is stored in a way that only zarr-python reads, which is not installed.",
-            do="pip install zarr",
-        ) from None
-    return zarr
-
-
 class ZarrSource:
     """A zarr object that somebody opened."""
 
@@ -260,7 +469,7 @@ class ZarrSource:
             return _arrive, (packed, self.options, self._path(), self.name, self.token)
         backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
-        return travel(self, backend.header, lambda: np.asarray(backend.read(whole).array))
+        return share_array(self, backend.header, lambda: np.asarray(backend.read(whole).array))
 
 
 def _arrive(packed: bytes, options: Options, path: str, name: str, token: str) -> Any:
@@ -288,10 +497,7 @@ def _is_in_memory(store: Any) -> bool:
 def fetch_chunks(array: Any, indices: Iterable[tuple[int, ...]]) -> int | None:
     """Return the bytes of the stored chunks of a zarr array, having fetched and dropped them.
 
-    Returns
-    -------
-    None where this cannot be told apart from decoding: arrays in shards, of which a read takes
-    only parts.
+    None where a read takes only parts of shards, and fetching cannot be told from decoding.
     """
     if array.shards is not None:
         return None
@@ -314,3 +520,41 @@ def fetch_chunks(array: Any, indices: Iterable[tuple[int, ...]]) -> int | None:
         return sum(await asyncio.gather(*(one(index) for index in indices)))
 
     return sync(every())
+
+
+class ForeignArray:
+    """An array that zarr-python reads, which answers as a :class:`ChunkedArray`; culls nothing."""
+
+    def __init__(self, array: Any, name: str) -> None:
+        self._array, self.path, self._name = array, array.path, name
+        self.shape, self.chunks = tuple(array.shape), tuple(array.chunks)
+        self.dtype = np.dtype(array.dtype)
+        self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
+        self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
+        self._cuts = ChunkGrid(self.shape, self.chunks)
+        self.voxels = self._cuts.voxels
+
+    def needed(self, region: Region, *culling: Any) -> NDArray[np.int64]:
+        """Return the chunks (N, axes) that a region touches."""
+        return self._cuts.touched(region)
+
+    def read(self, region: Region, *culling: Any) -> NDArray[Any]:
+        """Return a region, read anew where the way here may have damaged it."""
+        where = ", ".join(f"{start}:{stop}" for start, stop in region)
+        what, do = f"[{where}] of {self._name} cannot be decoded", "Copy its chunks again."
+
+        def read() -> NDArray[Any]:
+            with library_errors(what, do, CorruptVolume):
+                return np.asarray(self._array[region.slices])
+
+        return read_anew(read)
+
+    def prefetch(self, region: Region, *culling: Any) -> None:
+        """Do nothing: zarr-python fetches when it is asked for voxels."""
+
+    def fetch(self, region: Region, *culling: Any) -> int | None:
+        """Fetch the stored chunks of a region; None where zarr-python cannot without decoding."""
+        return fetch_chunks(self._array, map(tuple, self.needed(region).tolist()))
+
+    def forget_stored(self) -> None:
+        """Do nothing: nothing is kept."""

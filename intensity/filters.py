@@ -1,0 +1,299 @@
+"""Filters: Gaussians, and coarser voxels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Grid
+from ..core.validate import ParameterRange, entries_of, is_integer, is_number
+from . import native
+from .value_op import FROM_0, Drawn, Facts, Halo, RandomValueOp, number_text
+
+# A symmetric filter along one axis, in place; beyond its ends the outermost voxels go on.
+#
+# NumPy here is the reference; ``native/filter.h`` adds in the same order, and gives the same bits.
+
+# Where SciPy's gaussian_filter ends the kernel, in standard deviations.
+TRUNCATE = 4.0
+
+
+def reach(sigma: float) -> int:
+    """Return how many voxels on either side a Gaussian of ``sigma`` voxels looks at."""
+    return int(TRUNCATE * sigma + 0.5)
+
+
+def gaussian(sigma: float) -> NDArray[np.float32]:
+    """Return the weights of a voxel itself and of its neighbours on one side, which sum to 1."""
+    radius = reach(sigma)
+    weights = [1.0]
+    weights += [math.exp(-0.5 * (t / sigma) ** 2) for t in range(1, radius + 1)]
+    return (np.array(weights) / (2 * sum(weights) - 1)).astype(np.float32)
+
+
+def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float32]) -> None:
+    """Filter ``array``, (C, I, J, K) float32, along spatial axis 0, 1 or 2, in place.
+
+    The weights are those of the voxel itself, then of the neighbours on either side alike.
+    """
+    if weights.size == 1 and weights[0] == 1:
+        return
+    if native.filter_axis(array, axis, weights):
+        return
+    radius, length = weights.size - 1, array.shape[axis + 1]
+    ends = [(0, 0)] * 4
+    ends[axis + 1] = (radius, radius)
+    padded = np.moveaxis(np.pad(array, ends, mode="edge"), axis + 1, 0)
+    total = weights[0] * padded[radius : radius + length]
+    for t in range(1, radius + 1):
+        neighbours = padded[radius - t : radius - t + length]
+        total += weights[t] * (neighbours + padded[radius + t : radius + t + length])
+    np.moveaxis(array, axis + 1, 0)[...] = total
+
+
+Unit = Literal["mm", "voxel"]
+
+
+@dataclass(frozen=True)
+class _Gaussian(RandomValueOp):
+    """What blur and sharpen share: the filter, its reach, its unit."""
+
+    sigma: ParameterRange
+    """Standard deviation along every axis: a number >= 0, or (low, high)."""
+    unit: Unit = "mm"
+    """``"mm"``, or ``"voxel"`` of the grid as it is here."""
+
+    commutes: ClassVar[bool] = False
+    amounts: ClassVar[Any] = {"sigma": FROM_0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.unit, str) or self.unit not in ("mm", "voxel"):
+            msg = f"unit is 'mm' or 'voxel', got {self.unit!r}"
+            raise ValueError(msg)
+
+    @property
+    def by_channel(self) -> bool:
+        return True
+
+    def sigmas(self, drawn: Drawn, grid: Grid) -> tuple[float, float, float]:
+        """Return the deviation along each axis, in voxels."""
+        sigma = drawn["sigma"]
+        a, b, c = grid.spacing if self.unit == "mm" else (1.0, 1.0, 1.0)
+        return (sigma / a, sigma / b, sigma / c)
+
+    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+        i, j, k = map(reach, self.sigmas(drawn, grid))
+        return (i, j, k)
+
+    def blurred(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Filter ``array`` in place."""
+        for axis, sigma in enumerate(self.sigmas(drawn, facts.grid)):
+            if reach(sigma) and array.shape[axis + 1] > 1:
+                filter_axis(array, axis, gaussian(sigma))
+        return array
+
+    def describe(self) -> str:
+        return f"{self.in_words(sigma=self.sigma)} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Blur(_Gaussian):
+    """A Gaussian filter, on what the chain so far gives; later spatial ops interpolate that.
+
+    Beyond the volume, the padding of the volume's sampling goes in.
+
+    Examples
+    --------
+    >>> Blur((0.5, 1.5), p=0.2).describe()
+    'blur sigma (0.5, 1.5) (p=0.2) mm'
+    """
+
+    name: ClassVar[str] = "blur"
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        return self.blurred(array, drawn, facts)
+
+
+@dataclass(frozen=True)
+class Sharpen(_Gaussian):
+    """``value + amount * (value - blurred)``, an unsharp mask.
+
+    Examples
+    --------
+    >>> Sharpen(1.0, amount=(0.5, 2)).describe()
+    'sharpen sigma 1 mm amount (0.5, 2.0)'
+    """
+
+    amount: ParameterRange = 1.0
+    """How much of what a blur takes away is added: a number >= 0, or (low, high)."""
+
+    name: ClassVar[str] = "sharpen"
+    amounts: ClassVar[Any] = {"sigma": FROM_0, "amount": FROM_0}
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        soft = self.blurred(array.copy(), drawn, facts)
+        np.subtract(array, soft, out=soft)
+        soft *= np.float32(drawn["amount"])
+        array += soft
+        return array
+
+    def describe(self) -> str:
+        return f"{super().describe()} amount {number_text(self.amount)}"
+
+
+# Coarser voxels along one axis, in place: every few voxels one stays, and lines lie in between.
+#
+# NumPy here is the reference; ``native/coarsen.h`` takes the same steps, and gives the same bits.
+
+
+def coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: int) -> None:
+    """Keep only every ``factor``-th voxel of an axis, and draw lines in between, in place.
+
+    ``array`` is (C, I, J, K) float32, with ``ceil(factor) + 1`` voxels around what is wanted. Which
+    voxels stay is a matter of the lattice, of which ``corner`` is the first voxel's index: number
+    ``m`` is the voxel nearest to ``m * factor``.
+    """
+    length = array.shape[axis + 1]
+    place = (corner + np.arange(length)) / factor
+    before = np.floor(place)
+    low, high = (
+        np.clip(np.rint(m * factor) - corner, 0, length - 1).astype(np.int32)
+        for m in (before, before + 1)
+    )
+    part = (place - before).astype(np.float32)
+    if native.coarsen_axis(array, axis, low, high, part):
+        return
+    first = np.take(array, low, axis=axis + 1)
+    rise = np.take(array, high, axis=axis + 1)
+    along = part.reshape(-1, *[1] * (2 - axis))
+    with np.errstate(invalid="ignore"):
+        rise -= first
+        rise *= along
+        np.add(first, rise, out=array)
+    # A voxel that is kept is what it is, beside an infinite one too.
+    np.copyto(array, first, where=np.isnan(array) & (along == 0))
+
+
+INVERSE = "; factor says how much larger voxels get: write factor=2 for a scale of 0.5"
+"""What to write in the place of a scale below 1, as other libraries have it."""
+_TWO_GRIDS = "a coarser grid is made of the voxels so far, and what follows is sampled from that"
+
+
+class _Coarser(RandomValueOp):
+    """What ops share that make voxels larger: along each axis by a factor."""
+
+    commutes: ClassVar[bool] = False
+    late_because: ClassVar[str] = _TWO_GRIDS
+    amounts: ClassVar[Any] = {"factor": {"least": 1.0}}
+    factor: ParameterRange
+
+    def __post_init__(self) -> None:
+        numbers = entries_of(self.factor) or (self.factor,)
+        if all(map(is_number, numbers)) and 0 < min(numbers) < 1:  # elsewhere it is a scale
+            msg = f"factor takes numbers >= 1, got {self.factor!r}{INVERSE}"
+            raise ValueError(msg)
+        super().__post_init__()
+
+    def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
+        i, j, k = (drawn["factor"] if axis in self.drawn_axes(drawn) else 1.0 for axis in range(3))
+        return (i, j, k)
+
+    def drawn_axes(self, drawn: Drawn) -> tuple[int, ...]:
+        """Return the axes along which voxels get larger."""
+        return (0, 1, 2)
+
+    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+        # How far the nearest voxels that stay may be.
+        i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(drawn))
+        return (i, j, k)
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        corner = facts.corner
+        for axis, factor in enumerate(self.coarser(drawn)):
+            if factor > 1 and array.shape[axis + 1] > 1:
+                coarsen_axis(array, axis, factor, corner[axis])
+        return array
+
+
+@dataclass(frozen=True)
+class LowResolution(_Coarser):
+    """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between.
+
+    Along each axis in turn, with ``m = floor(x / factor)`` and ``t = x / factor - m``, a voxel
+    becomes ``(1 - t) v(k_m) + t v(k_m+1)``, where ``k_m = round(m factor)`` is a voxel that stays.
+
+    References
+    ----------
+    Isensee et al., "nnU-Net: a self-configuring method for deep learning-based biomedical image
+    segmentation", Nature Methods 18 (2021): one of its augmentations, nearest down, and up again.
+
+    Examples
+    --------
+    >>> LowResolution((1, 2), p=0.25).describe()
+    'low_resolution factor (1.0, 2.0) (p=0.25)'
+    """
+
+    factor: ParameterRange
+    """How much larger the voxels are, at least 1: a number, or (low, high)."""
+
+    name: ClassVar[str] = "low_resolution"
+
+
+@dataclass(frozen=True)
+class Anisotropy(_Coarser):
+    """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between.
+
+    The formula is that of ``LowResolution``, along the axis that was drawn.
+
+    References
+    ----------
+    Billot et al., "Partial volume segmentation of brain MRI scans of any resolution and contrast",
+    MICCAI 2020: thick slices, brought back to the spacing before.
+
+    Examples
+    --------
+    >>> Anisotropy((1.5, 5), axes=2).describe()
+    'anisotropy factor (1.5, 5.0) along axis 2'
+    """
+
+    factor: ParameterRange
+    """How much longer the voxels are, at least 1: a number, or (low, high)."""
+    axes: int | tuple[int, ...] = (0, 1, 2)
+    """One of these is drawn, of those along which the volume has more than one voxel: of 2-D data
+    never K."""
+
+    name: ClassVar[str] = "anisotropy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        axes = entries_of(self.axes) or (self.axes,)
+        if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):
+            msg = f"axes is 0, 1 or 2, or several of them, got {self.axes!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "axes", tuple(map(int, axes)))
+
+    @property
+    def draws_axis(self) -> bool:
+        return len(entries_of(self.axes)) > 1
+
+    def along(self, axes: tuple[int, ...]) -> Anisotropy:
+        left = tuple(axis for axis in entries_of(self.axes) if axis in axes)
+        return replace(self, axes=left) if left else self
+
+    def draw(self, generator: np.random.Generator) -> Drawn | None:
+        drawn = super().draw(generator)
+        axes = entries_of(self.axes)
+        axis = axes[int(generator.random() * len(axes))]
+        return None if drawn is None else {**drawn, "axis": axis}
+
+    def drawn_axes(self, drawn: Drawn) -> tuple[int, ...]:
+        return (drawn["axis"],)
+
+    def describe(self) -> str:
+        axes = " or ".join(map(str, entries_of(self.axes)))
+        return f"{self.in_words(factor=self.factor)} along axis {axes}"

@@ -1,0 +1,221 @@
+"""The plan of one sample, not yet worked out: which volumes, which item, which ops.
+
+A transform chain costs nothing to make and a few hundred bytes to send. It is worked out when
+someone asks for the plan: headers are read, the volumes are checked to lie on one grid, every op
+draws from its own stream, and the matrices compose. All patches of a sample share one
+chain, so this happens once per sample and process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...core import Grid, Stream
+from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
+from ...core.grid import GRID_TOLERANCE
+from ...core.lru_cache import cached_property
+from ...core.stream import stream_identity
+from ..ops.grid_op import of_source
+from ..ops.op import Drawn, Step
+from ..plans.matrices import compose_plans, flat_axes
+from ..plans.plan import SpatialPlan
+from ..volume_like import VolumeLike, patch_before
+from .virtual_volume import VirtualVolume
+
+# A generator is made once and restarted for every stream: making one takes longer than all that
+# is drawn from it. Taking it out of the list while it is in use makes one per thread that
+# plans, and another where an op resolves a plan of its own.
+_SPARE: list[np.random.Generator] = []
+
+
+@dataclass(frozen=True, eq=False)
+class TransformChain:
+    """What will be done to all volumes of one sample."""
+
+    references: Mapping[str, VolumeLike]
+    """The volumes by key; the first one's grid is the source of the plan."""
+    seed: int = 0  # seed of the run
+    epoch: int = 0  # which pass over the data, from 0
+    identity: tuple[int, ...] = ()  # which item: (case index, patch ordinal, ...)
+    steps: tuple[Step, ...] = ()  # the ops, in the order of the chain
+    moving: VolumeLike | None = None
+    """A volume on another grid, whose plan this is: that of the references, but that voxels come
+    from this one, at the same places in the world."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "references", dict(self.references))
+        object.__setattr__(self, "identity", tuple(self.identity))
+        object.__setattr__(self, "steps", tuple(self.steps))
+        if not self.references:
+            raise ValueError("a plan needs at least one volume")
+
+    def then(self, *steps: Step) -> TransformChain:
+        """Return the plan followed by ``steps``, which draw from the identity as it is now."""
+        return self.following(self.identity, joined(self.steps, steps, len(self.identity)))
+
+    def following(self, identity: tuple[int, ...], steps: tuple[Step, ...]) -> TransformChain:
+        """Return the plan of another item by other steps, which :func:`joined` made."""
+        # Past the constructor: what it makes sure of holds for this plan, and a planner makes
+        # one of these per sample and pipe.
+        plan = object.__new__(TransformChain)
+        plan.__dict__.update(
+            references=self.references,
+            seed=self.seed,
+            epoch=self.epoch,
+            identity=identity,
+            steps=steps,
+            moving=self.moving,
+        )
+        return plan
+
+    @property
+    def keeps_dtype(self) -> bool:
+        """Whether the ops, known or not yet drawn, move whole voxels only."""
+        return self.moving is None and all(step.op.lattice for step in self.steps)
+
+    @property
+    def shared_grid(self) -> Grid:
+        """The one grid on which all volumes lie, or GridMismatch; reads headers."""
+        # The grid of the first, from which the others lie less than ``GRID_TOLERANCE`` voxels away.
+        grids = {}
+        for key, volume in self.references.items():
+            try:
+                grids[key] = volume.grid
+            except VoxpipeError as error:
+                raise error.at(key=key)  # noqa: B904  the very same error
+        (first, grid), *others = grids.items()
+        if grid.is_singular:
+            raise singular(self.references[first])
+        for key, other in others:
+            distance = grid.distance_in_voxels(other)
+            if distance > GRID_TOLERANCE:
+                names = [self.references[one].name for one in (first, key)]
+                raise _mismatch((first, grid), (key, other), distance, names)
+        return grid
+
+    @property
+    def begun(self) -> SpatialPlan:
+        """The plan before the first step; reads headers."""
+        first = next(iter(self.references.values()))
+        plan = SpatialPlan.identity(self.shared_grid)
+        if 1 in plan.source.shape and (before := patch_before(first)) is not None:
+            flat = flat_axes(before.pending.shared_plan)
+            thin = (axis for axis in range(3) if plan.source.shape[axis] == 1)
+            slices = [axis for axis in thin if axis not in flat]
+            plan = SpatialPlan.identity(plan.source, slices)
+        if isinstance(first, VirtualVolume):  # it may have more than what it was made of shows
+            plan = plan.crop(first.view.start, first.view.shape)
+        return plan
+
+    @cached_property
+    def plan(self) -> SpatialPlan:
+        """Return the plan, worked out once; an error of a step knows where that was written."""
+        plan = self.begun
+        draws: dict[str, Drawn | None] = {}
+        try:
+            generator = _SPARE.pop()
+        except IndexError:
+            generator = Stream(0, 0, (), "").generator()
+        for step in self.steps:
+            identity = stream_identity(self.identity, step.depth, step.shared)
+            stream = Stream(self.seed, self.epoch, identity, step.stream_name)
+            try:
+                seen = self.whole(plan) if step.looks_at_stored else plan
+                drawn = step.draw(stream.restart(generator), seen)
+                plan = step.apply(plan, drawn)
+            except VoxpipeError as error:
+                error.at(step.origin)
+                raise
+            draws[step.stream_name] = drawn
+        _SPARE.append(generator)
+        self.__dict__.update(draws=draws, shared_plan=plan)
+        if self.moving is not None:
+            if self.moving.grid.is_singular:
+                raise singular(self.moving)
+            plan = of_source(plan, self.moving.grid)
+        return plan
+
+    @cached_property
+    def draws(self) -> dict[str, Drawn | None]:
+        """Return what each step drew, by the name of its stream; None where it does not act."""
+        self.plan  # noqa: B018  enters them
+        draws: dict[str, Drawn | None] = self.__dict__["draws"]
+        return draws
+
+    @cached_property
+    def shared_plan(self) -> SpatialPlan:
+        """Return the plan that the references share, whichever volume's own one :attr:`plan` is."""
+        self.plan  # noqa: B018  enters it
+        shared: SpatialPlan = self.__dict__["shared_plan"]
+        return shared
+
+    @property
+    def from_stored(self) -> SpatialPlan:
+        """The plan of the references from their stored voxels, through all flushes between."""
+        # What one volume decides for all of them is decided on this: volumes of a sample may have
+        # been flushed at different places, and all must get the same.
+        return self.whole(self.shared_plan)
+
+    def whole(self, plan: SpatialPlan) -> SpatialPlan:
+        """Return a plan of this one's as it is from the stored voxels of the references."""
+        first = next(iter(self.references.values()))
+        if not isinstance(first, VirtualVolume):
+            return plan
+        return compose_plans(first.part_of(first.patch.pending.from_stored), plan)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was worked out stays: it is worked out again in microseconds, to the same result.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def describe(self) -> str:
+        """Return the ops in the words of the user; reads nothing."""
+        return " · ".join(step.describe() for step in self.steps) or "as it is"
+
+
+def joined(before: tuple[Step, ...], steps: Sequence[Step], depth: int) -> tuple[Step, ...]:
+    """Return ``before`` followed by ``steps``, which draw from ``depth`` entries of an identity."""
+    # Two that draw from one stream would draw the same numbers: a GraphError.
+    taken = {step.stream_name for step in before}
+    for step in steps:
+        if step.stream_name in taken:
+            raise GraphError(
+                f"two steps draw from the stream {step.stream_name!r}",
+                do="Give one of them another name.",
+            ).at(step.origin)
+        taken.add(step.stream_name)
+    placed = (replace(step, depth=depth) if step.depth is None else step for step in steps)
+    return (*before, *placed)
+
+
+def _mismatch(
+    one: tuple[str, Grid], other: tuple[str, Grid], distance: float, names: Sequence[str]
+) -> GridMismatch:
+    """Return the error of two volumes, by key and grid, that lie ``distance`` voxels apart."""
+    (first, grid), (key, its) = one, other
+    resample = f"Put .resample_to({first!r}) right after open_volume(), or "
+    if grid.shape == its.shape:
+        how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
+        do = (
+            f"{resample}give the right one where a header is wrong or a format has none: "
+            f"open_volume(affine={{{key!r}: matrix}})."
+        )
+    else:
+        how = f"have different shapes, {grid.shape} and {its.shape}"
+        do = f"{resample}leave one out: open_volume(keys=[{first!r}])."
+        # (C, I, J) or (I, J, C), beside (I, J, 1).
+        pairs = [(grid.shape, its.shape), (its.shape, grid.shape)]
+        if any(b[2] == 1 and b[:2] in (a[1:], a[:2]) for a, b in pairs):
+            do = "Give the channels of a plane first and K = 1 last, (C, I, J, 1)."
+    return GridMismatch(f"{first!r} and {key!r} {how}: {' and '.join(names)}", do=do)
+
+
+def singular(volume: VolumeLike) -> BadHeader:
+    """Return the error of a volume whose affine has no inverse."""
+    return BadHeader(
+        f"the affine of {volume.name} cannot be inverted: {volume.grid.affine[:3].tolist()}",
+        do="Pass affine= when opening, or mend the header.",
+    )

@@ -1,0 +1,244 @@
+"""Flip, Rotate90, Orientation: the axes of the grid mirrored and swapped, whole voxels only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.affine3x4 import Affine3x4
+from ...core.errors import BadHeader
+from ...core.validate import as_flag, as_probability, entries_of, is_integer, set_checked
+from ..plans.matrices import flat_axes
+from ..plans.plan import SpatialPlan
+from .op import Drawn, as_probabilities
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Reverse the order of the voxels along ``axes``, each on its own with its probability.
+
+    Examples
+    --------
+    >>> Flip((0, 2), p=0.5).describe()
+    'flip axis 0 (p=0.5), axis 2 (p=0.5)'
+    >>> Flip((0, 2), p=(1, 0.1)).describe()
+    'flip axis 0, axis 2 (p=0.1)'
+    >>> Flip(p=0.5, one=True).describe()
+    'flip one of the axes 0, 1, 2 (p=0.5)'
+    """
+
+    axes: int | Sequence[int] = (0, 1, 2)
+    """Spatial axes 0, 1, 2 of (I, J, K). All three leave the flat one of
+    2-D data as it is."""
+    p: float | Sequence[float] = 1.0
+    """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
+    one: bool = False
+    """Whether one axis is drawn, each as likely, and flips alone; ``p`` is one number then."""
+
+    name: ClassVar[str] = "flip"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        axes = (self.axes,) if is_integer(self.axes) else entries_of(self.axes)
+        fits = all(is_integer(a) and 0 <= a <= 2 for a in axes) and len(set(axes)) == len(axes)
+        if not axes or not fits:
+            msg = f"flip takes different spatial axes out of 0, 1, 2, got {self.axes!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "axes", tuple(int(a) for a in axes))
+        set_checked(self, one=as_flag)
+        several = not self.one and partial(as_probabilities, count=len(axes))
+        set_checked(self, p=several or as_probability)
+
+    def _chances(self) -> list[tuple[int, float]]:
+        axes: Any = self.axes
+        p = self.p if isinstance(self.p, tuple) else (self.p,) * len(axes)
+        return list(zip(axes, p, strict=True))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        random = generator.random(3).tolist()
+        flat = flat_axes(plan) if self.axes == (0, 1, 2) else ()
+        if self.one:
+            axes: Any = [axis for axis, _ in self._chances() if axis not in flat]
+            if not axes:
+                return None
+            drawn = {"axes": [axes[int(random[1] * len(axes))]]}
+            return drawn if random[0] < self._chances()[0][1] else None
+        # A number belongs to an axis, whatever other axes are listed.
+        found = [a for a, chance in self._chances() if random[a] < chance and a not in flat]
+        return {"axes": found} if found else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        return plan.then(mirror(plan, drawn["axes"]), plan.shape, lattice=True)
+
+    def describe(self) -> str:
+        if self.one:
+            axes: Any = self.axes
+            chance = f" (p={self.p:g})" if self.p != 1 else ""
+            return f"flip one of the axes {', '.join(map(str, axes))}{chance}"
+        each = [f"axis {a}" + (f" (p={p:g})" if p != 1 else "") for a, p in self._chances()]
+        return f"flip {', '.join(each)}"
+
+
+def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Affine3x4:
+    """Return the pull-back that reverses ``axes`` of the plan's output."""
+    i, j, k = (-1.0 if axis in axes else 1.0 for axis in range(3))
+    x, y, z = (n - 1.0 if axis in axes else 0.0 for axis, n in enumerate(plan.shape))
+    return (i, 0.0, 0.0, x, 0.0, j, 0.0, y, 0.0, 0.0, k, z)
+
+
+@dataclass(frozen=True)
+class Rotate90:
+    """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``.
+
+    The turn is one of the array, whatever the spacing: an odd ``k`` swaps the lengths of the
+    two axes, and the affine says so.
+
+    Examples
+    --------
+    >>> Rotate90(1, (0, 2)).describe()
+    'rotate 90 degrees from axis 0 to axis 2'
+    """
+
+    k: int | Sequence[int] = 1
+    """Number of quarter turns; negative ones turn the other way. ``(low, high)`` is drawn, each
+    number from ``low`` to ``high`` as likely."""
+    axes: Sequence[int] = (0, 1)
+    """Two different spatial axes out of 0, 1, 2."""
+    p: float = 1.0
+    """Probability that the op acts."""
+
+    name: ClassVar[str] = "rotate90"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        axes = entries_of(self.axes)
+        if len(axes) != 2 or not all(is_integer(a) and 0 <= a <= 2 for a in axes):
+            msg = f"axes are two of the spatial axes 0, 1, 2, got {self.axes!r}"
+            raise ValueError(msg)
+        if axes[0] == axes[1]:
+            msg = f"axes are two different axes, got {self.axes!r}"
+            raise ValueError(msg)
+        ends = (self.k, self.k) if is_integer(self.k) else entries_of(self.k)
+        if len(ends) != 2 or not all(map(is_integer, ends)) or ends[0] > ends[1]:
+            msg = (
+                "k is a whole number of quarter turns, or a range (low, high) with low <= high, "
+                f"got {self.k!r}"
+            )
+            raise ValueError(msg)
+        low, high = (int(end) for end in ends)
+        object.__setattr__(self, "k", low if is_integer(self.k) else (low, high))
+        object.__setattr__(self, "axes", (int(axes[0]), int(axes[1])))
+        set_checked(self, p=as_probability)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        acts = generator.random() < self.p
+        k: Any = self.k
+        if isinstance(k, tuple):
+            low, high = k
+            k = low + int(generator.random() * (high - low + 1))
+        return {"k": k, "axes": list(self.axes)} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        first, second = drawn["axes"]
+        for _ in range(drawn["k"] % 4):
+            matrix, shape = np.eye(4), list(plan.shape)
+            matrix[[first, second]] = matrix[[second, first]]
+            # What was the end of the second axis is the beginning of the first.
+            matrix[second, first], matrix[second, 3] = -1, plan.shape[second] - 1
+            shape[first], shape[second] = shape[second], shape[first]
+            plan = plan.then(matrix, shape, lattice=True)
+        return plan
+
+    def describe(self) -> str:
+        k: Any = self.k
+        much = f"{90 * k[0]} to {90 * k[1]}" if isinstance(k, tuple) else f"{90 * k}"
+        turn = f"rotate {much} degrees from axis {self.axes[0]} to axis {self.axes[1]}"
+        return turn + (f" (p={self.p:g})" if self.p != 1 else "")
+
+
+_LETTERS = ("LR", "PA", "IS")
+"""Against and along x, y, z of the world, which is RAS+."""
+
+
+@dataclass(frozen=True)
+class Orientation:
+    """Swap and mirror the axes so that each points most nearly to its letter.
+
+    ``"RAS"``: i towards the right, j to the front, k up, which nibabel calls closest canonical.
+    Nothing is interpolated, and every voxel stays in its place in the world.
+
+    Examples
+    --------
+    >>> Orientation("LPS").describe()
+    'orientation LPS'
+    """
+
+    axcodes: str = "RAS"
+    """Three letters, one of L and R, one of P and A, one of I and S, in the order of the axes."""
+
+    name: ClassVar[str] = "orientation"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        given = self.axcodes
+        is_letters = isinstance(given, (str, tuple, list)) and all(
+            isinstance(g, str) for g in given
+        )
+        letters = "".join(given).upper() if is_letters else ""
+        axes = [axis for letter in letters for axis in range(3) if letter in _LETTERS[axis]]
+        if len(letters) != 3 or sorted(axes) != [0, 1, 2]:
+            msg = (
+                "axcodes are three letters, one of L and R, one of P and A, one of I and S, "
+                f"such as 'RAS', got {given!r}"
+            )
+            raise ValueError(msg)
+        object.__setattr__(self, "axcodes", letters)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        return {"axcodes": self.axcodes}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        present = directions(plan.affine)
+        matrix, shape = np.zeros((4, 4)), []
+        matrix[3, 3] = 1
+        for new, letter in enumerate(drawn["axcodes"]):
+            world, sign = next((w, s) for w in range(3) for s in (0, 1) if _LETTERS[w][s] == letter)
+            old = next(axis for axis in range(3) if present[axis][0] == world)
+            turns = present[old][1] != (1 if sign else -1)
+            matrix[old, new] = -1 if turns else 1
+            matrix[old, 3] = plan.shape[old] - 1 if turns else 0
+            shape.append(plan.shape[old])
+        return plan.then(matrix, shape, lattice=True)
+
+    def describe(self) -> str:
+        return f"orientation {self.axcodes}"
+
+
+def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Return for each axis of the array the world axis next to it, and +1 along or -1 against.
+
+    No two axes get the same one. As nibabel's ``io_orientation``: what counts is the rotation that
+    comes nearest to the affine, shears and voxel sizes taken out.
+    """
+    linear = np.asarray(affine, dtype=np.float64)[:3, :3]
+    lengths = np.sqrt((linear**2).sum(axis=0))
+    if not np.isfinite(linear).all() or np.linalg.matrix_rank(linear) < 3:
+        raise BadHeader(
+            f"the affine has no inverse, so its axes point nowhere: {linear.tolist()}",
+            do="Pass affine= when opening the volume.",
+        )
+    left, _, right = np.linalg.svd(linear / lengths)
+    turn = left @ right
+    found = [(0, 0)] * 3
+    free = [0, 1, 2]
+    # The axis with the clearest direction chooses first, the earlier one where two are as clear.
+    for axis in np.argsort(-np.abs(turn).max(axis=0), kind="stable").tolist():
+        world = max(free, key=lambda w, a=axis: abs(turn[w, a]))  # type: ignore[misc]
+        free.remove(world)
+        found[axis] = (world, 1 if turn[world, axis] >= 0 else -1)
+    return found

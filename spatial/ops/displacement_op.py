@@ -1,0 +1,251 @@
+"""Elastic and GridDistortion: what moves voxels by a field of control points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import PatchSizeError
+from ...core.validate import (
+    as_count,
+    as_flag,
+    as_probability,
+    bounds_of,
+    entries_of,
+    is_finite,
+    set_checked,
+)
+from ..plans.mapping import without_noise
+from ..plans.matrices import Space, as_space
+from ..plans.plan import SpatialPlan
+from .affine_op import in_words
+from .op import Amount, Drawn, as_amount, draw_amount, per_axis, three
+
+# A uniform cubic B-spline whose control points move by less than this part of their spacing,
+# along each axis, is one to one in three dimensions: 1 / 2.479472335 (Choi and Lee 2000,
+# "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62).
+ONE_TO_ONE = 1 / 2.479472335
+MOST_POINTS = 128
+"""Control points along an axis at most; 128^3 of them are 50 MB in the plan's memory."""
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """Move control points at random and all voxels smoothly with them.
+
+    The control points lie on a coarse lattice over the present grid; between them moves a uniform
+    cubic B-spline. Each moves by up to ``amount`` along each axis, evenly distributed, so no
+    voxel moves further, and with ``amount`` below 0.403 of the spacing nothing folds.
+
+    Examples
+    --------
+    >>> Elastic(5, spacing=32).describe()
+    'elastic 5.0 every 32'
+    """
+
+    amount: Amount
+    """How far a control point moves at most along each axis: a number, a range to draw that from
+    once per axis, or three entries."""
+    spacing: Any = 32.0
+    """Distance between control points: one number, or three."""
+    locked: int = 0
+    """How many layers of control points at the faces of the grid stay where they are: 2 keep the
+    faces themselves in place, to 1/48 of the amount where the spacing does not fit the grid."""
+    space: Space = "world"
+    """``"world"``: millimetres along the array's axes; ``"voxel"``: voxels."""
+    p: float = 1.0
+    """Probability that the op acts."""
+
+    name: ClassVar[str] = "elastic"
+    lattice: ClassVar[bool] = False
+    displaces: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        distance = partial(as_amount, positive=True)
+        set_checked(self, amount=as_amount, spacing=distance, locked=as_count)
+        set_checked(self, space=as_space, p=as_probability)
+        distances: Any = per_axis(self.spacing)
+        if any(isinstance(entry, tuple) for entry in distances):
+            msg = f"spacing is a number above 0 or three, got {self.spacing!r}"
+            raise ValueError(msg)
+        entries = zip(per_axis(self.amount), distances, strict=True)
+        for axis, (entry, distance) in enumerate(entries):
+            least, most = bounds_of(entry)
+            if least < 0:
+                msg = f"amount is a distance of at least 0, got {self.amount!r}"
+                raise ValueError(msg)
+            if most >= ONE_TO_ONE * distance:
+                msg = (
+                    f"a displacement of up to {most:g} with control points every {distance:g} "
+                    f"(axis {axis}) can fold; allowed is less than {ONE_TO_ONE:.3f} of that: "
+                    f"amount < {ONE_TO_ONE * distance:.3g}, or spacing > {most / ONE_TO_ONE:.3g}"
+                )
+                raise ValueError(msg)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        acts = generator.random() < self.p
+        amount = draw_amount(generator, self.amount)
+        # 53 bits, which JSON keeps in whatever reads it.
+        key = int(generator.random() * 2**53)
+        return {"amount": amount, "key": key} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        sizes = plan.grid.spacing if self.space == "world" else (1.0, 1.0, 1.0)
+        distances: Any = per_axis(self.spacing)
+        spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
+        if not any(drawn["amount"]):
+            return plan.interpolated()
+        # About the centre of the grid, from its first voxel centre to the last or a little beyond;
+        # an axis of one voxel has one point. Rounding must not add one where the spacing fits.
+        extents = [(n - 1, d) for n, d in zip(plan.shape, spacing, strict=True)]
+        counts = [math.ceil(without_noise(extent / d)) + 1 for extent, d in extents]
+        if max(counts) > MOST_POINTS:
+            raise PatchSizeError(
+                f"elastic() needs {'x'.join(map(str, counts))} control points over "
+                f"{plan.shape} voxels, and takes {MOST_POINTS} per axis at most",
+                do="Give it a larger spacing, or put it after lazy_patch(), over patches.",
+            )
+        generator = np.random.Generator(np.random.Philox(key=int(drawn["key"])))
+        points = 2 * generator.random((3, *counts)) - 1
+        for axis, (amount, size) in enumerate(zip(drawn["amount"], sizes, strict=True)):
+            # An axis of one voxel has no room to move along: 2-D data stay in their plane.
+            points[axis] *= amount / size if plan.shape[axis] > 1 else 0.0
+            if self.locked and counts[axis] > 1:
+                along = np.moveaxis(points, axis + 1, 0)
+                along[: self.locked] = 0
+                along[-self.locked :] = 0
+        # The outermost points come twice, so that the field is smooth where it ends.
+        ringed = np.pad(points, [(0, 0), (1, 1), (1, 1), (1, 1)], mode="edge")
+        matrix = np.diag([*(1 / d for d in spacing), 1.0])
+        starts = [
+            (extent - (n - 1) * d) / 2 for n, (extent, d) in zip(counts, extents, strict=True)
+        ]
+        matrix[:3, 3] = [1 - a / d for a, d in zip(starts, spacing, strict=True)]
+        return plan.displaced(ringed, matrix)
+
+    def describe(self) -> str:
+        spacing = self.spacing if isinstance(self.spacing, tuple) else f"{self.spacing:g}"
+        return f"elastic {self.amount} every {spacing}{in_words(self.space, self.p)}"
+
+
+POINTS_PER_CELL = 4
+"""Control points of the spline per cell: straight over the middle half of each cell."""
+MOST_CELLS = 16
+"""Cells along an axis at most: 67 control points, 7 MB in a plan."""
+
+
+@dataclass(frozen=True)
+class GridDistortion:
+    """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own.
+
+    An axis of n voxels has ``cells`` cells of ``n / cells`` voxels. A cell shows what its factor
+    times as many voxels held, beginning where the cell before ended; so a factor above 1
+    squeezes content. The first face of the grid stays where it is. Along each axis that
+    is a chain of straight pieces. It is one displacement of the plan, whose spline rounds the
+    corners: within a quarter of a cell to either side, by 1/24 of a cell times the difference of
+    the two factors at most.
+
+    Examples
+    --------
+    >>> GridDistortion(0.2, cells=4).describe()
+    'grid distortion by 0.8 to 1.2 in 4 cells'
+    """
+
+    limit: Any = (-0.03, 0.03)
+    """Factors are drawn evenly from 1 + low to 1 + high, for each cell of each axis: a pair
+    (low, high), or one number x for (-x, x); above -1, so nothing folds."""
+    cells: Any = 5
+    """Cells along each axis: one number, or three."""
+    factors: Any = None
+    """Factors that are given instead: for each of the three axes one per cell, above 0."""
+    keep_faces: bool = False
+    """Whether the last face stays as well: the factors of an axis are divided by their mean."""
+    p: float = 1.0
+    """Probability that the op acts."""
+
+    name: ClassVar[str] = "grid_distortion"
+    lattice: ClassVar[bool] = False
+    displaces: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limit", _as_limit(self.limit))
+        cells = three("cells", self.cells, least=1)
+        if self.factors is not None:
+            object.__setattr__(self, "factors", _as_factors(self.factors))
+            cells = tuple(len(axis) for axis in self.factors)  # type: ignore[assignment]
+        if max(cells) > MOST_CELLS:
+            msg = f"{self.name} has 1 to {MOST_CELLS} cells along an axis, got {max(cells)}"
+            raise ValueError(msg)
+        object.__setattr__(self, "cells", cells)
+        set_checked(self, keep_faces=as_flag, p=as_probability)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        acts = generator.random() < self.p
+        low, high = self.limit
+        numbers = generator.random(sum(self.cells))
+        drawn = np.split(1 + low + (high - low) * numbers, np.cumsum(self.cells)[:-1])
+        factors = self.factors or [axis.tolist() for axis in drawn]
+        return {"factors": [list(axis) for axis in factors]} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        along, scales, shifts = [], [], []
+        for n, factors in zip(plan.shape, drawn["factors"], strict=True):
+            if n == 1:  # no room to move along: 2-D data stay in their plane
+                along.append(np.zeros(1))
+                distance = 1.0
+            else:
+                distance = n / len(factors) / POINTS_PER_CELL
+                along.append(self._points(np.array(factors), distance))
+            # The first point but one lies on the outer face of the first voxel.
+            scales.append(1 / distance)
+            shifts.append(0.5 / distance + 1)
+        control = np.zeros((3, *(len(points) for points in along)))
+        for axis, points in enumerate(along):
+            control[axis] = points.reshape([-1 if other == axis else 1 for other in range(3)])
+        matrix = np.diag([*scales, 1.0])
+        matrix[:3, 3] = shifts
+        return plan.displaced(control, matrix)
+
+    def _points(self, factors: NDArray[np.float64], distance: float) -> NDArray[np.float64]:
+        """Return control points of one axis: how far the content at each is moved, in voxels."""
+        if self.keep_faces:
+            factors = factors / factors.mean()
+        steps = np.repeat(factors - 1, POINTS_PER_CELL) * distance
+        points = np.concatenate([[0.0], np.cumsum(steps)])
+        # One more on either side, in line: the spline is straight up to the faces.
+        return np.concatenate([[-steps[0]], points, [points[-1] + steps[-1]]])
+
+    def describe(self) -> str:
+        cells = str(self.cells[0]) if len(set(self.cells)) == 1 else "x".join(map(str, self.cells))
+        if self.factors is not None:
+            how = f"by {self.factors}"
+        else:
+            how = f"by {1 + self.limit[0]:g} to {1 + self.limit[1]:g}"
+        return f"grid distortion {how} in {cells} cells{in_words('world', self.p)}"
+
+
+def _as_limit(limit: Any) -> tuple[float, float]:
+    pair = (-limit, limit) if is_finite(limit) else entries_of(limit)
+    if len(pair) != 2 or not all(map(is_finite, pair)) or not -1 < pair[0] <= pair[1]:
+        msg = (
+            "limit is a pair (low, high) with -1 < low <= high, or a number from 0 and below 1; "
+            f"got {limit!r}: a factor of 0 or less would fold"
+        )
+        raise ValueError(msg)
+    return (float(pair[0]), float(pair[1]))
+
+
+def _as_factors(factors: Any) -> tuple[tuple[float, ...], ...]:
+    axes = [entries_of(axis) for axis in entries_of(factors)]
+    sound = len(axes) == 3 and all(
+        axis and all(is_finite(f) and f > 0 for f in axis) for axis in axes
+    )
+    if not sound:
+        msg = f"factors are three sequences of finite numbers above 0, got {factors!r}"
+        raise ValueError(msg)
+    return tuple(tuple(float(f) for f in axis) for axis in axes)

@@ -1,0 +1,223 @@
+"""Spacing, Resize, ResampleTo: other voxels over the same world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ...core import Grid
+from ...core.affine3x4 import affine3x4
+from ...core.errors import BadHeader, PatchSizeError
+from ...core.validate import as_choice, as_flag, entries_of, is_integer, set_checked
+from ..plans.mapping import without_noise
+from ..plans.matrices import about_centre, flat_axes, scaling
+from ..plans.plan import SpatialPlan
+from ..plans.stages import Clip, Stage
+from .op import Drawn, amount_at, as_amount
+
+Extent = Literal["edges", "centers"]
+"""``"edges"``: a voxel is a box, and the outer faces of the first and the last box count;
+``"centers"``: a voxel is a point, and the first and the last point count."""
+_as_extent = partial(as_choice, choices=("edges", "centers"))
+
+
+@dataclass(frozen=True)
+class Spacing:
+    """Bring neighbouring voxels to a distance in millimetres along the axes of the array.
+
+    The distance is exact; how many voxels there are follows from the extent, which can only be
+    met to the nearest voxel. With ``extent="edges"`` n voxels at a become ``round(n * a / b)`` at
+    b, about the same centre. With ``"centers"`` the first voxel stays where it is, and the last
+    one comes as near as it can: ``round((n - 1) * a / b + 1)``. Halves go to the even number, and
+    what the last digits of a header make of them (50.4999997) is a half.
+
+    Examples
+    --------
+    >>> Spacing((1, 1, None)).describe()
+    'spacing 1.0, 1.0, same mm'
+    >>> Spacing((0.8, 1.2), extent="centers").describe()
+    'spacing (0.8, 1.2) mm between centers'
+    """
+
+    spacing: Any
+    """Millimetres: a number, of 2-D data in their plane; a range (low, high), drawn once for all
+    axes; or three entries, of which None keeps an axis. Of 2-D data a pair is a range, too: for
+    each axis its own write ``(0.5, 0.8, None)``."""
+    extent: Extent = "edges"
+    """What stays in its place: ``"edges"`` or ``"centers"``."""
+
+    name: ClassVar[str] = "spacing"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        set_checked(self, extent=_as_extent)
+        each = entries_of(self.spacing)
+        if len(each) == 3:
+            kept = tuple(v if v is None else as_amount("spacing", v, positive=True) for v in each)
+            if any(len(entries_of(v)) == 3 for v in kept):
+                msg = f"spacing has one number or range per axis, got {self.spacing!r}"
+                raise ValueError(msg)
+            object.__setattr__(self, "spacing", kept)
+        else:
+            set_checked(self, spacing=partial(as_amount, positive=True))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        random, present = generator.random(3).tolist(), plan.grid.spacing
+        if len(entries_of(self.spacing)) == 3:
+            given = zip(self.spacing, random, present, strict=True)
+            return {"spacing": [s if v is None else amount_at([u] * 3, v)[0] for v, u, s in given]}
+        drawn = amount_at(random, self.spacing, shared=True)
+        flat = flat_axes(plan)
+        kept = zip(drawn, present, strict=True)
+        return {"spacing": [s if axis in flat else d for axis, (d, s) in enumerate(kept)]}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        steps = [new / old for new, old in zip(drawn["spacing"], plan.grid.spacing, strict=True)]
+        each = list(zip(plan.shape, steps, strict=True))
+        if self.extent == "centers":
+            shape = [round(without_noise((n - 1) / step + 1)) for n, step in each]
+            (x, y, z) = steps  # the first voxel stays where it was
+            rows = (x, 0.0, 0.0, 0.0, 0.0, y, 0.0, 0.0, 0.0, 0.0, z, 0.0)
+            return plan.then(rows, shape, lattice=False)
+        shape = [max(1, round(without_noise(n / step))) for n, step in each]
+        return plan.then(about_centre(scaling(steps), plan.shape, shape), shape, lattice=False)
+
+    def describe(self) -> str:
+        each = entries_of(self.spacing)
+        words = f"{self.spacing}"
+        if len(each) == 3:
+            words = ", ".join("same" if v is None else str(v) for v in each)
+        return f"spacing {words} mm" + (" between centers" if self.extent == "centers" else "")
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Give the grid ``size`` voxels that take the place of the present ones.
+
+    With ``extent="edges"`` the outer faces of the grid stay where they are: n voxels become m at
+    n/m times the distance. With ``"centers"`` the first and the last voxel centre do: the
+    distance is (n-1)/(m-1) times what it was; a single voxel lies in the middle.
+
+    Examples
+    --------
+    >>> Resize((64, 64, 32)).describe()
+    'resize to 64x64x32'
+    >>> Resize((64, 64, None), extent="centers").describe()
+    'resize to 64x64xsame between centers'
+    """
+
+    size: Any
+    """Number of voxels: one number, of 2-D data in their plane; or three, of which None keeps an
+    axis."""
+    longest: bool = False
+    """Whether ``size`` is one number and that of the longest axis; the others keep their ratio to
+    it, to the nearest voxel."""
+    extent: Extent = "edges"
+    """What stays in its place: ``"edges"`` or ``"centers"``."""
+
+    name: ClassVar[str] = "resize"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        set_checked(self, extent=_as_extent)
+        set_checked(self, longest=as_flag)
+        each = entries_of(self.size) or (self.size,)
+        fits = all(v is None or (is_integer(v) and v >= 1) for v in each) and len(each) in (1, 3)
+        if not fits or (len(each) == 1 and self.size is None):
+            raise PatchSizeError(
+                f"resize takes a number of voxels >= 1, or three, one per axis, got {self.size!r}",
+                do="None in a place keeps that axis; 2-D data have K = 1.",
+            )
+        if self.longest and not is_integer(self.size):
+            raise PatchSizeError(f"the longest axis gets one number of voxels, got {self.size!r}")
+        whole = tuple(v if v is None else int(v) for v in each)
+        object.__setattr__(self, "size", whole if entries_of(self.size) else whole[0])
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        each = entries_of(self.size)
+        if each:
+            return {"size": [n if v is None else v for v, n in zip(each, plan.shape, strict=True)]}
+        flat = flat_axes(plan)
+        most = max(plan.shape)
+        wanted = [
+            max(1, round(without_noise(n * self.size / most))) if self.longest else self.size
+            for n in plan.shape
+        ]
+        return {"size": [1 if axis in flat else n for axis, n in enumerate(wanted)]}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        size = drawn["size"]
+        pairs = list(zip(plan.shape, size, strict=True))
+        steps = [n / m for n, m in pairs]
+        if self.extent == "centers":
+            steps = [(n - 1) / (m - 1) if n > 1 and m > 1 else 1.0 for n, m in pairs]
+        return plan.then(about_centre(scaling(steps), plan.shape, size), size, lattice=False)
+
+    def describe(self) -> str:
+        each = entries_of(self.size) or (self.size,)
+        size = "x".join("same" if v is None else str(v) for v in each)
+        what = "longest axis to " if self.longest else "to "
+        return f"resize {what}{size}" + (" between centers" if self.extent == "centers" else "")
+
+
+@dataclass(frozen=True)
+class ResampleTo:
+    """Take the content on ``grid``: every voxel holds what lies at its place in the world.
+
+    Examples
+    --------
+    >>> ResampleTo(Grid((64, 64, 32), np.diag([2.0, 2.0, 3.0, 1.0]))).describe()
+    'resample to 64x64x32 at 2 2 3 mm'
+    """
+
+    grid: Grid
+    """Shape and affine of the output."""
+
+    name: ClassVar[str] = "resample_to"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        given: Any = self.grid
+        if not isinstance(given, Grid):
+            msg = f"resample_to takes a Grid(shape, affine), or the key of a volume, got {given!r}"
+            raise TypeError(msg)
+        if self.grid.is_singular or 0 in self.grid.shape:
+            msg = (
+                f"a grid to resample to has voxels and an affine with an inverse, got {self.grid!r}"
+            )
+            raise ValueError(msg)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        return {"grid": self.grid.to_json()}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        grid = Grid.from_json(drawn["grid"])
+        if plan.grid.is_singular:
+            raise BadHeader(
+                f"the affine has no inverse: {plan.affine.tolist()}",
+                do="Pass affine= when opening the volume.",
+            )
+        is_same = plan.affine_rows == grid.rows
+        step = np.eye(4) if is_same else np.linalg.solve(plan.affine, grid.affine)
+        return plan.then(affine3x4(step), grid.shape, lattice=False)
+
+    def describe(self) -> str:
+        return f"resample to {repr(self.grid)[len('Grid(') : -1]}"
+
+
+def of_source(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
+    """Return the plan that gives the output of ``plan`` from a volume on another grid.
+
+    Every place in the world stays where it is, hard crops and displacements included. The affine of
+    the other ``grid`` has an inverse.
+    """
+    across = np.asarray(np.linalg.solve(grid.affine, plan.source.affine), dtype=np.float64)
+    back = np.asarray(np.linalg.inv(across), dtype=np.float64)
+    stages: list[Stage] = []
+    if plan.bounds != plan.source.region:
+        stages.append(Clip.of_region(plan.bounds).after(back))
+    stages += [stage.moved(across, back) for stage in plan.stages]
+    return SpatialPlan(grid, across @ plan.matrix, plan.shape, None, stages, keeps_dtype=False)

@@ -1,0 +1,85 @@
+"""What every adapter promises, as tests.
+
+Subclass in a test module, and say how the adapter is made::
+
+    class TestMine(AdapterContract):
+        def make(self) -> Adapter:
+            return Mine()
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..adapters import Adapter
+from ..dataloader2 import DataLoader2
+from ..datapipes.iter import from_cases
+from ..graph import Pipe, explain_graph, fingerprint, verify, walk
+
+
+class AdapterContract:
+    """Tests of one adapter; ``make`` returns it, ``chain`` a graph on which it acts."""
+
+    same_batches = True
+    """Whether batches stay what they are, bit for bit; else only their keys and shapes do."""
+
+    def make(self) -> Adapter:
+        """Return the adapter."""
+        raise NotImplementedError
+
+    def chain(self) -> Pipe:
+        """Return a graph; here patches that are turned, flipped and scaled."""
+        values = np.random.default_rng(0).integers(0, 99, (12, 12, 12), np.int16)
+        cases = [{"image": values + n, "label": values // 50} for n in range(2)]
+        pipe = from_cases(cases).open_volume().lazy_patch(6, samples_per_volume=3).shuffle()
+        batches: Pipe = pipe.rotate(10).flip().gamma((0.8, 1.2)).batch_patches(2)
+        return batches
+
+    def batches(self, *adapters: Adapter) -> list[Any]:
+        """Return the batches of an epoch, in this process."""
+        with DataLoader2(self.chain(), adapters, seed=3) as loader:
+            return list(loader)
+
+    def test_the_batches_stay_what_they_are(self) -> None:
+        """Or, if the adapter is there to change them, their keys and shapes do."""
+        for batch, plain in zip(self.batches(self.make()), self.batches(), strict=True):
+            assert batch.keys() == plain.keys()
+            for key in (key for key, value in plain.items() if isinstance(value, torch.Tensor)):
+                assert batch[key].shape == plain[key].shape
+                assert not self.same_batches or torch.equal(batch[key], plain[key])
+
+    def test_the_graph_that_is_given_stays_as_it_was(self) -> None:
+        """Every pipe of it, and what it was given; what comes out is a legal graph."""
+        pipe = self.chain()
+        pipes, text, settings = list(walk(pipe)), explain_graph(pipe), fingerprint(pipe)
+
+        verify(self.make()(pipe))
+
+        assert all(a is b for a, b in zip(walk(pipe), pipes, strict=True))
+        assert (explain_graph(pipe), fingerprint(pipe)) == (text, settings)
+
+    def test_a_second_time_it_changes_nothing_more(self) -> None:
+        """The graph that it has made is as it wants it."""
+        after = self.make()(self.chain())
+
+        assert explain_graph(self.make()(after)) == explain_graph(after)
+
+    def test_what_it_did_and_refused_is_named(self) -> None:
+        """By rule and pipe; a refusal with a reason, and nothing is both."""
+        for change in self.make().rewrite(self.chain()).changes:
+            assert change.rule
+            assert change.at
+            assert bool(change.became) != bool(change.refused)
+
+    def test_it_travels(self) -> None:
+        """Its copy from a pickle does the same, and describes itself alike."""
+        adapter, pipe = self.make(), self.chain()
+
+        there = pickle.loads(pickle.dumps(adapter))  # noqa: S301  made above
+
+        assert repr(there) == repr(adapter)
+        assert explain_graph(there(pipe)) == explain_graph(adapter(pipe))

@@ -1,0 +1,373 @@
+"""What every op promises, as tests: of a spatial op, and of one that changes values.
+
+Subclass in a test module, and say how the op is made::
+
+    class TestShear(SpatialOpContract):
+        def make(self) -> SpatialOp:
+            return Shear((-0.3, 0.3))
+
+        def make_nothing(self) -> SpatialOp:
+            return Shear(0)
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Grid, Region, Stream
+from ..datapipes.iter import from_cases
+from ..intensity import ValueOp, ValueStep
+from ..spatial import LazyPatch, Policy, Rotate, Source, SpatialOp, SpatialPlan, resample
+from ..spatial.plans.policy import Mode, Padding
+from ..volumes import Volume
+from .spatial_oracle import inside, sample_plan
+
+# float32 results over values of 0 .. 1000: 1e-5 of the range is the promise.
+_RANGE = 1000.0
+_TOLERANCE = 1e-5 * _RANGE
+# Of the range of the result: the promise of what the resampler does in passing.
+_IN_PASSING = 1e-6
+# More than any op needs for one item.
+_MOST_DRAWS = 512
+_ITEMS = 3
+_PADDINGS: tuple[Padding, ...] = ("border", "reflection", "constant", "zeros")
+_MODES: tuple[Mode, ...] = ("linear", "nearest")
+
+
+class OpContract:
+    """Tests of one op; ``make`` returns one that acts, ``make_nothing`` one of zero strength."""
+
+    kind: type
+    """Of which every op is."""
+
+    def make(self) -> Any:
+        """Return an op that acts on every item."""
+        raise NotImplementedError
+
+    def make_nothing(self) -> Any:
+        """Return an op that leaves everything as it is, or None if there is none of that kind."""
+        raise NotImplementedError
+
+    def inputs(self) -> tuple[Any, ...]:
+        """Return what the op sees when it draws, besides the random numbers."""
+        return ()
+
+    def test_it_is_an_op(self) -> None:
+        """It has the members of its kind, compares by value and survives pickling."""
+        op = self.make()
+
+        assert isinstance(op, self.kind)
+        assert op == self.make()
+        assert hash(op) == hash(self.make())
+        assert pickle.loads(pickle.dumps(op)) == op  # noqa: S301  our own bytes
+        assert op != self.make_nothing()
+
+    def test_the_same_stream_draws_the_same(self) -> None:
+        """What is drawn depends on the stream and the plan alone, and is plain data."""
+        drawn, again = (
+            self.make().draw(Stream(1, 0, (0,), "contract").generator(), *self.inputs())
+            for _ in range(2)
+        )
+
+        assert drawn is not None
+        assert again == drawn
+        assert json.loads(json.dumps(drawn)) == drawn
+
+    def test_the_number_of_draws_is_fixed(self) -> None:
+        """How far the stream advances does not depend on what is drawn."""
+        op, following = self.make(), []
+
+        for item in range(8):
+            used, fresh = (Stream(1, 0, (item,), "contract").generator() for _ in range(2))
+            op.draw(used, *self.inputs())
+            rest = used.random()
+            following.append([fresh.random() == rest for _ in range(_MOST_DRAWS)].index(True))
+
+        assert len(set(following)) == 1
+
+    def test_it_describes_itself(self) -> None:
+        """The description is one line that tells it from an op of zero strength."""
+        text, nothing = self.make().describe(), self.make_nothing()
+
+        assert text
+        assert "\n" not in text
+        assert nothing is None or nothing.describe() != text
+
+
+class SpatialOpContract(OpContract):
+    """Tests of one spatial op."""
+
+    kind = SpatialOp
+
+    GRID = Grid(
+        (9, 8, 7),
+        np.array([[1.1, 0.2, 0.0, -40], [-0.2, 0.9, 0.3, 12], [0.1, -0.2, 2.5, 7], [0, 0, 0, 1]]),
+    )
+    """Oblique, with voxels of different lengths; crops and patches must fit in it."""
+
+    def inputs(self) -> tuple[Any, ...]:
+        """Return the plan that it acts on."""
+        return (SpatialPlan.identity(self.GRID),)
+
+    def draw(self, op: SpatialOp, plan: SpatialPlan, item: int = 0) -> Any:
+        """Return what the op draws for one item."""
+        return op.draw(Stream(1, 0, (item,), "contract").generator(), plan)
+
+    def apply(self, op: SpatialOp, plan: SpatialPlan, item: int = 0) -> SpatialPlan:
+        """Return the plan after the op."""
+        drawn = self.draw(op, plan, item)
+        return plan if drawn is None else op.then(plan, drawn)
+
+    def test_zero_strength_is_the_identity_bit_for_bit(self) -> None:
+        """A volume of 16-bit numbers comes back unchanged, on the same grid."""
+        volume = np.random.default_rng(0).integers(-9999, 9999, (2, *self.GRID.shape), np.int16)
+
+        plan = self.apply(self.make_nothing(), SpatialPlan.identity(self.GRID))
+
+        assert plan.shape == self.GRID.shape
+        assert np.array_equal(plan.affine, self.GRID.affine)
+        assert np.array_equal(_resampled(volume, plan, Policy(), volume.dtype), volume)
+
+    def test_the_affine_is_that_of_the_output(self) -> None:
+        """Each output voxel lies in the world where the plan takes its value, moved by the op.
+
+        So the grids before and after differ by the pull-back, and by nothing else.
+        """
+        before = self.apply(Rotate((5, -4, 3)), SpatialPlan.identity(self.GRID))
+
+        after = self.apply(self.make(), before)
+
+        step = np.linalg.solve(before.matrix, after.matrix)
+        assert np.allclose(after.affine, before.affine @ step, atol=1e-9)
+        assert np.allclose(after.affine, self.GRID.affine @ after.matrix, atol=1e-9)
+        assert after.grid.shape == after.shape
+        assert after.source == before.source
+
+    def test_fused_is_one_after_another(self) -> None:
+        """Two ops fused give what they give one after another, where no edge is in the way.
+
+        On a volume that is linear in the index, interpolating twice is exact.
+        """
+        i, j, k = np.indices(self.GRID.shape)
+        ramp = (3.0 * i - 2.0 * j + 5.0 * k)[None] + 100
+        first = self.apply(Rotate((4, 3, -5)), SpatialPlan.identity(self.GRID))
+        second = self.apply(self.make(), SpatialPlan.identity(first.grid))
+        nan_outside = Policy("linear", "constant", fill=np.nan)
+
+        fused = _resampled(ramp, self.apply(self.make(), first), Policy(), np.dtype(np.float64))
+        halfway = sample_plan(ramp, first, nan_outside)
+        halfway[:, ~inside(first)] = np.nan
+        expected = sample_plan(halfway, second, nan_outside)
+        sees_all = np.isfinite(expected[0]) & inside(second)
+
+        assert sees_all.any()
+        assert np.allclose(fused[0][sees_all], expected[0][sees_all], rtol=0, atol=_TOLERANCE)
+
+    def test_the_result_is_the_oracle_s(self) -> None:
+        """Every padding rule gives what float64 arithmetic gives, nearest and linear."""
+        volume = np.random.default_rng(1).uniform(0, _RANGE, (2, *self.GRID.shape))
+        plan = self.apply(Rotate((4, 3, -5)), SpatialPlan.identity(self.GRID))
+        plan = self.apply(self.make(), plan)
+
+        for padding in _PADDINGS:
+            for mode in _MODES:
+                policy = Policy(mode, padding, fill=-5)
+                found = _resampled(volume, plan, policy, np.dtype(np.float32))
+                expected = sample_plan(volume, plan, policy)
+                assert np.allclose(found, expected, rtol=0, atol=_TOLERANCE), (mode, padding)
+
+    def test_the_source_region_suffices(self) -> None:
+        """Voxels outside the region that is asked for have no influence."""
+        volume = np.random.default_rng(2).uniform(0, _RANGE, (1, *self.GRID.shape))
+
+        for item in range(3):
+            plan = self.apply(self.make(), SpatialPlan.identity(self.GRID), item)
+            for padding in _PADDINGS:
+                for mode in _MODES:
+                    policy = Policy(mode, padding, fill=-5)
+                    region = plan.source_region(policy)
+                    poisoned = np.full_like(volume, np.nan)
+                    kept = (slice(None), *region.slices)
+                    poisoned[kept] = volume[kept]
+                    found = _resampled(poisoned, plan, policy, np.dtype(np.float64))
+                    clean = _resampled(volume, plan, policy, np.dtype(np.float64))
+                    assert np.array_equal(found, clean), (item, mode, padding)
+
+    def test_what_is_drawn_survives_json(self) -> None:
+        """A plan of numbers that were written down is the plan."""
+        op, plan = self.make(), SpatialPlan.identity(self.GRID)
+
+        drawn = self.draw(op, plan)
+
+        assert op.then(plan, json.loads(json.dumps(drawn))) == op.then(plan, drawn)
+
+    def test_a_plan_survives_json(self) -> None:
+        """A plan with this op in it comes back equal from JSON and from pickle."""
+        plan = self.apply(self.make(), SpatialPlan.identity(self.GRID))
+
+        assert SpatialPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+        assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301  our own bytes
+
+    def test_lattice_means_whole_voxels(self) -> None:
+        """A lattice op is a copy and keeps the stored type; another gives up that type."""
+        op = self.make()
+
+        plan = self.apply(op, SpatialPlan.identity(self.GRID))
+
+        assert plan.keeps_dtype == op.lattice
+        assert plan.is_copy or not op.lattice
+
+
+class ValueOpContract(OpContract):
+    """Tests of one op that changes values."""
+
+    kind = ValueOp
+
+    SHAPE = (2, 15, 12, 11)
+    """(C, I, J, K) of the volume."""
+    AFFINE = np.array([[-1.0, 0.2, 0, 4], [0.2, 1.1, 0, 5], [0, 0, 2.5, 6], [0, 0, 0, 1]])
+    """Oblique, with voxels of different lengths."""
+    START, SIZE = (4, 3, 2), (5, 6, 7)
+    """Of the patch that is compared with the whole."""
+
+    def values(self) -> NDArray[Any]:
+        """Return the voxels of the volume, of ``SHAPE``: small positive integers as float32."""
+        random = np.random.default_rng(0)
+        return random.integers(0, 5, self.SHAPE).astype(np.float32)
+
+    def patch(self, op: ValueOp, item: int = 0) -> LazyPatch:
+        """Return the whole volume, not read yet, with the op still to be done."""
+        volume = Volume(self.values(), affine=self.AFFINE, kind=op.kind)
+        key = "label" if op.kind == "label" else "image"
+        case = {key: volume}
+        if op.mask_key is not None:
+            inside = (self.values()[:1] > 1).astype(np.uint8)
+            case[op.mask_key] = Volume(inside, affine=self.AFFINE, kind="label")
+        sample = next(iter(from_cases([case]).open_volume()))
+        patch: LazyPatch = sample[key]
+        mask = sample[op.mask_key].volume if op.mask_key is not None else None
+        pending = replace(patch.pending, identity=(item,))
+        return patch.with_pending(pending).with_value(ValueStep(op, "contract", key=key, mask=mask))
+
+    def test_it_has_a_name(self) -> None:
+        """Messages call it that."""
+        assert self.make().name
+
+    def test_the_result_is_what_was_announced(self) -> None:
+        """Shape and type are known before a voxel is read."""
+        for item in range(_ITEMS):
+            patch = self.patch(self.make(), item)
+            found = patch.realize()
+
+            assert found.shape == patch.shape
+            assert found.dtype == patch.dtype
+            assert np.isfinite(found).all()
+
+    def test_it_is_repeatable(self) -> None:
+        """Twice the same, also in another process."""
+        patch = self.patch(self.make())
+        again = pickle.loads(pickle.dumps(patch))  # noqa: S301  our own bytes
+
+        assert np.array_equal(patch.realize(), patch.realize())
+        assert np.array_equal(patch.realize(), again.realize())
+
+    def test_it_acts(self) -> None:
+        """Some value differs from what was stored, or the shape does."""
+        found = [self.patch(self.make(), item).realize() for item in range(_ITEMS)]
+
+        assert any(not np.array_equal(one, self.values()) for one in found)
+
+    def test_zero_strength_changes_nothing(self) -> None:
+        """To 1e-6 of the range."""
+        op = self.make_nothing()
+        if op is None:
+            return
+
+        found = self.patch(op).realize()
+
+        assert _close(found, self.values())
+
+    def test_a_channel_is_as_alone(self) -> None:
+        """If the op says so: with another beside it, whatever that holds."""
+        patch = self.patch(self.make())
+        if not patch.values[-1].op.by_channel:
+            return
+        ((step, drawn, facts),) = patch.acting_on(patch.plan)
+        one = self.values()[:1]
+
+        both = step.op.apply(np.concatenate([one * 9, one]), drawn, facts)
+
+        assert np.array_equal(both[1:], step.op.apply(one.copy(), drawn, facts))
+
+    def test_any_strides_will_do(self) -> None:
+        """A slot of a batch need not be contiguous, and what lies between is left alone."""
+        patch = self.patch(self.make())
+        expected = patch.realize()
+        wide = np.full((*expected.shape[:3], 2 * expected.shape[3] + 1), 77, expected.dtype)
+        slot = wide[..., -2::-2]
+
+        patch.realize(slot)
+
+        assert np.array_equal(slot, expected)
+        assert (wide[..., ::2] == 77).all()
+
+    def test_a_patch_of_the_whole_is_the_whole_of_a_patch(self) -> None:
+        """What lies in the halo suffices, and nothing depends on where a patch begins."""
+        for item in range(_ITEMS):
+            patch = self.patch(self.make(), item)
+            whole = patch.realize()
+            inside = tuple(slice(a, a + n) for a, n in zip(self.START, self.SIZE, strict=True))
+            part = np.empty((whole.shape[0], *self.SIZE), whole.dtype)
+
+            patch.realize(part, patch.plan.crop(self.START, self.SIZE))
+
+            assert _close(part, whole[(slice(None), *inside)])
+
+    def test_done_in_passing_is_done_afterwards(self) -> None:
+        """As an epilogue of the resampler, if it is one, the op gives what it gives by itself."""
+        for item in range(_ITEMS):
+            patch = self.patch(self.make(), item)
+            ((step, drawn, facts),) = patch.acting_on(patch.plan)
+            epilogue = step.op.as_epilogue(drawn, facts)
+            if epilogue is not None:
+                passed = self.values().astype(np.float32)
+                expected = step.op.apply(passed, drawn, facts)
+                assert _close(patch.realize(), expected)
+
+    def test_pointwise_means_each_value_on_its_own(self) -> None:
+        """Voxels that are put elsewhere get the same values."""
+        op = self.make()
+        if not op.pointwise:
+            return
+        patch = self.patch(op)
+        ((_, drawn, facts),) = patch.acting_on(patch.plan)
+        values = self.values().astype(np.float32)
+        turned = values[:, ::-1, :, ::-1].copy()
+
+        expected = op.apply(values, drawn, facts)[:, ::-1, :, ::-1]
+
+        assert np.array_equal(op.apply(turned, drawn, facts), expected)
+
+
+def _close(found: NDArray[Any], expected: NDArray[Any]) -> bool:
+    """Whether two arrays differ by at most 1e-6 of the range."""
+    if found.shape != expected.shape:
+        return False
+    wide = expected.astype(np.float64)
+    most = _IN_PASSING * max(float(np.ptp(wide)), float(np.abs(wide).max()))
+    return bool(np.allclose(found, wide, rtol=0, atol=most))
+
+
+def _resampled(
+    volume: NDArray[Any], plan: SpatialPlan, policy: Policy, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    out = np.empty((volume.shape[0], *plan.shape), dtype)
+    source = Source(volume, (0, 0, 0), Region(plan.bounds.start, plan.bounds.stop))
+    resample(source, plan.matrix, policy, out, plan.kernel_stages)
+    return out

@@ -1,0 +1,89 @@
+"""Every adapter of ours keeps the contract that adapters of others can be tested with."""
+
+import voxpipe as vp
+from voxpipe.spatial import Policy
+from voxpipe.testing import AdapterContract
+
+
+class TestFuseSpatial(AdapterContract):
+    def make(self):
+        return vp.FuseSpatial()
+
+
+class TestFuseReads(AdapterContract):
+    def make(self):
+        return vp.FuseReads()
+
+    def chain(self):
+        return vp.FuseSpatial()(super().chain())
+
+
+class TestProfile(AdapterContract):
+    def make(self):
+        return vp.Profile()
+
+
+class TestMemoryProfile(AdapterContract):
+    def make(self):
+        return vp.MemoryProfile()
+
+
+class TestTimeout(AdapterContract):
+    def make(self):
+        return vp.Timeout(item=60)
+
+
+class TestTimeoutOfOnePipe(AdapterContract):
+    def make(self):
+        return vp.Timeout(60, at="rotate")
+
+
+class TestCacheTimeout(AdapterContract):
+    def make(self):
+        return vp.CacheTimeout(600)
+
+
+class TestPrefetch(AdapterContract):
+    def make(self):
+        return vp.Prefetch(4)
+
+
+class TestRuntime(AdapterContract):
+    def make(self):
+        return vp.Runtime(threads=2, device="cpu")
+
+
+class TestRuntimeOfOnePipe(AdapterContract):
+    def make(self):
+        return vp.Runtime(threads=2, at="batch_patches")
+
+
+class TestOnError(AdapterContract):
+    def make(self):
+        return vp.OnError("skip")
+
+
+class TestLint(AdapterContract):
+    def make(self):
+        return vp.Lint()
+
+
+class TestEager(AdapterContract):
+    same_batches = False
+
+    def make(self):
+        return vp.Eager()
+
+
+class TestOverride(AdapterContract):
+    same_batches = False
+
+    def make(self):
+        return vp.Override({"image": Policy("nearest")})
+
+
+class TestShuffle(AdapterContract):
+    same_batches = False
+
+    def make(self):
+        return vp.Shuffle(False)

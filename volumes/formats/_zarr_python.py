@@ -1,0 +1,244 @@
+"""What zarr-python reads of a volume, through the same stores as everything else.
+
+This module imports zarr: import it late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype
+
+from ...core.errors import BadHeader, CorruptVolume
+from ...core.sample import parse_json
+from ...storage.decompress import most_between
+from ...storage.ranges import RangeStore, ReadRange
+from ..chunks.ranged_chunks import stored_bytes
+from .chunked_backend import MOST_CHUNK_BYTES
+from .zarr_metadata import BOUNDED, Codec, codec_v2, codec_v3, undone
+
+_DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+_OF_ARRAYS = ("zarr.json", ".zarray")
+# Of numbers whose type numpy has no name for: the largest that it has takes as many.
+_LARGEST_NUMBER = 16
+
+
+class RangesStore(Store):
+    """Objects of a store of ranges, for zarr-python: with its checks, retries and limits.
+
+    It can only be read. Of each array, the metadata that zarr-python asks for say how many bytes
+    its chunks can need. The compressors whose output can be bounded are undone here, unless they
+    are inside of shards, and zarr-python is told that there are none.
+    """
+
+    # Older versions of zarr-python ask for the last one.
+    supports_writes = supports_deletes = supports_partial_writes = False
+    supports_listing = True
+
+    def __init__(self, ranges: RangeStore) -> None:
+        super().__init__(read_only=True)
+        self._ranges = ranges
+        self._arrays: dict[str, _Objects] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it reads the same objects."""
+        return isinstance(other, RangesStore) and other._ranges is self._ranges
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return self._ranges.name
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return an object or a range of it; None where there is none."""
+        # The stores wait: in a thread, so that others go on meanwhile.
+        found = await asyncio.to_thread(self._read, key, byte_range)
+        return None if found is None else prototype.buffer.from_bytes(found)
+
+    async def get_stored(self, key: str) -> bytes | None:
+        """Return an object as it is stored."""
+        return await asyncio.to_thread(self._stored, ReadRange(key), self._objects_at(key))
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return objects or ranges of them, side by side."""
+        asked = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+        return list(await asyncio.gather(*asked))
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is an object of this name."""
+        found = await asyncio.to_thread(self._ranges.get_ranges, [ReadRange(key, 0, 1)])
+        return found[0] is not None
+
+    async def list(self) -> AsyncIterator[str]:
+        """Yield all keys."""
+        for key in await asyncio.to_thread(self._keys, ""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the keys that begin with a prefix."""
+        for key in await asyncio.to_thread(self._keys, prefix):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield what lies directly below a folder: the last parts of names."""
+        folder = f"{prefix.rstrip('/')}/" if prefix else ""
+        keys = await asyncio.to_thread(self._keys, folder)
+        for name in sorted({key[len(folder) :].split("/", 1)[0] for key in keys}):
+            yield name
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Raise ``ValueError``: it can only be read."""
+        self._check_writable()
+
+    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
+        """Raise ``ValueError``: it can only be read."""
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        """Raise ``ValueError``: it can only be read."""
+        self._check_writable()
+
+    def _keys(self, prefix: str) -> list[str]:  # type: ignore[valid-type]
+        folder = prefix.rpartition("/")[0]
+        return [key for key in self._ranges.list(folder) if key.startswith(prefix)]
+
+    def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        if key.rpartition("/")[2] in _DOCUMENTS:
+            return self._document(key, byte_range)
+        objects, wanted = self._objects_at(key), _range(key, byte_range)
+        if not objects.codecs:
+            return self._stored(wanted, objects)
+        found = self._stored(ReadRange(key), objects)
+        if found is None:
+            return None
+        plain = bytes(undone(objects.codecs, found, objects.size))
+        return plain[wanted.start : wanted.stop]
+
+    def _stored(self, wanted: ReadRange, objects: _Objects) -> bytes | None:
+        most = most_between(objects.size) if objects.size else 0
+        if most and wanted.length is not None and wanted.length > most:
+            raise CorruptVolume(
+                f"a chunk of {self._ranges.name} is stored in {wanted.length} bytes, in "
+                f"{wanted.object}, and takes {objects.size} when decoded.",
+                do="Copy or write this file again.",
+            )
+        (found,) = stored_bytes(self._ranges, [wanted], objects.size)
+        if found is not None and wanted.length is not None and len(found) < wanted.length:
+            raise CorruptVolume(
+                f"{wanted.object} of {self._ranges.name} ends before byte {wanted.stop}.",
+                do="Copy or write this file again.",
+            )
+        return None if found is None else bytes(found)
+
+    def _document(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        data = self._ranges.get(key)
+        if data is None:
+            return None
+        folder, _, file = key.rpartition("/")
+        if file in _OF_ARRAYS:
+            data = self._noted(folder, data)
+        start, stop = _range(key, byte_range)[1:]
+        return bytes(data)[start:stop]
+
+    def _noted(self, folder: str, data: bytes) -> bytes:
+        """Note what the metadata of an array say; return what zarr-python is told of them."""
+        try:
+            document = parse_json(data)
+            size = _object_bytes(document)
+            shown, codecs = _uncompressed(document) if size else (document, ())
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return data  # a group, or something of which zarr-python says what is wrong with it
+        if size > MOST_CHUNK_BYTES:
+            raise BadHeader(
+                f"one chunk of {self._ranges.name} takes {size} bytes, more than "
+                f"{MOST_CHUNK_BYTES}.",
+                do="Store it in smaller chunks.",
+            )
+        self._arrays[folder] = _Objects(size, tuple(codecs))
+        return json.dumps(shown).encode() if codecs else data
+
+    def _objects_at(self, key: str) -> _Objects:
+        """Return what is known of the objects of the array in which a key lies."""
+        while key:
+            key = key.rpartition("/")[0]
+            if key in self._arrays:
+                return self._arrays[key]
+        return _Objects()
+
+
+class _Objects(NamedTuple):
+    """What is known of the chunks or shards of an array."""
+
+    size: int = 0  # bytes of one that is decoded; 0 if that is not known
+    codecs: tuple[Codec, ...] = ()  # those that are undone here, in the order of encoding
+
+
+def _range(key: str, asked: ByteRequest | None) -> ReadRange:
+    """Return a range of ours for one of zarr-python.
+
+    Examples
+    --------
+    >>> _range("a", RangeByteRequest(3, 5)), _range("a", SuffixByteRequest(4))
+    (ReadRange(object='a', start=3, stop=5), ReadRange(object='a', start=-4, stop=None))
+    """
+    if isinstance(asked, RangeByteRequest):
+        return ReadRange(key, asked.start, asked.end)
+    if isinstance(asked, OffsetByteRequest):
+        return ReadRange(key, asked.offset)
+    if isinstance(asked, SuffixByteRequest):
+        return ReadRange(key, -asked.suffix)
+    return ReadRange(key)
+
+
+def _object_bytes(document: Mapping[str, Any]) -> int:
+    """Return what a chunk or shard takes, as the metadata of its array say.
+
+    Examples
+    --------
+    >>> _object_bytes({"chunks": [2, 3], "dtype": "<i2"})
+    12
+    """
+    grid = document.get("chunk_grid")
+    shape = document["chunks"] if grid is None else grid["configuration"]["chunk_shape"]
+    count = math.prod(int(length) for length in shape)
+    try:
+        number = np.dtype(document.get("dtype", document.get("data_type"))).itemsize
+    except (TypeError, ValueError, SyntaxError):
+        number = _LARGEST_NUMBER
+    return count * int(number)
+
+
+def _uncompressed(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Codec]]:
+    """Return metadata without the last codecs that can be undone within bounds, and these.
+
+    Examples
+    --------
+    >>> _uncompressed({"compressor": {"id": "zlib", "level": 1}, "filters": None})
+    ({'compressor': None, 'filters': None}, [Codec(name='zlib', settings=(('level', 1),))])
+    """
+    told, last = dict(document), []
+    if "codecs" not in told:
+        compressor = told.get("compressor")
+        if compressor is not None and codec_v2(compressor).name in BOUNDED:
+            last, told["compressor"] = [codec_v2(compressor)], None
+        return told, last
+    told["codecs"] = list(told["codecs"])
+    while told["codecs"] and codec_v3(told["codecs"][-1]).name in BOUNDED:
+        last.insert(0, codec_v3(told["codecs"].pop()))
+    return told, last
