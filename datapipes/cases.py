@@ -386,6 +386,9 @@ def list_cases(
 ) -> ListCases:
     """Begin a chain with the cases found in a folder or bucket.
 
+    Listing happens once, at the first iteration, with one glob per key. A star never stands for
+    a hidden name, such as macOS's ``._ct.nii``.
+
     Parameters
     ----------
     url
@@ -413,11 +416,6 @@ def list_cases(
         The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
     VolumeReadError
         Any other failure of the store.
-
-    Notes
-    -----
-    Listing happens once, at the first iteration, with one glob per key. A star never stands for
-    a hidden name, such as macOS's ``._ct.nii``.
     """
     return ListCases(url, patterns, Redacted(storage_options or {}), optional)
 

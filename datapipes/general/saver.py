@@ -21,10 +21,8 @@ from ..datapipe import PerItem
 from ..forms import offered
 from .streams import janitor, pair_of
 
-KINDS = ("sha256", "md5")
-"""Kinds of hashes that files are checked with."""
-PARTIAL = ".part"
-"""End of the name of a file that is being written."""
+KINDS = ("sha256", "md5")  # kinds of hashes that files are checked with
+PARTIAL = ".part"  # end of the name of a file that is being written
 _PIECE_BYTES = 1024**2
 
 
@@ -88,12 +86,10 @@ def pieces_of(data: Any) -> Iterator[bytes]:
 def write_atomically(
     path: str, data: Any, hashes: ExpectedHashes | None = None, key: str = ""
 ) -> None:
-    """Write ``data`` to ``path``; its folder is made.
-
-    It is on the disk before it gets its name: a machine that loses its power leaves all of it or
-    nothing. Who holds a ``key`` is the only one who writes under it, so what a killed writer left
-    is written over. A stream is closed.
-    """
+    """Write ``data`` to ``path``; its folder is made."""
+    # It is on the disk before it gets its name: a machine that loses its power leaves all of it or
+    # nothing. Who holds a ``key`` is the only one who writes under it, so what a killed writer left
+    # is written over. A stream is closed.
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, exist_ok=True)
