@@ -72,7 +72,8 @@ class RankBarrier:
             dist.all_gather(words, torch.tensor([word], dtype=torch.int64), group=group)
         except RuntimeError as error:
             self._closing = True
-            raise self._why_gone(error) from error
+            # Its frames hold the group: a forked child that collects them would wait for its end.
+            raise self._why_gone(error) from error.with_traceback(None)
         finally:
             del group
             with self._lock:  # so that whoever closes meanwhile leaves it to one of the two
