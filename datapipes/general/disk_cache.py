@@ -43,8 +43,7 @@ from .streams import janitor, pair_of
 # has written into it who it is. A dead owner holds no lock, so what it left is simply taken over;
 # where a child that it forked still holds the lock for it, the number of the process tells.
 
-PROMISE = ".promise"
-"""End of the name of a promise."""
+PROMISE = ".promise"  # end of the name of a promise
 _MOST_BYTES = 4096
 
 
@@ -130,10 +129,8 @@ def owner_of(path: str) -> _Owner | None:
 
 
 def _remove_orphan(promise: str) -> bool:
-    """Remove a promise that only a child of its dead owner still holds; say whether it is gone.
-
-    One process at a time does so: the next one would remove the new promise in its place.
-    """
+    """Remove a promise that only a child of its dead owner still holds; say whether it is gone."""
+    # One process at a time does so: the next one would remove the new promise in its place.
     import fcntl
 
     path = promise.removesuffix(PROMISE)
@@ -266,11 +263,9 @@ class OnDiskCacheHolder(DataPipe):
         return str(os.fspath(path))
 
     def files_of(self, path: str) -> list[str] | None:
-        """Return the files of the item whose path this is; None if they are to be made.
-
-        A list is written after all its files, so one that is there is whole. If a file of it was
-        removed since, the item is made again.
-        """
+        """Return the files of the item whose path this is; None if they are to be made."""
+        # A list is written after all its files, so one that is there is whole. If a file of it was
+        # removed since, the item is made again.
         with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
             with open(f"{path}{LIST}", "rb", opener=open_regular) as file:
                 listed = [str(name) for name in parse_json(file.read())["files"]]

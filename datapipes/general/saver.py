@@ -20,8 +20,7 @@ from ..datapipe import PerItem
 from ..forms import offered
 from .streams import janitor, pair_of
 
-KINDS = ("sha256", "md5")
-"""Kinds of hashes that files are checked with."""
+KINDS = ("sha256", "md5")  # kinds of hashes that files are checked with
 _PIECE_BYTES = 1024**2
 
 
@@ -85,10 +84,7 @@ def pieces_of(data: Any) -> Iterator[bytes]:
 def write_atomically(
     path: str, data: Any, hashes: ExpectedHashes | None = None, key: str = ""
 ) -> None:
-    """Write ``data`` to ``path``; its folder is made.
-
-    A stream is closed. The rest is as :func:`~voxpipe.storage.disk_cache.write_beside` does it.
-    """
+    """Write ``data`` to ``path``; its folder is made, and a stream is closed."""
 
     def checked() -> Iterator[bytes]:
         digest = None if hashes is None else hashes.new_digest()
