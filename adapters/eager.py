@@ -26,8 +26,6 @@ class Eager(Adapter):
     may be resumed with or without it; voxels differ by what each interpolation blurs. Where a
     chain is longer than one op it is slower. Give it before ``FuseSpatial``.
 
-    Notes
-    -----
     ``lazy_patch`` moves nothing, so a patch still takes its corners from the volume around it;
     write ``.flush()`` after it where that is not meant. What a choice (``one_of`` and the like)
     applies in turn is one plan still.

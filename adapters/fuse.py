@@ -187,8 +187,6 @@ class FuseReads(Adapter):
     ``ShuffleSpec.chunk_local``. The batches stay the same. Give it after ``FuseSpatial``: patches
     that ``realize()`` has read are read already, and the refusal says so.
 
-    Notes
-    -----
     What stores fetch ahead for jobs that wait is asked for patch by patch all the same; a chunk
     that several of them touch is fetched once in any case.
     """

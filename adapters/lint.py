@@ -72,16 +72,12 @@ class Mistake:
 class Upstream:
     """What lies upstream of a pipe, along one way at least, or along all."""
 
-    shuffled: bool = False
-    """Whether every way from a source goes through a shuffle."""
+    shuffled: bool = False  # whether every way from a source goes through a shuffle
     shuffled_patches: bool = False
     """Whether patches, once they were cut, were shuffled or interleaved."""
-    patches: PatchSampler | None = None
-    """The last pipe that cut patches."""
-    voxels: bool = False
-    """Whether items hold voxels by now."""
-    draws: bool = False
-    """Whether something was drawn at random for the items."""
+    patches: PatchSampler | None = None  # the last pipe that cut patches
+    voxels: bool = False  # whether items hold voxels by now
+    draws: bool = False  # whether something was drawn at random for the items
 
     @classmethod
     def of(cls, parents: list[Upstream]) -> Upstream:

@@ -32,6 +32,11 @@ class OnError(Adapter):
     and after a resume. ``loader.failures`` tells what failed: batch, case,
     files, pipe, and what was said, without credentials. The count is part of the state.
 
+    A batch that fails is made once more item by item, and once of the good ones. ``len()`` counts
+    batches as if nothing failed. Cases that cannot be planned (``lazy_patch(sampling="grid")``
+    needs their headers) are left out, whatever the action: nothing stands in for a case. Under
+    ``DistributedReadingService`` a rank needs a good item in its part of a batch.
+
     Parameters
     ----------
     action
@@ -41,13 +46,6 @@ class OnError(Adapter):
         ``TooManyFailures``, on all of them. None for any number.
     errors
         Classes of errors that it is about: by default those of volumes, never those of programs.
-
-    Notes
-    -----
-    A batch that fails is made once more item by item, and once of the good ones. ``len()`` counts
-    batches as if nothing failed. Cases that cannot be planned (``lazy_patch(sampling="grid")``
-    needs their headers) are left out, whatever the action: nothing stands in for a case. Under
-    ``DistributedReadingService`` a rank needs a good item in its part of a batch.
 
     Raises
     ------

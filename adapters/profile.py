@@ -13,7 +13,7 @@ from ..batching import Watch
 from ..core import IO_COUNTERS
 from ..core.counters import PIPE_STATS, PipeCounts
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
-from ..datapipes.datapipe import DataPipe, length_of
+from ..datapipes.datapipe import SameLength
 from ..graph import (
     Change,
     Pipe,
@@ -35,17 +35,14 @@ from .adapter import Adapter
 _OUTER: ContextVar[PipeCounts | None] = ContextVar("timed", default=None)
 
 
-class Timed(DataPipe):
+class Timed(SameLength):
     """Yield the parent's items, and enter what the parent alone did in the ledger."""
 
     traits: ClassVar[Any] = Traits(per_item=True, watches=True)
 
     def __init__(self, parent: Pipe, profile: str, pipe: str, *, memory: bool = False) -> None:
-        super().__init__()
-        self.memory = memory
-        self.parent = parent
-        self.profile = profile
-        self.pipe = pipe
+        super().__init__(parent)
+        self.profile, self.pipe, self.memory = profile, pipe, memory
 
     def describe(self) -> str:
         """Return what it watches."""
@@ -89,9 +86,6 @@ class Timed(DataPipe):
             if ended:
                 return
             yield item
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)
 
 
 def untimed(sink: Pipe) -> Pipe:

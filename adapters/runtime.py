@@ -19,18 +19,17 @@ from .adapter import Adapter, annotate, copy_with, note_of
 class Hints:
     """What a graph asks of whoever runs it; None leaves it to the reading service."""
 
-    threads: int | None = None
-    """Patches that each process realizes at once."""
-    processes: int | None = None
-    """Worker processes; 0 for none."""
-    device: str | None = None
-    """Where the tensors of batches end up."""
+    threads: int | None = None  # patches that each process realizes at once
+    processes: int | None = None  # worker processes; 0 for none
+    device: str | None = None  # where the tensors of batches end up
 
 
 class Runtime(Adapter):
     """Say in the graph with what it runs; it goes before what the reading service was given.
 
     The batches stay the same; only where they are made changes, and on which device they arrive.
+
+    ``processes`` is for services that have workers; a loader without one of them warns.
 
     Parameters
     ----------
@@ -51,10 +50,6 @@ class Runtime(Adapter):
         It is a CUDA device that is not there. This is a ``RuntimeError``.
     GraphError
         When the loader is made: there is no such pipe.
-
-    Notes
-    -----
-    ``processes`` is for services that have workers; a loader without one of them warns.
 
     Examples
     --------

@@ -45,16 +45,12 @@ class Limits:
 
     start: float = START_SECONDS
     """From the start of an epoch to its first batch, on top of ``item``."""
-    item: float = ITEM_SECONDS
-    """From asking for a batch to getting it."""
-    stop: float = STOP_SECONDS
-    """From asking a worker to stop to killing it."""
+    item: float = ITEM_SECONDS  # from asking for a batch to getting it
+    stop: float = STOP_SECONDS  # from asking a worker to stop to killing it
     enforced: bool = False
     """Whether the user asked: in-process waits are only watched then, which takes a thread."""
-    idle: float = math.inf
-    """For which a process may stay at one pipe."""
-    pipes: tuple[tuple[str, float], ...] = ()
-    """The same for pipes by their chained names."""
+    idle: float = math.inf  # for which a process may stay at one pipe
+    pipes: tuple[tuple[str, float], ...] = ()  # the same for pipes by their chained names
 
     def at(self, pipe: Pipe) -> float:
         """Return for how long a process may stay at ``pipe``."""

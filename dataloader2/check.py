@@ -57,8 +57,7 @@ _START_TIMEOUT = 60.0
 # After it was told to end, a worker has nothing more to do.
 _STOP_TIMEOUT = 5.0
 
-Task = tuple[Volume, str, str]
-"""A volume, its case and its key."""
+Task = tuple[Volume, str, str]  # a volume, its case and its key
 
 
 @dataclass(frozen=True)
@@ -253,8 +252,7 @@ class _Worker:
     process: Any
     channel: Connection
     deadline: float
-    index: int | None = None
-    """Which task it is at, None while it starts."""
+    index: int | None = None  # which task it is at, None while it starts
 
 
 def _run(

@@ -23,8 +23,7 @@ from ..reading_services.work import Work
 from .main_process_tail import MainProcessTail, detach_tail
 from .state import changes_of_order
 
-AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
-"""What rewrites a graph."""
+AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"  # what rewrites a graph
 
 _SERVICE = "reading_service=MultiProcessingReadingService(num_workers={value})"
 # Arguments of torch's DataLoader that people give out of habit, and where they belong here.
@@ -133,15 +132,11 @@ class CompiledChain:
 
     adapters: tuple[AdapterLike, ...]
     whole: Pipe
-    graph: Pipe
-    """What of it the service runs."""
-    tail: MainProcessTail
-    """What of it stays in this process, behind that."""
+    graph: Pipe  # what of it the service runs
+    tail: MainProcessTail  # what of it stays in this process, behind that
     changes: tuple[Change, ...]
-    work: Work
-    """What of it runs where."""
-    order: str
-    """What the adapters changed of the order in which items come; empty if nothing."""
+    work: Work  # what of it runs where
+    order: str  # what the adapters changed of the order in which items come; empty if nothing
 
 
 def compile_chain(

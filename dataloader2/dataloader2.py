@@ -68,6 +68,11 @@ def _free(service: ReadingService, tails: list[MainProcessTail]) -> None:
 class DataLoader2:
     """Iterate over a chain of datapipes.
 
+    Batch *b* of epoch *e* is a function of (graph, seed, e, b): workers, prefetching and
+    adapters do not enter. Each ``iter()`` begins the next epoch. ``state_dict()`` is a few
+    numbers; :meth:`load_state_dict` continues in the middle of an epoch and reads nothing
+    for it.
+
     Parameters
     ----------
     datapipe
@@ -80,13 +85,6 @@ class DataLoader2:
         Seed of the run, 0 <= seed < 2**64. Without one it is drawn from torch's global
         generator at the first iteration, so that ``torch.manual_seed`` fixes it; called again
         between two epochs it begins another run.
-
-    Notes
-    -----
-    Batch *b* of epoch *e* is a function of (graph, seed, e, b): workers, prefetching and
-    adapters do not enter. Each ``iter()`` begins the next epoch. ``state_dict()`` is a few
-    numbers; :meth:`load_state_dict` continues in the middle of an epoch and reads nothing
-    for it.
 
     Examples
     --------

@@ -18,8 +18,7 @@ from ..graph import Pipe, describe, is_pipe, origin_of, parents_of, traits_of, w
 from ..graph.node import swap_parents
 from ..reading_services.replica import SeedGenerator
 
-DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"
-"""Any datapipe."""
+DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"  # any datapipe
 
 DataPipeGraph: TypeAlias = "dict[int, tuple[Pipe, DataPipeGraph]]"
 """``{id(pipe): (pipe, the graph of what it reads)}``."""

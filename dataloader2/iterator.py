@@ -24,21 +24,18 @@ from .error import PauseIteration
 from .position import Position, Progress
 from .stats import Counts
 
-EXITING = threading.Event()
-"""Set when the interpreter begins to end."""
+EXITING = threading.Event()  # set when the interpreter begins to end
 
 
 @dataclass(frozen=True)
 class RunningEpoch:
     """What runs, once the first batch of an epoch was asked for."""
 
-    batches: Epoch
-    """Its batches, after the pipes that stay in this process."""
+    batches: Epoch  # its batches, after the pipes that stay in this process
     step: int
     """Distance of the batches of one share, where each comes in order; 1 where all of them do."""
     policy: ErrorPolicy
-    device: str | None
-    """Where the graph wants its batches; None where they are made."""
+    device: str | None  # where the graph wants its batches; None where they are made
 
 
 class Turn(ReentrantDeferredLock):
@@ -233,11 +230,9 @@ class DataLoader2Iterator:
 
 
 def _copy_error(error: Exception) -> Exception:
-    """Return the error to raise when a failed epoch is asked once more.
-
-    A copy: the traceback of the error holds the caller's frames, these hold the iterator, and
-    an iterator that held the error would keep the caller's batch until the next collection.
-    """
+    """Return the error to raise when a failed epoch is asked once more."""
+    # A copy: the traceback of the error holds the caller's frames, these hold the iterator, and an
+    # iterator that held the error would keep the caller's batch until the next collection.
     try:
         again = copy.copy(error)
     except Exception:  # a user's class whose constructor wants more than its message

@@ -73,11 +73,9 @@ def _refused(left: Pipe, body: Pipe) -> VoxpipeError:
 
 
 def _stays(pipe: Pipe, before: set[int]) -> bool:
-    """Whether a pipe has to stay here.
-
-    One of which no more is known than that it cannot be replicated is planned here as it is,
-    unless what comes before it goes to the workers.
-    """
+    """Whether a pipe has to stay here."""
+    # One of which no more is known than that it cannot be replicated is planned here as it is,
+    # unless what comes before it goes to the workers.
     traits = traits_of(pipe)
     return traits.main_process and (traits.known or bool(before))
 

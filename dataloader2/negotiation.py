@@ -128,10 +128,8 @@ def _schemes(pattern: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, Re
 
 
 def _with_ahead(pattern: AccessPattern, offer: Budget, most: int) -> Budget:
-    """Return a default offer with what is fetched for later patches beside it.
-
-    Without that a bucket would be slow; what a user grants is for everything.
-    """
+    """Return a default offer with what is fetched for later patches beside it."""
+    # Without that a bucket would be slow; what a user grants is for everything.
     if not offer.thrifty:
         return offer
     sharing = max(1, sum(layout.remote for layout in pattern.layouts.values()))

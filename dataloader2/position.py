@@ -28,10 +28,8 @@ class Progress:
     """How far one epoch has come; outlives its iterator."""
 
     position: Position
-    is_live: bool = False
-    """Whether an iterator was made for it."""
-    begun: bool = False
-    """Whether a batch was asked for."""
+    is_live: bool = False  # whether an iterator was made for it
+    begun: bool = False  # whether a batch was asked for
     batches: Epoch | None = None
     """What runs. Whoever takes over ends it, also while its iterator is being collected."""
 
@@ -62,12 +60,10 @@ class TorchSeed:
         return cls(seed, before, seeded_with)
 
     def is_outdated(self) -> bool:
-        """Whether the generator was seeded since, so that another run is meant to begin.
-
-        It was if its seed is another one, if it is where it was before this number was drawn, or if
-        it is where a seed has just put it. One that was given its old seed again and then used
-        otherwise than the first time looks like one that was only used.
-        """
+        """Whether the generator was seeded since, so that another run is meant to begin."""
+        # It was if its seed is another one, if it is where it was before this number was drawn, or
+        # if it is where a seed has just put it. One that was given its old seed again and then used
+        # otherwise than the first time looks like one that was only used.
         now, seeded_with = torch.get_rng_state(), torch.initial_seed()
         if seeded_with != self._seeded_with or torch.equal(now, self._before):
             return True

@@ -56,30 +56,20 @@ class State:
     """The position of a loader."""
 
     seed: int
-    epoch: int
-    """Epoch of the next batch."""
-    next_batch: int
-    """The first batch of that epoch that was not delivered."""
-    ahead: tuple[Run, ...]
-    """Runs of later ones that were, where batches come as they are ready."""
+    epoch: int  # epoch of the next batch
+    next_batch: int  # the first batch of that epoch that was not delivered
+    ahead: tuple[Run, ...]  # runs of later ones that were, where batches come as they are ready
     shares: int
     """0 where any worker can do any batch; else among how many the graph was divided. Below 0 if
     its items came as they were ready: so it was always saved, and states are kept."""
-    graph: str
-    """Fingerprint of the graph as the user wrote it."""
-    data: str
-    """Fingerprint of the list of cases."""
-    failed: int = 0
-    """Items of that epoch that failed so far, which ``OnError`` has a budget for."""
+    graph: str  # fingerprint of the graph as the user wrote it
+    data: str  # fingerprint of the list of cases
+    failed: int = 0  # items of that epoch that failed so far, which ``OnError`` has a budget for
     version: int = VERSION
-    pipes: str = ""
-    """Name and short hash of each pipe, to say which one differs."""
-    cases: str = ""
-    """The number of cases and short hashes of them, to say which ones differ."""
-    order: str | None = None
-    """What adapters changed of the order; None if that is not known."""
-    service: str = ""
-    """State of a reading service that has one of its own, in base 64."""
+    pipes: str = ""  # name and short hash of each pipe, to say which one differs
+    cases: str = ""  # the number of cases and short hashes of them, to say which ones differ
+    order: str | None = None  # what adapters changed of the order; None if that is not known
+    service: str = ""  # state of a reading service that has one of its own, in base 64
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain data."""
@@ -95,10 +85,8 @@ class State:
 
     @classmethod
     def from_json(cls, data: Any, *, outline: Outline, order: str, shares: int) -> State:
-        """Return the state in ``data`` if it belongs to this graph, data set and order.
-
-        BadState names the field that is wrong, and StateMismatch what differs.
-        """
+        """Return the state in ``data`` if it belongs to this graph, data set and order."""
+        # BadState names the field that is wrong, and StateMismatch what differs.
         fields = _checked(_plain(data))
         state = cls(**{**fields, "ahead": _runs(fields["ahead"])})
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
@@ -182,10 +170,8 @@ _DICTS = frozenset((dict, OrderedDict))
 
 
 def _plain(data: Any) -> Mapping[str, Any]:
-    """Return a state in which everything is of the very classes that JSON has.
-
-    Something of another class, e.g. a number of NumPy, is named by its field, not shown.
-    """
+    """Return a state in which everything is of the very classes that JSON has."""
+    # Something of another class, e.g. a number of NumPy, is named by its field, not shown.
     if type(data) not in _DICTS:
         got = shorten(data) if type(data) in _LEAVES else type(data).__name__
         raise BadState(f"a state is the dict that state_dict() returned, got {got}")
@@ -285,8 +271,7 @@ class Outline:
 
     sink: Pipe
     graph: str
-    pipes: str
-    """Name and short hash of the first pipes, sources first."""
+    pipes: str  # name and short hash of the first pipes, sources first
 
     @classmethod
     def of(cls, sink: Pipe) -> Outline:

@@ -42,8 +42,7 @@ from .datapipe import DataPipe, Running, SameLength
 from .forms import offered
 from .tensors import BUFFER_BYTES, bytes_of
 
-STOP_SECONDS = 2.0
-"""For how long one thread is waited for, unless told otherwise."""
+STOP_SECONDS = 2.0  # for how long one thread is waited for, unless told otherwise
 # The first may have two thirds of what all may have, the next two thirds of the rest, and so on:
 # nobody is left without a moment, in which an idle thread ends, and together they stay below this.
 _OF_THE_REST = 2 / 3
@@ -80,11 +79,9 @@ def note_progress() -> None:
 
 
 def join_threads(*threads: threading.Thread, most: float = float("inf")) -> threading.Thread | None:
-    """Wait for threads that were told to end, but not for ever; return one that goes on, if any.
-
-    Not for the thread that calls: garbage is collected in any thread, so what is dropped may be
-    its own.
-    """
+    """Wait for threads that were told to end, but not for ever; return one that goes on, if any."""
+    # Not for the thread that calls: garbage is collected in any thread, so what is dropped may be
+    # its own.
     others = [thread for thread in threads if thread is not threading.current_thread()]
     if not any(thread.is_alive() for thread in others):
         return None
@@ -173,10 +170,8 @@ class BackgroundIterator:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Tell the thread to end, and do not wait for it: not here, and not in :meth:`stop`.
-
-        For whoever has waited for the item at hand already.
-        """
+        """Tell the thread to end, and do not wait for it: not here, and not in :meth:`stop`."""
+        # For whoever has waited for the item at hand already.
         with self._changed:
             self._stopped = self._abandoned = True
             self._changed.notify_all()

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 from ..core.redact import public_name
 from ..volumes.catalog.find import plain_name
 
-CASE = "case"
-"""Key under which a given case may carry its name."""
-WILDCARD = re.compile(r"[*?[]")
-"""Where a pattern begins to stand for several places."""
+CASE = "case"  # key under which a given case may carry its name
+WILDCARD = re.compile(r"[*?[]")  # where a pattern begins to stand for several places
 # A pattern whose folder is one star, and whose file begins with one.
 _FILE_AS_FOLDER = re.compile(r"(^|/)\*/\*[^/]*$")
 
@@ -35,11 +33,9 @@ def name_of(data: Mapping[str, Any], index: int) -> str:
 
 
 def names_of(cases: Sequence[Any]) -> list[str]:
-    """Return a name for each case: the one it carries, else one that no other case has.
-
-    Files of one name in different folders are told apart by what differs in their folders, as
-    ``list_cases`` does, else by the number of the case.
-    """
+    """Return a name for each case: the one it carries, else one that no other case has."""
+    # Files of one name in different folders are told apart by what differs in their folders, as
+    # ``list_cases`` does, else by the number of the case.
     given = [isinstance(case, Mapping) and CASE in case for case in cases]
     names = [
         str(case[CASE]) if has else name_of(case, index) if isinstance(case, Mapping) else ""
@@ -83,11 +79,9 @@ class Match(NamedTuple):
     """Each ``?`` and ``[...]`` of the pattern, and what it stands for: no part of the name."""
 
     def is_of(self, other: Match) -> bool:
-        """Return whether two paths of one name can be of one case.
-
-        Not where stars share a name out in other ways, (``b``, nothing) and (nothing, ``b``), and
-        not where the same ``?`` stand for other characters.
-        """
+        """Return whether two paths of one name can be of one case."""
+        # Not where stars share a name out in other ways, (``b``, nothing) and (nothing, ``b``), and
+        # not where the same ``?`` stand for other characters.
         alike = [text for text, _ in self.others] == [text for text, _ in other.others]
         if alike and self.others != other.others:
             return False

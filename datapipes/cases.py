@@ -57,6 +57,10 @@ class _Source(Seeded):
         for index, (name, data) in enumerate(self.each_case()):
             yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
 
+    def settings(self) -> Any:
+        """Return nothing: which cases there are is what :meth:`data_hash` is about."""
+        return ()
+
     def hashed_texts(self) -> Iterator[str]:
         """Yield what tells these cases from others; reads no file."""
         raise NotImplementedError
@@ -108,10 +112,6 @@ class FromCases(_Source):
     def describe(self) -> str:
         """Return the number of cases rather than all of them."""
         return f"from_cases({len(self.cases)} cases)"
-
-    def settings(self) -> Any:
-        """Return nothing: which cases there are is what :meth:`data_hash` is about."""
-        return ()
 
     @property
     def imports(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -386,6 +386,9 @@ def list_cases(
 ) -> ListCases:
     """Begin a chain with the cases found in a folder or bucket.
 
+    Listing happens once, at the first iteration, with one glob per key. A star never stands for
+    a hidden name, such as macOS's ``._ct.nii``.
+
     Parameters
     ----------
     url
@@ -413,11 +416,6 @@ def list_cases(
         The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
     VolumeReadError
         Any other failure of the store.
-
-    Notes
-    -----
-    Listing happens once, at the first iteration, with one glob per key. A star never stands for
-    a hidden name, such as macOS's ``._ct.nii``.
     """
     return ListCases(url, patterns, Redacted(storage_options or {}), optional)
 
@@ -454,10 +452,6 @@ class FromManifest(_Source):
     def describe(self) -> str:
         """Return the name of the manifest and the number of cases."""
         return f"from_manifest({self.manifest.name!r}, {len(self)} cases)"
-
-    def settings(self) -> Any:
-        """Return nothing: which cases there are is what :meth:`data_hash` is about."""
-        return ()
 
     @property
     def imports(self) -> tuple[str, ...]:  # type: ignore[override]

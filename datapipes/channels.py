@@ -59,20 +59,18 @@ class Stack(Regrouped):
     twice, and nothing is copied together. Files that always belong together need no pipe: a case
     ``{"image": ["t1.nii.gz", "t2.nii.gz"]}`` is opened as a volume of their channels.
 
+    The type of the result is the one that holds all of theirs (``np.result_type``): float32 for
+    volumes that are interpolated. A label among intensities is sampled as a label.
+
+    Value pipes that follow take the channels together: ``normalize()`` has one mean for all of
+    them, and each its own where it stands before ``stack``. Spatial pipes fuse across it.
+
     Parameters
     ----------
     keys
         Volumes, in the order of their channels. They leave the sample.
     name
         The key that they become, at the place of the first of them.
-
-    Notes
-    -----
-    The type of the result is the one that holds all of theirs (``np.result_type``): float32 for
-    volumes that are interpolated. A label among intensities is sampled as a label.
-
-    Value pipes that follow take the channels together: ``normalize()`` has one mean for all of
-    them, and each its own where it stands before ``stack``. Spatial pipes fuse across it.
 
     Raises
     ------

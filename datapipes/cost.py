@@ -97,11 +97,9 @@ class Cost:
 
 
 def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
-    """Return the cost of the first patches of an epoch; None where nothing is planned lazily.
-
-    Takes the graph as written: what adapters put in (timers, limits) is not asked to run.
-    Reads the headers of the volumes concerned, and no voxel.
-    """
+    """Return the cost of the first patches of an epoch; None where nothing is planned lazily."""
+    # Takes the graph as written: what adapters put in (timers, limits) is not asked to run. Reads
+    # the headers of the volumes concerned, and no voxel.
     planner = _planner_of(graph)
     if planner is None:
         return None
@@ -129,11 +127,9 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
 
 
 def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
-    """Return which volumes will be read as a whole, as the first case shows.
-
-    Statistics, boxes of foreground and tables of masks take a pass over each volume, unless a
-    manifest or the cache has them, or the voxels are in memory. Reads the headers of one case.
-    """
+    """Return which volumes will be read as a whole, as the first case shows."""
+    # Statistics, boxes of foreground and tables of masks take a pass over each volume, unless a
+    # manifest or the cache has them, or the voxels are in memory. Reads the headers of one case.
     asking = [pipe for pipe in walk(graph) if _reads_whole(pipe)]
     planner = _planner_of(graph) if asking else None
     if planner is None:
@@ -316,12 +312,6 @@ def explain(pipe: Pipe) -> str:
 DataPipe.explainer = staticmethod(explain)
 
 
-# What the patches of a chain ask of the stores: measured on the first plans, without a voxel.
-#
-# Plans cost microseconds, so a few hundred are made and looked at. Headers cost a request each, so
-# only the patches of the first few cases are: cases of one list are stored alike. They are those
-# with which the epoch goes on, so that no header is read that it would not read anyway.
-
 # A percentile of 99 needs about as many.
 MEASURED = 256
 # Headers of a bucket take 0.1 s each, and the epoch waits for them.
@@ -361,10 +351,8 @@ def measure_access(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AccessPattern:
-    """Return what the next patches of an epoch ask of the stores.
-
-    Reads the headers of the first volumes, and no voxel.
-    """
+    """Return what the next patches of an epoch ask of the stores."""
+    # Reads the headers of the first volumes, and no voxel.
     split = cut(graph)
     if isinstance(split, NoCut):
         return AccessPattern(unknown=split.reason)
@@ -408,10 +396,8 @@ def measure_access(
 
 
 def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[Any]:
-    """Yield items until ``SECONDS`` after the first, which may come after many that are skipped.
-
-    But not fewer than ``LEAST_PLANS``.
-    """
+    """Yield items until ``SECONDS`` after the first, which may come after many that are skipped."""
+    # But not fewer than ``LEAST_PLANS``.
     end = math.inf
     for number, item in enumerate(items, 1):
         end = min(end, clock() + SECONDS)

@@ -114,17 +114,14 @@ def _memoized_length(pipe: Any, answered: dict[int, Any]) -> int:
 
 
 def _settings(pipe: Pipe) -> Any:
-    """Return what torch's pipe holds, with other parents.
-
-    No copy of the pipe: when one of a shuffle goes, it empties the buffer that both have.
-    """
+    """Return what torch's pipe holds, with other parents."""
+    # No copy of the pipe: when one of a shuffle goes, it empties the buffer that both have.
     settings: Any = SimpleNamespace(**vars(pipe))
     swap_parents(settings, {id(parent): _LengthProxy(parent) for parent in parents_of(pipe)})
     return settings
 
 
-UNPLANNED = -1
-"""In place of the position in a batch."""
+UNPLANNED = -1  # in place of the position in a batch
 
 
 @dataclass(frozen=True)
@@ -391,11 +388,9 @@ class PerItem(SameLength):
 
 
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:
-    """Return the name of the stream of a pipe that reads from ``parent``.
-
-    That which the user gave, or its kind: ``rotate@1`` in the second branch of a fork, ``rotate#2``
-    where one upstream already draws under it.
-    """
+    """Return the name of the stream of a pipe that reads from ``parent``."""
+    # That which the user gave, or its kind: ``rotate@1`` in the second branch of a fork,
+    # ``rotate#2`` where one upstream already draws under it.
     name = name or ""
     if not isinstance(name, str):
         msg = f"name= is the name of the stream that a pipe draws from, a word, got {name!r}"
@@ -411,11 +406,9 @@ def stream_name(parent: Pipe, name: Any, kind: str) -> str:
 
 
 def first_random_pipe(sink: Pipe) -> Pipe | None:
-    """Return the first pipe up to ``sink`` that draws something for samples; None if none does.
-
-    One with fixed parameters, such as ``spacing(1.0)``, draws nothing, and neither does one that
-    regroups keys, or cuts a grid of patches. Where nobody can tell, something is drawn.
-    """
+    """Return the first pipe up to ``sink`` that draws something for samples; None if none does."""
+    # One with fixed parameters, such as ``spacing(1.0)``, draws nothing, and neither does one that
+    # regroups keys, or cuts a grid of patches. Where nobody can tell, something is drawn.
     return next((pipe for pipe in walk(sink) if draws(pipe)), None)
 
 

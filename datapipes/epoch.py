@@ -14,16 +14,7 @@ import torch
 
 from ..core import Sample, Stream
 from ..core.errors import VoxpipeError
-from ..graph import (
-    Pipe,
-    clone,
-    describe,
-    parents_of,
-    readers,
-    traits_of,
-    walk,
-    with_parents,
-)
+from ..graph import Pipe, clone, describe, parents_of, readers, traits_of, walk, with_parents
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels
@@ -145,14 +136,12 @@ class SeededCounts:
 
 
 def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
-    """Tell every random pipe of ``graph`` which epoch comes; the same on every worker.
-
-    Sources of samples take (seed, epoch) and their number among the sources. Any other pipe
-    with ``set_seed``, torch's or ours, takes one integer, drawn from the stream of its class and
-    its place among its kind; one with ``set_epoch`` takes the epoch, as samplers of torch do.
-    What stands before a cache of items, and nowhere else, is told the first epoch each time: the
-    items that are kept are those of that epoch, also where an epoch is resumed elsewhere.
-    """
+    """Tell every random pipe of ``graph`` which epoch comes; the same on every worker."""
+    # Sources of samples take (seed, epoch) and their number among the sources. Any other pipe with
+    # ``set_seed``, torch's or ours, takes one integer, drawn from the stream of its class and its
+    # place among its kind; one with ``set_epoch`` takes the epoch, as samplers of torch do. What
+    # stands before a cache of items, and nowhere else, is told the first epoch each time: the items
+    # that are kept are those of that epoch, also where an epoch is resumed elsewhere.
     first = _only_before_caches(graph)
     for pipe, is_source, number in _numbered(graph):
         if is_source:
@@ -166,10 +155,8 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
 
 
 def _numbered(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
-    """Yield each pipe, whether it is a source of samples, and its number among these.
-
-    Of another one that takes a seed its number among its kind, else None.
-    """
+    """Yield each pipe, whether it is a source of samples, and its number among these."""
+    # Of another one that takes a seed its number among its kind, else None.
     seen: Counter[str] = Counter()
     sources = 0
     every: Any = walk(graph)  # foreign pipes have what their classes say
@@ -216,10 +203,8 @@ def count_seeded(graph: Pipe) -> SeededCounts:
 
 
 def seed_again(graph: Pipe, seed: int) -> None:
-    """Seed every random pipe of ``graph`` for one more pass within the same epoch.
-
-    Sources keep their number, so identities stay those of the cases; the draws are others.
-    """
+    """Seed every random pipe of ``graph`` for one more pass within the same epoch."""
+    # Sources keep their number, so identities stay those of the cases; the draws are others.
     for pipe, is_source, number in _numbered(graph):
         if is_source:
             pipe.set_seed(seed)
@@ -245,11 +230,9 @@ class _Rest(DataPipe):
 
 
 def items_from(planner: Pipe, start: int) -> Iterator[Any]:
-    """Return the items of a pass from the one numbered ``start`` on.
-
-    Pipes at the end that make one item of one, and remember nothing, are not run for those before.
-    What shuffles, opens or cuts is: only it knows which items those are.
-    """
+    """Return the items of a pass from the one numbered ``start`` on."""
+    # Pipes at the end that make one item of one, and remember nothing, are not run for those
+    # before. What shuffles, opens or cuts is: only it knows which items those are.
     counts = readers(planner)
     tail: list[Pipe] = []
     pipe = planner
@@ -284,10 +267,8 @@ def may_look_ahead(planner: Pipe) -> bool:
 
 
 def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
-    """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read.
-
-    The headers of all volumes are, many at a time: of a manifest no file is opened.
-    """
+    """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read."""
+    # The headers of all volumes are, many at a time: of a manifest no file is opened.
     if not may_open() or not may_look_ahead(parent):
         raise TypeError("no len(): planning ahead would use up the source, or run your functions")
     planner = clone(parent)

@@ -40,11 +40,9 @@ _MOVERS = (
 
 
 def register_torch_pipes() -> None:
-    """Fill the table for torch's pipes; one that is not in it is taken to do anything.
-
-    A filter may drop items and a shuffle remembers them, so neither is per item: before
-    voxels they run in the planner, after voxels the graph cannot be cut.
-    """
+    """Fill the table for torch's pipes; one that is not in it is taken to do anything."""
+    # A filter may drop items and a shuffle remembers them, so neither is per item: before voxels
+    # they run in the planner, after voxels the graph cannot be cut.
     for name in ("MapperIterDataPipe", "CollatorIterDataPipe"):
         register_traits(name, lambda pipe: Traits(per_item=True, runs_user_code=True))
     register_traits("FilterIterDataPipe", lambda pipe: Traits(runs_user_code=True, filters=True))
@@ -59,11 +57,9 @@ def register_torch_pipes() -> None:
 
 
 def remember_lines() -> None:
-    """Let torch's pipes know the line on which they were written.
-
-    torch keeps a table of chained forms; the entries of these are replaced by ones that make the
-    very same pipe. What torch warns of is left as it is in chains of its pipes alone.
-    """
+    """Let torch's pipes know the line on which they were written."""
+    # torch keeps a table of chained forms; the entries of these are replaced by ones that make the
+    # very same pipe. What torch warns of is left as it is in chains of its pipes alone.
     for name in _KNOW_LINES:
         function: Any = IterDataPipe.functions[name]
         if getattr(function, "func", None) is not _written:

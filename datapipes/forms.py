@@ -11,10 +11,8 @@ from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 from ..core.suggest import closest
 
 C = TypeVar("C", bound=type)
-_SHORTEST = 4
-"""Letters of a name that is looked for inside another: ``crop``, but not ``zip``."""
-_MOST = 3
-"""Names that are proposed."""
+_SHORTEST = 4  # letters of a name that is looked for inside another: ``crop``, but not ``zip``
+_MOST = 3  # names that are proposed
 
 
 def chained(name: str) -> Callable[[C], C]:

@@ -10,8 +10,9 @@ from ..core import CallSite
 from ..core.call_site import warn
 from ..core.errors import LikelyMistake
 from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
+from ..graph import Pipe
 from ..intensity.filters import INVERSE, Anisotropy, LowResolution
-from .datapipe import PerItem, located
+from .datapipe import PerItem, located, stream_name
 from .forms import chained
 
 # Arguments that are given by keyword alone, whatever else an op has.
@@ -61,15 +62,19 @@ class OpPipe(PerItem):
         if form:
             chained(form)(cls)
 
-    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that were given, by name, without the parent."""
-        return bound(self.chained, self.__signature__, args, kwargs)
-
-    def make_op(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the op of those arguments that are its own."""
-        own = {name: given for name, given in arguments.items() if name not in self.keywords}
+    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
+        super().__init__(parent)
+        given = bound(self.chained, self.__signature__, args, kwargs)
+        own = {name: value for name, value in given.items() if name not in self.keywords}
         with located(self):
-            return type(self).op_class(**own)
+            op = type(self).op_class(**own)
+        self.stream_names = (stream_name(parent, given.get("name", ""), self.chained),)
+        self.hold(op, given, shared=bool(given.get("name")))
+        tell_mistakes(op, self.origin)
+
+    def hold(self, op: Any, given: Mapping[str, Any], *, shared: bool) -> None:
+        """Hold the op, with all arguments; ``shared`` where its stream has a name of the user's."""
+        raise NotImplementedError
 
 
 def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect.Signature:

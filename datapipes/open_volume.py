@@ -53,15 +53,12 @@ def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
     return LikelyLabels(origin) if any(getattr(p, "guesses", False) for p in opening) else None
 
 
-Inherited = dict[str, Redacted]
-"""Storage options by scheme and bucket (``s3://scans``)."""
+Inherited = dict[str, Redacted]  # storage options by scheme and bucket (``s3://scans``)
 
 
 def inherited_options(parent: Pipe) -> Inherited:
-    """Return the storage options of the listings upstream, by the buckets that they found.
-
-    Ask once their cases have come: else this lists the storage.
-    """
+    """Return the storage options of the listings upstream, by the buckets that they found."""
+    # Ask once their cases have come: else this lists the storage.
     found: Inherited = {}
     for pipe in walk(parent):
         if isinstance(pipe, ListCases) and pipe.storage_options:
@@ -72,10 +69,8 @@ def inherited_options(parent: Pipe) -> Inherited:
 
 
 def options_for(source: Any, inherited: Inherited) -> Redacted | None:
-    """Return the options for a source; None unless it lies in one of the buckets.
-
-    A URL of another server gets none: credentials are for the place that they were given for.
-    """
+    """Return the options for a source; None unless it lies in one of the buckets."""
+    # A URL of another server gets none: credentials are for the place that they were given for.
     if not inherited or not isinstance(source, (str, os.PathLike)):
         return None
     return inherited.get(origin_of(os.fspath(source)))
@@ -117,8 +112,7 @@ def _is_by_key(name: str, given: Any, keys: Collection[str]) -> bool:
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
-STORED = "_stored"
-"""What is appended to a key for the mask of its missing sections."""
+STORED = "_stored"  # what is appended to a key for the mask of its missing sections
 # A tap in a missing section spoils a value by its weight: so the mask is interpolated as the image.
 SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""
@@ -130,6 +124,9 @@ _ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_opt
 @chained("open_volume")
 class OpenVolume(Seeded):
     """Make a lazy volume of every path, URL, array or store in a sample.
+
+    The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
+    mapping of key to path from a torch pipe; its position then is its identity.
 
     Parameters
     ----------
@@ -165,11 +162,6 @@ class OpenVolume(Seeded):
         and links that lead out of their folders, and whatever a backend or reader of your own
         takes. These and ``io`` are one value for all volumes, or a mapping by key:
         ``affine={"label": matrix}``.
-
-    Notes
-    -----
-    The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
-    mapping of key to path from a torch pipe; its position then is its identity.
 
     Examples
     --------

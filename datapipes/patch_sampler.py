@@ -260,14 +260,19 @@ class PatchSampler(DataPipe):
                 yield add_steps(self, self._steps(patches[n])[0], sample, n)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
-        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
-
-        So patches can be taken in any order while none is kept. A grid has no such numbers.
-        """
+        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal."""
+        # So patches can be taken in any order while none is kept. A grid has no such numbers.
         every = None
         if self._placement is None:
             every = self._steps(UniformPatch(self.given_size, self.origin), self.region)
-        return self._of_samples(lambda one: self._visit(one, *(every or self._steps_of(one))))
+
+        def visit(sample: Any) -> Callable[[int], Sample]:
+            patch, region = every or self._steps_of(sample)
+            # The region draws from the case, before there is an ordinal: one for all patches.
+            start = sample if region is None else add_steps(self, region, sample)
+            return partial(add_steps, self, patch, start)
+
+        return self._of_samples(visit)
 
     def _of_samples(self, make: Callable[[Any], T]) -> Iterator[T]:
         """Yield what ``make`` returns for each sample, but for those that may be left out."""
@@ -278,14 +283,6 @@ class PatchSampler(DataPipe):
                 note_error(self, sample, error)
             else:
                 yield made
-
-    def _visit(
-        self, sample: Any, patch: PipeSteps, region: PipeSteps | None
-    ) -> Callable[[int], Sample]:
-        """Return what makes the patches of one volume, by their ordinals."""
-        # The region draws from the case, before there is an ordinal: one for all patches.
-        visit = sample if region is None else add_steps(self, region, sample)
-        return partial(add_steps, self, patch, visit)
 
     def _steps(
         self, patch: SpatialOp, region: SpatialOp | None = None
@@ -430,10 +427,8 @@ def _placement(
     sampling: str,
     origin: CallSite,
 ) -> _Placement | None:
-    """Return what makes the ops of a pipe with these arguments; None where none says where.
-
-    ``given`` has the arguments that belong to a mask.
-    """
+    """Return what makes the ops of a pipe with these arguments; None where none says where."""
+    # ``given`` has the arguments that belong to a mask.
     named = [name for name, value in given.items() if _is_given(name, value)]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,10 +28,7 @@ class MovePlaces(PerItem):
 
     what: ClassVar[str]  # the places, as the user calls them
     columns: ClassVar[int]  # numbers of one place
-
-    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
-        """Return places (N, ``columns``) where ``plan`` moves them."""
-        raise NotImplementedError
+    move: Callable[[SpatialPlan, Rows], Rows]  # places (N, columns), as a plan does
 
     def __init__(
         self,
@@ -61,7 +58,7 @@ class MovePlaces(PerItem):
             given = self._entry(item, key)
             try:
                 rows = np.reshape(np.asarray(given, float), (-1, self.columns))
-                found = self.to_output(plan, rows)
+                found = self.move(plan, rows)
             except (TypeError, ValueError) as error:
                 msg = f"{key!r} holds no {self.what} (N, {self.columns}) that can be moved: {error}"
                 raise SampleError(msg).at(self.origin, item.case) from None
@@ -156,6 +153,7 @@ class MoveBoxes(MovePlaces):
 
     what = "boxes"
     columns = 6
+    move = staticmethod(SpatialPlan.boxes_to_output)
 
     def __init__(
         self,
@@ -170,10 +168,6 @@ class MoveBoxes(MovePlaces):
         if not is_number(least) or not 0 <= least <= 1:
             raise SampleError(f"least is a part from 0 to 1, got {least!r}").at(self.origin)
         self.least = float(least)
-
-    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
-        """Return the boxes where ``plan`` moves them."""
-        return plan.boxes_to_output(rows)
 
     def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the boxes cut at the faces of the patch, and which of them stay."""
@@ -224,6 +218,7 @@ class MovePoints(MovePlaces):
 
     what = "points"
     columns = 3
+    move = staticmethod(SpatialPlan.points_to_output)
 
     def __init__(
         self,
@@ -236,10 +231,6 @@ class MovePoints(MovePlaces):
     ) -> None:
         super().__init__(parent, keys, of, with_)
         self.inside = inside
-
-    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
-        """Return the points where ``plan`` moves them."""
-        return plan.points_to_output(rows)
 
     def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the points as they are, and which of them stay."""

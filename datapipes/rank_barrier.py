@@ -72,7 +72,8 @@ class RankBarrier:
             dist.all_gather(words, torch.tensor([word], dtype=torch.int64), group=group)
         except RuntimeError as error:
             self._closing = True
-            raise self._why_gone(error) from error
+            # Its frames hold the group: a forked child that collects them would wait for its end.
+            raise self._why_gone(error) from error.with_traceback(None)
         finally:
             del group
             with self._lock:  # so that whoever closes meanwhile leaves it to one of the two
@@ -91,10 +92,8 @@ class RankBarrier:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; any number of times. A thread that tells does it after that.
-
-        Not in a forked child, which shares them with the rank.
-        """
+        """Close the connections; any number of times. A thread that tells does it after that."""
+        # Not in a forked child, which shares them with the rank.
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -157,22 +156,18 @@ def rank_missing(
 
 
 def job_store() -> Any:
-    """Return the key-value store that every job has.
-
-    torch has no public name for it; its own sharding and checkpoints use this one. A group of
-    gloo instead would wait for a missing rank without knowing which one it is.
-    """
+    """Return the key-value store that every job has."""
+    # torch has no public name for it; its own sharding and checkpoints use this one. A group of
+    # gloo instead would wait for a missing rank without knowing which one it is.
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
 
 
 def wait_for_key(store: Any, key: str, deadline: float) -> str | None:
-    """Return what is at ``key`` of a store; None if nothing is there at the deadline.
-
-    The store is asked again and again: its own wait cannot be interrupted by Ctrl-C, and torch
-    prints two warnings whenever one ends without the key.
-    """
+    """Return what is at ``key`` of a store; None if nothing is there at the deadline."""
+    # The store is asked again and again: its own wait cannot be interrupted by Ctrl-C, and torch
+    # prints two warnings whenever one ends without the key.
     pause = _FIRST_LOOK
     while not store.check([key]):
         left = deadline - time.monotonic()

@@ -32,6 +32,10 @@ class Replay(PerItem):
     It stands after the pipes that it speaks of. For the same augmentation of another volume, of a
     prediction, or of a sample that somebody wants to see again.
 
+    Of random numbers that belong to voxels (noise), their key is recorded. They come back where
+    voxels lie alike, in patches and under keys of the same names; ops of your own do as well
+    where they ask for ``facts.key_from`` a number that they drew.
+
     Parameters
     ----------
     draws
@@ -43,12 +47,6 @@ class Replay(PerItem):
     BadRecord
         A pipe upstream could not have drawn its record; of a choice the message has the path of
         the member, ``drawn[0][1]`` for the second op of the first member that was chosen.
-
-    Notes
-    -----
-    Of random numbers that belong to voxels (noise), their key is recorded. They come back where
-    voxels lie alike, in patches and under keys of the same names; ops of your own do as well
-    where they ask for ``facts.key_from`` a number that they drew.
 
     Examples
     --------

@@ -33,20 +33,11 @@ class Sampling:
     """Where the user wrote it."""
 
     @classmethod
-    def of(
-        cls,
-        *,
-        mode: Any = None,
-        padding: Any = None,
-        fill: Any = None,
-        dtype: Any = None,
-        antialias: Any = None,
-    ) -> Sampling:
-        """Return what the arguments ask for; each is a value or a mapping by key."""
+    def of(cls, given: Mapping[str, Any], origin: CallSite) -> Sampling:
+        """Return what ``SAMPLING_ARGUMENTS`` ask for; each is a value or a mapping by key."""
         changes: list[tuple[str, str, Any]] = []
-        asked = {"mode": mode, "padding": padding, "fill": fill, "dtype": dtype}
-        asked["antialias"] = antialias
-        for field, value in asked.items():
+        for field in SAMPLING_ARGUMENTS:
+            value = given.get(field)
             if isinstance(value, (tuple, list)):
                 msg = (
                     f"{field} is one value, or one by key: write "
@@ -61,11 +52,7 @@ class Sampling:
             Policy(**{field: value})  # refuses unknown names here, where they were written
         for place in dict.fromkeys(key for key, _, _ in changes):
             Policy(**{field: value for key, field, value in changes if key == place})
-        return cls(tuple(changes))
-
-    def at(self, origin: CallSite) -> Sampling:
-        """Return the same, written at ``origin``."""
-        return dataclasses.replace(self, origin=origin)
+        return cls(tuple(changes), origin)
 
     def refuse_unknown(self, keys: Collection[str], case: str) -> None:
         """Raise if a key is not among those of the volumes of a sample."""
@@ -139,11 +126,9 @@ class Sampling:
 
 
 def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
-    """Raise if a pipe of the same plan asked for something else for the same volumes.
-
-    A plan is resampled once, so it has one policy; taking the last would silently
-    change what the first asked for. A flush begins a new plan.
-    """
+    """Raise if a pipe of the same plan asked for something else for the same volumes."""
+    # A plan is resampled once, so it has one policy; taking the last would silently change what the
+    # first asked for. A flush begins a new plan.
     if not sampling.changes:
         return
     opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
@@ -217,10 +202,8 @@ def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]
 
 
 def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:
-    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since.
-
-    And with those that gave volumes other keys since, the last one first.
-    """
+    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since."""
+    # And with those that gave volumes other keys since, the last one first.
     stack: list[tuple[Pipe, frozenset[str], tuple[Any, ...]]] = [(sink, frozenset(), ())]
     seen: set[tuple[int, frozenset[str], tuple[int, ...]]] = set()
     while stack:

@@ -26,8 +26,7 @@ from .forms import chained
 from .patch_sampler import PatchSampler
 
 NONE, GLOBAL, WINDOWED, CHUNK_LOCAL = "none", "global", "windowed", "chunk_local"
-OWN = "own"
-"""An order that a subclass says."""
+OWN = "own"  # an order that a subclass says
 WINDOW = 1024
 MEMORY_BYTES = 256 * 1024**2
 
@@ -161,17 +160,15 @@ class ShufflePlans(SameLength):
     elsewhere the descriptions are, a kilobyte each. ``shuffle_report()`` tells what an order
     costs and gives, without reading a voxel.
 
+    ``chunk_local`` reads the header of the first case, to tell how many visits fit into memory.
+    Each worker has a cache of its own, and is given the batches of the same visits where that
+    keeps no other one waiting.
+
     Parameters
     ----------
     spec
         A :class:`ShuffleSpec`, or one of a subclass that says its order; by default all patches
         of the epoch.
-
-    Notes
-    -----
-    ``chunk_local`` reads the header of the first case, to tell how many visits fit into memory.
-    Each worker has a cache of its own, and is given the batches of the same visits where that
-    keeps no other one waiting.
 
     Raises
     ------
@@ -279,10 +276,8 @@ class ShufflePlans(SameLength):
 
 
 def visit_bytes(visit: Visit) -> int:
-    """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none.
-
-    Reads a header.
-    """
+    """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
+    # Reads a header.
     found: dict[tuple[Any, ...], int] = {}
     with without_reading():
         for number in range(min(visit.count, _LOOKED_AT)):

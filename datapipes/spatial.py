@@ -49,8 +49,8 @@ from ..spatial.ops.op import is_hard
 from ..volumes import Volume
 from .cases import FromCases, ListCases
 from .channels import Regrouped
-from .datapipe import DataPipe, PerItem, lazy_patches, located, stream_name, wrong_item
-from .op_pipe import OpPipe, tell_mistakes
+from .datapipe import DataPipe, PerItem, lazy_patches, located, wrong_item
+from .op_pipe import OpPipe, bound
 from .open_volume import OpenVolume, is_volume
 from .sampling import (
     EVERY_INTENSITY,
@@ -65,11 +65,9 @@ _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
 def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) -> None:
-    """Raise if a pipe asks for a fill that some volume certainly does not use.
-
-    Where that cannot be told from the chain, because a pipe of the user's or a source that is no
-    list comes before, nothing is said; the first sample tells.
-    """
+    """Raise if a pipe asks for a fill that some volume certainly does not use."""
+    # Where that cannot be told from the chain, because a pipe of the user's or a source that is no
+    # list comes before, nothing is said; the first sample tells.
     filled = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
     if not filled or any(map(is_hard, ops)):
         return
@@ -127,9 +125,8 @@ def _intensities(pipes: Sequence[Pipe]) -> list[str]:
 
 def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
     """Return the sampling that a pipe with these arguments and spatial ops asks for."""
-    given = {name: arguments[name] for name in SAMPLING_ARGUMENTS if name in arguments}
     with located(pipe):
-        sampling = Sampling.of(**given).at(pipe.origin)
+        sampling = Sampling.of(arguments, pipe.origin)
         refuse_conflict(sampling, pipe.origin, pipe.parent)
         if ops:
             refuse_useless_fill(sampling, pipe.parent, ops)
@@ -146,15 +143,10 @@ class SpatialPipe(OpPipe):
     stands_apart = "gives volumes plans of their own"
     """Why it is none, in words that follow its own."""
 
-    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
-        super().__init__(parent)
-        arguments = self.arguments(args, kwargs)
-        op: SpatialOp = self.make_op(arguments)
-        self.sampling = sampling_of(self, arguments, [op])
-        tell_mistakes(op, self.origin)
-        name = arguments.get("name", "")
-        self.stream_names = (stream_name(parent, name, self.chained),)
-        self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, shared=bool(name))])
+    def hold(self, op: SpatialOp, given: Mapping[str, Any], *, shared: bool) -> None:
+        """Make the step that is added, and what is said of sampling."""
+        self.sampling = sampling_of(self, given, [op])
+        self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, shared=shared)])
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the steps added to its plan."""
@@ -223,13 +215,11 @@ def any_on_other_grid(sample: Any) -> bool:
 def _add_on_other_grid(
     patch: LazyPatch, padding: str, steps: Sequence[Step], identity: tuple[int, ...]
 ) -> LazyPatch:
-    """Return a patch of a volume that came from another grid with more steps on its plan.
-
-    What a hard crop of whole voxels leaves ends at voxels of the grid that the volume was brought
-    to, between its own. Padding that repeats or mirrors these needs them, so after such a crop the
-    volume is sampled anew from what it is on that grid. Fill needs none, and after an op that
-    interpolates a hard crop leaves fill on any grid.
-    """
+    """Return a patch of a volume that came from another grid with more steps on its plan."""
+    # What a hard crop of whole voxels leaves ends at voxels of the grid that the volume was brought
+    # to, between its own. Padding that repeats or mirrors these needs them, so after such a crop
+    # the volume is sampled anew from what it is on that grid. Fill needs none, and after an op that
+    # interpolates a hard crop leaves fill on any grid.
     for step in steps:
         pending = patch.pending
         whole = takewhile(lambda one: one.op.lattice, pending.steps)
@@ -285,10 +275,8 @@ class DataDependentPipe(SpatialPipe):
         return add_steps(self, PipeSteps([asking]), item, None, self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
-        """Return the op with labels as they are stored.
-
-        Raises where a threshold could be meant for values that a pipe has changed.
-        """
+        """Return the op with labels as they are stored."""
+        # Raises where a threshold could be meant for values that a pipe has changed.
         if op.needs.above is None:
             labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)
             if labels == op.needs.labels:
@@ -489,7 +477,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
-        arguments = self.arguments(args, kwargs)
+        arguments = bound(self.chained, self.__signature__, args, kwargs)
         grid, keys = arguments["grid"], arguments.get("keys")
         self.like = grid if isinstance(grid, str) else None
         self.keys = None if keys is None else as_keys("resample_to(keys=)", keys)

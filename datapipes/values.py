@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..batching import ApplyValue
 from ..core.errors import PolicyConflict
 from ..core.validate import as_keys
-from ..graph import Pipe
 from ..intensity import (
     Anisotropy,
     BiasField,
@@ -35,8 +34,7 @@ from ..intensity import (
 )
 from ..spatial import Step
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
-from .datapipe import stream_name
-from .op_pipe import OpPipe, tell_mistakes
+from .op_pipe import OpPipe
 from .sampling import Sampling
 from .spatial import PipeSteps, SpatialPipe, add_steps, sampling_of
 from .tensors import apply_transforms
@@ -51,15 +49,11 @@ class ValuePipe(OpPipe):
 
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, "name": ""}
 
-    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
-        super().__init__(parent)
-        arguments = self.arguments(args, kwargs)
-        op = self.make_op(arguments)
-        tell_mistakes(op, self.origin)
-        name, keys = arguments.get("name", ""), arguments.get("keys")
+    def hold(self, op: Any, given: Mapping[str, Any], *, shared: bool) -> None:
+        """Make the step that is done, to the volumes of some keys or of all."""
+        keys = given.get("keys")
         self.keys = None if keys is None else as_keys(f"{self.chained}(keys=)", keys)
-        self.stream_names = (stream_name(parent, name, self.chained),)
-        self.step = ValueStep(op, self.stream_names[0], self.origin, shared=bool(name))
+        self.step = ValueStep(op, self.stream_names[0], self.origin, shared=shared)
 
     def instructions(self) -> tuple[ApplyValue, ...]:
         """Return what applies the op to one sample."""
@@ -144,31 +138,25 @@ class ChoicePipe(OpPipe):
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
     sampling: Sampling = Sampling()
 
-    def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
-        super().__init__(parent)
-        arguments = self.arguments(args, kwargs)
-        choices: Choices = self.make_op(arguments)
-        spatial, values = choices.spatial, choices.values
-        self.sampling = sampling_of(self, arguments, [] if spatial is None else [spatial])
-        tell_mistakes(choices, self.origin)
-        name, keys = arguments.get("name", ""), arguments.get("keys")
-        stream = stream_name(parent, name, self.chained)
-        self.stream_names = (stream,)
+    def hold(self, op: Choices, given: Mapping[str, Any], *, shared: bool) -> None:
+        """Make the steps that may be added to the plan, and what may be done to values."""
+        spatial, values, keys = op.spatial, op.values, given.get("keys")
+        ops, stream = [] if spatial is None else [spatial], self.stream_names[0]
+        self.sampling = sampling_of(self, given, ops)
         if spatial is None and self.sampling.changes:
             _, field, _ = self.sampling.changes[0]
-            msg = f"{field}= says how voxels are sampled, and none of {choices.choice.rule}() is"
+            msg = f"{field}= says how voxels are sampled, and none of {op.choice.rule}() is"
             do = "Leave it out, or give it to a spatial pipe."
             raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
-        how: dict[str, Any] = {"shared": bool(name)}
-        ops = [] if spatial is None else [spatial]
-        self.steps = PipeSteps(Step(op, stream, self.origin, **how) for op in ops)
+        self.steps = PipeSteps(Step(one, stream, self.origin, shared=shared) for one in ops)
         self.change = None
         if values is not None:
             named = None if keys is None else as_keys(f"{type(self).chained}(keys=)", keys)
             if named is not None and not values.for_asked:
                 msg = f"keys={keys!r} is for members without On(), and there is no value op without"
                 raise PolicyConflict(msg, do="Leave keys= out.").at(self.origin)
-            step = ValueStep(values, f"{stream} values", self.origin, draws_from=stream, **how)
+            of_its_own = f"{stream} values"
+            step = ValueStep(values, of_its_own, self.origin, draws_from=stream, shared=shared)
             self.change = ApplyValue(step, named, self.origin)
 
     def instructions(self) -> tuple[ApplyValue, ...] | None:

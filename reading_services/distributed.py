@@ -13,16 +13,7 @@ import torch.distributed as dist
 
 from ..core.call_site import shorten
 from ..core.errors import GraphError
-from ..graph import (
-    Pipe,
-    chained_name,
-    describe,
-    fingerprint,
-    parents_of,
-    rebuilt,
-    traits_of,
-    walk,
-)
+from ..graph import Pipe, chained_name, describe, fingerprint, parents_of, rebuilt, traits_of, walk
 from ..graph.node import copy_pipe
 from ..graph.walk import readers
 from ..volumes.scheme import Budget
@@ -130,6 +121,14 @@ class DistributedReadingService(_OuterService):
     :class:`MultiProcessingReadingService` in a :class:`SequentialReadingService` for workers.
     Workers take no part in collectives.
 
+    A chain that does not end with a batch (or with one of one) has none to divide: of each *R*
+    items every rank gets one. A graph that cannot be planned is run by every rank on its share, so
+    it needs ``.sharding_filter()``; its batches are the part of one rank in size, too, but which
+    items they hold depends on the number of ranks. There ranks ask each other before each item
+    whether all have one.
+
+    Without a process group an epoch raises ``RankMissing``. The seed is that of rank 0.
+
     Parameters
     ----------
     timeout
@@ -139,16 +138,6 @@ class DistributedReadingService(_OuterService):
         it up with its last item, ``"wrap"`` with the first items of the epoch. Of a graph that
         cannot be planned all ranks end with the first (``"drop"``), or repeat their last item
         until all have ended (``"pad"``).
-
-    Notes
-    -----
-    A chain that does not end with a batch (or with one of one) has none to divide: of each *R*
-    items every rank gets one. A graph that cannot be planned is run by every rank on its share, so
-    it needs ``.sharding_filter()``; its batches are the part of one rank in size, too, but which
-    items they hold depends on the number of ranks. There ranks ask each other before each item
-    whether all have one.
-
-    Without a process group an epoch raises ``RankMissing``. The seed is that of rank 0.
     """
 
     def __init__(self, timeout: float = USUAL_TIMEOUT, *, uneven: str = "drop") -> None:

@@ -266,11 +266,9 @@ def _is_watched(work: Planned) -> bool:
 
 
 def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:
-    """Yield the batches of a graph that is proved to draw nothing, without jobs and seeds.
-
-    Returns how many there were if the rest is made one by one: a function is no longer what it
-    was, or fails, which is told of the job. What is proved has no effects, so it may run twice.
-    """
+    """Yield the batches of a graph that is proved to draw nothing, without jobs and seeds."""
+    # Returns how many there were if the rest is made one by one: a function is no longer what it
+    # was, or fails, which is told of the job. What is proved has no effects, so it may run twice.
     proof = proof_that_nothing_draws(sink)
     if proof is None:
         return 0

@@ -163,11 +163,9 @@ class SlotBudget:
         return max(0, self.limit - self.shared.bytes) // workers
 
     def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
-        """Say, once, that batches are copied; and once more when the copies exceed the limit.
-
-        The ``share`` of a worker was full, of whose batches, of ``largest`` bytes at most,
-        ``ahead`` may be in flight.
-        """
+        """Say, once, that batches are copied; and once more when the copies exceed the limit."""
+        # The ``share`` of a worker was full, of whose batches, of ``largest`` bytes at most,
+        # ``ahead`` may be in flight.
         shared, copies = self.shared, self.copies
         used = (
             f"batches still in use: {shared.batches + copies.batches} "

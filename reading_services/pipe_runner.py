@@ -159,11 +159,9 @@ class PipeRunner:
         self.handoff = next(pipe for pipe in walk(self.sink) if isinstance(pipe, Handoff))
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
-        """Return the batch of ``job``.
-
-        Global generators are seeded from (seed, epoch, item) before a user's function sees an
-        item: its numbers depend neither on the worker nor on how many ranks there are.
-        """
+        """Return the batch of ``job``."""
+        # Global generators are seeded from (seed, epoch, item) before a user's function sees an
+        # item: its numbers depend neither on the worker nor on how many ranks there are.
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)

@@ -130,10 +130,8 @@ class PooledEpoch:
             raise _Left
 
     def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
-        """Return the worker that takes the place of a dead one; None if there may be none.
-
-        One that ended by itself before it was up is not replaced: so would the next one.
-        """
+        """Return the worker that takes the place of a dead one; None if there may be none."""
+        # One that ended by itself before it was up is not replaced: so would the next one.
         doing = str(worker.busy_with().what)
         self._deaths[doing] += 1
         count, most = self._deaths.total(), self._flow.restarts

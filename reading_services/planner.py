@@ -14,15 +14,7 @@ from ..core.errors import add_location
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ErrorLog, log_errors
 from ..datapipes.epoch import items_from, set_epoch
-from ..graph import (
-    Cut,
-    Pipe,
-    error_location,
-    failed_item,
-    is_read_twice,
-    traits_of,
-    walk,
-)
+from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from .global_generators import proof_that_nothing_draws, seeded_globals
 from .pipe_runner import as_raised

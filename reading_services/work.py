@@ -226,10 +226,8 @@ class Replicated(_Settings):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether what workers make can be put into the order of the items it was made of.
-
-        What a worker has taken tells, unless a thread takes items ahead.
-        """
+        """Whether what workers make can be put into the order of the items it was made of."""
+        # What a worker has taken tells, unless a thread takes items ahead.
         if self.point is None or self.hooks:
             return False
         return all(

@@ -16,7 +16,7 @@ import stat
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, TypeVar
 from ..core.call_site import WarnOnce
 from ..core.errors import CacheBusy, CacheUnused, VolumeReadError
 from .location import is_url, local_path, public_name
-from .locks import NO_LINK, lock, open_lock
+from .locks import NO_LINK, is_still, lock, open_lock
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ def make_directory(directory: Path) -> Path:
 def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
     """Write a file of this user's so that others see all of it or nothing."""
     make_directory(path.parent)
-    write_beside(path, content, mode=0o600, synced=synced)
+    write_beside(path, [content], mode=0o600, synced=synced)
 
 
 def write_entry(path: Path, content: bytes) -> None:
@@ -221,9 +221,8 @@ def _alone(file: Path, deadline: float) -> Iterator[bool]:
             opened = open_lock(lock_file)
             try:
                 lock(opened, deadline, lambda: CacheBusy("waited too long.", do=""))
-                with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(opened.fileno()), os.stat(lock_file)):
-                        held = opened
+                if is_still(opened.fileno(), lock_file):
+                    held = opened
             finally:
                 if held is None:
                     opened.close()
@@ -247,19 +246,29 @@ def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
     raise PermissionError(errno.EPERM, "an entry of somebody else", os.fspath(path))
 
 
-def write_beside(path: Path, content: bytes, mode: int = 0o666, *, synced: bool = True) -> None:
+def write_beside(
+    path: Path,
+    pieces: Iterable[bytes],
+    mode: int = 0o666,
+    *,
+    synced: bool = True,
+    key: str = "",
+) -> None:
     """Write a file in a directory that is there; several may, and the last one stays.
 
     It is on the disk before it gets its name, so that a machine that loses its power leaves all of
-    it or nothing; unless ``synced`` is false, which is enough for what has a check sum.
+    it or nothing; unless ``synced`` is false, which is enough for what has a check sum. Who holds a
+    ``key`` is the only one who writes under it, so what a killed writer left is written over.
     """
     # One of its own: of two that share one, the first gives its name to what is not finished.
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    partial = path.with_name(f"{path.name}.{key or uuid.uuid4().hex}.part")
+    if key:
+        partial.unlink(missing_ok=True)
     # A new file of ours, whatever lies there: no link is followed.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
     try:
         with open(os.open(partial, flags, mode), "wb") as file:
-            file.write(content)
+            file.writelines(pieces)
             if synced:
                 file.flush()
                 os.fsync(file.fileno())

@@ -91,6 +91,13 @@ def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> N
             return
 
 
+def is_still(file: int, path: str | Path) -> bool:
+    """Whether an open file is the one that has this path now."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    return False
+
+
 # Three beats may fail in a row. A killed writer makes the next one wait this long.
 LEASE_SECONDS = 60.0
 _BEATS = 4

@@ -119,8 +119,7 @@ _WITHOUT_FORM = {
 }
 
 
-HOMES = dict(_WITHOUT_FORM)
-"""The names of :mod:`voxpipe.datapipes.iter` that are here, by module."""
+HOMES = dict(_WITHOUT_FORM)  # the names of :mod:`voxpipe.datapipes.iter` that are here, by module
 for _place in _ITER_FORMS.values():
     _module, _, _name = _place.partition(":")
     if _module != "map_pipe":  # of :mod:`voxpipe.datapipes.map`

@@ -169,12 +169,7 @@ class TarArchiveLoader(_ArchiveLoader):
     """
 
     def __init__(
-        self,
-        parent: Pipe,
-        mode: str = "r:*",
-        length: int = -1,
-        *,
-        most_bytes: int | None = None,
+        self, parent: Pipe, mode: str = "r:*", length: int = -1, *, most_bytes: int | None = None
     ) -> None:
         super().__init__(parent, length, most_bytes=most_bytes)
         self.mode = mode
@@ -214,10 +209,8 @@ def open_zip(name: str, stream: Any) -> zipfile.ZipFile:
 
 
 def seekable_copy(stream: Any) -> Any:
-    """Return a stream that can go back: the same, or a copy in a file without a name.
-
-    The table of contents of a zip archive stands at its end.
-    """
+    """Return a stream that can go back: the same, or a copy in a file without a name."""
+    # The table of contents of a zip archive stands at its end.
     if hasattr(stream, "seekable") and stream.seekable():
         return stream
     # The wrapper closes it, and with that it is gone from the disk.

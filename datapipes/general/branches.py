@@ -18,8 +18,7 @@ from ..datapipe import DataPipe, Running, length_of
 from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
 
-UNBOUNDED = -1
-"""As ``buffer_size``: no limit."""
+UNBOUNDED = -1  # as ``buffer_size``: no limit
 
 
 class _Trunk(Running, DataPipe):
@@ -146,7 +145,9 @@ class _Trunk(Running, DataPipe):
 
     def _too_far(self, waiting: list[int]) -> BufferError | None:
         """Return an error if more waits than may; ``waiting`` items for each branch."""
-        if self.buffer_size != UNBOUNDED and self._room_taken(waiting) > self.buffer_size:
+        # How many wait in all, or how far the slowest column lies behind.
+        room = sum(waiting) if self.columns is None else max(waiting)
+        if self.buffer_size != UNBOUNDED and room > self.buffer_size:
             what = f"buffer size {self.buffer_size} is insufficient"
             more = "buffer_size="
         elif self.buffer_bytes is not None and self._bytes > self.buffer_bytes and max(waiting) > 1:
@@ -160,10 +161,6 @@ class _Trunk(Running, DataPipe):
         error = BufferError(text)
         add_location(error, self.origin)
         return error
-
-    def _room_taken(self, waiting: list[int]) -> int:
-        """Return how many items wait in all, or how far the slowest column lies behind."""
-        return sum(waiting) if self.columns is None else max(waiting)
 
     def _drop(self) -> None:
         self._items = None
@@ -322,6 +319,9 @@ class _InTurn(_Trunk):
 class RandomSplitter(DataPipe):
     """Return a list of pipes among which the parent's items are divided at random.
 
+    The same seed divides as it does in torchdata 0.9. Nothing is buffered: one part can be
+    iterated at a time, and each goes through the whole parent.
+
     Parameters
     ----------
     source_datapipe
@@ -337,11 +337,6 @@ class RandomSplitter(DataPipe):
         Number of items; by default ``len()`` of the parent.
     target
         Name of the one part to return instead of the list.
-
-    Notes
-    -----
-    The same seed divides as it does in torchdata 0.9. Nothing is buffered: one part can be
-    iterated at a time, and each goes through the whole parent.
 
     Raises
     ------

@@ -32,6 +32,9 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
 class PinMemory(Prefetcher):
     """Copy the tensors of each item into page-locked memory, in a thread, two items ahead.
 
+    Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
+    been initialised. This pipe is not replicable: a loader runs it in its own process.
+
     Parameters
     ----------
     device
@@ -40,11 +43,6 @@ class PinMemory(Prefetcher):
         ``f(item, device)``; a default that goes into mappings, lists and tuples.
     buffer_bytes
         Bytes that items made ahead may take.
-
-    Notes
-    -----
-    Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
-    been initialised. This pipe is not replicable: a loader runs it in its own process.
 
     Raises
     ------
@@ -85,16 +83,14 @@ class PinMemory(Prefetcher):
 class ToDevice(SameLength):
     """Move every tensor of an item to a device; what else it holds stays.
 
+    This pipe is not replicable: a loader runs it in its own process, behind its workers.
+
     Parameters
     ----------
     device
         As torch takes it: ``"cuda"``, ``"cuda:1"``, ``torch.device("cpu")``.
     non_blocking
         Whether to go on while tensors in page-locked memory are copied.
-
-    Notes
-    -----
-    This pipe is not replicable: a loader runs it in its own process, behind its workers.
 
     Raises
     ------

@@ -30,6 +30,7 @@ from typing import Any
 from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits, parents_of, walk
+from ...storage.locks import is_still
 from ...storage.ranges import open_regular
 from ..datapipe import DataPipe, located
 from ..forms import offered
@@ -42,8 +43,7 @@ from .streams import janitor, pair_of
 # has written into it who it is. A dead owner holds no lock, so what it left is simply taken over;
 # where a child that it forked still holds the lock for it, the number of the process tells.
 
-PROMISE = ".promise"
-"""End of the name of a promise."""
+PROMISE = ".promise"  # end of the name of a promise
 _MOST_BYTES = 4096
 
 
@@ -106,7 +106,7 @@ def claim(path: str) -> _FileLock | None:
         except BaseException:
             os.close(file)
             raise
-        if not _is_still(file, promise):
+        if not is_still(file, promise):
             # Its owner gave it up in between.
             os.close(file)
             continue
@@ -129,10 +129,8 @@ def owner_of(path: str) -> _Owner | None:
 
 
 def _remove_orphan(promise: str) -> bool:
-    """Remove a promise that only a child of its dead owner still holds; say whether it is gone.
-
-    One process at a time does so: the next one would remove the new promise in its place.
-    """
+    """Remove a promise that only a child of its dead owner still holds; say whether it is gone."""
+    # One process at a time does so: the next one would remove the new promise in its place.
     import fcntl
 
     path = promise.removesuffix(PROMISE)
@@ -149,13 +147,6 @@ def _remove_orphan(promise: str) -> bool:
         return not os.path.exists(promise)
     finally:
         os.close(folder)
-
-
-def _is_still(file: int, path: str) -> bool:
-    """Whether an open file is the one that has this path now."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    return False
 
 
 def _place() -> str:
@@ -272,11 +263,9 @@ class OnDiskCacheHolder(DataPipe):
         return str(os.fspath(path))
 
     def files_of(self, path: str) -> list[str] | None:
-        """Return the files of the item whose path this is; None if they are to be made.
-
-        A list is written after all its files, so one that is there is whole. If a file of it was
-        removed since, the item is made again.
-        """
+        """Return the files of the item whose path this is; None if they are to be made."""
+        # A list is written after all its files, so one that is there is whole. If a file of it was
+        # removed since, the item is made again.
         with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
             with open(f"{path}{LIST}", "rb", opener=open_regular) as file:
                 listed = [str(name) for name in parse_json(file.read())["files"]]

@@ -20,12 +20,7 @@ from ..datapipe import located
 from ..forms import offered
 from .http_reader import http_stream
 from .saver import RedactedFile, pieces_of, write_atomically
-from .streams import (
-    StoragePipe,
-    janitor,
-    pair_of,
-    with_retries,
-)
+from .streams import StoragePipe, janitor, pair_of, with_retries
 
 
 @offered("list_files_by_fsspec")
@@ -64,10 +59,7 @@ class FSSpecFileLister(StoragePipe):
     plain_arguments = frozenset({"root", "masks"})
 
     def __init__(
-        self,
-        root: str | Sequence[str] | Pipe,
-        masks: str | list[str] = "",
-        **options: Any,
+        self, root: str | Sequence[str] | Pipe, masks: str | list[str] = "", **options: Any
     ) -> None:
         parent: Any = root
         if not is_pipe(root):

@@ -17,8 +17,7 @@ from ..forms import offered
 from ..rank_barrier import RankBarrier
 from ..tensors import BUFFER_BYTES
 
-TIMEOUT = 1800.0
-"""Seconds that a rank may take for an item, unless told otherwise: half an hour."""
+TIMEOUT = 1800.0  # seconds that a rank may take for an item, unless told otherwise: half an hour
 
 
 class Announcement(IntEnum):
@@ -34,18 +33,16 @@ class FullSync(RunningAhead, SameLength):
 
     Without it a rank whose share is longer waits for ever for the others in its next collective.
 
+    Before each item the ranks tell each other, over gloo, whether they have one. Each has one
+    item made ahead by a thread. With one rank there is nothing to agree upon. This pipe
+    is not replicable: a loader runs it in its own process, behind its workers.
+
     Parameters
     ----------
     datapipe
         The parent: this rank's share.
     timeout
         Seconds that any rank may take for an item.
-
-    Notes
-    -----
-    Before each item the ranks tell each other, over gloo, whether they have one. Each has one
-    item made ahead by a thread. With one rank there is nothing to agree upon. This pipe
-    is not replicable: a loader runs it in its own process, behind its workers.
 
     Raises
     ------

@@ -22,8 +22,7 @@ from ..forms import offered
 Column = Hashable | list[Hashable] | tuple[Hashable, ...] | None
 """An index or key, several, or None for the item itself."""
 
-APPEND = -1
-"""As ``output_col``: put the result at the end."""
+APPEND = -1  # as ``output_col``: put the result at the end
 
 
 def function(name: str, value: Any) -> Any:
@@ -164,10 +163,7 @@ class FlatMapper(DataPipe):
     traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
-        self,
-        datapipe: Pipe,
-        fn: Callable[..., Iterable[Any]] | None = None,
-        input_col: Any = None,
+        self, datapipe: Pipe, fn: Callable[..., Iterable[Any]] | None = None, input_col: Any = None
     ) -> None:
         super().__init__()
         self.parent = datapipe
@@ -189,6 +185,9 @@ _ENDED = object()
 class ShuffledFlatMapper(FlatMapper, Shuffling):
     """Apply a function to each item, and yield what it returns, drawn from several at a time.
 
+    Which of them comes next is drawn; within one result the order stays. Without shuffling it is
+    ``flatmap``.
+
     Parameters
     ----------
     datapipe, fn, input_col
@@ -196,11 +195,6 @@ class ShuffledFlatMapper(FlatMapper, Shuffling):
     buffer_size
         How many results are under way at once, at least 1. Each is read one item at a time, so what
         a generator yields is not held.
-
-    Notes
-    -----
-    Which of them comes next is drawn; within one result the order stays. Without shuffling it is
-    ``flatmap``.
 
     Examples
     --------

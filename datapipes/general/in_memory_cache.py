@@ -36,6 +36,11 @@ def limit_of(size: float | None) -> float:
 class InMemoryCacheHolder(Running, DataPipe):
     """Keep the last items of the first pass in memory, and yield them from there in later ones.
 
+    The very same objects are yielded in every pass: do not change them in place. Only samples
+    are new ones that tell the epoch, so that pipes further down draw anew. What was kept
+    does not travel to a worker; each keeps its own, and stays for the next epoch where it runs
+    the cache. An unfinished pass keeps nothing.
+
     Parameters
     ----------
     source_dp
@@ -45,13 +50,6 @@ class InMemoryCacheHolder(Running, DataPipe):
         Megabytes that items may take, with the data of their arrays and tensors; None for any
         number. If they take more it is the first ones that are made anew in each pass, so that
         the parent is not read beyond them.
-
-    Notes
-    -----
-    The very same objects are yielded in every pass: do not change them in place. Only samples
-    are new ones that tell the epoch, so that pipes further down draw anew. What was kept
-    does not travel to a worker; each keeps its own, and stays for the next epoch where it runs
-    the cache. An unfinished pass keeps nothing.
 
     Raises
     ------

@@ -95,15 +95,13 @@ class LengthSetter(SameLength):
 class Cycler(SameLength):
     """Yield all items of the parent ``count`` times, or for ever.
 
+    A loader's seed covers every turn: random pipes above are seeded anew for each, so that
+    turns differ and an epoch can be repeated and resumed. A parent without any item ends.
+
     Parameters
     ----------
     count
         How often; None for ever, 0 for nothing at all.
-
-    Notes
-    -----
-    A loader's seed covers every turn: random pipes above are seeded anew for each, so that
-    turns differ and an epoch can be repeated and resumed. A parent without any item ends.
 
     Examples
     --------
@@ -147,15 +145,13 @@ class Cycler(SameLength):
 class Repeater(SameLength):
     """Yield each item of the parent ``times`` times, one after the other.
 
+    The very same object is yielded. Only a sample gets an identity of its own from the second
+    time on, so that random pipes further down draw something else for it.
+
     Parameters
     ----------
     times
         How often, at least twice.
-
-    Notes
-    -----
-    The very same object is yielded. Only a sample gets an identity of its own from the second
-    time on, so that random pipes further down draw something else for it.
 
     Examples
     --------
@@ -206,14 +202,12 @@ class _ColumnPipe(PerItem):
 class Dropper(_ColumnPipe):
     """Leave out columns of tuples and lists, or keys of mappings.
 
+    What an item lacks, and items that have no columns, bring one warning.
+
     Parameters
     ----------
     indices
         One index or key, or a list of them. Negative indices count from the end.
-
-    Notes
-    -----
-    What an item lacks, and items that have no columns, bring one warning.
 
     Examples
     --------
@@ -240,6 +234,8 @@ class Dropper(_ColumnPipe):
 class Slicer(_ColumnPipe):
     """Keep columns of tuples and lists, or keys of mappings.
 
+    What an item lacks, and items that have no columns, bring one warning.
+
     Parameters
     ----------
     index
@@ -247,10 +243,6 @@ class Slicer(_ColumnPipe):
         of the item.
     stop, step
         Of the slice. For a list of indices, and for mappings, they mean nothing.
-
-    Notes
-    -----
-    What an item lacks, and items that have no columns, bring one warning.
 
     Examples
     --------
@@ -390,14 +382,12 @@ class MapToIterConverter(DataPipe):
 class Flattener(_ColumnPipe):
     """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level.
 
+    A key that there is already keeps its value, with one warning; so does what an item lacks.
+
     Parameters
     ----------
     indices
         Index or key of what is unpacked, or a list of them; all by default.
-
-    Notes
-    -----
-    A key that there is already keeps its value, with one warning; so does what an item lacks.
 
     Examples
     --------

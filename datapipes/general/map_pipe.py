@@ -60,9 +60,7 @@ class IterToMapConverter(Running, MapPipe):
     _map: dict[Hashable, Any] | None
 
     def __init__(
-        self,
-        datapipe: Any,
-        key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = None,
+        self, datapipe: Any, key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = None
     ) -> None:
         super().__init__()
         if not isinstance(datapipe, IterDataPipe):
@@ -118,16 +116,14 @@ class IterToMapConverter(Running, MapPipe):
 class InMemoryCacheHolder(Running, MapPipe):
     """Keep each item that was asked for in memory.
 
+    The very same object is returned each time: do not change it in place. What was kept does
+    not travel to a worker.
+
     Parameters
     ----------
     size
         Megabytes that items may take, with the data of their arrays and tensors; None for any
         number. The oldest make room, and are made anew when they are asked for.
-
-    Notes
-    -----
-    The very same object is returned each time: do not change it in place. What was kept does
-    not travel to a worker.
 
     Examples
     --------

@@ -5,26 +5,22 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ...core.errors import HashMismatch, SampleError
 from ...graph import Pipe, Traits
-from ...storage.disk_cache import sync_folder
+from ...storage.disk_cache import sync_folder, write_beside
 from ...storage.location import remote_errors
 from ...storage.ranges import open_regular
 from ..datapipe import PerItem
 from ..forms import offered
 from .streams import janitor, pair_of
 
-KINDS = ("sha256", "md5")
-"""Kinds of hashes that files are checked with."""
-PARTIAL = ".part"
-"""End of the name of a file that is being written."""
+KINDS = ("sha256", "md5")  # kinds of hashes that files are checked with
 _PIECE_BYTES = 1024**2
 
 
@@ -88,33 +84,23 @@ def pieces_of(data: Any) -> Iterator[bytes]:
 def write_atomically(
     path: str, data: Any, hashes: ExpectedHashes | None = None, key: str = ""
 ) -> None:
-    """Write ``data`` to ``path``; its folder is made.
+    """Write ``data`` to ``path``; its folder is made, and a stream is closed."""
 
-    It is on the disk before it gets its name: a machine that loses its power leaves all of it or
-    nothing. Who holds a ``key`` is the only one who writes under it, so what a killed writer left
-    is written over. A stream is closed.
-    """
-    folder = os.path.dirname(path)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-    partial = f"{path}.{key or uuid.uuid4().hex}{PARTIAL}"
-    digest = None if hashes is None else hashes.new_digest()
-    try:
-        with open(partial, "wb") as file:
-            for piece in pieces_of(data):
-                file.write(piece)
-                if digest is not None:
-                    digest.update(piece)
-            file.flush()
-            os.fsync(file.fileno())
+    def checked() -> Iterator[bytes]:
+        digest = None if hashes is None else hashes.new_digest()
+        for piece in pieces_of(data):
+            if digest is not None:
+                digest.update(piece)
+            yield piece
         if hashes is not None:
             hashes.check(path, digest)
-        os.replace(partial, path)
-        sync_folder(Path(folder or "."))
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
+
+    folder = os.path.dirname(path)
+    try:
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        write_beside(Path(path), checked(), key=key)
+        sync_folder(Path(folder))
     finally:
         janitor(data)
 
@@ -186,16 +172,14 @@ class RedactedFile:
     def __getattr__(self, name: str) -> Any:
         if name in ("_file", "_place"):  # a copy is asked for these before it has them
             raise AttributeError(name)
-        with self._errors():
-            value = getattr(self._file, name)
-        return self._guarded(value) if callable(value) else value
+        value = self._call(getattr, self._file, name)
+        return partial(self._call, value) if callable(value) else value
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        with self._errors():
-            item = next(self._file, None)  # of a file, which yields lines
+        item = self._call(next, self._file, None)  # of a file, which yields lines
         if item is None:
             raise StopIteration
         return item
@@ -206,27 +190,17 @@ class RedactedFile:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            with self._errors():
-                return call(*args, **kwargs)
-
-        return guarded
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        passed: Exception | None = None
+    def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with remote_errors(*self._place):
             try:
-                yield
+                return call(*args, **kwargs)
             except (AttributeError, io.UnsupportedOperation) as error:
-                passed = error  # what a file cannot do is asked by trying
+                passed: Exception = error  # what a file cannot do is asked by trying
             except ValueError as error:
                 if not getattr(self._file, "closed", False):
                     raise
                 passed = error  # it was closed before: nothing of the store's
-        if passed is not None:
-            raise passed
+        raise passed
 
 
 @offered("check_hash")

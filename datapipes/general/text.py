@@ -37,11 +37,8 @@ class _TextPipe(DataPipe):
         if skip_lines < 0:
             raise ValueError(f"'skip_lines' is required to be a positive integer, got {skip_lines}")
         self.parent = parent
-        self.skip_lines = skip_lines
-        self.decode = decode
-        self.encoding, self.errors = encoding, errors
-        self.return_path = return_path
-        self.fmtparams = fmtparams
+        self.skip_lines, self.return_path, self.fmtparams = skip_lines, return_path, fmtparams
+        self.decode, self.encoding, self.errors = decode, encoding, errors
 
     newline: ClassVar[str] = ""
     """Where lines end, as of ``open``: "" keeps the ends that a quoted field may hold, for csv."""
@@ -221,18 +218,12 @@ class LineReader(_TextPipe):
 
     Parameters
     ----------
-    parent
-        Yields ``(path, stream)``, of bytes or of text.
-    skip_lines
-        Lines left out at the beginning of each file.
+    parent, skip_lines, encoding, errors, return_path
+        As of :class:`CSVParser`; each line comes with the path of its file by default.
     strip_newline
         Whether lines lose their ends.
     decode
         Whether bytes become text.
-    encoding, errors
-        How, as of ``bytes.decode``; by default what cannot be decoded is left out.
-    return_path
-        Whether each line comes with the path of its file.
 
     Raises
     ------

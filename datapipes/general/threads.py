@@ -70,10 +70,8 @@ class Threads:
         self.end()
 
     def end(self, last: Callable[[], None] | None = None) -> None:
-        """Let the threads end after the calls that were given, and wait, but not for ever.
-
-        ``last`` is called by one of them before it ends; its errors are lost.
-        """
+        """Let the threads end after the calls that were given, and wait, but not for ever."""
+        # ``last`` is called by one of them before it ends; its errors are lost.
         if last is not None:
             self._calls.put((Future(), last))
             if not self._threads:
@@ -115,6 +113,12 @@ _EXTRA_THREADS, _MOST_THREADS = 4, 32
 class ThreadPoolMapper(SameLength):
     """Apply a function to each item in a pool of threads; the order of the items is kept.
 
+    What the function draws from the global generators of ``random``, NumPy or torch depends on
+    which thread comes first. An error is raised when it is the turn of its item. When the pass
+    ends, fails or is abandoned, calls that have not begun are cancelled and the others awaited, for
+    2 s at most (in a loader with ``Timeout(stop=...)`` so long; all such pipes of a chain together
+    half as long again); then a warning names the thread.
+
     Parameters
     ----------
     fn
@@ -134,14 +138,6 @@ class ThreadPoolMapper(SameLength):
         largest size seen so far fit, at least one.
     **threadpool_kwargs
         ``thread_name_prefix``, ``initializer`` and ``initargs``, as of ``ThreadPoolExecutor``.
-
-    Notes
-    -----
-    What the function draws from the global generators of ``random``, NumPy or torch depends on
-    which thread comes first. An error is raised when it is the turn of its item. When the pass
-    ends, fails or is abandoned, calls that have not begun are cancelled and the others awaited, for
-    2 s at most (in a loader with ``Timeout(stop=...)`` so long; all such pipes of a chain together
-    half as long again); then a warning names the thread.
 
     Examples
     --------
@@ -211,6 +207,10 @@ class ThreadPoolMapper(SameLength):
 class BatchAsyncMapper(SameLength):
     """Apply a coroutine function to the items of a group concurrently; their order is kept.
 
+    The event loop runs in a thread of its own, so this works in a notebook too, and lives as
+    long as a pass. When one call fails, or the pass is left, the others of its group are cancelled.
+    A call that blocks (``time.sleep``) cannot be; it is waited for as in ``threadpool_map``.
+
     Parameters
     ----------
     async_fn
@@ -232,12 +232,6 @@ class BatchAsyncMapper(SameLength):
         are yielded there are fewer of them in a group: as many as results of the largest size seen
         so far fit, at least one; None for 256 MiB. A list is what you asked for: one that takes
         more is an error; None for 1 GiB.
-
-    Notes
-    -----
-    The event loop runs in a thread of its own, so this works in a notebook too, and lives as
-    long as a pass. When one call fails, or the pass is left, the others of its group are cancelled.
-    A call that blocks (``time.sleep``) cannot be; it is waited for as in ``threadpool_map``.
 
     Raises
     ------

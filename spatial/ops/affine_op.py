@@ -46,6 +46,7 @@ _STAY = (0.0, 0.0, 0.0)
 class _LinearOp:
     """What ops of one amount share: a number decides on ``p``, and three make the amount."""
 
+    # Saved states hash what an op annotates: each has ``lattice``, and only names ``argument``.
     lattice: ClassVar[bool] = False
     argument: ClassVar[str]
     """The field that holds the amount."""
@@ -95,7 +96,8 @@ class Rotate(_LinearOp):
     fits, or ``"backward"``, that of the turn back, as in MONAI: the same about one axis."""
 
     name: ClassVar[str] = "rotate"
-    argument: ClassVar[str] = "degrees"
+    lattice: ClassVar[bool] = False
+    argument = "degrees"
 
     def __post_init__(self) -> None:
         set_checked(self, degrees=as_amount, space=as_space, keep_size=as_flag, p=as_probability)
@@ -218,7 +220,8 @@ class Shear(_LinearOp):
     """Probability that the op acts."""
 
     name: ClassVar[str] = "shear"
-    argument: ClassVar[str] = "factor"
+    lattice: ClassVar[bool] = False
+    argument = "factor"
 
     def __post_init__(self) -> None:
         set_checked(self, factor=as_amount, space=as_space, p=as_probability)
@@ -248,7 +251,8 @@ class Translate(_LinearOp):
     """Probability that the op acts."""
 
     name: ClassVar[str] = "translate"
-    argument: ClassVar[str] = "amount"
+    lattice: ClassVar[bool] = False
+    argument = "amount"
 
     def __post_init__(self) -> None:
         set_checked(self, amount=as_amount, space=as_space, p=as_probability)
@@ -282,8 +286,9 @@ class Zoom(_LinearOp):
     """Probability that the op acts."""
 
     name: ClassVar[str] = "zoom"
-    argument: ClassVar[str] = "factor"
-    one_for_all: ClassVar[bool] = True
+    lattice: ClassVar[bool] = False
+    argument = "factor"
+    one_for_all = True
 
     def __post_init__(self) -> None:
         set_checked(self, factor=as_factor, space=as_space, keep_size=as_flag, p=as_probability)

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from ...core import Grid, Region
 from ...core.call_site import is_looking_ahead
 from ...core.errors import PatchSizeError
-from ...core.lru_cache import LRUCache, cached_property
+from ...core.lru_cache import cached_property
 from ...core.sample import parse_json
-from ...storage.content import content_key, content_key_now, version_key
-from ...storage.disk_cache import cache_directory, get_or_make, load_entry
+from ...storage.content import version_key
+from ...volumes.catalog.whole_pass import PassCache
 from .mask_values import cells_of, mask_values, values_on
 from .patch import GridPatch
 from .weight_table import RunCollector, Runs, Triple, WeightTable, forget_decoded, runs_of, tabulate
@@ -234,17 +234,9 @@ def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64]
     return found.shares.counts.ravel().astype(np.int64)
 
 
-# Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
-_MOST_KEPT = 256 * 1024**2
-KNOWN: LRUCache[SamplingMask | None] = LRUCache(
-    _MOST_KEPT, lambda mask: 0 if mask is None else mask.nbytes
-)
-"""Masks and weights by what they were made of; those asked for least lately go first."""
-
-
 def forget_masks() -> None:
     """Drop the masks and weights that are kept in memory."""
-    KNOWN.clear()
+    MASKS.remembered.clear()
     forget_decoded()
 
 
@@ -256,31 +248,13 @@ def _known(
     make: Callable[[], SamplingMask],
 ) -> SamplingMask | None:
     """Return a mask from memory, from the disk, or made now if voxels may be read."""
-    key = (_VERSION, *key, grid.shape, grid.rows)
-
-    def decode(content: bytes) -> SamplingMask | None:
-        return _decoded(content, grid.shape)
-
-    def loaded_or_made() -> SamplingMask | None:
-        if inside is not None:
-            return None if is_looking_ahead() else make()
-        # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
-        own, content, file = volume.grid, volume.content_key, None
-        if content:
-            name = content_key(content, (own.shape, own.rows, *key))
-            file = cache_directory() / "sampling" / f"{name}.npz"
-        if is_looking_ahead():
-            return None if file is None else load_entry(file, decode)
-        return get_or_make(
-            file,
-            decode,
-            make,
-            lambda mask: _encoded(mask, grid.shape),
-            unchanged=lambda: content_key_now(volume) == content,
-        )
-
-    known = (*version_key(volume), inside, *key)
-    return KNOWN.get_or(known, loaded_or_made)
+    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
+    own = volume.grid
+    how = (own.shape, own.rows, _VERSION, *key, grid.shape, grid.rows)
+    if inside is not None:  # kept in memory alone
+        known, where = MASKS.remembered, (how, version_key(volume), inside)
+        return known.get(where) if is_looking_ahead() else known.get_or(where, make)
+    return MASKS.known([volume], how) if is_looking_ahead() else MASKS.get([volume], how, make)
 
 
 def _weighed(volume: Any, grid: Grid) -> WeightTable:
@@ -424,7 +398,7 @@ def _each(label: Label) -> tuple[int, ...]:
 _FIELDS = ("total", "voxels", "places", "is_exact")
 
 
-def _decoded(content: bytes, shape: Triple) -> SamplingMask | None:
+def _decoded(content: bytes) -> SamplingMask | None:
     """Return what another process built, None if there is nothing sound."""
     with suppress(BadZipFile):
         # From memory: NumPy leaves a file open that is no archive.
@@ -432,8 +406,9 @@ def _decoded(content: bytes, shape: Triple) -> SamplingMask | None:
             told = parse_json(str(stored["told"]))
             packed, counts = stored["packed"].tobytes(), stored["counts"]
         ends = np.cumsum([0, *told["sizes"]]).tolist()
-        if told["shape"] != list(shape) or ends[-1] != len(packed):
+        if ends[-1] != len(packed):
             return None
+        shape: Any = tuple(told["shape"])
         tables = tuple(
             WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), packed=packed[begin:end])
             for fields, begin, end in zip(told["tables"], ends[:-1], ends[1:], strict=True)
@@ -445,9 +420,10 @@ def _decoded(content: bytes, shape: Triple) -> SamplingMask | None:
     return None
 
 
-def _encoded(mask: SamplingMask, shape: Triple) -> bytes:
+def _encoded(mask: SamplingMask) -> bytes:
+    shapes = [part.shape for part in (mask.shares, *mask.tables) if part is not None]
     told = {
-        "shape": shape,
+        "shape": shapes[0] if shapes else (),
         "labels": mask.labels,
         "tables": [[getattr(table, name) for name in _FIELDS] for table in mask.tables],
         "sizes": [table.nbytes for table in mask.tables],
@@ -458,3 +434,9 @@ def _encoded(mask: SamplingMask, shape: Triple) -> bytes:
     content = io.BytesIO()
     np.savez_compressed(content, told=np.array(json.dumps(told)), packed=everything, counts=counts)
     return content.getvalue()
+
+
+# Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
+_MOST_KEPT = 256 * 1024**2
+MASKS = PassCache("sampling/{}.npz", _decoded, _encoded, _MOST_KEPT, lambda mask: mask.nbytes)
+"""Masks and weights by what they were made of; those asked for least lately go first."""

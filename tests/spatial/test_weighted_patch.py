@@ -508,7 +508,7 @@ def test_memory_is_bounded_together_with_masks(tmp_path, monkeypatch):
     """The least recently used go first, where no disk keeps them."""
     (tmp_path / "no-folder").write_bytes(b"")
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "no-folder"))
-    monkeypatch.setattr(weight_index.KNOWN, "most", 4000)
+    monkeypatch.setattr(weight_index.MASKS.remembered, "most", 4000)
     volumes = [Volume(smooth((8, 8, 8), n)) for n in range(6)]
     tables = [weight_table(v, v.grid) for v in volumes]
 

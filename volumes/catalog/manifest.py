@@ -118,7 +118,7 @@ def write_manifest(
     if not is_url(place):
         path = absolute_place(place)
         try:
-            write_beside(Path(path), content)
+            write_beside(Path(path), [content])
         except OSError as error:
             raise BadManifest(
                 f"{path} cannot be written: {error.strerror}.", do="Give another place."

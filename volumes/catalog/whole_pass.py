@@ -49,9 +49,10 @@ class PassCache(Generic[T]):
         decode: Callable[[bytes], T | None],
         encode: Callable[[T], bytes],
         most: int = MAX_WEIGHT,
+        weigh: Callable[[T], int] = lambda value: 1,
     ) -> None:
         self._place, self._decode, self._encode = place, decode, encode
-        self.remembered: LRUCache[T] = LRUCache(most)
+        self.remembered: LRUCache[T] = LRUCache(most, weigh)
 
     def get(self, volumes: Sequence[Volume], how: tuple[Any, ...], compute: Callable[[], T]) -> T:
         """Return what is known of volumes, else what ``compute`` returns, which is kept."""
@@ -70,11 +71,13 @@ class PassCache(Generic[T]):
 
     def known(self, volumes: Sequence[Volume], how: tuple[Any, ...]) -> T | None:
         """Return what is known of volumes; reads no voxel."""
-        found = self.remembered.get((how, *map(version_key, volumes)))
-        if found is None:
-            file = self._file([volume.content_key for volume in volumes], how)
-            found = None if file is None else load_entry(file, self._decode)
-        return found
+        key = (how, *map(version_key, volumes))
+        found = self.remembered.get(key)
+        if found is not None:
+            return found
+        file = self._file([volume.content_key for volume in volumes], how)
+        loaded = None if file is None else load_entry(file, self._decode)
+        return None if loaded is None else self.remembered.get_or(key, lambda: loaded)
 
     def _file(self, contents: Sequence[str], how: tuple[Any, ...]) -> Path | None:
         if not all(contents):

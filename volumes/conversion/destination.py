@@ -28,7 +28,7 @@ from ...storage.location import (
     public_name,
     remote_errors,
 )
-from ...storage.locks import LEASE_SECONDS, RemoteLease, lock, open_lock
+from ...storage.locks import LEASE_SECONDS, RemoteLease, is_still, lock, open_lock
 from ...storage.ranges import open_regular
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
@@ -81,7 +81,7 @@ class LocalDestination:
                 ) from error
             with self._locked_file(deadline) as file:
                 # A writer that finished took the folder, and the lock file in it, away.
-                if _is_still(file, self._partial / "lock"):
+                if file is not None and is_still(file.fileno(), self._partial / "lock"):
                     try:
                         yield
                     except (OSError, VolumeError):
@@ -320,15 +320,6 @@ def _read(path: Path) -> bytes:
     with suppress(FileNotFoundError), open(path, "rb", opener=open_regular) as file:
         return file.read()
     return b""
-
-
-def _is_still(file: BinaryIO | None, path: Path) -> bool:
-    """Whether an open file is the one that has this path now."""
-    if file is None:
-        return False
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    return False
 
 
 @contextmanager
