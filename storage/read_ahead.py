@@ -335,7 +335,7 @@ def closed_together(tickets: Iterable[Closes | None]) -> Closes | None:
     """Return what closes all tickets that there are; None where there is none."""
     held = [ticket for ticket in tickets if ticket is not None]
     together = contextlib.ExitStack()
-    for ticket in held:
+    for ticket in reversed(held):  # it closes the last one first
         together.callback(ticket.close)
     return together if held else None
 
