@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,9 @@ from ..core.errors import (
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..core.redact import public_name
 from ..core.sample import case_of
+from ..spatial import LazyPatch
 from ..storage.location import Secrets
+from ..storage.ranges import reads_of
 from ..volumes import Volume
 from .collate import batches_in
 
@@ -106,6 +109,23 @@ def _files_of(item: Any) -> list[str]:
     things = item.values() if isinstance(item, Mapping) else ()
     volumes = [getattr(thing, "volume", thing) for thing in things]
     return list(dict.fromkeys(str(v.name) for v in volumes if isinstance(v, Volume)))
+
+
+def tickets_of(job: Any) -> list[Any]:
+    """Begin to fetch what the lazy patches of a job read; return what keeps it."""
+    tickets = []
+    given = job.items if isinstance(job, Job) else ()
+    items = [item for item in given if isinstance(item, Mapping)]
+    # All images before the first label: so a batch is filled, and what is announced in this
+    # order is kept as long as it is needed.
+    for key in dict.fromkeys(key for item in items for key in item):
+        for item in items:
+            thing = item.get(key)
+            if isinstance(thing, LazyPatch):
+                # What goes wrong here goes wrong again when the patch is read, and is told then.
+                with contextlib.suppress(Exception), reads_of(key):
+                    tickets.append(thing.prefetch())
+    return [ticket for ticket in tickets if ticket is not None]
 
 
 # A worker that hangs or dies cannot say what it was doing. So it writes down which step of which

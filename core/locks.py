@@ -15,6 +15,7 @@ import importlib
 import os
 import threading
 import time
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -41,25 +42,18 @@ def renew_after_fork(thing: Any) -> None:
     _EVERY.add(thing)
 
 
-class ForkSafeLock:
+class ForkSafeLock(RLock):  # type: ignore[misc]  # typeshed calls it final, and CPython does not
     """A reentrant lock that is free in a forked child, whoever held it in the parent.
 
     For what is whole after each step, or forgotten in a child: a thread may have been in its midst.
     """
 
     def __init__(self) -> None:
-        self.after_fork()
         renew_after_fork(self)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
     def after_fork(self) -> None:
-        """Leave the lock of the parent behind."""
-        self._lock = threading.RLock()
+        """Leave behind whoever had it in the parent, as the standard library's own locks do."""
+        self._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 class DeferredLock:

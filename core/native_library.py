@@ -15,8 +15,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 PATHS = ("portable", "avx2", "avx512")
 
 
@@ -26,11 +24,6 @@ def requested_path() -> int | None:
     if value == "0":
         return None
     return PATHS.index(value) + 1 if value in PATHS else 0
-
-
-def address_of(array: NDArray[Any]) -> int:
-    """Return where the first entry of ``array`` lies in memory."""
-    return int(array.__array_interface__["data"][0])
 
 
 def native_library(

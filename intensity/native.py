@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.native_library import address_of, native_library, requested_path
+from ..core.native_library import native_library, requested_path
 
 ABI = 2  # VOXPIPE_VALUES_ABI of native/values.h
 _NOISE = struct.Struct("=3q3q3q3q3qQ2d")
@@ -38,7 +38,7 @@ def add_noise(
 def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float32]) -> bool:
     """Filter along one of the spatial axes, 0 to 2."""
     weights = np.ascontiguousarray(weights, np.float32)
-    numbers = (axis, address_of(weights), weights.size - 1)
+    numbers = (axis, weights.ctypes.data, weights.size - 1)
     return _run("voxpipe_filter", _FILTER, (), array, *numbers)
 
 
@@ -58,7 +58,8 @@ def coarsen_axis(
         np.ascontiguousarray(table, kind)
         for table, kind in zip((low, high, part), types, strict=True)
     ]
-    return _run("voxpipe_coarsen", _COARSEN, (), array, axis, *map(address_of, tables))
+    places = (table.ctypes.data for table in tables)
+    return _run("voxpipe_coarsen", _COARSEN, (), array, axis, *places)
 
 
 def _run(
@@ -72,7 +73,7 @@ def _run(
     channels, *size = array.shape
     channel_stride, *stride = array.strides
     packed = job.pack(
-        *(ABI, requested, *kind, address_of(array), channels, channel_stride),
+        *(ABI, requested, *kind, array.ctypes.data, channels, channel_stride),
         *(*size, *stride, *numbers),
     )
     return bool(getattr(library, function)(packed) == _DONE)

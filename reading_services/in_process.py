@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 from ..batching import BatchResult, Job, using_threads
+from ..batching.job import tickets_of
 from ..core.call_site import warn
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
@@ -31,7 +32,6 @@ from .replica import InitFunction, Replica, ResetFunction, checked_hooks
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import EndOfItems, Feed
 from .work import Planned, Replicated, Work, work_of
-from .workers.inbox import tickets_of
 
 
 def _runs_functions(work: Work) -> bool:

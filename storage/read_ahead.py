@@ -331,17 +331,13 @@ class Closes(Protocol):
         """Let go; any number of times."""
 
 
-class Tickets:
-    """Several things that are kept for one read."""
-
-    def __init__(self, held: Sequence[Closes]) -> None:
-        self._held = held
-
-    def close(self) -> None:
-        """Let all of them go."""
-        held, self._held = self._held, ()
-        for one in held:
-            one.close()
+def closed_together(tickets: Iterable[Closes | None]) -> Closes | None:
+    """Return what closes all tickets that there are; None where there is none."""
+    held = [ticket for ticket in tickets if ticket is not None]
+    together = contextlib.ExitStack()
+    for ticket in held:
+        together.callback(ticket.close)
+    return together if held else None
 
 
 class ReadAhead:

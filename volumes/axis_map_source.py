@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core import OrientedBox, Region
 from ..core.errors import VolumeError
 from ..storage.content import content_key
-from ..storage.read_ahead import Closes, Tickets
+from ..storage.read_ahead import Closes, closed_together
 from .axis_map import AxisMap, Table
 from .backend import Backend, Channels, content_of
 from .chunks.chunked_array import Needed
@@ -220,12 +220,10 @@ class AxisMapped(ComposedBackend):
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` is going to ask the store for."""
-        found = [
+        return closed_together(
             self._inner.prefetch(_region(runs), _moved(box, runs))
             for runs in self._runs(region, None)
-        ]
-        tickets = [ticket for ticket in found if ticket is not None]
-        return Tickets(tickets) if tickets else None
+        )
 
     def touched_bytes(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None

@@ -260,7 +260,8 @@ def counted_read(
 
     Of chunked stores only those near the box.
     """
-    size = region.size * (channels[1] - channels[0]) * backend.disk_dtype.itemsize
+    shape = (channels[1] - channels[0], *region.shape)
+    size = math.prod(shape) * backend.disk_dtype.itemsize
     # A wrong header may speak of any size. A view costs nothing before it is touched.
     if backend.access != "view" and 0 < usable_memory() < size:
         raise VolumeTooLarge(
@@ -283,7 +284,6 @@ def counted_read(
         if isinstance(error, VolumeChanged) or backend.is_current:
             raise
         raise VolumeChanged(error.what, do=error.do) from error
-    shape = (channels[1] - channels[0], *region.shape)
     # A kernel would take whatever lies behind: own backends are anybody's code.
     if voxels.array.shape != shape:
         raise BadHeader(
@@ -298,8 +298,8 @@ def counted_read(
 
 def check_inside(region: Region, shape: tuple[int, ...], name: str) -> None:
     """Raise ``OutOfVolume`` where a region reaches outside."""
-    axes = zip(region, shape[1:], strict=False)
-    inside = region.is_empty or all(start >= 0 and stop <= n for (start, stop), n in axes)
+    axes = zip(region.start, region.stop, shape[1:], strict=False)
+    inside = region.is_empty or all(start >= 0 and stop <= n for start, stop, n in axes)
     if len(region.start) != len(shape) - 1 or not inside:
         raise OutOfVolume(
             f"{region} does not lie inside {name}, of shape {shape}.",

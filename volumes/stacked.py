@@ -16,7 +16,7 @@ from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
-from ..storage.read_ahead import Closes, Tickets
+from ..storage.read_ahead import Closes, closed_together
 from .backend import Backend, Channels, counted_read
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, Refused, StoreLayout
@@ -286,9 +286,7 @@ class StackedBackend(ComposedBackend):
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` is going to ask the parts for."""
-        found = [backend.prefetch(region, box) for backend in self.below]
-        tickets = [ticket for ticket in found if ticket is not None]
-        return Tickets(tickets) if tickets else None
+        return closed_together(backend.prefetch(region, box) for backend in self.below)
 
     def touched_bytes(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None

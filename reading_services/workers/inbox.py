@@ -5,18 +5,15 @@ Each is unpickled once, by a thread that looks ahead or when its turn comes.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from ...batching import Job
-from ...spatial import LazyPatch
-from ...storage.ranges import reads_of
+from ...batching.job import tickets_of
 from ..transport.messages import Deal, DoJob, EndOfItems, SourceFailed
 
 
@@ -59,23 +56,6 @@ class Waiting:
             tickets, self._tickets = self._tickets, []
         for ticket in tickets:
             ticket.close()
-
-
-def tickets_of(job: Any) -> list[Any]:
-    """Begin to fetch what the lazy patches of a job read; return what keeps it."""
-    tickets = []
-    given = job.items if isinstance(job, Job) else ()
-    items = [item for item in given if isinstance(item, Mapping)]
-    # All images before the first label: so a batch is filled, and what is announced in this
-    # order is kept as long as it is needed.
-    for key in dict.fromkeys(key for item in items for key in item):
-        for item in items:
-            thing = item.get(key)
-            if isinstance(thing, LazyPatch):
-                # What goes wrong here goes wrong again when the patch is read, and is told then.
-                with contextlib.suppress(Exception), reads_of(key):
-                    tickets.append(thing.prefetch())
-    return [ticket for ticket in tickets if ticket is not None]
 
 
 class Inbox:

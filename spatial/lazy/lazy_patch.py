@@ -23,7 +23,8 @@ from ...core.stream import stream_identity
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
-from ...storage.read_ahead import Tickets
+from ...storage.read_ahead import closed_together
+from ...volumes import Volume
 from ..ops.crop import widened
 from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
@@ -171,8 +172,8 @@ class LazyPatch(NoArithmetic):
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
         draws = {**self.pending.draws}
-        if (earlier := patch_before(self.volume)) is not None:
-            draws = {**earlier.draws, **draws}
+        if not isinstance(self.volume, Volume) and (before := patch_before(self.volume)):
+            draws = {**before.draws, **draws}
         for step, drawn in self.drawn if self.values else ():
             # What may act or not is recorded where it acted without further parameters, too.
             if drawn is None or drawn or hasattr(step.op, "p"):
@@ -369,9 +370,7 @@ class LazyPatch(NoArithmetic):
             return None
         reads = self._read(self.pending.plan if plan is None else plan).reads
         wanted = (one for one in reads if not one.region.is_empty)
-        tickets = [one.volume.prefetch(one.region, one.box) for one in wanted]
-        found = [ticket for ticket in tickets if ticket is not None]
-        return Tickets(found) if found else None
+        return closed_together(one.volume.prefetch(one.region, one.box) for one in wanted)
 
     @cached_property
     def drawn(self) -> tuple[tuple[ValueStep, Drawn | None], ...]:

@@ -20,7 +20,7 @@ from ...core import Sample, Stream
 from ...core.errors import GridMismatch
 from ...core.grid import GRID_TOLERANCE
 from ...intensity import Epilogue, SelectChannels, ValueStep
-from ...storage.read_ahead import Tickets
+from ...storage.read_ahead import closed_together
 from ...volumes import AxisMap, Volume
 from ...volumes.stacked import StackedSource
 from ..plans.plan import SpatialPlan
@@ -310,6 +310,4 @@ class StackedPatch(LazyPatch):
         if not any(getattr(member.volume, "looks_ahead", False) for member in self.members):
             return None
         wide = self._read(self.plan if plan is None else plan).wide
-        found = [one.prefetch(self.plan_of(one, wide)) for one in self.members]
-        tickets = [ticket for ticket in found if ticket is not None]
-        return Tickets(tickets) if tickets else None
+        return closed_together(one.prefetch(self.plan_of(one, wide)) for one in self.members)

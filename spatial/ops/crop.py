@@ -26,19 +26,20 @@ from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .op import (
     Amount,
+    CropSide,
     Drawn,
     Size,
     amount_at,
     as_amount,
     as_triple,
+    centred_start,
     one_or_three,
+    random_start,
     size_of,
     size_on,
     size_text,
 )
 
-CropSide = Literal["end", "start", "center"]
-"""Where an odd voxel is cut off or added; see :func:`centred_start`."""
 CROP_SIDES = ("end", "start", "center")
 
 
@@ -263,30 +264,6 @@ def part_of(count: int, scale: float) -> int:
     """Return how many of ``count`` voxels a part of them is, rounded up, at least one."""
     # 10 * 0.7 is 7.000000000000001 on some machines; that is 7, not 8.
     return min(count, max(1, math.ceil(without_noise(count * scale))))
-
-
-def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "end") -> list[int]:
-    """Return where a box of ``size`` starts about the centre of ``shape``; negative if larger.
-
-    With ``"end"`` an odd voxel is cut off and added at the end, with ``"start"`` at the start, so
-    that cropping what was padded gives back the original. With ``"center"`` it is added at the end
-    and cut off where voxel ``n // 2`` becomes voxel ``size // 2``.
-    """
-    pairs = list(zip(shape, size, strict=True))
-    if side == "start":
-        return [(n - s + 1) // 2 if n >= s else (n - s) // 2 for n, s in pairs]
-    if side == "center":
-        return [n // 2 - s // 2 if n >= s else -((s - n) // 2) for n, s in pairs]
-    return [(n - s) // 2 if n >= s else -((s - n) // 2) for n, s in pairs]
-
-
-def random_start(random: Sequence[float], shape: Sequence[int], size: Sequence[int]) -> list[int]:
-    """Return where a box starts that numbers in [0, 1) place; one that is too large is centred."""
-    start = [min(int(u * (n - s + 1)), n - s) for u, n, s in zip(random, shape, size, strict=True)]
-    if all(n >= s for n, s in zip(shape, size, strict=True)):
-        return start
-    pairs = zip(start, centred_start(shape, size), shape, size, strict=True)
-    return [a if n >= s else c for a, c, n, s in pairs]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -274,6 +274,34 @@ def size_on(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
     flat = flat_axes(plan)
     i, j, k = (1 if axis in flat else size for axis in range(3))
     return (i, j, k)
+
+
+CropSide = Literal["end", "start", "center"]
+"""Where an odd voxel is cut off or added; see :func:`centred_start`."""
+
+
+def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "end") -> list[int]:
+    """Return where a box of ``size`` starts about the centre of ``shape``; negative if larger.
+
+    With ``"end"`` an odd voxel is cut off and added at the end, with ``"start"`` at the start, so
+    that cropping what was padded gives back the original. With ``"center"`` it is added at the end
+    and cut off where voxel ``n // 2`` becomes voxel ``size // 2``.
+    """
+    pairs = list(zip(shape, size, strict=True))
+    if side == "start":
+        return [(n - s + 1) // 2 if n >= s else (n - s) // 2 for n, s in pairs]
+    if side == "center":
+        return [n // 2 - s // 2 if n >= s else -((s - n) // 2) for n, s in pairs]
+    return [(n - s) // 2 if n >= s else -((s - n) // 2) for n, s in pairs]
+
+
+def random_start(random: Sequence[float], shape: Sequence[int], size: Sequence[int]) -> list[int]:
+    """Return where a box starts that numbers in [0, 1) place; one that is too large is centred."""
+    start = [min(int(u * (n - s + 1)), n - s) for u, n, s in zip(random, shape, size, strict=True)]
+    if all(n >= s for n, s in zip(shape, size, strict=True)):
+        return start
+    pairs = zip(start, centred_start(shape, size), shape, size, strict=True)
+    return [a if n >= s else c for a, c, n, s in pairs]
 
 
 def whole_number(what: str, value: int, *, least: int) -> int:

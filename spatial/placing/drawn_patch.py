@@ -14,8 +14,7 @@ from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
 from ...core.validate import entries_of, is_finite, is_number
-from ..ops.crop import centred_start, random_start
-from ..ops.op import Drawn, size_on, size_text
+from ..ops.op import Drawn, centred_start, random_start, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
 from .patch import (

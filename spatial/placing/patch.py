@@ -14,8 +14,7 @@ from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import PatchSizeError
 from ...core.validate import entries_of, is_integer, set_checked
-from ..ops.crop import centred_start, random_start
-from ..ops.op import Drawn, as_triple, size_of, size_on, size_text
+from ..ops.op import Drawn, as_triple, centred_start, random_start, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.call_site import WarnOnce
-from ...core.native_library import PATHS, address_of, native_library, requested_path
+from ...core.native_library import PATHS, native_library, requested_path
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Displacement, KernelStages, Stage
 
@@ -94,11 +94,11 @@ def run(
     out_channel_stride, *out_stride = out.strides
     job = _JOB.pack(
         *(ABI, requested, _MODES[mode], _PADDINGS[policy.padding]),
-        *(address_of(source.array), stored, channels, channel_stride, *size, *stride),
+        *(source.array.ctypes.data, stored, channels, channel_stride, *size, *stride),
         *(*source.start, *source.bounds.start, *(n - 1 for n in source.bounds.stop)),
-        *(address_of(out), result, out_channel_stride, *out.shape[1:], *out_stride),
+        *(out.ctypes.data, result, out_channel_stride, *out.shape[1:], *out_stride),
         *(*matrix.ravel().tolist(), source.slope, source.intercept, policy.fill),
-        *((0 if boxes is None else address_of(boxes)), len(stages.clips)),
+        *((0 if boxes is None else boxes.ctypes.data), len(stages.clips)),
         *(_NO_CONTROL if stages.displacement is None else _control(stages.displacement)),
         *(_control(stages.earlier[0]) if stages.earlier else _NO_CONTROL),
         *(_NO_EPILOGUE if epilogue is None else (1, *astuple(epilogue))),
@@ -114,7 +114,7 @@ def _control(displacement: Stage) -> tuple[Any, ...]:
     if not isinstance(displacement, Displacement):
         return _NO_CONTROL
     points = displacement.control
-    return (address_of(points), *points.shape[1:], *displacement.matrix[:3].ravel().tolist())
+    return (points.ctypes.data, *points.shape[1:], *displacement.matrix[:3].ravel().tolist())
 
 
 def _library() -> Any:

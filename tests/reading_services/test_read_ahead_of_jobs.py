@@ -8,12 +8,13 @@ import pytest
 from s3_server import Fault, S3Server
 
 from voxpipe.batching import Job
+from voxpipe.batching.job import tickets_of
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.reading_services import MultiProcessingReadingService
 from voxpipe.reading_services.transport.messages import DoJob
-from voxpipe.reading_services.workers.inbox import Inbox, tickets_of
+from voxpipe.reading_services.workers.inbox import Inbox
 
 zarr = pytest.importorskip("zarr")
 

@@ -10,8 +10,8 @@ import tifffile
 
 import voxpipe as vp
 from voxpipe.batching import Job
+from voxpipe.batching.job import tickets_of
 from voxpipe.core import Region
-from voxpipe.reading_services.workers.inbox import tickets_of
 from voxpipe.storage import file_reader as hints
 from voxpipe.storage.file_reader import Blocks
 from voxpipe.volumes import Volume, close_volumes

@@ -19,7 +19,7 @@ from ...core import IO_COUNTERS, ChunkGrid, OrientedBox, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
 from ...core.memory import usable_memory
 from ...storage.ranges import ReadRange, Span
-from ...storage.read_ahead import Closes, Tickets
+from ...storage.read_ahead import Closes, closed_together
 from .chunk_cache import ChunkCache
 
 
@@ -236,7 +236,7 @@ class ChunkedArray:
         except BaseException:
             told.close()
             raise
-        return told if fetched is None else Tickets([told, fetched])
+        return closed_together([told, fetched])
 
     def fetch(
         self,

@@ -162,7 +162,7 @@ class RangedChunks:
         answers = self._read([place for _, place in stored])
         data.update(zip((index for index, _ in stored), answers, strict=True))
         forget = partial(forgotten, self._ahead, self._token)
-        again = self._again if works_ahead(self._store) else None
+        again = self._again if self.is_far else None
         return Bytes(data, dict(stored), self._decoder, self._strided, forget, again)
 
     def _again(self, index: Index) -> memoryview | None:
@@ -386,10 +386,10 @@ def stored_bytes(
     store: Any, ranges: Sequence[ReadRange], chunk_bytes: int = 0
 ) -> list[bytes | None]:
     """Return the bytes of ranges, of no whole object more than a chunk in it can need."""
-    if works_ahead(store):
-        found = store.get_ranges(ranges, chunk_bytes)
-    elif isinstance(store, (LocalRanges, ZipRanges)):
+    if isinstance(store, (LocalRanges, ZipRanges)):
         found = store.get_ranges(ranges, most_between(chunk_bytes) if chunk_bytes else 0)
+    elif works_ahead(store):
+        found = store.get_ranges(ranges, chunk_bytes)
     else:
         found = store.get_ranges(ranges)
     return list(found)
