@@ -1,4 +1,4 @@
-"""Values: regions, grids, streams, samples, errors. NumPy only; no I/O, no threads."""
+"""Values: regions, grids, streams, samples, errors. NumPy only; reads no volumes."""
 
 from . import errors
 from .call_site import CallSite

@@ -160,7 +160,11 @@ def settle(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
         applied = tuple(c for c in swept.changes if c.became)
         result = Rewritten(sink, swept.after, result.changes + applied)
     names = sorted({c.rule for c in result.changes[-2 * len(rules) :]})
-    msg = f"the graph still changes after {MAX_SWEEPS} sweeps; these rules undo each other: {names}"
+    msg = f"the graph still changes after {MAX_SWEEPS} sweeps"
+    if len(names) == 1:
+        msg += f": rule {names[0]!r} matches what it has built itself"
+        raise GraphError(msg, do="Let its match return None there.")
+    msg += f"; these rules undo each other: {names}"
     raise GraphError(msg, do="Give the adapters one after another, or leave one out.")
 
 

@@ -26,6 +26,8 @@ class AdapterContract:
 
     same_batches = True
     """Whether batches stay what they are, bit for bit; else only their keys and shapes do."""
+    acts = True
+    """Whether it changes, refuses or adds something in ``chain``."""
 
     def make(self) -> Adapter:
         """Return the adapter."""
@@ -50,7 +52,8 @@ class AdapterContract:
             assert batch.keys() == plain.keys()
             for key in (key for key, value in plain.items() if isinstance(value, torch.Tensor)):
                 assert batch[key].shape == plain[key].shape
-                assert not self.same_batches or torch.equal(batch[key], plain[key])
+                same = not self.same_batches or torch.equal(batch[key], plain[key])
+                assert same, f"{key} differs: an adapter that is there for it sets same_batches"
 
     def test_the_graph_that_is_given_stays_as_it_was(self) -> None:
         """Every pipe of it, and what it was given; what comes out is a legal graph."""
@@ -70,7 +73,10 @@ class AdapterContract:
 
     def test_what_it_did_and_refused_is_named(self) -> None:
         """By rule and pipe; a refusal with a reason, and nothing is both."""
-        for change in self.make().rewrite(self.chain()).changes:
+        done = self.make().rewrite(self.chain())
+        acted = bool(done.changes) or len(list(walk(done.after))) != len(list(walk(self.chain())))
+        assert acted == self.acts, "no rule found a pipe: match(site) looks at site.pipe"
+        for change in done.changes:
             assert change.rule
             assert change.at
             assert bool(change.became) != bool(change.refused)

@@ -225,7 +225,9 @@ class Versions:
 
 
 class Session:
-    """One owner of all that reads of volumes hold. Two in one process share nothing of it.
+    """One owner of what reads of volumes hold; two in one process share none of the four below.
+
+    What they still share: maps of local files, hints to the kernel, small documents of stores.
 
     A process has one by default, :data:`SESSION`, which volumes use unless they are bound to
     another: ``volume.in_session(session)``. What a volume is bound to does not travel: in another

@@ -71,14 +71,16 @@ def having(pipe: Any, name: str) -> Any:
 def test_every_pipe_is_here_in_the_docs_and_under_the_contract() -> None:
     """A row in docs/values.md, a subclass of ValueOpContract: none is forgotten."""
     rows = (ROOT / "docs" / "values.md").read_text()
-    contracts = ast.parse((ROOT / "tests" / "intensity" / "test_value_ops.py").read_text())
-    made = {node.id for node in ast.walk(contracts) if isinstance(node, ast.Name)}
+    made = set()
+    for file in (ROOT / "tests" / "intensity").glob("test_*.py"):
+        if "ValueOpContract" in (source := file.read_text()):
+            made |= {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
 
-    assert set(ARGUMENTS) == set(OPS)
+    assert set(ARGUMENTS) == set(OPS), "each value pipe has an entry in ARGUMENTS of this file"
     for name, op in OPS.items():
-        assert f"| `{name}(" in rows, name
-        assert op.__name__ in made, name
-        assert op.commutes == (name not in LATE)
+        assert f"| `{name}(" in rows, f"{name} has no row in docs/values.md"
+        assert op.__name__ in made, f"no ValueOpContract in tests/intensity makes a {op.__name__}"
+        assert op.commutes == (name not in LATE), f"LATE of this file is wrong about {name}"
 
 
 def test_every_pipe_has_a_proof_beside_the_peers() -> None:
