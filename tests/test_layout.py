@@ -57,12 +57,12 @@ def test_test_files_have_unique_names():
 
 
 def test_no_file_is_imported_under_two_names():
-    """Two names for one file are two registries: chained forms would go missing."""
-    ours = {str(file): set() for file in modules().values()}
+    """Two modules of one file are two registries: chained forms would go missing."""
+    ours: dict[str, dict[int, str]] = {str(file): {} for file in modules().values()}
     folder_of = functools.cache(os.path.realpath)  # thousands of modules, few folders
     for name, module in list(sys.modules.items()):
         folder, file = os.path.split(getattr(module, "__file__", None) or "")
         path = os.path.join(folder_of(folder), file)
-        ours.get(os.path.realpath(path) if os.path.islink(path) else path, set()).add(name)
+        ours.get(os.path.realpath(path) if os.path.islink(path) else path, {})[id(module)] = name
 
     assert {} == {file: n for file, n in ours.items() if len(n) > 1}
