@@ -24,7 +24,6 @@ from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import closed_together
-from ...volumes import Volume
 from ..ops.crop import widened
 from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
@@ -172,8 +171,8 @@ class LazyPatch(NoArithmetic):
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
         draws = {**self.pending.draws}
-        if not isinstance(self.volume, Volume) and (before := patch_before(self.volume)):
-            draws = {**before.draws, **draws}
+        if (earlier := patch_before(self.volume)) is not None:
+            draws = {**earlier.draws, **draws}
         for step, drawn in self.drawn if self.values else ():
             # What may act or not is recorded where it acted without further parameters, too.
             if drawn is None or drawn or hasattr(step.op, "p"):
