@@ -152,7 +152,7 @@ _SCHEMA = {
     "next_batch": _Field(_NUMBER, _is_count),
     "failed": _Field(_NUMBER, _is_count, is_optional=True),
     "ahead": _Field("a list of [first, length, step]", _are_runs),
-    "shares": _Field("a whole number", lambda value: type(value) is int),
+    "shares": _Field("a whole number", lambda v: type(v) is int and abs(v) < 2**63),
     "graph": _Field(_TEXT, _is_text),
     "data": _Field(_TEXT, _is_text),
     "pipes": _Field(_TEXT, _is_text, is_optional=True),
