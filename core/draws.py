@@ -239,7 +239,9 @@ def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:
 
 
 def _refuse_value(op: Any, name: str, value: Any, drawn: Any) -> None:
-    if not _alike(value, drawn, any_length=name in _OF_ANY_LENGTH):
+    # A key of random numbers is whole: a float would be another key, or none.
+    is_no_key = name == "key" and not (is_integer(value) and value >= 0)
+    if is_no_key or not _alike(value, drawn, any_length=name in _OF_ANY_LENGTH):
         raise _bad(op, f"has {name} {shorten(value)}, and what it draws is like {shorten(drawn)}")
     if name not in {field.name for field in dataclasses.fields(op)}:
         return

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core import Grid, Sample
+from ..core.call_site import shorten
 from ..core.draws import check_record
 from ..core.errors import BadRecord, SampleError
 from ..graph import Pipe, walk
@@ -63,7 +64,7 @@ class Replay(PerItem):
     def __init__(self, parent: Pipe, draws: Mapping[str, Any]) -> None:
         super().__init__(parent)
         if not isinstance(draws, Mapping) or not all(isinstance(name, str) for name in draws):
-            msg = f"replay() takes a mapping from stream to parameters, got {draws!r}"
+            msg = f"replay() takes a mapping from stream to parameters, got {shorten(draws)}"
             raise SampleError(msg, do=_GIVE).at(self.origin)
         if "draws" in draws and "identity" in draws:
             msg = "replay() takes what was drawn, and this is all that meta says of a sample"

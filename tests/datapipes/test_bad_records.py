@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.errors import BadRecord
+from voxpipe.core.errors import BadRecord, SampleError
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.intensity import Clamp, Gamma, Noise
 from voxpipe.spatial import Elastic, Flip, Rotate, Shear, Translate, Zoom
@@ -62,9 +62,14 @@ def test_what_ops_draw_is_accepted() -> None:
         ("rotate", {"degrees": None}, "has degrees None"),
         ("noise", {"std": -1, "mean": 0, "key": 1}, "numbers >= 0, got -1"),
         ("noise", {"std": 1, "mean": 0}, "differs in key"),
+        ("noise", {"std": 1, "mean": 0, "key": 1.5}, r"has key 1\.5, and"),
+        ("noise", {"std": 1, "mean": 0, "key": -1}, "has key -1, and"),
         ("gamma", {"gamma": 0}, "above 0, got 0"),
     ],
-    ids=["zero", "nan", "typo", "two", "word", "list", "none", "negative", "no key", "gamma"],
+    ids=[
+        *("zero", "nan", "typo", "two", "word", "list", "none", "negative", "no key"),
+        *("half a key", "key below 0", "gamma"),
+    ],
 )
 def test_what_no_op_draws_is_refused(name: str, record: Any, message: str) -> None:
     """With the op, the field and where the pipe was written; before a sample is made."""
@@ -72,6 +77,16 @@ def test_what_no_op_draws_is_refused(name: str, record: Any, message: str) -> No
         chain().replay({name: record})
 
     assert "test_bad_records.py" in str(caught.value)
+
+
+def test_what_is_no_record_at_all_is_refused() -> None:
+    """However deep it is: lists in lists, of which Python prints some hundred."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    with pytest.raises(SampleError, match="a mapping from stream to parameters"):
+        chain().replay(deep)
 
 
 def choosing() -> Any:
