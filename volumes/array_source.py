@@ -269,13 +269,6 @@ def _arrive_inline(array: NDArray[Any], header: Header, name: str, token: str) -
     return original(token) or ArraySource(array, header, name, token)
 
 
-def held_in_memory(tensor: Any, affine: tuple[float, ...], name: str) -> Backend:
-    """Return the backend of a tensor (C, I, J, K), which shares its memory."""
-    backend = from_array(tensor, affine).backend
-    backend.name = name
-    return backend
-
-
 def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
     """Return the source of a tensor or an array of two to four axes; memory is shared."""
     values = as_array(array)
