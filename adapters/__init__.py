@@ -1,34 +1,24 @@
 """Adapters: each rewrites a graph before it runs."""
 
-from .adapter import Adapter, Annotation, note_of
-from .eager import Eager
-from .fuse import FuseReads, FuseSpatial
-from .lint import Lint, Mistake
-from .on_error import OnError
-from .override import Override, Shuffle
-from .prefetch import Prefetch
-from .profile import MemoryProfile, Profile
-from .runtime import Hints, Runtime
-from .timeout import CacheTimeout, Limits, Timeout
+from ..first_use import export as _export
+from .adapter import Adapter as Adapter
+from .adapter import Annotation as Annotation
+from .adapter import note_of as note_of
+from .eager import Eager as Eager
+from .fuse import FuseReads as FuseReads
+from .fuse import FuseSpatial as FuseSpatial
+from .lint import Lint as Lint
+from .lint import Mistake as Mistake
+from .on_error import OnError as OnError
+from .override import Override as Override
+from .override import Shuffle as Shuffle
+from .prefetch import Prefetch as Prefetch
+from .profile import MemoryProfile as MemoryProfile
+from .profile import Profile as Profile
+from .runtime import Runtime as Runtime
+from .runtime import RuntimeHints as RuntimeHints
+from .timeout import CacheTimeout as CacheTimeout
+from .timeout import Limits as Limits
+from .timeout import Timeout as Timeout
 
-__all__ = [
-    "Adapter",
-    "Annotation",
-    "CacheTimeout",
-    "Eager",
-    "FuseReads",
-    "FuseSpatial",
-    "Hints",
-    "Limits",
-    "Lint",
-    "MemoryProfile",
-    "Mistake",
-    "OnError",
-    "Override",
-    "Prefetch",
-    "Profile",
-    "Runtime",
-    "Shuffle",
-    "Timeout",
-    "note_of",
-]
+_export(globals())

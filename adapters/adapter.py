@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from ..datapipes import PerItem
-from ..graph import Pipe, Rewritten, Rule, Traits, find, settle
+from ..graph import Pipe, RewriteResult, Rule, Traits, find, settle
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Adapter:
         """
         return ()
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
         """Return the graph after the rules, with what they did and refused."""
         return settle(pipe, self.rules())
 
@@ -49,11 +49,9 @@ class Annotation(PerItem):
         self.note = note
 
     def instructions(self) -> tuple[()]:
-        """Return nothing."""
         return ()
 
     def apply(self, item: Any) -> Any:
-        """Return the item as it is."""
         return item
 
 
@@ -64,10 +62,10 @@ def copy_with(pipe: Pipe, **settings: Any) -> Pipe:
     return twin
 
 
-def annotate(sink: Pipe, note: Any) -> Rewritten:
+def annotate(sink: Pipe, note: Any) -> RewriteResult:
     """Return the graph with a note of a class of its own at its end, unless it says that."""
     same = note_of(sink, type(note)) == note
-    return Rewritten(sink, sink if same else Annotation(sink, note))
+    return RewriteResult(sink, sink if same else Annotation(sink, note))
 
 
 def note_of(sink: Pipe, kind: Callable[[], T]) -> T:

@@ -45,7 +45,6 @@ class Eager(Adapter):
     """
 
     def rules(self) -> Sequence[Rule]:
-        """Return the one rule."""
         return (Rule("sample anew", _after_another, _flush),)
 
 

@@ -16,15 +16,15 @@ from ..datapipes.iter import (
     ValuePipe,
 )
 from ..datapipes.values import ChoicePipe
-from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
+from ..graph import Pipe, Refused, RewriteResult, Rule, Site, describe, parents_of, with_parents
 from ..spatial import Step
 from ..spatial.ops.op import displaces
 from ..spatial.plans.stages import BY_NUMPY, KERNEL_DISPLACEMENTS
 from .adapter import Adapter, copy_with
-from .profile import Timed
+from .profile import Timer
 
 
-def left_to_numpy(site: Site) -> Refused | None:
+def refuse_numpy_steps(site: Site) -> Refused | None:
     """Refuse a pipe that displaces voxels after as many others in its plan as the kernel does."""
     pipe, names = site.pipe, _displacing(site.pipe)
     if not names:
@@ -86,18 +86,16 @@ class FuseSpatial(Adapter):
     """
 
     def rules(self) -> Sequence[Rule]:
-        """Return the four rules, and one that only tells what the kernel will not do."""
         straight = partial(copy_with, straight=True)
         return (
             Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
             Rule("change values lazily", _realized_before_values, _change_lazily),
             Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
             Rule("straight into the batch", _batch_of_lazy_samples, straight),
-            Rule("resample by the kernel", left_to_numpy, straight),
+            Rule("resample by the kernel", refuse_numpy_steps, straight),
         )
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
-        """Return the graph after the rules, with what they did and refused; and log that."""
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
         rewritten = super().rewrite(pipe)
         for change in rewritten.changes:
             _LOG.debug("%s", change)
@@ -112,7 +110,7 @@ def _neighbours(site: Site) -> Pair | Refused | None:
     if not isinstance(second, SpatialPipe):
         return None
     first = second.parent
-    if isinstance(first, Timed) and isinstance(first.parent, (SpatialPipe, FusedSpatial)):
+    if isinstance(first, Timer) and isinstance(first.parent, (SpatialPipe, FusedSpatial)):
         return Refused("a timed pipe stands between; give FuseSpatial before Profile")
     if not isinstance(first, (SpatialPipe, FusedSpatial)):
         return _kept_apart(first)
@@ -127,7 +125,7 @@ def _neighbours(site: Site) -> Pair | Refused | None:
 def _kept_apart(pipe: Pipe) -> Refused | None:
     """Return why a spatial pipe that reads ``pipe`` begins a plan of its own, if it does."""
     by, moved = "", False
-    while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timed)):
+    while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timer)):
         by = _breaking(pipe) or by
         moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.steps)
         pipe = pipe.parent
@@ -192,7 +190,6 @@ class FuseReads(Adapter):
     """
 
     def rules(self) -> Sequence[Rule]:
-        """Return the rule."""
         return (Rule("fuse reads", _batch_of_lazy_patches, partial(copy_with, joins=True)),)
 
 

@@ -21,7 +21,7 @@ from ..graph import (
     Cut,
     NoCut,
     Pipe,
-    Rewritten,
+    RewriteResult,
     chained_name,
     declares_traits,
     describe,
@@ -33,7 +33,7 @@ from ..graph import (
 from ..graph.cut import split_of
 from ..volumes.scheme import Demand, StoreLayout
 from .adapter import Adapter
-from .profile import untimed
+from .profile import without_timers
 
 # What a disk of 2 GB/s brings in half a second: less is not worth a word.
 MUCH_BYTES = 10**9
@@ -146,8 +146,7 @@ class Lint(Adapter):
     def __init__(self, *, ignore: Collection[str] = ()) -> None:
         unknown = sorted(set(ignore) - set(NAMES))
         if isinstance(ignore, str) or unknown:
-            msg = f"ignore takes names out of {NAMES}, got {ignore!r}"
-            raise ValueError(msg)
+            raise ValueError(f"ignore takes names out of {NAMES}, got {ignore!r}")
         self.ignore = frozenset(ignore)
 
     def mistakes(self, pipe: Pipe) -> list[Mistake]:
@@ -177,11 +176,11 @@ class Lint(Adapter):
             do = "Put .sharding_filter() before what is to run in workers; or use none."
         return Mistake(_IDLE, what, do, origin_of(pipe))
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
         """Return the very same graph, after a :class:`LintWarning` for each mistake."""
         for mistake in self.mistakes(pipe):
             warnings.warn(str(mistake), LintWarning, stacklevel=4)
-        return Rewritten(pipe, pipe)
+        return RewriteResult(pipe, pipe)
 
 
 def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
@@ -247,12 +246,12 @@ def _whole_volumes(sink: Pipe, split: Cut | NoCut) -> Places:
             "Write a manifest once (voxpipe index) and begin with from_manifest(), which has these "
             "numbers; or give them to the pipe. Later epochs and runs find them in the cache.",
         )
-        for each in passes_of(untimed(sink), 0, 0)
+        for each in passes_of(without_timers(sink), 0, 0)
         if each.remote or each.bytes >= MUCH_BYTES
     )
 
 
-def _scattered(sink: Pipe, split: Cut | NoCut) -> Places:
+def _lint_scattered_shuffle(sink: Pipe, split: Cut | NoCut) -> Places:
     """Find a shuffle of patches that makes every chunk be decoded again and again.
 
     Nothing where nothing is decoded twice anyway: volumes that are mapped or in memory, few patches
@@ -262,11 +261,11 @@ def _scattered(sink: Pipe, split: Cut | NoCut) -> Places:
     if found is None:
         return ()
     shuffle, patches = found
-    pattern = measure_access(untimed(sink), 0, 0)
+    pattern = measure_access(without_timers(sink), 0, 0)
     memory = max(MEMORY_BYTES, (usable_memory() or 0) // _MEMORY_PART)
     for key, layout in pattern.layouts.items():
         demand = pattern.demands[key]
-        again, mixed = _again(layout, demand), _mixed(shuffle, layout, demand)
+        again, mixed = _again(layout, demand), _mixed_bytes(shuffle, layout, demand)
         if again < _AGAIN or mixed <= memory:
             continue
         what = f"{describe(shuffle)} mixes the patches of volumes of {_size(mixed)} ({key!r}), "
@@ -301,7 +300,7 @@ def _again(layout: StoreLayout, demand: Demand) -> float:
     return demand.draws * demand.chunks / chunks
 
 
-def _mixed(shuffle: Any, layout: StoreLayout, demand: Demand) -> int:
+def _mixed_bytes(shuffle: Any, layout: StoreLayout, demand: Demand) -> int:
     """Return the decoded bytes of the volumes whose patches are mixed."""
     window = getattr(shuffle, "buffer_size", None)
     if isinstance(shuffle, ShufflePlans) and shuffle.spec.kind != GLOBAL:
@@ -317,7 +316,7 @@ def _size(size: int) -> str:
 
 
 _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
-    "scattered-chunks": _scattered,
+    "scattered-chunks": _lint_scattered_shuffle,
     "planned-functions": _planned_functions,
     "whole-volumes": _whole_volumes,
 }

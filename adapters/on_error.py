@@ -1,15 +1,14 @@
-"""What becomes of items that cannot be made: the epoch fails, or goes on without them."""
+"""The adapter that skips items that cannot be made, or lets the epoch fail."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ..batching import DATA_ERRORS, ErrorPolicy
-from ..batching.job import ACTIONS, RAISE
+from ..batching.job import ACTIONS, DATA_ERRORS, RAISE, ErrorPolicy
 from ..core.errors import GraphError
 from ..core.validate import validate_int
-from ..graph import NoCut, Pipe, Rewritten, origin_of
+from ..graph import NoCut, Pipe, RewriteResult, origin_of
 from ..graph.cut import split_of
 from .adapter import Adapter, annotate, note_of
 
@@ -73,25 +72,21 @@ class OnError(Adapter):
         errors: type[Exception] | Sequence[type[Exception]] = DATA_ERRORS,
     ) -> None:
         if action not in ACTIONS:
-            msg = f"action is one of {ACTIONS}, got {action!r}"
-            raise ValueError(msg)
+            raise ValueError(f"action is one of {ACTIONS}, got {action!r}")
         given: tuple[Any, ...] = (errors,) if isinstance(errors, type) else tuple(errors)
         if not all(isinstance(one, type) and issubclass(one, Exception) for one in given):
-            msg = f"errors are classes of exceptions, got {errors!r}"
-            raise TypeError(msg)
+            raise TypeError(f"errors are classes of exceptions, got {errors!r}")
         if budget is not None:
             budget = validate_int("budget", budget, least=0, do="or None for any number")
         self.policy = ErrorPolicy(action, given, budget)
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
-        """Return the graph with the policy on its sink."""
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
         split = split_of(pipe)
         is_new = self.policy.action != RAISE and note_of(pipe, ErrorPolicy) != self.policy
         if is_new and isinstance(split, NoCut):
-            raise GraphError(
-                f"OnError cannot leave anything out of this graph: {split.reason}",
-                do="Catch errors in your own functions, or make the graph one that can be split.",
-            ).at(origin_of(pipe))
+            msg = f"OnError cannot leave anything out of this graph: {split.reason}"
+            do = "Catch errors in your own functions, or make the graph one that can be split."
+            raise GraphError(msg, do=do).at(origin_of(pipe))
         return annotate(pipe, self.policy)
 
     def __repr__(self) -> str:

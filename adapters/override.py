@@ -11,7 +11,7 @@ from ..core.call_site import caller
 from ..core.errors import SampleError
 from ..datapipes.batch_patches import override_rule
 from ..datapipes.sampling import refuse_no_policies
-from ..graph import Pipe, Rewritten, Rule, describe, rebuilt
+from ..graph import Pipe, RewriteResult, Rule, describe, rebuild
 from ..graph.rewrite import Change
 from ..spatial import Policy
 from .adapter import Adapter
@@ -57,7 +57,6 @@ class Override(Adapter):
         self._origin = origin
 
     def rules(self) -> Sequence[Rule]:
-        """Return the one rule."""
         return (override_rule(self.policies, self._origin),)
 
 
@@ -80,30 +79,28 @@ class Shuffle(Adapter):
 
     def __init__(self, enable: bool | None = True) -> None:
         if enable not in (True, False, None):
-            msg = f"enable is True, False or None, got {enable!r}"
-            raise ValueError(msg)
+            raise ValueError(f"enable is True, False or None, got {enable!r}")
         self.enable = enable
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
-        """Return the graph with all shuffling on or off."""
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
         if self.enable is None:
-            return Rewritten(pipe, pipe)
+            return RewriteResult(pipe, pipe)
         changes = []
 
-        def switched(old: Pipe, new: Any) -> Pipe:
+        def switch(old: Pipe, new: Any) -> Pipe:
             if hasattr(type(old), "set_shuffle") and hasattr(type(old), "set_seed"):
                 new = copy.copy(new).set_shuffle(shuffle=self.enable)
                 became = f"shuffles: {self.enable}"
                 changes.append(Change("shuffle", describe(old), became=became))
             return new  # type: ignore[no-any-return]
 
-        sink: Any = rebuilt(pipe, switched)
+        sink: Any = rebuild(pipe, switch)
         if self.enable and not changes:
             what = "Shuffle found no shuffle() in the graph and appends one: batches are shuffled"
             warnings.warn(f"{what}; put .shuffle() where it belongs", stacklevel=3)
             sink = sink.shuffle()
             changes.append(Change("shuffle", describe(pipe), became=describe(sink)))
-        return Rewritten(pipe, sink if changes else pipe, tuple(changes))
+        return RewriteResult(pipe, sink if changes else pipe, tuple(changes))
 
     def __repr__(self) -> str:
         return f"Shuffle({self.enable})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.validate import validate_int
 from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import BUFFER_BYTES
-from ..graph import Change, Pipe, Rewritten, chained_name, describe, parents_of, walk
+from ..graph import Change, Pipe, RewriteResult, chained_name, describe, parents_of, walk
 from ..graph.rewrite import insert_after
 from .adapter import Adapter
 
@@ -44,8 +44,7 @@ class Prefetch(Adapter):
         self.bytes = validate_int("bytes", bytes, least=1, unit="bytes")
         self.after = after
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
-        """Return the graph with the pipe in it; one that is there already is not doubled."""
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
         if self.after is None:
             places = [pipe]
         else:
@@ -62,7 +61,7 @@ class Prefetch(Adapter):
                 continue
             sink = insert_after(sink, place, self._prefetch)
             changes.append(Change("prefetch", describe(place), became=f"prefetch({self.items})"))
-        return Rewritten(pipe, sink, tuple(changes))
+        return RewriteResult(pipe, sink, tuple(changes))
 
     def _prefetch(self, parent: Pipe) -> Pipe:
         return Prefetcher(parent, self.items, buffer_bytes=self.bytes)

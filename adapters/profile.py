@@ -1,4 +1,4 @@
-"""What each pipe costs: time, items, reads and bytes, over all processes."""
+"""The adapter that measures each pipe: time, items, reads and bytes, over all processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
-from ..batching import Watch
+from ..batching.job import Watch
 from ..core import IO_COUNTERS
 from ..core.counters import PIPE_STATS, PipeCounts
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
@@ -17,13 +17,13 @@ from ..datapipes.datapipe import SameLength
 from ..graph import (
     Change,
     Pipe,
-    Rewritten,
+    RewriteResult,
     Traits,
     clone,
     describe,
     origin_of,
     parents_of,
-    rebuilt,
+    rebuild,
     traits_of,
     walk,
     with_parents,
@@ -35,7 +35,7 @@ from .adapter import Adapter
 _OUTER: ContextVar[PipeCounts | None] = ContextVar("timed", default=None)
 
 
-class Timed(SameLength):
+class Timer(SameLength):
     """Yield the parent's items, and enter what the parent alone did in the ledger."""
 
     traits: ClassVar[Any] = Traits(per_item=True, watches=True)
@@ -45,11 +45,9 @@ class Timed(SameLength):
         self.profile, self.pipe, self.memory = profile, pipe, memory
 
     def describe(self) -> str:
-        """Return what it watches."""
         return f"timed {describe(self.parent)}"
 
     def instructions(self) -> tuple[Watch, ...]:
-        """Return what enters the time of what comes before it."""
         return (Watch(self.profile, self.pipe, self.memory),)
 
     def __iter__(self) -> Iterator[Any]:
@@ -88,13 +86,13 @@ class Timed(SameLength):
             yield item
 
 
-def untimed(sink: Pipe) -> Pipe:
+def without_timers(sink: Pipe) -> Pipe:
     """Return a copy of the graph without timed pipes: a profile counts what the user runs."""
 
     def without(old: Pipe, here: Pipe) -> Pipe:
-        return parents_of(here)[0] if isinstance(old, Timed) else here
+        return parents_of(here)[0] if isinstance(old, Timer) else here
 
-    return rebuilt(clone(sink), without)
+    return rebuild(clone(sink), without)
 
 
 class Profile(Adapter):
@@ -143,30 +141,29 @@ class Profile(Adapter):
         self.id = uuid.uuid4().hex
         self._pipes: list[str] = []
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
-        """Return the graph with a timed pipe after each pipe, the sink included."""
-        if isinstance(pipe, Timed):
-            return Rewritten(pipe, pipe)
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
+        if isinstance(pipe, Timer):
+            return RewriteResult(pipe, pipe)
         self._pipes = [_name(p) for p in walk(pipe) if not traits_of(p).watches]
         changes = []
 
         def with_timed_parents(old: Pipe, new: Pipe) -> Pipe:
             # Between torch's fork or demux and its children stands more than an iterator.
-            if isinstance(old, Timed) or is_branch(old):
+            if isinstance(old, Timer) or is_branch(old):
                 return new
-            timed = with_parents(new, list(map(self._timed, parents_of(new))))
+            timed = with_parents(new, list(map(self._with_timer, parents_of(new))))
             if timed is not new:
                 changes.append(Change("time pipes", describe(new), became=describe(timed)))
             return timed
 
-        after = self._timed(rebuilt(pipe, with_timed_parents))
-        return Rewritten(pipe, after, tuple(changes))
+        after = self._with_timer(rebuild(pipe, with_timed_parents))
+        return RewriteResult(pipe, after, tuple(changes))
 
-    def _timed(self, pipe: Pipe) -> Pipe:
+    def _with_timer(self, pipe: Pipe) -> Pipe:
         # Timers and limits only watch: what they cost is not the user's.
         if traits_of(pipe).watches:
             return pipe
-        return Timed(pipe, self.id, _name(pipe), memory=self.memory)
+        return Timer(pipe, self.id, _name(pipe), memory=self.memory)
 
     def entries(self) -> list[tuple[str, PipeCounts]]:
         """Return what each pipe did so far, in the order of the graph."""
@@ -197,7 +194,7 @@ class Profile(Adapter):
         entries = self.entries()
         total = sum(e.seconds for _, e in entries) or 1.0
         rows = [[name, *(_CELLS[c](e, total) for c in self.columns)] for name, e in entries]
-        return aligned([["pipe", *self.columns], *rows])
+        return align([["pipe", *self.columns], *rows])
 
     def __str__(self) -> str:
         return self.table()
@@ -248,7 +245,7 @@ _CELLS: dict[str, Callable[[PipeCounts, float], str]] = {
 }
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
+def align(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
     """Return rows of cells as lines, the columns in ``left`` to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Where pipes run: with how many threads, in how many processes, and on which device they end."""
+"""Adapters that say where pipes run: threads, processes, and the device of the batches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..core.errors import GraphError
 from ..core.validate import validate_int
 from ..datapipes.iter import BatchPatches, Realize
 from ..datapipes.tensors import need_cuda
-from ..graph import Change, Pipe, Rewritten, chained_name, describe, origin_of, rebuilt
+from ..graph import Change, Pipe, RewriteResult, chained_name, describe, origin_of, rebuild
 from .adapter import Adapter, annotate, copy_with, note_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Hints:
+class RuntimeHints:
     """What a graph asks of whoever runs it; None leaves it to the reading service."""
 
     threads: int | None = None  # patches that each process realizes at once
@@ -54,8 +54,8 @@ class Runtime(Adapter):
     Examples
     --------
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> note_of(Runtime(processes=2)(Runtime(threads=4)(IterableWrapper([1]))), Hints)
-    Hints(threads=4, processes=2, device=None)
+    >>> note_of(Runtime(processes=2)(Runtime(threads=4)(IterableWrapper([1]))), RuntimeHints)
+    RuntimeHints(threads=4, processes=2, device=None)
     """
 
     def __init__(
@@ -75,22 +75,21 @@ class Runtime(Adapter):
             do = "Leave device= out where there is no GPU."
             need_cuda(f"Runtime(device={str(where)!r})", where, do=do)
         self.at = at
-        self.hints = Hints(
+        self.hints = RuntimeHints(
             None if threads is None else validate_int("threads", threads, least=1),
             None if processes is None else validate_int("processes", processes, least=0),
             None if where is None else str(where),
         )
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
-        """Return the graph with the hints on its sink, or with those of one pipe on that."""
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
         if self.at is not None:
             return self._with_threads(pipe)
-        return annotate(pipe, dataclasses.replace(note_of(pipe, Hints), **self._given()))
+        return annotate(pipe, dataclasses.replace(note_of(pipe, RuntimeHints), **self._settings()))
 
-    def _given(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         return {k: v for k, v in dataclasses.asdict(self.hints).items() if v is not None}
 
-    def _with_threads(self, sink: Pipe) -> Rewritten:
+    def _with_threads(self, sink: Pipe) -> RewriteResult:
         changes = []
 
         def with_threads(old: Pipe, new: Any) -> Pipe:
@@ -100,15 +99,15 @@ class Runtime(Adapter):
                 changes.append(Change("runtime", describe(old), became=became))
             return new  # type: ignore[no-any-return]
 
-        after = rebuilt(sink, with_threads)
+        after = rebuild(sink, with_threads)
         if not changes:
             raise GraphError(
                 f"Runtime(at={self.at!r}): threads are for realize and batch_patches, and there "
                 "is no such pipe",
                 do="Give the adapter after FuseSpatial, which may take realize() out.",
             ).at(origin_of(sink))
-        return Rewritten(sink, after, tuple(changes))
+        return RewriteResult(sink, after, tuple(changes))
 
     def __repr__(self) -> str:
-        given = self._given() | ({"at": self.at} if self.at is not None else {})
+        given = self._settings() | ({"at": self.at} if self.at is not None else {})
         return f"Runtime({', '.join(f'{k}={v!r}' for k, v in given.items())})"

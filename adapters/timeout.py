@@ -1,4 +1,4 @@
-"""How long the loader waits before it says what it was waiting for."""
+"""The adapter that limits how long the loader waits, and names what it waited for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..datapipes.background_iterator import STOP_SECONDS as THREAD_SECONDS
 from ..graph import (
     NoCut,
     Pipe,
-    Rewritten,
+    RewriteResult,
     Rule,
     Site,
     before_dispatch,
@@ -122,8 +122,7 @@ class Timeout(Adapter):
         self._seconds = item
         self.limits = dataclasses.replace(Limits(item=item, enforced=True), **self._given)
 
-    def rewrite(self, pipe: Pipe) -> Rewritten:
-        """Return the graph with the limits on its sink."""
+    def rewrite(self, pipe: Pipe) -> RewriteResult:
         limits = self.limits if self._at is None else self._with_pipe(pipe, self._at)
         return annotate(pipe, limits)
 
@@ -134,10 +133,9 @@ class Timeout(Adapter):
         seen = [chained_name(pipe) for pipe in pipes if not traits_of(pipe).watches]
         if name not in seen:
             others = ", ".join(dict.fromkeys(seen)) or "none"
-            raise GraphError(
-                f"Timeout(at={name!r}) names no pipe that is watched; there is {others}",
-                do="Give the adapter after those that change pipes, or use Timeout(item=...).",
-            ).at(origin_of(sink))
+            msg = f"Timeout(at={name!r}) names no pipe that is watched; there is {others}"
+            do = "Give the adapter after those that change pipes, or use Timeout(item=...)."
+            raise GraphError(msg, do=do).at(origin_of(sink))
         limits = note_of(sink, Limits)
         named = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
         return dataclasses.replace(limits, enforced=True, pipes=named, **self._given)
@@ -174,19 +172,17 @@ class CacheTimeout(Adapter):
 
     def __init__(self, timeout: float | None = None) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-            msg = f"timeout should be integer: a number of seconds, got {timeout!r}"
-            raise ValueError(msg)
+            raise ValueError(f"timeout should be integer: a number of seconds, got {timeout!r}")
         self.timeout = timeout
 
     def rules(self) -> Sequence[Rule]:
-        """Return the one rule: a cache that waits for another time becomes one that does."""
         build = partial(copy_with, timeout=self.timeout)
         return (Rule("wait for cached files", self._match, build),)
 
     def _match(self, site: Site) -> Any:
         # By its name: a graph without it should not load the pipes of files.
         pipe: Any = site.pipe
-        ends = getattr(type(pipe), "chained", "") == "end_caching"
+        ends = getattr(type(pipe), "form_name", "") == "end_caching"
         return pipe if ends and pipe.timeout != self.timeout else None
 
     def __repr__(self) -> str:

@@ -1,42 +1,37 @@
-"""What becomes of samples in a batch: values change, patches are realized, arrays are stacked."""
+"""Collation: values change, patches are realized, and arrays are stacked to a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from os import PathLike, fspath
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import META, CallSite, Sample
+from ..core import META, CallSite, Sample, errors
 from ..core.call_site import WarnOnce, is_looking_ahead, warn
-from ..core.errors import (
-    LikelyLabel,
-    PatchSizeError,
-    ProvenanceLost,
-    SampleError,
-    UnopenedVolume,
-    add_location,
-    missing_key_hint,
-)
+from ..core.context import holding
+from ..core.errors import add_location
 from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_like_image
 from ..core.memory import refuse_beyond_memory
 from ..core.sample import case_of
 from ..intensity import ValueStep
-from ..spatial import LazyPatch, Source, stored_labels
+from ..spatial import LazyPatch, SourceVoxels, stored_labels
 from ..spatial.lazy.read_plan import stored_shown_to
-from ..spatial.volume_like import patch_before, stored_of
-from ..storage.ranges import reads_of
+from ..storage.ranges import READ_KEY
 from ..volumes import Volume, is_volume
-from .threads import in_threads
 
 
 @dataclass(frozen=True, eq=False)
-class Realized:
+class RealizedArray:
     """An array that the user sees as a tensor of the same memory."""
 
     # A worker that only realizes plans has no torch, whose import takes a second and 190 MB; the
@@ -55,8 +50,7 @@ class Realized:
         return self.array.dtype
 
 
-ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"
-"""Shape and type of one array of a batch."""
+ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"  # of one array
 
 
 class BatchMemory(Protocol):
@@ -78,14 +72,74 @@ def new_arrays(specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
     return [np.empty(*spec) for spec in specs] if memory is None else memory.take(specs)
 
 
-@contextmanager
-def batches_in(memory: BatchMemory | None) -> Iterator[None]:
+def batches_in(memory: BatchMemory | None) -> AbstractContextManager[None]:
     """Make batches in ``memory`` inside the ``with`` block; None for the process's own."""
-    token = _MEMORY.set(memory)
-    try:
+    return holding(_MEMORY, memory)
+
+
+# Threads for the patches of one batch. Decoding and resampling release the interpreter lock, so a
+# worker that has several cores to itself realizes several patches at once. Who runs a recipe says
+# how many; by default one.
+
+T = TypeVar("T")
+R = TypeVar("R")
+_EXECUTOR: ContextVar[Executor | None] = ContextVar("threads", default=None)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """Realize up to ``count`` patches at once inside the block; None leaves what holds outside."""
+    if count is None:
         yield
+        return
+    name = "voxpipe-realize"
+    pool = nullcontext() if count < 2 else ThreadPoolExecutor(count, thread_name_prefix=name)
+    with pool as executor, holding(_EXECUTOR, executor):
+        yield
+
+
+@dataclass(frozen=True)
+class InThreads:
+    """What an instruction does, with so many threads."""
+
+    threads: int
+    instruction: Any
+
+    @property
+    def origin(self) -> Any:
+        """Where the user wrote the pipe."""
+        return getattr(self.instruction, "origin", None)
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return what ``items`` become."""
+        with using_threads(self.threads):
+            made: list[Any] = self.instruction(items)
+        return made
+
+
+def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
+    """Return ``function`` of each thing, in order; the first error, in order, is raised."""
+    # It returns or raises when every call has ended: none still writes into memory that the caller
+    # then gives away.
+    executor, given = _EXECUTOR.get(), list(things)
+    if executor is None or len(given) < 2:
+        return [function(thing) for thing in given]
+    # What holds for the caller's reads holds in the threads too.
+    futures = [executor.submit(copy_context().run, function, thing) for thing in given]
+    wait(futures)
+    try:
+        return list(map(Future.result, futures))
     finally:
-        _MEMORY.reset(token)
+        # What one of them raised holds this call, and all callers up to who takes the error; were
+        # it held here, their voxels would wait for a collection of garbage.
+        futures.clear()
 
 
 # So many batches of a key are looked at: random patches of an organ are often empty.
@@ -100,17 +154,19 @@ class LikelyLabels:
 
     def __init__(self, origin: CallSite | None) -> None:
         self._origin = origin
-        self._left: dict[str, int] = {}
+        self._looks = Counter[str]()
         self._seen: dict[str, list[ValueSample]] = {}
+        self.over: set[str] = set()
+        """Keys that were looked at enough."""
 
     def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
         """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
         guessed = patch.volume.kind != "label" and patch.policy.mode != "nearest"
-        if not guessed or self._left.get(key, _LOOKED_AT) == 0 or is_looking_ahead():
+        if not guessed or key in self.over or is_looking_ahead():
             return nullcontext()
         seen, moved = self._seen.setdefault(key, []), _is_interpolated(patch)
 
-        def show(source: Source) -> None:
+        def show(source: SourceVoxels) -> None:
             # Integers that nothing interpolates stay what they are.
             if moved or source.array.dtype.kind == "f":
                 seen.append(look_at(source.array, source.slope, source.intercept))
@@ -122,10 +178,10 @@ class LikelyLabels:
         seen = self._seen.get(key, [])
         if not seen or is_looking_ahead():
             return
-        left = self._left[key] = self._left.get(key, _LOOKED_AT) - 1
+        self._looks[key] += 1
         found = look_like_classes(seen)
-        if found or left <= 0 or look_like_image(seen):
-            self._left[key] = 0
+        if found or self._looks[key] >= _LOOKED_AT or look_like_image(seen):
+            self.over.add(key)
             del self._seen[key]
         if not found:
             return
@@ -136,7 +192,7 @@ class LikelyLabels:
             f"  If it holds classes, name {key!r} in open_volume(labels=...). "
             "If not, give labels= without it: then nothing is guessed."
         )
-        warn(text, LikelyLabel, self._origin)
+        warn(text, errors.LikelyLabel, self._origin)
 
     def __reduce__(self) -> tuple[type[LikelyLabels], tuple[CallSite | None]]:
         return LikelyLabels, (self._origin,)
@@ -147,7 +203,7 @@ def _is_interpolated(patch: LazyPatch | None) -> bool:
     while patch is not None:
         if not patch.pending.keeps_dtype:
             return True
-        patch = patch_before(patch.volume)
+        patch = getattr(patch.volume, "patch", None)
     return False
 
 
@@ -155,11 +211,9 @@ def _is_interpolated(patch: LazyPatch | None) -> bool:
 class Collate:
     """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
-    straight: bool = True
-    """Whether patches are realized straight into the batch, without memory of their own."""
+    straight: bool = True  # whether patches are realized straight into the batch
     origin: CallSite | None = None
-    of_cases: bool = False
-    """Whether the chain began with cases, so that items without provenance have lost it."""
+    of_cases: bool = False  # whether the chain began with cases, whose provenance is not to be lost
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
     """None where the user has said which are labels."""
     once: WarnOnce = field(default_factory=WarnOnce, compare=False, repr=False)
@@ -168,26 +222,23 @@ class Collate:
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list."""
         try:
-            _refuse_other_keys(items)
+            if not all(isinstance(i, Mapping) and i.keys() == items[0].keys() for i in items):
+                _refuse_other_keys(items)
             things = {key: [item[key] for item in items] for key in items[0]}
             specs = {key: _spec_of(items, key) for key in things}
             stacked = {key: spec for key, spec in specs.items() if spec is not None}
-            if not stacked:
+            if not stacked and isinstance(items[0], Sample):
                 _refuse_unopened(items[0])
             arrays = dict(zip(stacked, new_arrays([*stacked.values()]), strict=True))
-            slots = [
-                (out, item, key)
-                for key, array in arrays.items()
-                for out, item in zip(array, items, strict=True)
-            ]
-            in_threads(self._fill, slots)
+            slots = (zip(arrays[key], items, (key,) * len(items), strict=True) for key in arrays)
+            in_threads(self._fill, chain.from_iterable(slots))
             if self.likely is not None:
-                for key in arrays:
+                for key in [key for key in arrays if key not in self.likely.over]:
                     self.likely.judge(key)
         except Exception as error:
             raise add_location(error, self.origin)  # noqa: B904  the very same error
         batch = {
-            key: Realized(arrays[key]) if key in arrays else _listed(things[key]) for key in things
+            k: RealizedArray(arrays[k]) if k in arrays else _as_list(things[k]) for k in things
         }
         if all(isinstance(item, Sample) for item in items):
             batch[META] = [item.provenance() for item in items]
@@ -200,7 +251,7 @@ class Collate:
                 f"  at {self.origin}\n  Return sample.with_data(image=..., ...) from .map() "
                 "instead of a dict of your own."
             )
-            warn(text, ProvenanceLost, self.origin)
+            warn(text, errors.ProvenanceLost, self.origin)
         return [batch]
 
     def _fill(self, slot: tuple[NDArray[Any], Any, str]) -> None:
@@ -210,8 +261,9 @@ class Collate:
             out[...] = _array_of(thing)
             return
         try:
-            watch = nullcontext() if self.likely is None else self.likely.watch(key, thing)
-            with reads_of(key), watch:
+            likely = self.likely
+            looks = None if likely is None or key in likely.over else likely.watch(key, thing)
+            with holding(READ_KEY, key), looks or nullcontext():
                 made = thing.realize(out if self.straight else None)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
@@ -230,22 +282,22 @@ class Collate:
                     f"  at {self.origin}\n"
                     f"  Name {key!r} in open_volume(keys=...), or leave keys= out."
                 )
-                self.once.warn(key, text, UnopenedVolume, self.origin)
+                self.once.warn(key, text, errors.UnopenedVolume, self.origin)
             else:  # the disk is not asked again
                 self.once.leave(key)
 
 
-def _refuse_unopened(sample: Any) -> None:
+def _refuse_unopened(sample: Sample) -> None:
     """Say so where paths would be collected, and nothing else."""
-    given = sample.items() if isinstance(sample, Sample) else ()
-    closed = [key for key, thing in given if isinstance(thing, (str, PathLike, Volume))]
+    closed = [key for key, thing in sample.items() if isinstance(thing, (str, PathLike, Volume))]
     if closed:
         keys = ", ".join(closed)
         msg = f"batch_patches() stacks voxels, and the sample has {keys} not opened yet"
-        raise SampleError(msg, do="Put open_volume() before it.").at(case=sample.case)
+        raise errors.SampleError(msg, do="Put open_volume() before it.").at(case=sample.case)
 
 
 def _refuse_other_keys(samples: Sequence[Any]) -> None:
+    """Raise of the first item that is no mapping, or has other keys."""
     for sample in samples:
         if not isinstance(sample, Mapping):
             do = "Use torch's batch() and collate() for other items."
@@ -253,19 +305,19 @@ def _refuse_other_keys(samples: Sequence[Any]) -> None:
                 do = "A function before it, in map() say, returned nothing: let it return the "
                 do += "sample."
             msg = f"batch_patches stacks samples or mappings, got {type(sample).__name__}"
-            raise SampleError(msg, do=do)
+            raise errors.SampleError(msg, do=do)
         if set(sample) != set(samples[0]):
             first, other = _name(samples[0]), _name(sample)
             msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"
             (lacked, *_) = sorted(set(sample) ^ set(samples[0]), key=str)
-            do = missing_key_hint(lacked, "Every sample of a batch needs the same keys.")
-            raise PatchSizeError(msg, do=do)
+            do = errors.missing_key_hint(lacked, "Every sample of a batch needs the same keys.")
+            raise errors.PatchSizeError(msg, do=do)
 
 
 def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
     """Return shape and type of what is stacked; None of what is listed."""
     first = samples[0][key]
-    if not isinstance(first, (LazyPatch, Realized, np.ndarray)):
+    if not isinstance(first, (LazyPatch, RealizedArray, np.ndarray)):
         # A tensor counts, but is not asked for its class by name.
         like = hasattr(type(first), "__array__") and hasattr(type(first), "numpy")
         if not like or isinstance(first, (np.generic, Volume)):
@@ -282,26 +334,25 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
             do = "Cut patches of one size: .lazy_patch(size) or .crop_or_pad(size)."
             if shapes[-1][1:] == shapes[0][1:]:
                 do = "They differ in channels alone, which no crop changes: leave such cases out."
-            raise PatchSizeError(msg, do=do)
+            raise errors.PatchSizeError(msg, do=do)
     things = [sample[key] for sample in samples]
-    dtype = np.result_type(
-        *(one.dtype if isinstance(one, LazyPatch) else _array_of(one).dtype for one in things)
-    )
+    typed = (one if isinstance(one, LazyPatch) else _array_of(one) for one in things)
+    dtype = np.result_type(*(one.dtype for one in typed))
     shape = (len(samples), *shapes[0])
     refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
     return shape, dtype
 
 
 def _array_of(thing: Any) -> NDArray[Any]:
-    return thing.array if isinstance(thing, Realized) else np.asarray(thing)
+    return thing.array if isinstance(thing, RealizedArray) else np.asarray(thing)
 
 
-def _listed(things: list[Any]) -> Any:
+def _as_list(things: list[Any]) -> Any:
     """Return numbers as one array, other things as they are, in a list."""
     if not all(isinstance(thing, (bool, int, float)) for thing in things):
         return things
     numbers = np.array(things)
-    return Realized(numbers) if numbers.dtype.kind in "bif" else things
+    return RealizedArray(numbers) if numbers.dtype.kind in "bif" else things
 
 
 def _name(sample: Any) -> str:
@@ -326,27 +377,27 @@ class RealizePatches:
             _refuse_no_sample(item, do, self.origin)
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         try:
-            arrays = in_threads(self._made, lazy.items())
+            arrays = in_threads(self._realize, lazy.items())
             if self.likely is not None:
                 for key in lazy:
                     self.likely.judge(key)
         except Exception as error:
             raise add_location(error, self.origin, item.case)  # noqa: B904
-        made = dict(zip(lazy, map(Realized, arrays), strict=True))
+        made = dict(zip(lazy, map(RealizedArray, arrays), strict=True))
         return item.replace(data={**dict(item), **made}, patches={**item.patches, **lazy})
 
-    def _made(self, entry: tuple[str, LazyPatch]) -> NDArray[Any]:
+    def _realize(self, entry: tuple[str, LazyPatch]) -> NDArray[Any]:
         key, patch = entry
         try:
             watch = nullcontext() if self.likely is None else self.likely.watch(key, patch)
-            with reads_of(key), watch:
+            with holding(READ_KEY, key), watch:
                 return patch.realize()
         except Exception as error:
             raise add_location(error, key=key)  # noqa: B904
 
 
 def _refuse_no_sample(item: Any, do: str, origin: CallSite) -> NoReturn:
-    raise SampleError(f"a sample expected, got {type(item).__name__}", do=do).at(origin)
+    raise errors.SampleError(f"a sample expected, got {type(item).__name__}", do=do).at(origin)
 
 
 @dataclass(frozen=True)
@@ -354,8 +405,7 @@ class ApplyValue:
     """Apply a value op to each sample: put off on lazy patches, at once on realized ones."""
 
     step: ValueStep
-    keys: Collection[str] | None
-    """Volumes it applies to; by default all of the kind that the op is for."""
+    keys: Collection[str] | None  # by default all of the kind that the op is for
     origin: CallSite
 
     def __call__(self, items: Sequence[Any]) -> list[Sample]:
@@ -375,30 +425,30 @@ class ApplyValue:
             have = ", ".join(f"{key!r} ({type(one).__name__})" for key, one in item.items())
             msg = f"{op.name}() changes opened volumes, and the sample has {have or 'nothing'}"
             do = "Put open_volume() before it."
-            raise SampleError(msg, do=do).at(self.origin, item.case)
+            raise errors.SampleError(msg, do=do).at(self.origin, item.case)
         asked: Collection[str] = self.keys or ()
         if self.keys is None:
             is_label = op.kind == "label"
             asked = [key for key, one in patches.items() if (one.kind == "label") == is_label]
-        if not getattr(op, "for_asked", True):
+        if not getattr(op, "for_given_keys", True):
             asked = ()
         for key in (*asked, *op.named_keys):
             if key not in item:
                 msg = f"{op.name}() is to change {key!r}, but the sample has {', '.join(item)}"
                 do = f"Name one of these in {'On()' if key in op.named_keys else 'keys='}."
-                do = missing_key_hint(key, do)
-                raise SampleError(msg, do=do).at(self.origin, item.case)
+                do = errors.missing_key_hint(key, do)
+                raise errors.SampleError(msg, do=do).at(self.origin, item.case)
         data, changed = dict(item), dict(item.patches)
         try:
             for key in dict.fromkeys((*asked, *op.named_keys)):
-                data[key], after = self._changed(item, key, asked=key in asked)
+                data[key], after = self._apply_to(item, key, asked=key in asked)
                 if after is not None:
                     changed[key] = after
         except Exception as error:
             raise add_location(error, self.origin, item.case)  # noqa: B904
         return item.replace(data=data, patches=changed)
 
-    def _changed(self, sample: Sample, key: str, *, asked: bool) -> tuple[Any, LazyPatch | None]:
+    def _apply_to(self, sample: Sample, key: str, *, asked: bool) -> tuple[Any, LazyPatch | None]:
         """Return the volume with the op applied; and, if it is realized, what it is made of."""
         op = self.step.op.of_key(key, asked=asked)
         step = replace(self.step, op=op, key=key, mask=self._mask(sample, op.mask_key))
@@ -406,12 +456,12 @@ class ApplyValue:
         if isinstance(thing, LazyPatch):
             return thing.with_value(step), None
         made_from = sample.patches.get(key)
-        if not isinstance(made_from, LazyPatch) or not isinstance(thing, Realized):
+        if not isinstance(made_from, LazyPatch) or not isinstance(thing, RealizedArray):
             msg = f"{op.name}() does not know where {key!r} of case {sample.case} comes from"
             do = "It changes lazy patches and what realize() made of them."
-            raise SampleError(msg, do=do).at(self.origin)
+            raise errors.SampleError(msg, do=do).at(self.origin)
         after = made_from.with_value(step)
-        return Realized(after.changed_by_last(thing.array)), after
+        return RealizedArray(after.changed_by_last(thing.array)), after
 
     def _mask(self, sample: Sample, key: str | None) -> Any:
         """Return the stored volume that the op wants statistics inside of, if it wants one."""
@@ -425,7 +475,7 @@ class ApplyValue:
             msg = f"{name}() takes statistics inside {key!r}, but the sample has "
             msg += ", ".join(sample)
             do = "Name one of these in inside=."
-            do = do if key in sample else missing_key_hint(key, do)
-            raise SampleError(msg, do=do).at(self.origin, sample.case)
+            do = do if key in sample else errors.missing_key_hint(key, do)
+            raise errors.SampleError(msg, do=do).at(self.origin, sample.case)
         stored_labels(patch, (), f"{name}(inside={key!r})", key)
-        return stored_of(patch.volume)
+        return getattr(patch.volume, "stored_volume", patch.volume)

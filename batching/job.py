@@ -12,24 +12,18 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS
+from ..core import IO_COUNTERS, Sample, errors
+from ..core.context import holding
 from ..core.counters import PIPE_STATS, PipeCounts
-from ..core.errors import (
-    LOCATABLE,
-    GraphError,
-    GridMismatch,
-    VolumeError,
-    VoxpipeError,
-    add_location,
-)
+from ..core.errors import add_location
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..core.redact import public_name
 from ..core.sample import case_of
 from ..spatial import LazyPatch
 from ..storage.location import Secrets
-from ..storage.ranges import reads_of
+from ..storage.ranges import READ_KEY
 from ..volumes import Volume
-from .collate import batches_in
+from .collate import RealizedArray, batches_in
 
 # A message is read by a person; the batch is in the plan.
 _MOST_CASES = 4
@@ -123,7 +117,7 @@ def tickets_of(job: Any) -> list[Any]:
             thing = item.get(key)
             if isinstance(thing, LazyPatch):
                 # What goes wrong here goes wrong again when the patch is read, and is told then.
-                with contextlib.suppress(Exception), reads_of(key):
+                with contextlib.suppress(Exception), holding(READ_KEY, key):
                     tickets.append(thing.prefetch())
     return [ticket for ticket in tickets if ticket is not None]
 
@@ -131,8 +125,7 @@ def tickets_of(job: Any) -> list[Any]:
 # A worker that hangs or dies cannot say what it was doing. So it writes down which step of which
 # item it is at before each step, two stores of 4 bytes, where the consumer's process can look.
 
-NOWHERE = -1
-"""No step, or no single item."""
+NOWHERE = -1  # no step, or no single item
 _BYTES = 8
 
 
@@ -147,15 +140,9 @@ class CurrentStep:
         self._numbers = memory[:_BYTES].view(np.int32)
         self.at(NOWHERE)
 
-    @property
-    def step(self) -> int:
-        """Position of the step in the realizing part."""
-        return int(self._numbers[0])
-
-    @property
-    def item(self) -> int:
-        """Position of the item in its batch; ``NOWHERE`` for the batch as a whole."""
-        return int(self._numbers[1])
+    def read(self) -> tuple[int, int]:
+        """Return the positions of the step in the realizing part, and of the item in its batch."""
+        return step_noted_in(self._numbers)
 
     def at(self, step: int, item: int = NOWHERE) -> None:
         """Note that ``step`` begins."""
@@ -164,13 +151,12 @@ class CurrentStep:
 
 
 def step_noted_in(memory: Any) -> tuple[int, int]:
-    """Return the step and the item that another process notes in ``memory``."""
+    """Return the step and the item that a process notes in ``memory``; each may be ``NOWHERE``."""
     step, item = memory[:_BYTES].view(np.int32)
     return int(step), int(item)
 
 
-CURRENT_STEP = CurrentStep()
-"""Where this process is. Read of workers only, which make one batch at a time."""
+CURRENT_STEP = CurrentStep()  # of workers only, which make one batch at a time
 
 
 class Transform(Protocol):
@@ -189,8 +175,7 @@ class Watch:
     memory: bool = False  # whether to look at every item by how much the process grew
 
 
-Instruction: TypeAlias = "Transform | Watch"
-"""One thing to do with the items at hand."""
+Instruction: TypeAlias = "Transform | Watch"  # one thing to do with the items at hand
 
 
 @dataclass(frozen=True)
@@ -211,7 +196,7 @@ class Recipe:
                     items = instruction(items)
                 elif clock is not None:
                     clock.enter(instruction, items)
-        except LOCATABLE as error:
+        except errors.LOCATABLE as error:
             raise add_location(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
         finally:
             CURRENT_STEP.at(NOWHERE)
@@ -226,7 +211,7 @@ def the_batch(job: Job, made: Sequence[Any], *, filters: bool = False) -> Any:
         return BatchResult(None, (), is_empty=True)
     of = f" ({job.cases()})" if job.cases() else ""
     msg = f"batch {job.index}{of} became {len(made)} items instead of one"
-    raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
+    raise errors.GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
 
 
 class _Clock:
@@ -266,7 +251,7 @@ class _Clock:
 
 RAISE, SKIP, REPLACE = "raise", "skip", "replace"
 ACTIONS = (RAISE, SKIP, REPLACE)
-DATA_ERRORS: tuple[type[Exception], ...] = (VolumeError, GridMismatch)
+DATA_ERRORS: tuple[type[Exception], ...] = (errors.VolumeError, errors.GridMismatch)
 """Errors of files rather than of programs."""
 
 
@@ -274,12 +259,9 @@ DATA_ERRORS: tuple[type[Exception], ...] = (VolumeError, GridMismatch)
 class ErrorPolicy:
     """What is done about items that cannot be made."""
 
-    action: str = RAISE
-    """``"raise"``, ``"skip"`` or ``"replace"``."""
-    errors: tuple[type[Exception], ...] = DATA_ERRORS
-    """Which errors it is about."""
-    budget: int | None = None
-    """Failures that one epoch may have; None for any number."""
+    action: str = RAISE  # "raise", "skip" or "replace"
+    errors: tuple[type[Exception], ...] = DATA_ERRORS  # which errors it is about
+    budget: int | None = None  # failures that one epoch may have; None for any number
 
     @property
     def tolerates(self) -> bool:
@@ -297,6 +279,48 @@ class BatchResult:
     elsewhere: int = 0  # how many items of other ranks' parts of the batch could not be made
 
 
+_PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, type(None)})
+
+
+def as_tensors(thing: Any) -> Any:
+    """Return a batch or sample with a tensor, of the same memory, for each realized array.
+
+    Of a ``BatchResult`` its batch is changed.
+    """
+    if type(thing) in _PLAIN:  # that it is no mapping takes longer to tell
+        return thing
+    if isinstance(thing, BatchResult):
+        return replace(thing, batch=as_tensors(thing.batch))
+    import torch  # here, as a worker that only realizes plans has none
+
+    if isinstance(thing, RealizedArray):
+        return torch.from_numpy(thing.array)
+    given = thing.items() if isinstance(thing, Mapping) else ()
+    made = {k: torch.from_numpy(v.array) for k, v in given if isinstance(v, RealizedArray)}
+    if isinstance(thing, Sample):
+        return thing.with_data(**made) if made else thing
+    return {**thing, **made} if made else thing
+
+
+def as_arrays(thing: Any) -> Any:
+    """Return a batch or sample with a realized array, of the same memory, for each tensor."""
+    import torch
+
+    given = thing.items() if isinstance(thing, Mapping) else ()
+    made = {k: RealizedArray(v.numpy()) for k, v in given if isinstance(v, torch.Tensor)}
+    if isinstance(thing, Sample):
+        return thing.with_data(**made) if made else thing
+    return {**thing, **made} if made else thing
+
+
+def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
+    """Return what the instructions make of one sample, with tensors in it."""
+    items = [as_arrays(thing)]
+    for instruction in instructions:
+        items = instruction(items)
+    return as_tensors(items[0])
+
+
 class Maker(Protocol):
     """Makes batches of jobs: a ``Recipe``, or what stands for one where pipes are needed."""
 
@@ -310,8 +334,7 @@ class ErrorTolerant:
 
     maker: Maker
     policy: ErrorPolicy
-    together: bool = False
-    """Whether other ranks make their parts of the batch, so that this one must have some."""
+    together: bool = False  # whether other ranks make parts of it, so that this must have some
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``; a ``BatchResult`` if something failed."""
@@ -331,7 +354,7 @@ class ErrorTolerant:
             replaced = self.policy.action == REPLACE and bool(items)
             for n, error in bad.items():
                 instead = case_of(items[n]) if replaced else ""
-                failures = (*failures, failure_of(error, job.index, n, job.items[n], instead))
+                failures = (*failures, describe_failure(error, job.index, n, job.items[n], instead))
             if not items:
                 return BatchResult(None, failures, is_empty=True)
             numbers = remaining(job.numbers, set(bad), self.policy.action) if job.numbers else ()
@@ -365,29 +388,21 @@ def remaining(items: tuple[Any, ...], bad: set[int], action: str) -> tuple[Any, 
     if action == SKIP or not good:
         return tuple(items[number] for number in good)
     places = range(len(items))
-    return tuple(
-        items[next(n for n in (*places[at:], *places[:at]) if n not in bad)] for at in places
-    )
+    following = ((*places[at:], *places[:at]) for at in places)
+    return tuple(items[next(n for n in near if n not in bad)] for near in following)
 
 
-def failure_of(
+def describe_failure(
     error: Exception, batch: int, item: int, thing: Any, instead: str = "", pipe: str = ""
 ) -> Failure:
     """Return what is told of an error, without credentials."""
     secrets, what = Secrets({}), str(error)
-    if isinstance(error, VoxpipeError):
+    if isinstance(error, errors.VoxpipeError):
         what = error.what
         pipe = pipe if error.origin is None else str(error.origin)
     else:
         notes = map(str, getattr(error, "__notes__", ()))
         pipe = next((note[3:] for note in notes if note.startswith("at ")), pipe)
-    return Failure(
-        batch=batch,
-        item=item,
-        case=public_name(case_of(thing)),
-        files=secrets.cut(Job(batch, (thing,)).files()) if isinstance(thing, Mapping) else "",
-        pipe=pipe,
-        error=type(error).__name__,
-        what=secrets.cut(what),
-        instead=instead,
-    )
+    case, kind = public_name(case_of(thing)), type(error).__name__
+    files = secrets.cut(Job(batch, (thing,)).files()) if isinstance(thing, Mapping) else ""
+    return Failure(batch, item, case, files, pipe, kind, secrets.cut(what), instead)

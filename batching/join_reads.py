@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..core import CallSite, OrientedBox, Region, Sample
+from ..core import CallSite, Region, Sample
+from ..core.context import holding
 from ..core.errors import add_location
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.read_plan import ChunkBytes
-from ..storage.ranges import reads_of
+from ..storage.ranges import READ_KEY
 from ..volumes import Volume, volume_statistics
 from ..volumes.voxels import Voxels
-from .threads import in_threads
+from .collate import in_threads
 
 
 class HeldRegion:
@@ -28,10 +29,10 @@ class HeldRegion:
         self._region = region
         self._voxels = voxels
 
-    def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
+    def read(self, region: Region) -> Voxels:
         """Return voxels of the region that is there, or read others."""
         if region.intersect(self._region) != region:
-            voxels: Voxels = self._volume.read(region, box)
+            voxels: Voxels = self._volume.read(region)
             return voxels
         inside = region.shift([-a for a in self._region.start]).slices
         return replace(self._voxels, array=self._voxels.array[(slice(None), *inside)])
@@ -75,7 +76,7 @@ class JoinReads:
             if isinstance(part.volume, Volume)
             if not (part.read_plan.region.is_empty or part.read_plan.level)
         ]
-        blocks = [block for block in joined(wanted, self.most_bytes) if len(block.readers) > 1]
+        blocks = [block for block in group_reads(wanted, self.most_bytes) if len(block.readers) > 1]
         changed = [dict[str, Any]() for _ in items]
         for block, voxels in zip(blocks, in_threads(self._read, blocks), strict=True):
             for one in block.readers:
@@ -83,15 +84,14 @@ class JoinReads:
                 parts = list(patch.parts)
                 parts[one.place] = with_voxels(one.patch, block.region, voxels)
                 changed[one.item][one.key] = patch.with_parts(parts)
-        return [
-            item.with_data(**new) if new else item for item, new in zip(items, changed, strict=True)
-        ]
+        pairs = zip(items, changed, strict=True)
+        return [item.with_data(**new) if new else item for item, new in pairs]
 
-    def _read(self, block: Block) -> Voxels:
+    def _read(self, block: JoinedRead) -> Voxels:
         first = block.readers[0]
         volume: Any = first.patch.volume
         try:
-            with reads_of(first.key):
+            with holding(READ_KEY, first.key):
                 voxels: Voxels = volume.read(block.region)
         except Exception as error:
             raise add_location(error, self.origin)  # noqa: B904  the very same error
@@ -109,7 +109,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Block:
+class JoinedRead:
     """Patches that are read together."""
 
     region: Region
@@ -123,9 +123,9 @@ class Block:
         return sum(self.touched.values())
 
 
-def joined(wanted: Sequence[Reader], most_bytes: int) -> list[Block]:
+def group_reads(wanted: Sequence[Reader], most_bytes: int) -> list[JoinedRead]:
     """Return who is read together; a patch that gains nothing is a block of its own."""
-    blocks: list[Block] = []
+    blocks: list[JoinedRead] = []
     placed = [(id(one.patch.volume), one.patch.read_plan.region, one) for one in wanted]
     for volume_id, region, one in sorted(placed, key=lambda each: (each[0], each[1].start)):
         volume: Any = one.patch.volume
@@ -141,18 +141,18 @@ def joined(wanted: Sequence[Reader], most_bytes: int) -> list[Block]:
             start = tuple(map(min, block.region.start, region.start))
             stop = tuple(map(max, block.region.stop, region.stop))
             both = {**block.touched, **touched}
-            wider = Block(Region(start, stop), (*block.readers, one), both)
+            wider = JoinedRead(Region(start, stop), (*block.readers, one), both)
             if _block_bytes(volume, wider.region) <= min(wider.bytes, most_bytes):
                 blocks[place] = wider
                 break
         else:
-            blocks.append(Block(region, (one,), touched))
+            blocks.append(JoinedRead(region, (one,), touched))
     return blocks
 
 
 def _block_bytes(volume: Any, region: Region) -> int:
     """Return the bytes of the chunks of a region; of the region itself where there are none."""
-    needed = volume.needed(region)
+    needed = volume.needed_chunks(region)
     if needed is not None:
         return int(needed.bytes)
     itemsize: int = np.dtype(volume.disk_dtype).itemsize

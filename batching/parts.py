@@ -1,7 +1,6 @@
 """One part of making a batch at a time: what ``diagnose`` runs where batches are made.
 
-A reading service is given tasks instead of jobs, and one instruction that does a single part of
-each. So workers, channels and slots are those of the loader. No torch, as in all that workers run.
+A service is given tasks instead of jobs, so workers, channels and slots are those of the loader.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from ..spatial import LazyPatch, SpatialPlan
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
 from ..volumes.voxels import Voxels, touch
-from .collate import ArraySpec, Realized, batches_in, new_arrays
+from .collate import ArraySpec, RealizedArray, batches_in, in_threads, new_arrays
 from .job import Job, Maker
 from .join_reads import with_voxels
-from .threads import in_threads
 
 # What one process keeps in memory to resample from: a batch of 4 rotated patches of 96^3, image
 # and label, takes about 26 MB.
@@ -52,20 +50,13 @@ class Parts:
     def __init__(self, maker: Maker, seed: int, epoch: int) -> None:
         self._maker = maker
         self._run = (seed, epoch)
-        self._forget()
-
-    def _forget(self) -> None:
         self._held: list[tuple[Any, ...]] = []
         self._held_bytes = 0
         self._turn = 0
         self._template: tuple[Any, _RecordedMemory] | None = None
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._maker, self._run
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._maker, self._run = state
-        self._forget()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Parts, (self._maker, *self._run)
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return what comes of each task."""
@@ -81,7 +72,7 @@ class Parts:
 
     def fetch(self, task: Task) -> tuple[str, ...]:
         """Bring in the stored bytes; return the volumes of which that cannot be done alone."""
-        pairs = zip(task.reads, in_threads(_fetched, task.reads), strict=True)
+        pairs = zip(task.reads, in_threads(_fetch, task.reads), strict=True)
         return tuple(read.volume.name for read, is_apart in pairs if not is_apart)
 
     def read(self, task: Task) -> None:
@@ -93,10 +84,10 @@ class Parts:
         # What is worked out once per volume, such as its statistics, is then there.
         if self._held and self._held_bytes >= MOST_HELD_BYTES:
             return
-        items, size = held(task.job.items)
+        items, size = hold_reads(task.job.items)
         self._held.append(items)
         self._held_bytes += size
-        self._made(_again(task.job.index, items))
+        self._make(_again(task.job.index, items))
 
     def resample(self, task: Task) -> None:
         """Make a batch of voxels that are in memory."""
@@ -104,34 +95,34 @@ class Parts:
             self.hold(task)
         items = self._held[self._turn % len(self._held)]
         self._turn += 1
-        self._made(_again(task.job.index, items))
+        self._make(_again(task.job.index, items))
 
     def transport(self, task: Task) -> Any:
         """Return a batch of the real layout, whose arrays are new and hold nothing."""
         if self._template is None:
             memory = _RecordedMemory()
             with batches_in(memory):
-                self._template = self._made(task.job), memory
+                self._template = self._make(task.job), memory
         batch, memory = self._template
         fresh = [array for specs in memory.specs for array in new_arrays(specs)]
-        return _swapped(batch, dict(zip(memory.addresses, fresh, strict=True)))
+        return _swap(batch, dict(zip(memory.addresses, fresh, strict=True)))
 
-    def _made(self, job: Job) -> Any:
+    def _make(self, job: Job) -> Any:
         return self._maker.run(job, *self._run)
 
 
-def _fetched(read: ReadPlan) -> bool:
-    if read.volume.fetch(read.region, read.box) is not None:
+def _fetch(read: ReadPlan) -> bool:
+    if read.volume.fetch(read.region) is not None:
         return True
     _read(read)
     return False
 
 
 def _read(read: ReadPlan) -> None:
-    touch(read.volume.read(read.region, read.box).array)
+    touch(read.volume.read(read.region).array)
 
 
-def held(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
+def hold_reads(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
     """Read what lazy patches need; return items that find it in memory, and its bytes."""
     known: dict[tuple[int, Region], Voxels] = {}
     changed = tuple(map_patches(items, lambda patch: _in_memory(patch, known)))
@@ -144,15 +135,15 @@ def _in_memory(
     if patch.members:
         stacked: Any = patch
         own = patch.plan if plan is None else plan
-        plans = [(one, stacked.plan_of(one, patch.widened(own))) for one in patch.members]
+        plans = [(one, stacked.plan_of(one, patch.widen(own))) for one in patch.members]
         held: LazyPatch = stacked.with_members([_in_memory(one, known, its) for one, its in plans])
         return held
     if len(patch.parts) > 1:
         return patch.with_parts([_in_memory(part, known, plan) for part in patch.parts])
     volume: Any = patch.volume
-    read = (
-        patch.read_plan if plan is None else ReadPlan.of(volume, patch.widened(plan), patch.policy)
-    )
+    read = patch.read_plan
+    if plan is not None:
+        read = ReadPlan.of(volume, patch.widen(plan), patch.policy)
     region = read.region
     if region.is_empty or not isinstance(volume, Volume) or read.level:
         return patch
@@ -198,14 +189,14 @@ class _RecordedMemory:
         return arrays
 
 
-def _swapped(thing: Any, arrays: dict[int, NDArray[Any]]) -> Any:
+def _swap(thing: Any, arrays: dict[int, NDArray[Any]]) -> Any:
     """Return a batch with the arrays at these addresses replaced; what lay elsewhere stays."""
     if isinstance(thing, dict):
-        return {key: _swapped(value, arrays) for key, value in thing.items()}
+        return {key: _swap(value, arrays) for key, value in thing.items()}
     if type(thing) in (list, tuple):
-        return type(thing)(_swapped(value, arrays) for value in thing)
-    if isinstance(thing, Realized):
-        return Realized(arrays.get(thing.array.ctypes.data, thing.array))
+        return type(thing)(_swap(value, arrays) for value in thing)
+    if isinstance(thing, RealizedArray):
+        return RealizedArray(arrays.get(thing.array.ctypes.data, thing.array))
     if isinstance(thing, np.ndarray):
         return arrays.get(thing.ctypes.data, thing)
     if "torch" not in sys.modules:

@@ -45,7 +45,7 @@ class Given:
 
     def then(self, plan: Any, drawn: Any) -> Any:
         """Return the deformed plan."""
-        return plan.displaced(a.CONTROL_VOXELS, a.CONTROL_MATRIX)
+        return plan.displace(a.CONTROL_VOXELS, a.CONTROL_MATRIX)
 
     def describe(self) -> str:
         """Return the op in words."""

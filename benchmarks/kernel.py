@@ -32,7 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxpipe.core import Region
-from voxpipe.spatial import Displacement, KernelStages, Policy, Source, resample
+from voxpipe.core.affine3x4 import affine3x4
+from voxpipe.spatial import Displacement, KernelStages, Policy, SourceVoxels, resample
 from voxpipe.spatial.plans.pull_back import source_region
 from voxpipe.spatial.resampling import native
 
@@ -192,12 +193,13 @@ def contestants(one: Setting) -> dict[str, Callable[[NDArray[np.float64]], Any]]
     policy = Policy(case.mode, "border")
     out = np.zeros((1, *(one.size,) * 3), case.result)
     bounds = Region.of_shape(one.volume.shape[1:])
-    source = Source(one.volume, (0, 0, 0), bounds)
+    source = SourceVoxels(one.volume, (0, 0, 0), bounds)
     moves = () if one.field is None else one.field.bounds
+    asked = (out.shape[1:], bounds, case.mode, "border", False, moves)
 
     def region(middle: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[np.float64]]:
         matrix = one.matrix(middle)
-        box = source_region(matrix, out.shape[1:], bounds, policy, moves)
+        box = source_region(affine3x4(matrix), *asked)
         matrix[:, 3] -= box.start
         return one.volume[(0, *box.slices)], matrix
 

@@ -195,7 +195,9 @@ def write_zarr(job: dict[str, Any]) -> None:
     stored = zarr.create_array(job["path"], shape=shape, chunks=chunks, dtype="int16")
     grid = ChunkGrid(shape, chunks)
     touched = {
-        tuple(chunk) for region in planned_regions(job) for chunk in grid.touched(region).tolist()
+        tuple(chunk)
+        for region in planned_regions(job)
+        for chunk in grid.touched_parts(region).tolist()
     }
     for chunk in sorted(touched):
         region = grid.region(chunk)

@@ -169,7 +169,7 @@ def _ticks() -> int:
 def plans_per_second(cases: int) -> float:
     """Return how many patches are planned in a second of processor time, augmentation included."""
     import voxpipe as vp
-    from voxpipe.reading_services.place import Place
+    from voxpipe.reading_services.delivered_batches import DeliveredBatches
     from voxpipe.reading_services.planner import jobs
     from voxpipe.reading_services.work import work_of
 
@@ -178,7 +178,7 @@ def plans_per_second(cases: int) -> float:
     pipe = pipe.augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5).batch_patches(4)
     work = work_of(vp.FuseSpatial()(pipe))
     started = time.process_time()
-    count = sum(len(job.items) for job in jobs(work.cut, 1, 0, Place()))
+    count = sum(len(job.items) for job in jobs(work.cut, 1, 0, DeliveredBatches()))
     return count / (time.process_time() - started)
 
 

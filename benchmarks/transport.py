@@ -63,7 +63,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        received, opened = WorkerPool._received, Worker.open
+        received, opened = WorkerPool._receive, Worker.open
 
         def timed_received(pool: WorkerPool, worker: Worker) -> Iterator[Any]:
             start = time.perf_counter()
@@ -77,7 +77,7 @@ class Clock:
             self.seconds += time.perf_counter() - start
             return batch
 
-        WorkerPool._received = timed_received  # type: ignore[method-assign]
+        WorkerPool._receive = timed_received  # type: ignore[method-assign]
         Worker.open = timed_open  # type: ignore[method-assign]
 
 

@@ -25,11 +25,10 @@ import machine
 import numpy as np
 import phantom
 
-from voxpipe.core import OrientedBox, Region
-from voxpipe.spatial import Policy
-from voxpipe.spatial.plans.pull_back import source_box, source_region
+from voxpipe.core import Grid, Region
+from voxpipe.spatial import SpatialPlan
 from voxpipe.storage.ranges import LocalRanges
-from voxpipe.volumes.chunks.chunk_cache import ChunkCache
+from voxpipe.volumes.chunks.chunked_array import ChunkCache
 from voxpipe.volumes.formats.zarr_array import open_node
 
 SHAPE = (320, 320, 256)
@@ -40,7 +39,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 ANGLES = (15.0, 10.0, 20.0)
 """Degrees, about the three axes; the middle of what augmentation draws."""
-Job = tuple[Region, OrientedBox | None]
 
 
 def main() -> None:
@@ -91,11 +89,11 @@ def measure(path: Path, turned: bool, rounds: int) -> str:
     theirs = zarr.open_array(path, mode="r")
     spent: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
     needed = bounds = 0
-    for region, box in jobs(turned, rounds + 1):
-        spent["ours"].append(timed(lambda r=region, b=box: ours.read(r, b)))
+    for region in jobs(turned, rounds + 1):
+        spent["ours"].append(timed(lambda r=region: ours.read(r)))
         spent["theirs"].append(timed(lambda r=region: theirs[r.slices]))
-        needed += len(ours.needed(region, box))
-        bounds += len(ours.needed(region))
+        needed += len(ours.needed_chunks(region))
+        bounds += len(ours.needed_chunks(region.pad(0)))
     # The first read opens what later ones find open.
     (mine, cpu), (other, other_cpu) = (
         [statistics.median(column) * 1e3 for column in zip(*times[1:], strict=True)]
@@ -112,18 +110,19 @@ def timed(read: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - cpu
 
 
-def jobs(turned: bool, count: int) -> list[Job]:
-    """Return regions of patches at random places, each with the box in which its taps lie."""
+def jobs(turned: bool, count: int) -> list[Region]:
+    """Return regions of patches at random places, with the boxes in which their taps lie."""
     generator = np.random.default_rng(0)
-    policy, whole = Policy("linear"), Region.of_shape(SHAPE)
-    found: list[Job] = []
+    grid = Grid(SHAPE, np.eye(4))
+    found: list[Region] = []
     for _ in range(count):
         centre = [generator.uniform(n / 2, m - n / 2) for n, m in zip(SIZE, SHAPE, strict=True)]
         matrix = np.eye(4)
         matrix[:3, :3] = rotation(ANGLES) if turned else np.eye(3)
         matrix[:3, 3] = np.array(centre) - matrix[:3, :3] @ ((np.array(SIZE) - 1) / 2)
-        region = source_region(matrix, SIZE, whole, policy)
-        found.append((region, source_box(matrix, SIZE, whole, policy) if turned else None))
+        plan = SpatialPlan(grid, matrix, SIZE)
+        region, box = plan.source_region(), plan.source_box() if turned else None
+        found.append(Region(region.start, region.stop, box))
     return found
 
 

@@ -1,24 +1,17 @@
 """Values: regions, grids, streams, samples, errors. NumPy only; reads no volumes."""
 
-from . import errors
-from .call_site import CallSite
-from .counters import IO_COUNTERS, IOCounters
-from .grid import Affine, Grid
-from .region import ChunkGrid, OrientedBox, Region
-from .sample import META, Sample
-from .stream import Stream
+from ..first_use import export as _export
+from . import errors as errors
+from .call_site import CallSite as CallSite
+from .counters import IO_COUNTERS as IO_COUNTERS
+from .counters import IOCounters as IOCounters
+from .grid import Affine as Affine
+from .grid import Grid as Grid
+from .region import ChunkGrid as ChunkGrid
+from .region import OrientedBox as OrientedBox
+from .region import Region as Region
+from .sample import META as META
+from .sample import Sample as Sample
+from .stream import Stream as Stream
 
-__all__ = [
-    "IO_COUNTERS",
-    "META",
-    "Affine",
-    "CallSite",
-    "ChunkGrid",
-    "Grid",
-    "IOCounters",
-    "OrientedBox",
-    "Region",
-    "Sample",
-    "Stream",
-    "errors",
-]
+_export(globals(), [errors])

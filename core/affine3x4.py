@@ -31,8 +31,7 @@ def affine3x4(matrix: Any) -> Affine3x4:
         return matrix
     array = np.asarray(matrix, dtype=np.float64)
     if array.shape not in ((4, 4), (3, 4)):
-        msg = f"an affine map is a matrix of 4x4 or 3x4, got {array.shape}"
-        raise ValueError(msg)
+        raise ValueError(f"an affine map is a matrix of 3x4 or 4x4, got {array.shape}")
     a, b, c, d, e, f, g, h, i, j, k, m = array[:3].ravel().tolist()
     return (a, b, c, d, e, f, g, h, i, j, k, m)
 

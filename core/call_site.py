@@ -1,4 +1,4 @@
-"""Where the user wrote something: the call, the file and the line.
+"""The call, file and line where the user wrote something, and warnings that are said once.
 
 Errors, profiles and ``explain()`` speak of pipes as they stand in the user's
 script. An origin is found by walking out of voxpipe's and torch's own frames.
@@ -13,13 +13,14 @@ import os
 import reprlib
 import sys
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from .context import holding
 from .redact import public_text, public_value
 
 # Frames of these packages are machinery between the user's line and the pipe.
@@ -49,12 +50,9 @@ _HIDDEN = "{…}"
 class CallSite:
     """One call in the user's code."""
 
-    call: str
-    """The call as written, shortened: ``lazy_patch((96, 96, 96))``."""
-    file: str
-    """Path of the script, as Python knows it; empty where that is not known."""
-    line: int
-    """Line number in ``file``."""
+    call: str  # the call as written, shortened: ``lazy_patch((96, 96, 96))``
+    file: str  # path of the script, as Python knows it; empty where that is not known
+    line: int  # line number in ``file``
 
     def __str__(self) -> str:
         if not self.file:  # it does not know where it was written
@@ -72,7 +70,7 @@ def shorten(value: Any) -> str:
     >>> shorten("https://me:secret@host/a.nii?X-Signature=abc")
     "'https://host/a.nii'"
     """
-    if (told := _told(value)) is not None:
+    if (told := _words_of(value)) is not None:
         return told if len(told) <= _LONGEST_OPS else told[: _LONGEST_OPS - 1] + "…"
     if isinstance(value, functools.partial):
         return f"partial({shorten(value.func)}, …)"
@@ -109,12 +107,12 @@ class _Beginning(reprlib.Repr):
 _BEGINNING = _Beginning()
 
 
-def _told(value: Any, levels: int = _DEEPEST_OPS) -> str | None:
+def _words_of(value: Any, levels: int = _DEEPEST_OPS) -> str | None:
     """Return an op, a list of ops or a mapping to weights in the user's words; else None."""
     if isinstance(value, (Mapping, list, tuple)):
         told: list[str] = []
         for one in value:
-            text = _told(one, levels - 1) if levels else None
+            text = _words_of(one, levels - 1) if levels else None
             if text is None:
                 return None
             weight = f": {shorten(value[one])}" if isinstance(value, Mapping) else ""
@@ -154,17 +152,10 @@ def caller(call: str) -> CallSite:
     return CallSite(call, frame.f_code.co_filename, frame.f_lineno)
 
 
-@contextmanager
-def looking_ahead() -> Iterator[None]:
-    """Plan what may never be made: nothing is told of it, and nothing counts as told.
-
-    Whoever makes it later warns of it then. Other threads are not concerned.
-    """
-    token = _AHEAD.set(True)
-    try:
-        yield
-    finally:
-        _AHEAD.reset(token)
+def looking_ahead() -> AbstractContextManager[None]:
+    """Plan what may never be made: nothing is told of it, and nothing counts as told."""
+    # Whoever makes it later warns of it then. Other threads are not concerned.
+    return holding(_AHEAD, True)
 
 
 def is_looking_ahead() -> bool:

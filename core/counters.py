@@ -15,18 +15,13 @@ _LOCK = ForkSafeLock()
 class IOCounters:
     """Running totals since the process started."""
 
-    reads: int = 0
-    """Regions read from a volume."""
-    bytes_read: int = 0
-    """Bytes of stored voxels that these reads touched, in whole chunks."""
+    reads: int = 0  # regions read from a volume
+    bytes_read: int = 0  # bytes of stored voxels that these reads touched, in whole chunks
     bytes_decoded: int = 0
     """Bytes of voxels that chunks were decoded to; a chunk that was kept is not decoded again."""
-    interpolations: int = 0
-    """Calls of the resampler that interpolated."""
-    copies: int = 0
-    """Calls of the resampler that only copied (integer plans)."""
-    headers: int = 0
-    """Headers parsed."""
+    interpolations: int = 0  # calls of the resampler that interpolated
+    copies: int = 0  # calls of the resampler that only copied (integer plans)
+    headers: int = 0  # headers parsed
     value_passes: int = 0
     """Times that a value op went over a patch; what the resampler does in passing is none."""
 
@@ -67,20 +62,15 @@ Key = tuple[str, str]  # (id of the profile, the pipe as the user wrote it)
 class PipeCounts:
     """What one pipe did."""
 
-    items: int = 0
-    """Items it yielded."""
-    seconds: float = 0.0
-    """Wall time spent in the pipe itself, its parents' time taken off."""
+    items: int = 0  # items it yielded
+    seconds: float = 0.0  # wall time spent in the pipe itself, its parents' time taken off
     tally: IOCounters = field(default_factory=IOCounters)
     """Reads, bytes and interpolations of the pipe itself."""
-    wait: float = 0.0
-    """Wall time for which it waited for what comes before it."""
-    bytes_out: int = 0
-    """Bytes of the arrays that it yielded."""
+    wait: float = 0.0  # wall time for which it waited for what comes before it
+    bytes_out: int = 0  # bytes of the arrays that it yielded
     resident: dict[int, int] = field(default_factory=dict)
     """Most bytes that each process was seen to hold right after it, by process id."""
-    grown: int = 0
-    """Bytes by which processes grew while it worked; less what they gave back."""
+    grown: int = 0  # bytes by which processes grew while it worked; less what they gave back
 
     def add(self, other: PipeCounts) -> None:
         """Add what another process counted."""

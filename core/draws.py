@@ -19,13 +19,11 @@ _TINY = 2.0**-60  # below the smallest number that a generator gives but 0
 Rule = Literal["one_of", "some_of", "random_order", "random_apply"]
 
 
-class Chosen(NamedTuple):
+class ItemChoice(NamedTuple):
     """What one item gets."""
 
-    members: list[int]
-    """Indices, in the order in which they are done."""
-    key: int
-    """From which the members' own draws follow, below 2^53."""
+    members: list[int]  # indices, in the order in which they are done
+    key: int  # from which the members' own draws follow, below 2^53
 
     def generator(self, member: int, place: int) -> np.random.Generator:
         """Return the random numbers of the ``place``-th op of a member."""
@@ -40,27 +38,21 @@ class Choice:
     rule: Rule
     """``one_of``: one by its weight; ``some_of``: ``count`` different ones, in their order;
     ``random_order``: all, in any order; ``random_apply``: all or none."""
-    size: int
-    """Number of members."""
-    weights: tuple[float, ...] = ()
-    """Relative weight of each member; empty for equal ones."""
-    count: tuple[int, int] = (1, 1)
-    """How many are chosen, least and most."""
-    p: float = 1.0
-    """Probability that anything is done."""
+    size: int  # number of members
+    weights: tuple[float, ...] = ()  # relative weight of each member; empty for equal ones
+    count: tuple[int, int] = (1, 1)  # how many are chosen, least and most
+    p: float = 1.0  # probability that anything is done
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            msg = f"{self.rule}() needs at least one op to choose from"
-            raise ValueError(msg)
+            raise ValueError(f"{self.rule}() needs at least one op to choose from")
         if self.weights:
             fits = len(self.weights) == self.size and sum(self.weights) > 0
             if not fits or any(w < 0 or not math.isfinite(w) for w in self.weights):
-                msg = (
+                raise ValueError(
                     f"weights are {self.size} numbers of at least 0, one per op and not all 0, "
                     f"got {self.weights!r}"
                 )
-                raise ValueError(msg)
         low, high = self.count
         if not 0 <= low <= high <= self.size:
             msg = f"count is a number or (low, high) from 0 to {self.size}, got {self.count!r}"
@@ -69,13 +61,13 @@ class Choice:
             msg = f"count is {high}, but fewer ops have a weight above 0: {self.weights!r}"
             raise ValueError(msg)
 
-    def draw(self, generator: np.random.Generator) -> Chosen | None:
+    def draw(self, generator: np.random.Generator) -> ItemChoice | None:
         """Return what happens, or None; ``3 + size`` numbers are always drawn."""
         acts, key, many = generator.random(3).tolist()
         random = generator.random(self.size).tolist()
         if acts >= self.p:
             return None
-        return Chosen(self._members(random, many), int(key * 2**53))
+        return ItemChoice(self._members(random, many), int(key * 2**53))
 
     def unlike(self, members: Any) -> str:
         """Return what members this chooses instead, in words; nothing where it chooses these."""
@@ -115,8 +107,7 @@ class Choice:
 class ChosenOps:
     """What the spatial and the value part of a choice share."""
 
-    choice: Choice
-    """How members are chosen."""
+    choice: Choice  # how members are chosen
     members: tuple[tuple[tuple[int, Any], ...], ...]
     """Chains of ops, each with its place among all ops of the member, those of the other part
     included."""
@@ -130,9 +121,9 @@ class ChosenOps:
         """Yield all ops."""
         return (op for chain in self.members for _, op in chain)
 
-    def acting(self, drawn: Mapping[str, Any]) -> Iterator[tuple[Any, Any, tuple[int, int]]]:
+    def acting(self, params: Mapping[str, Any]) -> Iterator[tuple[Any, Any, tuple[int, int]]]:
         """Yield the ops that act, what they drew, and the member and place of each."""
-        for member, each in zip(drawn["chosen"], drawn["drawn"], strict=True):
+        for member, each in zip(params["chosen"], params["drawn"], strict=True):
             for (place, op), values in zip(self.members[member], each, strict=True):
                 if values is not None:
                     yield op, values, (member, place)
@@ -153,27 +144,22 @@ _OF_ANY_LENGTH = ("axes", "flip")
 class RecordedDraw:
     """A draw that was kept; a step that has one draws nothing itself."""
 
-    drawn: Mapping[str, Any] | None
-    """The parameters; None where the op did not act."""
+    drawn: Mapping[str, Any] | None  # the parameters; None where the op did not act
 
 
 @dataclass(frozen=True)
 class OpStep:
     """One op where it stands in a chain."""
 
-    op: Any
-    """What is done."""
-    stream_name: str
-    """Name of its random numbers: the name of the pipe, unique in the chain."""
-    origin: CallSite | None = None
-    """Where the user wrote it."""
+    op: Any  # what is done
+    stream_name: str  # name of its random numbers: the name of the pipe, unique in the chain
+    origin: CallSite | None = None  # where the user wrote it
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all. An op that was
     applied before patches were cut draws from the case, and is the same for all its patches."""
     shared: bool = False
     """Whether chains of other sources draw alike under this name, because the user gave it."""
-    recorded: RecordedDraw | None = None
-    """What it does in the place of what it would draw."""
+    recorded: RecordedDraw | None = None  # what it does in the place of what it would draw
 
     def describe(self) -> str:
         """Return the op in the words of the user."""
@@ -182,12 +168,10 @@ class OpStep:
 
 
 def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
-    """Raise BadRecord for a record that ``op`` could not have drawn, by what ``draw(op)`` returns.
-
-    A name is missing or unknown, a value has another form, is not finite, or is none that the op's
-    argument of this name may have. Of a choice, one of its members has such a record; the message
-    says which, by its path.
-    """
+    """Raise BadRecord for a record that ``op`` could not have drawn, by what ``draw`` returns."""
+    # A name is missing or unknown, a value has another form, is not finite, or is none that the
+    # op's argument of this name may have. Of a choice, one of its members has such a record; the
+    # message says which, by its path.
     if record is None:
         return
     op = getattr(op, "recorded_op", op)  # what one op draws, others may hold
@@ -238,15 +222,17 @@ def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:
         raise _bad(op, f"has {path} {shorten(value)}, and a list of {count} is wanted")
 
 
-def _refuse_value(op: Any, name: str, value: Any, drawn: Any) -> None:
+def _refuse_value(op: Any, name: str, value: Any, params: Any) -> None:
     # A key of random numbers is whole: a float would be another key, or none.
     is_no_key = name == "key" and not (is_integer(value) and value >= 0)
-    if is_no_key or not _alike(value, drawn, any_length=name in _OF_ANY_LENGTH):
-        raise _bad(op, f"has {name} {shorten(value)}, and what it draws is like {shorten(drawn)}")
+    if is_no_key or not _alike(value, params, any_length=name in _OF_ANY_LENGTH):
+        raise _bad(op, f"has {name} {shorten(value)}, and what it draws is like {shorten(params)}")
     if name not in {field.name for field in dataclasses.fields(op)}:
         return
+    if name == "size" and not _fits_size(value, getattr(op, name)):
+        raise _bad(op, f"has a size of {shorten(value)}")
     try:
-        dataclasses.replace(op, **{name: drawn})
+        dataclasses.replace(op, **{name: params})
     except (VoxpipeError, ValueError, TypeError):
         return  # the argument means something else than what is drawn
     try:
@@ -255,19 +241,27 @@ def _refuse_value(op: Any, name: str, value: Any, drawn: Any) -> None:
         raise _bad(op, f"has a {name} that cannot be: {error}") from None
 
 
-def _alike(value: Any, drawn: Any, *, any_length: bool = False) -> bool:
-    if isinstance(drawn, (list, tuple)):
+def _fits_size(value: Sequence[int], argument: Any) -> bool:
+    """Return whether a size has the numbers that an op fixes; along flat axes one is drawn."""
+    if is_integer(argument):
+        return all(one in (argument, 1) for one in value)
+    each = argument if isinstance(argument, tuple) and len(argument) == 3 else (None,) * 3
+    return all(one == n for one, n in zip(value, each, strict=True) if is_integer(n))
+
+
+def _alike(value: Any, params: Any, *, any_length: bool = False) -> bool:
+    if isinstance(params, (list, tuple)):
         if not isinstance(value, (list, tuple)):
             return False
         if any_length:
             return all(is_integer(one) and one in (0, 1, 2) for one in value)
-        fits = len(value) == len(drawn)
-        return fits and all(_alike(a, b) for a, b in zip(value, drawn, strict=True))
-    if isinstance(drawn, (int, float)) and not isinstance(drawn, bool):
+        fits = len(value) == len(params)
+        return fits and all(_alike(a, b) for a, b in zip(value, params, strict=True))
+    if isinstance(params, (int, float)) and not isinstance(params, bool):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         # Written so that NaN is none, and before a number of any length becomes a double.
         return is_number and abs(value) <= _LARGEST
-    return isinstance(value, type(drawn))
+    return isinstance(value, type(params))
 
 
 def _bad(op: Any, what: str) -> BadRecord:

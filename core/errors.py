@@ -1,72 +1,28 @@
-"""Every error that voxpipe raises on purpose, as one tree.
+"""Every error that voxpipe raises on purpose, as one tree; what each means stands at its class.
 
-Each class is also the built-in that a caller would expect, so that code which
-knows nothing of voxpipe can still catch it::
+Each is also the built-in that a caller would expect, so that code which knows nothing of voxpipe
+can still catch it::
 
     VoxpipeError
-    ├── VolumeError                  something is wrong with one stored volume
-    │   ├── VolumeReadError          it cannot be read: what to catch around reading
-    │   │   ├── VolumeNotFound       (FileNotFoundError)
-    │   │   ├── UnknownFormat        (ValueError)  no backend opens this source
-    │   │   ├── BadHeader            (ValueError)  the header makes no sense
-    │   │   │   └── LeadsOutside                   it names a file that is not beside it
-    │   │   ├── TruncatedVolume      (EOFError)    fewer voxels than the header says
-    │   │   ├── CorruptVolume        (ValueError)  the stored voxels cannot be decoded
-    │   │   │   └── VolumeChanged        what is stored is another version than was opened
-    │   │   ├── VolumeTooLarge       (MemoryError) what is asked for does not fit in memory
-    │   │   ├── CacheTooSmall        (OSError)     the cache on disk cannot hold it
-    │   │   ├── CacheBusy            (TimeoutError) another process kept the cache locked
-    │   │   ├── MissingDependency    (ImportError) an optional package is needed
-    │   │   ├── StoreUnavailable     (ConnectionError) a remote store kept failing
-    │   │   ├── AccessDenied         (PermissionError) a remote store refuses to answer
-    │   │   └── ForkUnsafe           (RuntimeError) a connection did not survive a fork
-    │   ├── OutOfVolume              (IndexError)  a region or index outside the volume
-    │   ├── DestinationExists        (FileExistsError) something is where a volume shall be written
-    │   ├── DestinationBusy          (TimeoutError) another process is writing there
-    │   ├── DestinationFull          (OSError)     the disk has no room for what is written
-    │   ├── BadManifest              (ValueError)  it is no manifest, or makes no sense
-    │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
-    ├── GridMismatch                 (ValueError)  volumes of one case do not align
-    ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
-    ├── BadPlan                      (ValueError)  data that describe no plan
-    ├── BadRecord                    (ValueError)  a record that an op could not have drawn
-    ├── PolicyConflict               (ValueError)  two places ask for different sampling
-    ├── SampleError                  (TypeError)   a pipe was given what it cannot use
-    ├── GraphError                   (ValueError)  the graph of pipes is not legal
-    │   ├── NotPicklable             (TypeError)   it cannot travel to a worker
-    │   ├── NotRemovable             (RuntimeError) without it a pipe would read nothing, or two
-    │   └── UnendedCache             (RuntimeError) on_disk_cache() and end_caching() do not pair
-    ├── StreamError                  (ValueError, RuntimeError) a file is damaged or unsafe
-    │   └── HashMismatch             a file is not the one that was expected
-    ├── NotOffered                   (NotImplementedError) what voxpipe leaves out on purpose
-    ├── BudgetExceeded               (MemoryError) reading would take more than it may
-    ├── StateMismatch                (ValueError)  a saved state of something else
-    │   └── BadState                 (TypeError)   what is no saved state
-    ├── NoDevice                     (RuntimeError) a device that is not there
-    ├── ItemTimeout                  (TimeoutError) nothing arrived in time
-    │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
-    ├── RankFailed                   (RuntimeError) another rank told that it failed
-    ├── TooManyFailures              (RuntimeError) more items failed than may be skipped
-    ├── WorkerDied                   (RuntimeError) a worker process ended by itself
-    ├── RanksDiffer                  (RuntimeError) ranks are about to do different things
-    ├── RankMissing                  (RuntimeError) a rank left, is gone, or did not come
-    ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
-    └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
+    ├── VolumeError: something is wrong with one stored volume
+    │   ├── VolumeReadError: it cannot be read; what to catch around reading
+    │   │   ├── VolumeNotFound, UnknownFormat, BadHeader (LeadsOutside), TruncatedVolume
+    │   │   ├── CorruptVolume (VolumeChanged), VolumeTooLarge, MissingDependency
+    │   │   ├── CacheTooSmall, CacheBusy
+    │   │   └── StoreUnavailable, AccessDenied, ForkUnsafe
+    │   ├── DestinationExists, DestinationBusy, DestinationFull
+    │   └── OutOfVolume, BadManifest, StaleEntry
+    ├── GridMismatch, PatchSizeError, BadPlan, BadRecord, PolicyConflict, SampleError
+    ├── GraphError (NotPicklable, NotRemovable, UnendedCache)
+    ├── StreamError (HashMismatch), NotOffered, BudgetExceeded, StateMismatch (BadState), NoDevice
+    ├── ItemTimeout (PrefetchTimeoutError), TooManyFailures, WorkerDied
+    ├── RankFailed, RanksDiffer, RankMissing
+    └── IteratorInvalidated, LoaderShutDown
 
 and warnings, which are no errors unless you make them such::
 
-    SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
-    WorkerReplaced                   (RuntimeWarning) a worker died, and another makes its batches
-    CacheUnused                      (RuntimeWarning) reading goes on without a cache on the disk
-    IdleWorkers                      (UserWarning) fewer workers work than were asked for
-    RanksAlike                       (UserWarning) every rank of a job makes the same batches
-    LikelyLabel                      (UserWarning) a key looks like a label, but is none
-    MissingLabel                     (UserWarning) a label that is asked for is nowhere
-    ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
-    UnopenedVolume                   (UserWarning) a batch holds the path of a volume
-    EmptyVolume                      (UserWarning) nothing of a volume is stored, so all is fill
-    LintWarning                      (UserWarning) a graph is legal, but hardly meant
-    LikelyMistake                    (UserWarning) a number is legal, but hardly meant
+    SlotsUsedUp, WorkerReplaced, CacheUnused, IdleWorkers, RanksAlike, LikelyLabel, MissingLabel,
+    ProvenanceLost, UnopenedVolume, EmptyVolume, LintWarning, LikelyMistake
 
 A message says what happened, to which file, at which pipe as the user wrote it, and what to do.
 The last three are filled in on the way up: whoever knows the place calls :meth:`VoxpipeError.at`.
@@ -74,7 +30,7 @@ The last three are filled in on the way up: whoever knows the place calls :meth:
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from .call_site import CallSite
 from .redact import public_name, public_text
@@ -88,7 +44,8 @@ class VoxpipeError(Exception):
     what
         One sentence: what happened, to which file or value.
     do
-        One sentence: what the reader can do about it.
+        One sentence: what the reader can do about it; where nothing is given, what usually helps
+        against errors of this class.
 
     Examples
     --------
@@ -97,11 +54,13 @@ class VoxpipeError(Exception):
       Give three sizes.
     """
 
+    usual_advice = ""
+
     def __init__(self, what: str, *, do: str = "") -> None:
         # A URL with its key may stand in a name, or in what somebody else said.
         self.what = public_text(what)
         super().__init__(self.what)
-        self.do = public_text(do)
+        self.do = public_text(do) or self.usual_advice
         self.case: str = ""
         self.item: str = ""
         self.key: str = ""
@@ -118,7 +77,7 @@ class VoxpipeError(Exception):
 
     def at(
         self, origin: CallSite | None = None, case: str = "", item: str = "", key: str = ""
-    ) -> VoxpipeError:
+    ) -> Self:
         """Say where it happened, unless a place closer to it already did.
 
         ``item`` says which item it was, for those that have no name: ``"item 1 of batch 3"``;
@@ -154,11 +113,9 @@ E = TypeVar("E", bound=BaseException)
 def add_location(
     error: E, origin: CallSite | None = None, case: str = "", item: str = "", key: str = ""
 ) -> E:
-    """Return ``error`` with its place: in its message if it is ours, else as a note.
-
-    A foreign error keeps its class and message. ``origin`` is the pipe as the user wrote it,
-    ``case`` a name, ``item`` which it was, where that has no name, and ``key`` which volume.
-    """
+    """Return ``error`` with its place: in its message if it is ours, else as a note."""
+    # A foreign error keeps its class and message. ``origin`` is the pipe as the user wrote it,
+    # ``case`` a name, ``item`` which it was, where that has no name, and ``key`` which volume.
     if isinstance(error, VoxpipeError):
         error.at(origin, case, item, key)
         return error
@@ -167,7 +124,8 @@ def add_location(
     add_note = getattr(error, "add_note", None)
     if add_note is not None:
         for line in told:
-            if line.split(" ", 1)[0] not in {n.split(" ", 1)[0] for n in _notes(error)}:
+            notes = getattr(error, "__notes__", ())
+            if line.split(" ", 1)[0] not in {n.split(" ", 1)[0] for n in notes}:
                 add_note(line)
     return error
 
@@ -186,10 +144,6 @@ def _within(case: str, item: str, key: str) -> str:
     return ", ".join([*where, f"under {key!r}"] if key else where)
 
 
-def _notes(error: BaseException) -> list[str]:
-    return list(getattr(error, "__notes__", []))
-
-
 class VolumeError(VoxpipeError):
     """Something is wrong with one stored volume."""
 
@@ -201,6 +155,8 @@ class VolumeReadError(VolumeError):
 class VolumeNotFound(VolumeReadError, FileNotFoundError):
     """There is nothing at this path or URL."""
 
+    usual_advice = "Check the path."
+
 
 class UnknownFormat(VolumeReadError, ValueError):
     """No registered backend opens this source."""
@@ -208,6 +164,8 @@ class UnknownFormat(VolumeReadError, ValueError):
 
 class BadHeader(VolumeReadError, ValueError):
     """The header cannot be read or contradicts itself."""
+
+    usual_advice = "Check how the file was written, or copy it again."
 
 
 class LeadsOutside(BadHeader):
@@ -217,13 +175,19 @@ class LeadsOutside(BadHeader):
 class TruncatedVolume(VolumeReadError, EOFError):
     """The file holds fewer voxels than its header says."""
 
+    usual_advice = "Copy or download the file again."
+
 
 class CorruptVolume(VolumeReadError, ValueError):
     """The stored voxels cannot be decoded, or are not what the header says."""
 
+    usual_advice = "Copy or write the file again."
+
 
 class VolumeChanged(CorruptVolume):
     """What is stored is not the version any more that was opened; voxels of both would mix."""
+
+    usual_advice = "Make a new Volume once it is written."
 
 
 class OutOfVolume(VolumeError, IndexError):
@@ -354,7 +318,8 @@ class PrefetchTimeoutError(ItemTimeout, RuntimeError):
     what
         One sentence; or the seconds that it was given, as in torchdata.
     do
-        One sentence: what the reader can do about it.
+        One sentence: what the reader can do about it; where nothing is given, what usually helps
+        against errors of this class.
 
     Examples
     --------
@@ -362,8 +327,7 @@ class PrefetchTimeoutError(ItemTimeout, RuntimeError):
     Fail to fetch data within 5 seconds
     """
 
-    timeout: float | None = None
-    """Seconds that it was given, where they are known."""
+    timeout: float | None = None  # seconds that it was given, where they are known
 
     def __init__(self, what: str | float, *, do: str = "") -> None:
         if isinstance(what, str):

@@ -1,9 +1,8 @@
-"""Where voxels lie in the world: a shape and an affine."""
+"""The grid of a volume: a shape and an affine, which place its voxels in the world."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +46,10 @@ class Grid:
     def __post_init__(self) -> None:
         shape = tuple(map(int, self.shape))
         if len(shape) != 3:
-            msg = f"a grid has three axes (2-D data have K = 1), got shape {self.shape}"
-            raise ValueError(msg)
+            raise ValueError(f"a grid has three axes (2-D data have K = 1), got shape {self.shape}")
         affine = np.array(self.affine, dtype=np.float64)
         if affine.shape != (4, 4):
-            msg = f"an affine is 4x4, got {affine.shape}"
-            raise ValueError(msg)
+            raise ValueError(f"an affine is 4x4, got {affine.shape}")
         affine.setflags(write=False)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "affine", affine)
@@ -135,13 +132,8 @@ class Grid:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Grid:
         """Return the grid that :meth:`to_json` described."""
-        return cls(_triple(data["shape"]), np.array(data["affine"]))
+        return cls(data["shape"], np.array(data["affine"]))
 
     def __repr__(self) -> str:
         spacing = " ".join(f"{s:g}" for s in self.spacing)
         return f"Grid({'x'.join(map(str, self.shape))} at {spacing} mm)"
-
-
-def _triple(values: Sequence[int]) -> tuple[int, int, int]:
-    i, j, k = values
-    return (int(i), int(j), int(k))

@@ -1,4 +1,4 @@
-"""How often each value occurs: enough for every statistic of a volume, without its voxels.
+"""Histograms: how often each value occurs, enough for every statistic of a volume.
 
 A :class:`Distribution` counts piece by piece in bounded memory. Integers of up to 16 bits have a
 counter each. All others become integers that sort as they do (the bits of a float, turned around
@@ -33,10 +33,8 @@ class Histogram:
     (2.75, 2.0, 2.0)
     """
 
-    values: Floats
-    """Rising."""
-    counts: NDArray[np.int64]
-    """As many, each above 0."""
+    values: Floats  # rising
+    counts: NDArray[np.int64]  # as many, each above 0
 
     @property
     def count(self) -> int:
@@ -77,7 +75,7 @@ class Histogram:
         part = place - math.floor(place)
         return low if low == high or part == 0 else low * (1 - part) + high * part
 
-    def mapped(self, function: Callable[[Floats], Floats]) -> Histogram:
+    def map(self, function: Callable[[Floats], Floats]) -> Histogram:
         """Return the histogram of what a function makes of each value."""
         values = np.asarray(function(self.values), np.float64)
         if (values[1:] >= values[:-1]).all():
@@ -144,26 +142,24 @@ class Distribution:
             self._counts += np.bincount(keys, minlength=len(self._counts))
             return
         before = self._dropped
-        found, counts = _counted(keys >> before)
+        found, counts = _count(keys >> before)
         # Before they are merged: of the first piece every number may be another one.
         self._drop(_bits_to_drop(found, self._most))
-        found, counts = _summed(found >> (self._dropped - before), counts)
+        found, counts = _sum_counts(found >> (self._dropped - before), counts)
         together = np.concatenate([self._keys, found.astype(self._unsigned)])
         order = np.argsort(together, kind="stable")
         counts = np.concatenate([self._counts, counts])[order]
-        self._keys, self._counts = _summed(together[order], counts)
+        self._keys, self._counts = _sum_counts(together[order], counts)
         self._drop(_bits_to_drop(self._keys, self._most))
 
     def _drop(self, bits: int) -> None:
         if bits:
             self._dropped += bits
-            self._keys, self._counts = _summed(self._keys >> bits, self._counts)
+            self._keys, self._counts = _sum_counts(self._keys >> bits, self._counts)
 
     def histogram(self) -> Histogram:
-        """Return the numbers that occur, in float64, and how often each does.
-
-        Where bits were dropped, the middle of each bin stands for its numbers.
-        """
+        """Return the numbers that occur, in float64, and how often each does."""
+        # Where bits were dropped, the middle of each bin stands for its numbers.
         there = self._counts > 0
         keys, counts = self._keys[there], self._counts[there]
         middle = (1 << self._dropped) >> 1
@@ -191,7 +187,7 @@ class Distribution:
         return numbers
 
 
-def _counted(keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _count(keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the keys that occur, ascending, and how often."""
     low, high = int(keys.min()), int(keys.max())
     if high - low < _MOST_SPAN:
@@ -204,7 +200,7 @@ def _counted(keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return ordered[first], np.diff(np.append(first, len(ordered)))
 
 
-def _summed(
+def _sum_counts(
     ordered: NDArray[Any], counts: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Add up the counters of equal keys."""

@@ -1,4 +1,4 @@
-"""Whether voxels look like those of classes: few whole numbers, and neighbours mostly equal.
+"""A test whether voxels look like classes: few whole numbers, and neighbours mostly equal.
 
 The rules are narrow, as a warning that is often wrong is read by nobody.
 """
@@ -31,18 +31,14 @@ _WHOLE_PART = 0.25
 class ValueSample(NamedTuple):
     """What a patch of stored voxels says of whether these are classes."""
 
-    whole: Mapping[float, int]
-    """How often each whole number is there."""
-    others: int
-    """How many values are none."""
+    whole: Mapping[float, int]  # how often each whole number is there
+    others: int  # how many values are none
     integers: bool
     """Whether they are stored as integers, which hold whole numbers whatever they mean."""
     equal: tuple[int, ...]
     """Along each axis, pairs of neighbours beside the background that are equal."""
-    pairs: tuple[int, ...]
-    """How many pairs of neighbours are beside the background."""
-    constant: bool
-    """Whether each channel holds one value, so that nothing in it has a border."""
+    pairs: tuple[int, ...]  # how many pairs of neighbours are beside the background
+    constant: bool  # whether each channel holds one value, so that nothing in it has a border
 
 
 def look_at(voxels: NDArray[Any], slope: float = 1.0, intercept: float = 0.0) -> ValueSample:

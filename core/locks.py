@@ -43,77 +43,45 @@ def renew_after_fork(thing: Any) -> None:
 
 
 class ForkSafeLock(RLock):  # type: ignore[misc]  # typeshed calls it final, and CPython does not
-    """A reentrant lock that is free in a forked child, whoever held it in the parent.
+    """A reentrant lock that is free in a forked child, and acts that wait for it in nobody's way.
 
     For what is whole after each step, or forgotten in a child: a thread may have been in its midst.
     """
 
     def __init__(self) -> None:
+        self._due: deque[Callable[[], object]] = deque()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave behind whoever had it in the parent, as the standard library's own locks do."""
+        self._due.clear()
         self._at_fork_reinit()  # type: ignore[attr-defined]
-
-
-class DeferredLock:
-    """A lock, and acts that wait for it without keeping anybody waiting."""
-
-    def __init__(self) -> None:
-        self._lock: Any = threading.Lock()
-        self._due: deque[Callable[[], object]] = deque()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
 
     def release(self, *_: object) -> None:
         """Leave, and do what waits."""
-        self._lock.release()
+        super().release()
         if self._due:
-            self._settle()
+            self.defer()
 
     __exit__ = release
 
-    def defer(self, act: Callable[[], object]) -> None:
-        """Do something that needs the lock: now, or as soon as whoever has it leaves.
-
-        ``act`` must not fail, and must not enter by itself.
-        """
-        self._due.append(act)
-        self._settle()
-
-    def _settle(self) -> None:
+    def defer(self, *acts: Callable[[], object]) -> None:
+        """Do something that needs the lock: now, or as soon as whoever has it leaves."""
+        # An act must not fail, and must not enter by itself.
+        self._due.extend(acts)
         # Looked at again each time after leaving: somebody may have been refused meanwhile.
-        while self._due and self._lock.acquire(blocking=False):
+        while self._due and not self._is_owned() and self.acquire(blocking=False):  # type: ignore[attr-defined]
             try:
                 while self._due:
                     self._due.popleft()()
             finally:
-                self._lock.release()
-
-
-class ReentrantDeferredLock(DeferredLock):
-    """A deferred lock that one thread holds long, several times; it is free in a child."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.after_fork()
-        renew_after_fork(self)
-
-    def acquire(self, seconds: float) -> bool:
-        """Wait for it so long at most; say whether it was had."""
-        return bool(self._lock.acquire(timeout=seconds))
-
-    def after_fork(self) -> None:
-        """Leave the lock of the parent behind."""
-        self._lock = threading.RLock()
+                super().release()
 
 
 def await_imports() -> None:
-    """Wait until no other thread is in an import of what is imported late.
-
-    Python releases the lock of all imports in a child, and not those of each module (3.11 to 3.14).
-    """
+    """Wait until no other thread is in an import of what is imported late."""
+    # Python releases the lock of all imports in a child, and not those of each module (3.11 to
+    # 3.14).
     deadline = time.monotonic() + LONGEST_IMPORT
     while _is_importing() and time.monotonic() < deadline:
         _pause(_LOOK)
@@ -134,13 +102,33 @@ def _is_importing() -> bool:
 _pause = time.sleep
 
 
+_BEFORE: list[Callable[[], None]] = []
+_AFTER: list[Callable[[], None]] = []
+
+
+def at_fork(
+    before: Callable[[], None] | None = None, after: Callable[[], None] | None = None
+) -> None:
+    """Call a function before each fork, or in each forked child after what was renewed."""
+    _BEFORE.extend(filter(None, [before]))
+    _AFTER.extend(filter(None, [after]))
+
+
+def _before_fork() -> None:
+    for act in _BEFORE:
+        act()
+    await_imports()
+
+
 def _after_fork() -> None:
     for lock in list(_EVERY):
         lock.after_fork()
+    for act in _AFTER:
+        act()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=await_imports, after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # the only one of voxpipe
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 # Polls count milliseconds in 32 bits, which is 24 days; who allows more than this sets no limit.

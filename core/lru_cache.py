@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .locks import DeferredLock, renew_after_fork
+from .locks import ForkSafeLock, renew_after_fork
 
 V = TypeVar("V")
 
@@ -63,12 +63,12 @@ class LRUCache(Generic[V]):
         self._weigh = weigh
         self._values: OrderedDict[Hashable, V] = OrderedDict()
         self.weight = 0  # how much all values weigh together
+        self._lock = ForkSafeLock()
         self.after_fork()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave behind the locks of a parent, whose threads are not here to give them back."""
-        self._lock = DeferredLock()
         self._being_made: dict[Hashable, tuple[threading.RLock, list[None]]] = {}
 
     def get(self, key: Hashable) -> V | None:
@@ -80,11 +80,9 @@ class LRUCache(Generic[V]):
             return found
 
     def get_or(self, key: Hashable, make: Callable[[], V]) -> V:
-        """Return what is remembered, or what ``make`` returns: one thread at a time calls it.
-
-        Where it raises, nothing is remembered, and one of those that waited calls its own. None
-        is not remembered either.
-        """
+        """Return what is remembered, or what ``make`` returns: one thread at a time calls it."""
+        # Where it raises, nothing is remembered, and one of those that waited calls its own. None
+        # is not remembered either.
         with self._lock:
             found = self._values.get(key)
             if found is not None:

@@ -1,4 +1,4 @@
-"""How much memory this process may use, and how much it holds."""
+"""The memory that this process may use, and what it holds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ _TREES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
 
 @cache
 def usable_memory() -> int:
-    """Return the main memory in bytes, or the least limit of a container or of ``ulimit -v``.
-
-    0 if nobody tells.
-    """
+    """Return the main memory in bytes, or the least limit of a container or of ``ulimit -v``."""
+    # 0 if nobody tells.
     known = [size for size in (memory_of(_GROUPS, _OWN), _address_space()) if size > 0]
     return min(known, default=0)
 

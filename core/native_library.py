@@ -11,29 +11,21 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 from collections.abc import Sequence
 from typing import Any
 
 PATHS = ("portable", "avx2", "avx512")
-
-
-def requested_path() -> int | None:
-    """Return the path that the environment asks for, 0 for the best one, None for no library."""
-    value = os.environ.get("VOXPIPE_NATIVE", "")
-    if value == "0":
-        return None
-    return PATHS.index(value) + 1 if value in PATHS else 0
+VARIABLE = "VOXPIPE_NATIVE"
+REQUESTED: dict[str, int | None] = {"0": None, "portable": 1, "avx2": 2, "avx512": 3}
+"""The number of the path that a value asks for; None for no library. All else is 0, the best."""
 
 
 def native_library(
     jobs: Sequence[str], *, version: str, expected: int, numbers: Sequence[str] = ()
 ) -> tuple[Any, str]:
-    """Return the loaded library and an empty string, or None and why there is none.
-
-    ``jobs`` take the bytes of a job and return a status, ``numbers`` take nothing and return a
-    number; the function ``version`` returns the interface, which must be the ``expected`` one.
-    """
+    """Return the loaded library and an empty string, or None and why there is none."""
+    # ``jobs`` take the bytes of a job and return a status, ``numbers`` take nothing and return a
+    # number; the function ``version`` returns the interface, which must be the ``expected`` one.
     # The package's own name: the library lies beside the top of the package, wherever that is.
     spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
     if spec is None or not spec.origin:

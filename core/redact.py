@@ -1,4 +1,4 @@
-"""What may hold credentials, options and URLs: used as any other, shown without them.
+"""Options and URLs that may hold credentials: used as any other, shown without them.
 
 A URL is taken apart once, by its structure: what stands where a user, a password, a query, a
 fragment or a parameter of a path stands is not shown, whatever characters it is made of. Texts
@@ -41,12 +41,12 @@ _PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*")
 _MOST_PARSED = 65536
 
 
-class Redacted(dict[str, Any]):
+class RedactedDict(dict[str, Any]):
     """A dictionary whose text says nothing, whoever prints it: we, torch, or a debugger.
 
     Examples
     --------
-    >>> options = Redacted(key="AKIA", secret="s3cret")
+    >>> options = RedactedDict(key="AKIA", secret="s3cret")
     >>> options, f"{options}", options["secret"]
     ({…}, '{…}', 's3cret')
     """
@@ -75,10 +75,10 @@ class Url(NamedTuple):
 @functools.lru_cache(maxsize=_MOST_PARSED)
 def urls_in(location: str) -> tuple[Url, ...]:
     """Return the URLs of a chain (``zip://a.nii::https://host/a.zip``), one for a plain one."""
-    return tuple(map(_parsed, _LINK.split(location))) if "://" in location else ()
+    return tuple(map(_parse, _LINK.split(location))) if "://" in location else ()
 
 
-def _parsed(text: str) -> Url:
+def _parse(text: str) -> Url:
     found = _SCHEME.search(text)
     if found is None:
         return Url(text, "", "", "", "", "")
@@ -99,10 +99,9 @@ def _parsed(text: str) -> Url:
 
 
 def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
-    """Return whether a user stands before an @, and the mark that splits its password, if any.
-
-    A password with a / ends the server too early: where it may be one, up to the last @ is hidden.
-    """
+    """Return whether a user stands before an @, and the mark that splits its password, if any."""
+    # A password with a / ends the server too early: where it may be one, up to the last @ is
+    # hidden.
     server, _ = _server_of(rest)
     before, _, name = server.rpartition("@")
     port = "" if name.endswith("]") else name.rpartition(":")[2] if ":" in name else ""
@@ -126,7 +125,7 @@ def _split_last(rest: str) -> tuple[str, str]:
     return rest[:at], rest[at + 1 :]
 
 
-def origin_of(location: str) -> str:
+def server_of(location: str) -> str:
     """Return by which scheme each URL of a chain is reached, and on which server or bucket.
 
     Two locations of one origin lead every client to the same servers. Clients do not agree on
@@ -134,9 +133,9 @@ def origin_of(location: str) -> str:
 
     Examples
     --------
-    >>> origin_of("https://me:secret@Host:80/a.nii"), origin_of("zip://a.nii::s3://scans/a.zip")
+    >>> server_of("https://me:secret@Host:80/a.nii"), server_of("zip://a.nii::s3://scans/a.zip")
     ('https://host:80', 'zip://::s3://scans')
-    >>> origin_of("https://a?@b/c.nii"), origin_of("/data/a.nii")
+    >>> server_of("https://a?@b/c.nii"), server_of("/data/a.nii")
     ('https://a?@b/c.nii', '')
     """
     if "://" not in location:
@@ -199,11 +198,11 @@ def used_name(location: str) -> str:
     >>> used_name("https://me:secret@host/mail@work/a.nii"), public_name("https://m@h/a@b/c.nii")
     ('https://host/mail@work/a.nii', 'https://b/c.nii')
     """
-    return "::".join(map(_used, _LINK.split(location))) if "://" in location else location
+    return "::".join(map(_readable, _LINK.split(location))) if "://" in location else location
 
 
-def _used(text: str) -> str:
-    url = _parsed(text)
+def _readable(text: str) -> str:
+    url = _parse(text)
     if url.splits or not url.user:
         return url.scheme + used_name(url.place)
     whole = text[len(url.scheme) :]
@@ -242,10 +241,8 @@ def has_secrets(value: Any) -> bool:
 
 
 def public_text(text: str) -> str:
-    """Return a text that somebody wrote without user, password and query of the URLs in it.
-
-    Where a URL ends nobody can tell: up to the next blank, everything is taken for a part of it.
-    """
+    """Return a text that somebody wrote without user, password and query of the URLs in it."""
+    # Where a URL ends nobody can tell: up to the next blank, everything is taken for a part of it.
     if "://" not in text:
         return text
     starts = [found.start() for found in _SCHEME.finditer(text)]

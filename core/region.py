@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import ge
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False)
 class Region:
     """The voxels ``start <= index < stop``, axis by axis.
 
     Any number of axes; spatial regions have three, in array order (I, J, K). A
-    region may lie partly or wholly outside the volume it speaks of.
+    region may lie partly or wholly outside the volume it speaks of. Where it has a ``box``, a read
+    of it needs the voxels in that; those in chunks beside it hold anything. Regions of the same
+    voxels are equal, with a box and without.
 
     Examples
     --------
@@ -31,13 +34,26 @@ class Region:
     stop: tuple[int, ...]
     """One past the last index on each axis."""
 
-    def __post_init__(self) -> None:
-        if len(self.start) != len(self.stop):
-            msg = f"start and stop need as many axes, got {self.start} and {self.stop}"
-            raise ValueError(msg)
+    if TYPE_CHECKING:  # no fields: they follow from these, or count for reads alone
+        box: OrientedBox | None
+        """Where in it voxels are needed; None for everywhere."""
+        shape: tuple[int, ...]
+        """Length of each axis, never negative."""
+        is_empty: bool
+        """Whether no voxel is inside."""
+
+    def __init__(
+        self, start: Sequence[int], stop: Sequence[int], box: OrientedBox | None = None
+    ) -> None:
+        if len(start) != len(stop):
+            raise ValueError(f"start and stop need as many axes, got {start} and {stop}")
         # Plain ints: a region travels as JSON and as a slice.
-        values = self.__dict__
-        values["start"], values["stop"] = tuple(map(int, self.start)), tuple(map(int, self.stop))
+        first, last = tuple(map(int, start)), tuple(map(int, stop))
+        shape = tuple([b - a if b > a else 0 for a, b in zip(first, last, strict=True)])
+        self.__dict__.update(start=first, stop=last, box=box, shape=shape, is_empty=0 in shape)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Region, (self.start, self.stop, self.box)
 
     @classmethod
     def of_shape(cls, shape: Sequence[int]) -> Region:
@@ -45,22 +61,9 @@ class Region:
         return cls((0,) * len(shape), tuple(shape))
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each axis, never negative."""
-        return tuple(max(0, b - a) for a, b in zip(self.start, self.stop, strict=True))
-
-    @property
     def size(self) -> int:
         """Number of voxels."""
-        total = 1
-        for length in self.shape:
-            total *= length
-        return total
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no voxel is inside."""
-        return any(map(ge, self.start, self.stop))
+        return math.prod(self.shape)
 
     @property
     def slices(self) -> tuple[slice, ...]:
@@ -117,20 +120,18 @@ class OrientedBox:
 
     matrix: NDArray[np.float64]
     """3x4 float64, invertible: output index to source index, voxel centres."""
-    shape: tuple[int, int, int]
-    """Shape (I, J, K) of the output."""
+    shape: tuple[int, int, int]  # shape (I, J, K) of the output
     halo: tuple[float, float, float]
     """How far from a source coordinate its taps lie, per source axis, in voxels."""
     clamp: Region | None = None
     """Where coordinates outside are moved to the nearest face of this region, if they are."""
+    axes: tuple[int, int, int] = (0, 1, 2)  # which axes of the array the three of the source are
 
     def touches(self, start: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of N half-open boxes may hold a tap; one that is left out holds none.
 
-        Parameters
-        ----------
-        start, stop
-            (N, 3): first voxel, and one past the last, of each box, in source indices.
+        ``start`` and ``stop``, (N, axes), are the first voxel of each and one past the last, in
+        indices of the array.
 
         Notes
         -----
@@ -138,13 +139,15 @@ class OrientedBox:
         oriented box; those of the boxes are their bounding region, which the caller has
         intersected already. Leaving out the edge normals keeps a few boxes too many.
         """
+        start, stop = start[:, self.axes], stop[:, self.axes]
         turn = self.matrix[:, :3]
         half_output = (np.array(self.shape, dtype=np.float64) - 1) / 2
         centre = turn @ half_output + self.matrix[:, 3]
         back = np.linalg.inv(turn)
         if self.clamp is not None:
             # What lies before a face is read at the face: boxes there reach out to all of it.
-            low, high = self._extent(centre)
+            reach = np.abs(turn) @ half_output + np.array(self.halo)
+            low, high = np.floor(centre - reach), np.ceil(centre + reach) + 1
             start = np.where(start <= self.clamp.start, np.minimum(start, low), start)
             stop = np.where(stop >= self.clamp.stop, np.maximum(stop, high), stop)
         middle = (start + stop - 1) / 2 - centre
@@ -153,19 +156,6 @@ class OrientedBox:
         # Rounding must not lose a chunk: a millionth of a voxel is far above it.
         inside: NDArray[np.bool_] = (np.abs(middle @ back.T) <= reach + 1e-6).all(axis=1)
         return inside
-
-    def bounds(self) -> Region:
-        """Return the axis-aligned box around it, halo included."""
-        half_output = (np.array(self.shape, dtype=np.float64) - 1) / 2
-        low, high = self._extent(self.matrix[:, :3] @ half_output + self.matrix[:, 3])
-        return Region(tuple(map(int, low)), tuple(map(int, high)))
-
-    def _extent(
-        self, centre: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        half_output = (np.array(self.shape, dtype=np.float64) - 1) / 2
-        reach = np.abs(self.matrix[:, :3]) @ half_output + np.array(self.halo)
-        return np.floor(centre - reach), np.ceil(centre + reach) + 1
 
 
 class ChunkGrid:
@@ -181,7 +171,7 @@ class ChunkGrid:
     (3,)
     >>> [each.tolist() for each in cuts.bounds(np.array([[0], [1], [2]]))]
     [[[0], [4], [6]], [[4], [6], [10]]]
-    >>> cuts.touched(Region((5,), (8,))).tolist()
+    >>> cuts.touched_parts(Region((5,), (8,))).tolist()
     [[1], [2]]
     >>> list(cuts.pieces(np.array([[1], [2]]), Region((5,), (8,))))
     [((slice(0, 1, None),), (slice(1, 2, None),)), ((slice(1, 3, None),), (slice(0, 2, None),))]
@@ -200,26 +190,28 @@ class ChunkGrid:
         self.counts = tuple(n // c * per - (-(n % c) // b) for n, c, b, per in axes)
         """Number of parts along each axis."""
 
-    def touched(self, region: Region) -> NDArray[np.int64]:
-        """Return the index of each part (N, axes) that a region touches, in C order."""
+    def touched_parts(self, region: Region) -> NDArray[np.int64]:
+        """Return the index of each part (N, axes) that a region touches, and its box, in C order.
+
+        Worked out once for a region: who looks ahead, who counts and who reads ask the same.
+        """
+        known = vars(region).get("_touched")
+        if known is not None and known[0] is self:
+            found: NDArray[np.int64] = known[1]
+            return found
         if region.is_empty:
             return np.empty((0, len(self.counts)), np.int64)
-        ends = np.array([region.start, region.stop]) - [[0], [1]]
-        chunk, voxel = np.divmod(ends, self._chunk)
+        ends = np.array([region.start, region.stop])
+        chunk, voxel = np.divmod(ends - [[0], [1]], self._chunk)
         first, last = (chunk * self._per_chunk + voxel // self._block).tolist()
         ranges = [np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]
-        return np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
-
-    def needed(
-        self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
-    ) -> NDArray[np.int64]:
-        """Return the index of each part (N, axes) of a region that a box in three axes touches."""
-        parts = self.touched(region)
-        if box is None or len(parts) < 2:
-            return parts
-        start, stop = self.bounds(parts)
-        start, stop = np.maximum(start, region.start), np.minimum(stop, region.stop)
-        return parts[box.touches(start[:, axes], stop[:, axes])]
+        parts = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
+        if region.box is not None and len(parts) > 1:
+            start, stop = self.bounds(parts)
+            parts = parts[region.box.touches(np.maximum(start, ends[0]), np.minimum(stop, ends[1]))]
+        parts.setflags(write=False)  # whoever asks again gets the same
+        vars(region)["_touched"] = self, parts
+        return parts
 
     def voxels(self, parts: NDArray[np.int64]) -> int:
         """Return how many voxels of the array parts (N, axes) hold."""

@@ -1,4 +1,4 @@
-"""What flows along a chain: one case, or one patch of it, and where it comes from."""
+"""Samples: one case, or one patch of it, and its provenance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ META = "meta"
 """The key under which a batch carries the provenance of its samples."""
 
 
-class Described(Protocol):
+class HasProvenance(Protocol):
     """What knows where its voxels come from: a lazy patch."""
 
     @property
@@ -49,7 +49,7 @@ class Sample(dict[str, Any]):
         identity: tuple[int, ...] = (),
         seed: int = 0,
         epoch: int = 0,
-        patches: Mapping[str, Described] | None = None,
+        patches: Mapping[str, HasProvenance] | None = None,
     ) -> None:
         if META in data:
             msg = f"the key {META!r} is taken by the provenance; name the volume otherwise"
@@ -70,7 +70,7 @@ class Sample(dict[str, Any]):
     """Seed of the run."""
     epoch: int
     """Which pass over the data, from 0."""
-    patches: dict[str, Described]
+    patches: dict[str, HasProvenance]
     """What each realized tensor was made from, by key."""
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -90,13 +90,13 @@ class Sample(dict[str, Any]):
 
     def with_data(self, **things: Any) -> Sample:
         """Return a sample in which the named keys hold other things."""
-        return self.moved(things, self.identity)
+        return self.with_identity(things, self.identity)
 
     def child(self, ordinal: int) -> Sample:
         """Return the ``ordinal``-th item made from this one; its identity is one longer."""
-        return self.moved({}, (*self.identity, ordinal))
+        return self.with_identity({}, (*self.identity, ordinal))
 
-    def moved(self, things: Mapping[str, Any], identity: tuple[int, ...]) -> Sample:
+    def with_identity(self, things: Mapping[str, Any], identity: tuple[int, ...]) -> Sample:
         """Return the sample of another identity in which some keys hold other things."""
         return Sample(
             {**self, **things},

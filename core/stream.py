@@ -11,7 +11,8 @@ import hashlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -91,17 +92,6 @@ class Stream:
         return int.from_bytes(self._key(), "little") % 2**63
 
 
-class _Constant:
-    """Gives one number, whatever is asked: the extremes of what a generator gives tell a range."""
-
-    def __init__(self, number: float) -> None:
-        self._number = number
-
-    def random(self, size: Any = None) -> Any:
-        """Return the number, or an array of it."""
-        return self._number if size is None else np.full(size, self._number)
-
-
 # What ``Generator.random`` gives least and most, and a number between the two.
 _EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
 
@@ -133,8 +123,13 @@ def is_random(draw: Callable[[np.random.Generator], Any]) -> bool:
     >>> is_random(lambda generator: generator.random() < 1.0)
     False
     """
-    constants: Any = map(_Constant, _EXTREMES)
+    # The extremes of what a generator gives tell a range.
+    constants: Any = (SimpleNamespace(random=partial(_constant, one)) for one in _EXTREMES)
     return len({repr(draw(constant)) for constant in constants}) > 1
+
+
+def _constant(number: float, size: Any = None) -> Any:
+    return number if size is None else np.full(size, number)
 
 
 @cache

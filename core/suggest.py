@@ -1,4 +1,4 @@
-"""What was likely meant: a name that is nearly right, a word of another library, another unit.
+"""Suggestions for a name that is nearly right, a word of another library, another unit.
 
 Each rule about numbers is narrow, as a warning that is often wrong is read by nobody: what people
 write on purpose is not told, though some mistakes then are not either.

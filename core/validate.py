@@ -51,11 +51,7 @@ def parse_range(
 
 
 def as_number(
-    name: str,
-    value: Any,
-    *,
-    least: float = -math.inf,
-    optional: bool = False,
+    name: str, value: Any, *, least: float = -math.inf, optional: bool = False
 ) -> float | None:
     """Return one finite number as a float; None where that is allowed and given."""
     if value is None and optional:
@@ -195,8 +191,7 @@ def validate_int(
             raise TypeError
         number = index(value)
     except TypeError:
-        msg = f"{allowed}, got {shorten(value)}"
-        raise TypeError(msg) from None
+        raise TypeError(f"{allowed}, got {shorten(value)}") from None
     if number < least or (below is not None and number >= below):
         raise ValueError(f"{allowed}, got {shorten(number)}")
     return number

@@ -1,44 +1,28 @@
 """DataLoader2: compile the graph, iterate, state."""
 
-from ..datapipes.shuffle_plans import ShuffleSpec
-from ..diagnosing import Diagnosis
+from ..datapipes.shuffle_plans import ShuffleSpec as ShuffleSpec
+from ..diagnosing import Diagnosis as Diagnosis
 from ..first_use import at_first_use
 from ..reading_services import (
-    CheckpointableReadingServiceInterface,
-    DistributedReadingService,
-    InProcessReadingService,
-    MultiProcessingReadingService,
-    PrototypeMultiProcessingReadingService,
-    ReadingServiceInterface,
-    SequentialReadingService,
+    CheckpointableReadingServiceInterface as CheckpointableReadingServiceInterface,
 )
-from .check import Report, check, index, volumes_of
-from .dataloader2 import DataLoader2
-from .error import PauseIteration
-from .iterator import DataLoader2Iterator
-from .state import State
-from .stats import Stats
-
-__all__ = [
-    "CheckpointableReadingServiceInterface",
-    "DataLoader2",
-    "DataLoader2Iterator",
-    "Diagnosis",
-    "DistributedReadingService",
-    "InProcessReadingService",
-    "MultiProcessingReadingService",
-    "PauseIteration",
-    "PrototypeMultiProcessingReadingService",
-    "ReadingServiceInterface",
-    "Report",
-    "SequentialReadingService",
-    "ShuffleSpec",
-    "State",
-    "Stats",
-    "check",
-    "index",
-    "volumes_of",
-]
+from ..reading_services import DistributedReadingService as DistributedReadingService
+from ..reading_services import InProcessReadingService as InProcessReadingService
+from ..reading_services import MultiProcessingReadingService as MultiProcessingReadingService
+from ..reading_services import (
+    PrototypeMultiProcessingReadingService as PrototypeMultiProcessingReadingService,
+)
+from ..reading_services import ReadingServiceInterface as ReadingServiceInterface
+from ..reading_services import SequentialReadingService as SequentialReadingService
+from .check import CheckReport as CheckReport
+from .check import check as check
+from .check import index as index
+from .check import volumes_of as volumes_of
+from .dataloader2 import DataLoader2 as DataLoader2
+from .error import PauseIteration as PauseIteration
+from .iterator import DataLoader2Iterator as DataLoader2Iterator
+from .iterator import Stats as Stats
+from .state import State as State
 
 # As in torchdata, ``import voxpipe.dataloader2`` is enough to use these by their full names.
 __getattr__, __dir__ = at_first_use(

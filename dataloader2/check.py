@@ -30,7 +30,7 @@ from ..datapipes.cases import FromCases, ListCases
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases
 from ..datapipes.open_volume import LABELS, looks_like_label
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
-from ..reading_services.workers.script import WORKER_NAME, not_sent
+from ..reading_services.workers.script import WORKER_NAME, hide_script
 from ..spatial import LazyPatch, TransformChain
 from ..storage.location import absolute_place
 from ..volumes import (
@@ -61,7 +61,7 @@ Task = tuple[Volume, str, str]  # a volume, its case and its key
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """What a check found."""
 
     findings: tuple[Finding, ...]
@@ -97,7 +97,7 @@ def check(
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **reader_kwargs: Any,
-) -> Report:
+) -> CheckReport:
     """Open every volume of a data set and report every bad file with its reason.
 
     Parameters
@@ -143,7 +143,7 @@ def check(
     keys = _keys_of_labels(cases, volumes, labels)
     tasks = [(volume, case, key) for case, key, volume in volumes]
     findings = _run(tasks, workers, voxels, timeout, progress)
-    return Report((*findings, *missing, *_mismatches(findings)), len(tasks), *keys)
+    return CheckReport((*findings, *missing, *_mismatches(findings)), len(tasks), *keys)
 
 
 def volumes_of(
@@ -185,7 +185,7 @@ def _volumes_and_gaps(
         quiet = looking_ahead()
     with quiet:
         return [
-            (item.case, key, value.volume)  # type: ignore[misc]
+            (item.case, key, value.volume)
             for item in pipe
             for key, value in item.items()
             if isinstance(value, LazyPatch)
@@ -246,7 +246,7 @@ def _no_cases() -> VolumeNotFound:
 
 
 @dataclass(eq=False)
-class _Worker:
+class _CheckProcess:
     """A process that examines one volume at a time."""
 
     process: Any
@@ -264,7 +264,7 @@ def _run(
 ) -> list[Finding]:
     found: dict[int, Finding] = {}
     left = deque(range(len(tasks)))
-    running: list[_Worker] = []
+    running: list[_CheckProcess] = []
     show = progress or _show_nothing
     show(0, len(tasks))
     try:
@@ -299,7 +299,7 @@ def _show_nothing(done: int, total: int) -> None:
 
 
 def _answer(
-    worker: _Worker, is_ready: bool, tasks: Sequence[Task], timeout: float
+    worker: _CheckProcess, is_ready: bool, tasks: Sequence[Task], timeout: float
 ) -> tuple[Finding | None, bool]:
     """Return what a worker found, None when it has started, and whether it is lost."""
     kind, why = "ItemTimeout", f"nothing came within {timeout:g} s"
@@ -309,15 +309,13 @@ def _answer(
         except (EOFError, OSError):
             kind, why = "WorkerDied", "its reader died, out of memory or in a library"
     if worker.index is None:
-        raise WorkerDied(
-            f"a process that was to check volumes did not start: {why}.",
-            do="See what it wrote to the terminal.",
-        )
+        msg = f"a process that was to check volumes did not start: {why}."
+        raise WorkerDied(msg, do="See what it wrote to the terminal.")
     volume, case, key = tasks[worker.index]
     return Finding(case, key, volume.name, kind, f"{volume.name} cannot be read: {why}."), True
 
 
-def _start(voxels: bool) -> _Worker:
+def _start(voxels: bool) -> _CheckProcess:
     context = get_context("forkserver")
     ours, theirs = context.Pipe(duplex=True)
     process = context.Process(
@@ -328,13 +326,13 @@ def _start(voxels: bool) -> _Worker:
     )
     # What the user registered may be defined in the script; else that is not needed.
     own = custom_backends() or custom_decoders()
-    with contextlib.nullcontext() if own else not_sent():
+    with contextlib.nullcontext() if own else hide_script():
         process.start()
     theirs.close()
-    return _Worker(process, ours, time.monotonic() + _START_TIMEOUT)
+    return _CheckProcess(process, ours, time.monotonic() + _START_TIMEOUT)
 
 
-def _end(worker: _Worker) -> None:
+def _end(worker: _CheckProcess) -> None:
     with contextlib.suppress(OSError):
         worker.channel.send(None)
     worker.channel.close()
@@ -360,9 +358,9 @@ def _mismatches(findings: Iterable[Finding]) -> Iterator[Finding]:
         if not placed:
             continue
         try:
-            TransformChain(placed).shared_grid  # noqa: B018  asking is what checks
+            TransformChain(placed).first_plan  # noqa: B018  asking is what checks
         except VoxpipeError as error:
-            yield Finding.of_error(error, case, "+".join(placed), case)
+            yield Finding(case, "+".join(placed), case).with_error(error)
 
 
 _DIGITS = re.compile(r"\d+")
@@ -378,7 +376,7 @@ def index(
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **reader_kwargs: Any,
-) -> Report:
+) -> CheckReport:
     """Write a manifest of every case, and report those that are left out since a volume is bad.
 
     Parameters
@@ -419,21 +417,23 @@ def index(
     if isinstance(cases, (str, os.PathLike)) and not os.fspath(cases).lower().endswith(".json"):
         _refuse_other_keys(os.fspath(cases), volumes)
 
-    def counted() -> Iterator[tuple[str, str, Volume]]:
+    def count() -> Iterator[tuple[str, str, Volume]]:
         show = progress or _show_nothing
         show(0, len(volumes))
         for done, each in enumerate(volumes, 1):
             yield each
             show(done, len(volumes))
 
-    known = _earlier(destination, storage_options)
-    manifest, bad = index_cases(counted(), statistics=statistics, full_hash=full_hash, known=known)
+    known = None
+    with contextlib.suppress(VoxpipeError):  # compared only: none of its volumes is opened
+        known = read_manifest(destination, storage_options, follow="anywhere")
+    manifest, bad = index_cases(count(), statistics=statistics, full_hash=full_hash, known=known)
     incomplete = {finding.case for finding in missing}
     kept = tuple(entry for entry in manifest.entries if entry.case not in incomplete)
     if kept:
         write_manifest(Manifest(kept), destination, storage_options)
     sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in kept]
-    return Report((*sound, *bad, *missing), len(volumes), *keys)
+    return CheckReport((*sound, *bad, *missing), len(volumes), *keys)
 
 
 def _refuse_other_keys(place: str, volumes: Sequence[tuple[str, str, Volume]]) -> None:
@@ -447,18 +447,6 @@ def _refuse_other_keys(place: str, volumes: Sequence[tuple[str, str, Volume]]) -
     name, below = volumes[0][2].name, public_name(absolute_place(place)).rstrip("/")
     start = len(below) if name.startswith(below) else 0
     pattern = f"{name[:start]}{_DIGITS.sub('*', name[start:])}"
-    raise SampleError(
-        f"no two cases share a key: {shown}.",
-        do=f'Give a pattern of files for each key, in quotes: "image={pattern}", for instance.',
-    )
-
-
-def _earlier(
-    destination: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> Manifest | None:
-    """Return the manifest that is there; None if there is none that can be read."""
-    try:
-        # Compared only: none of its volumes is opened.
-        return read_manifest(destination, storage_options, follow="anywhere")
-    except VoxpipeError:
-        return None
+    msg = f"no two cases share a key: {shown}."
+    do = f'Give a pattern of files for each key, in quotes: "image={pattern}", for instance.'
+    raise SampleError(msg, do=do)

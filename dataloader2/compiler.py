@@ -90,11 +90,11 @@ def iterable(datapipe: Any) -> Pipe:
         return pipe
     if not is_pipe(datapipe):
         msg = f"DataLoader2 takes the last pipe of a chain first, got {shorten(datapipe)}"
-        raise GraphError(msg, do=_meant(datapipe))
+        raise GraphError(msg, do=_advice(datapipe))
     return datapipe  # type: ignore[no-any-return]
 
 
-def _meant(thing: Any) -> str:
+def _advice(thing: Any) -> str:
     if isinstance(thing, type):
         return f"Give a pipe, and not its class: {thing.__name__}(...)."
     if callable(getattr(thing, "distribute", None)) or hasattr(thing, "initialize"):
@@ -149,9 +149,9 @@ def compile_chain(
         if isinstance(adapter, Adapter) and type(adapter).__call__ is Adapter.__call__:
             rewritten = adapter.rewrite(graph)
             changes += rewritten.changes
-            graph = _verified(adapter, rewritten.after)
+            graph = _verify(adapter, rewritten.after)
         else:  # a function, or a subclass in torchdata's form
-            graph = _verified(adapter, adapter(graph))
+            graph = _verify(adapter, adapter(graph))
     body, tail = detach_tail(graph, service)
     work, order = service.distribute(body), changes_of_order(written, graph)
     for adapter in adapters:
@@ -162,7 +162,7 @@ def compile_chain(
     return CompiledChain(tuple(adapters), graph, body, tail, tuple(changes), work, order)
 
 
-def _verified(adapter: AdapterLike, graph: Any) -> Pipe:
+def _verify(adapter: AdapterLike, graph: Any) -> Pipe:
     if not is_pipe(graph):
         raise GraphError(
             f"the adapter {shorten(adapter)} returned {shorten(graph)}, and not a datapipe",

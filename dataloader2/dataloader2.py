@@ -15,8 +15,8 @@ from itertools import count
 from typing import Any, NoReturn
 
 from ..adapters import Profile
-from ..adapters.profile import untimed
-from ..batching import ErrorPolicy, Failure
+from ..adapters.profile import without_timers
+from ..batching.job import ErrorPolicy, Failure
 from ..core.call_site import WarnOnce, shorten
 from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAlike
 from ..core.locks import ForkSafeLock
@@ -26,11 +26,22 @@ from ..datapipes.cost import cost_of, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Subject, diagnose
-from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
+from ..graph import (
+    Pipe,
+    Traits,
+    explain_rewritten,
+    origin_of,
+    to_dot,
+    to_mermaid,
+    traits_of,
+    verify,
+    walk,
+)
 from ..reading_services import InProcessReadingService, ReadingService
+from ..reading_services.delivered_batches import Position
 from ..reading_services.distributed import without_parts
 from ..reading_services.replica import MAX_SEED
-from ..reading_services.work import Planned, Replicated, batch_count
+from ..reading_services.work import PlannedWork, ReplicatedWork, batch_count
 from ..volumes.scheme import ReadScheme
 from .compiler import (
     AdapterLike,
@@ -42,12 +53,20 @@ from .compiler import (
     iterable,
     refuse_unknown,
 )
-from .iterator import EXITING, DataLoader2Iterator, RunningEpoch, Turn
+from .iterator import (
+    EXITING,
+    Counts,
+    DataLoader2Iterator,
+    EpochSetter,
+    Progress,
+    RunningEpoch,
+    Stats,
+    TorchSeed,
+    Turn,
+)
 from .main_process_tail import MainProcessTail
 from .negotiation import Negotiation, negotiate
-from .position import EpochSetter, Position, Progress, TorchSeed
 from .state import Outline, State, checkpoint_of, restorer, saved_shares
-from .stats import Counts, Stats
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.
 _LOADERS: weakref.WeakValueDictionary[int, DataLoader2] = weakref.WeakValueDictionary()
@@ -211,14 +230,14 @@ class DataLoader2:
         self._agree()
         progress.begun = True
         work, service = self._work, self._service
-        in_turn = not (isinstance(work, Replicated) and work.as_ready)
+        in_turn = not (isinstance(work, ReplicatedWork) and work.as_ready)
         step = 1 if in_turn else max(1, service.shares(work))
-        running = service.epoch(work, seed, here.epoch, here.place)
+        running = service.epoch(work, seed, here.epoch, here.delivered)
         # Ranks agree on one seed: the state of each is that of all.
         with self._lock:
             self._seed = agreed = getattr(running, "seed", seed)
         batches = self._chain.tail.epoch(running, agreed, here.epoch)
-        policy = work.errors if isinstance(work, Planned) else ErrorPolicy()
+        policy = work.errors if isinstance(work, PlannedWork) else ErrorPolicy()
         return RunningEpoch(batches, step, policy, work.hints.device)
 
     def _seed_of_run(self) -> int:
@@ -234,13 +253,13 @@ class DataLoader2:
         A thread in the midst of a batch is asked to leave, and waited for ``most`` seconds; one
         that is later ends the epoch itself when it comes back.
         """
-        deadline, has_turn = time.monotonic() + most, self._turn.acquire(0.0)
+        deadline, has_turn = time.monotonic() + most, self._turn.acquire(timeout=0.0)
         while not has_turn and time.monotonic() < deadline:
             live = self._live() if self._live is not None else None
             if live is not None:
                 live.leave(why)
             del live  # or an iterator that is dropped meanwhile would be there as long as this
-            has_turn = self._turn.acquire(_LOOK)
+            has_turn = self._turn.acquire(timeout=_LOOK)
         try:
             if has_turn:
                 self._end_live(why)
@@ -276,7 +295,7 @@ class DataLoader2:
         An iterator that was not asked for a batch yet is that iteration.
         """
         epoch = check_epoch(epoch)
-        if self._turn.acquire(0.0):  # or else another thread is at a batch
+        if self._turn.acquire(timeout=0.0):  # or else another thread is at a batch
             try:
                 if self._progress.is_live and not self._progress.begun:
                     self._progress.position = Position(epoch)
@@ -287,16 +306,11 @@ class DataLoader2:
         with self._taking_over(why), self._lock:
             self._progress, self._epoch_is_set = Progress(Position(epoch)), True
 
-    def is_before(self, epoch: int) -> bool:
-        """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
-        progress = self._progress
-        return not progress.begun and progress.position.epoch == epoch
-
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
         own = self._service
         # Ranks may have been started since the loader was made.
-        return batch_count(own.divided(self._work) if hasattr(own, "divided") else self._work)
+        return batch_count(own.divide(self._work) if hasattr(own, "divide") else self._work)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.
@@ -306,15 +320,14 @@ class DataLoader2:
         with self._lock:
             here, seed = self._progress.position, self._seed_of_run()
             chain = self._chain if self._progress.is_live else self._coming or self._chain
-        shares = saved_shares(self._service.shares(chain.work), chain.work)
-        outline, service = self._outline, checkpoint_of(self._service)
+        shares, outline = saved_shares(self._service, chain.work), self._outline
         return State(
-            *(seed, here.epoch, here.place.next, here.place.ahead, shares),
+            *(seed, here.epoch, here.delivered.next, here.delivered.ahead, shares),
             *(outline.graph, outline.data, here.failed),
             pipes=outline.pipes,
             cases=outline.cases,
             order=chain.order,
-            service=service,
+            service=checkpoint_of(self._service),
         ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -331,7 +344,7 @@ class DataLoader2:
             the order.
         """
         chain = self._coming or self._chain
-        shares = saved_shares(self._service.shares(chain.work), chain.work)
+        shares = saved_shares(self._service, chain.work)
         loaded = State.from_json(state, outline=self._outline, order=chain.order, shares=shares)
         restore = restorer(self._service, loaded.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
@@ -377,7 +390,7 @@ class DataLoader2:
         Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
         chain = self._chain
-        cost = cost_of(untimed(chain.graph), self._seed or 0, self._progress.position.epoch)
+        cost = cost_of(without_timers(chain.graph), self._seed or 0, self._progress.position.epoch)
         parts = [
             explain_rewritten(self._written, chain.whole, chain.changes),
             self._service.explain(self._work),
@@ -408,8 +421,10 @@ class DataLoader2:
         with self._turn if self._negotiated is None else contextlib.nullcontext():
             if self._negotiated is None:
                 here = self._progress.position
-                run = (self._seed or 0, here.epoch, here.place.next)
-                found = negotiate(untimed(self._chain.graph), self._service, self._work, *run)
+                run = (self._seed or 0, here.epoch, here.delivered.next)
+                found = negotiate(
+                    without_timers(self._chain.graph), self._service, self._work, *run
+                )
                 self._work, self._negotiated = found.applied_to(self._work), found
             return self._negotiated
 
@@ -431,7 +446,7 @@ class DataLoader2:
             The graph cannot be split, so nothing is planned.
         """
         run = {"seed": self._seed or 0, "epoch": self._progress.position.epoch}
-        graph = untimed(self._chain.graph)
+        graph = without_timers(self._chain.graph)
         return shuffle_report(graph, **run, batches=batches, cache_bytes=cache_bytes)
 
     def diagnose(
@@ -476,19 +491,13 @@ class DataLoader2:
             msg = "step is a function of a batch, e.g. one training step, or None"
             raise TypeError(f"{msg}, got {shorten(step)}")
         self._counts.interrupt()
-        here = self._progress.position
-        subject = Subject(
-            self._chain.graph,
-            self._service,
-            self._seed or 0,
-            here.epoch,
-            here.place,
-            running=self._progress.begun,
-            kept=self._counts.kept_seconds(),
-        )
+        here, graph = self._progress.position, self._chain.graph
+        run = (self._seed or 0, here.epoch)
+        begun, kept = self._progress.begun, self._counts.kept_seconds()
+        subject = Subject(graph, self._service, *run, here.delivered, begun, kept)
         advice = self._agree().advice
         # Before they happen, as they do where parts are measured.
-        passes = passes_of(untimed(self._chain.graph), self._seed or 0, here.epoch)
+        passes = passes_of(without_timers(graph), *run)
         found = diagnose(subject, Extent(batches, seconds), step)
         whole = (f"read as a whole: {each}." for each in passes)
         return replace(found, notes=(*found.notes, *whole, *advice))
@@ -509,14 +518,9 @@ class DataLoader2:
         """
         here, counts, profile = self._progress.position, self._counts, self._profile()
         return Stats(
-            epoch=here.epoch,
-            next_batch=here.place.next,
-            delivered=counts.delivered,
-            waited=counts.waited,
-            longest=counts.longest,
-            kept=counts.kept_seconds(),
-            failures=dict(counts.errors),
-            pipes=() if profile is None else tuple(profile.to_json()),
+            *(here.epoch, here.delivered.next, counts.delivered, counts.waited, counts.longest),
+            *(counts.kept_seconds(), dict(counts.errors)),
+            () if profile is None else tuple(profile.to_json()),
         )
 
     def to_mermaid(self) -> str:
@@ -539,7 +543,9 @@ class DataLoader2:
     @property
     def sampler(self) -> EpochSetter:
         """What frameworks set the epoch on: ``loader.sampler.set_epoch(epoch)``."""
-        return EpochSetter(self.is_before, self.set_epoch, self._chain.whole)
+        gathering = [t for t in map(traits_of, walk(self._chain.whole)) if t.group]
+        last = gathering[-1] if gathering else Traits()
+        return EpochSetter(self, max(1, last.group), last.drop_last)
 
     # Frameworks ask this one for the items of a batch: ``loader.batch_sampler.batch_size``.
     batch_sampler = sampler

@@ -10,26 +10,26 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.nodes import BaseNode
 
-from ..batching import Failure
+from ..batching.job import Failure
 from ..core.errors import TooManyFailures
 from ..core.validate import validate_int
 from ..datapipes import DataPipe
 from ..graph import Pipe, clone, verify
 from ..reading_services import ReadingService
-from ..reading_services.place import Place
+from ..reading_services.delivered_batches import DeliveredBatches
 from ..reading_services.replica import MAX_SEED
 from .compiler import AdapterLike, adapter_list, check_epoch
 from .dataloader2 import DataLoader2
 
 
 @dataclass(frozen=True)
-class _Share(Place):
+class _WorkerPosition(DeliveredBatches):
     """Where one worker of a loader of torch's is: of each ``workers`` batches one is its own."""
 
     worker: int = 0
     workers: int = 1
 
-    def after(self, index: int, step: int = 1) -> Place:
+    def after(self, index: int, step: int = 1) -> DeliveredBatches:
         return replace(self, next=index + 1)
 
     def holds(self, index: int) -> bool:
@@ -129,8 +129,8 @@ class ResumableIterator(Iterator[Any]):
         if self._batches is None:
             loader, (worker, workers) = self._loader, self._share
             here = loader._progress.position
-            share = _Share(here.place.next, (), worker, workers)
-            loader._progress.position = replace(here, place=share)
+            share = _WorkerPosition(here.delivered.next, (), worker, workers)
+            loader._progress.position = replace(here, delivered=share)
             self._dataset._epoch = here.epoch + 1
             self._batches = iter(loader)
         return next(self._batches)

@@ -1,30 +1,155 @@
-"""One pass over a loader: takes batches, notes how far it has come, and ends what it began."""
+"""One pass over a loader: takes batches, notes how far it has come, and ends what it began.
+
+What a loader counts meanwhile, and shows as its figures, is here too.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from operator import methodcaller
+from statistics import median
 from typing import Any
 
-from ..batching import BatchResult, ErrorPolicy
+import torch
+
+from ..batching.job import BatchResult, ErrorPolicy, Failure
 from ..core import CallSite
-from ..core.errors import IteratorInvalidated, VoxpipeError
-from ..core.locks import ReentrantDeferredLock
+from ..core.errors import IteratorInvalidated, TooManyFailures, VoxpipeError
+from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
 from ..datapipes.tensors import map_tensors
 from ..reading_services import Epoch
+from ..reading_services.delivered_batches import Position
 from ..reading_services.reading_service import leave
 from .error import PauseIteration
-from .position import Position, Progress
-from .stats import Counts
 
 EXITING = threading.Event()  # set when the interpreter begins to end
+
+
+@dataclass
+class Progress:
+    """How far one epoch has come; outlives its iterator."""
+
+    position: Position
+    is_live: bool = False  # whether an iterator was made for it
+    begun: bool = False  # whether a batch was asked for
+    batches: Epoch | None = None
+    """What runs. Whoever takes over ends it, also while its iterator is being collected."""
+
+    def close(self) -> None:
+        """End what runs; any number of times."""
+        batches, self.batches = self.batches, None
+        if batches is not None:
+            batches.close()
+
+    def following(self) -> Position:
+        """Return where the next epoch begins; one that was never begun has used up nothing."""
+        return Position(self.position.epoch + 1) if self.begun else self.position
+
+
+# What is kept to be looked at; the counts go on.
+_MOST_KEPT = 1000
+# A message is read by a person.
+_SHOWN = 3
+# The first batches include compiling and warming up; the median of so many is not moved by them.
+KEPT = 64
+
+
+class Counts:
+    """What a loader counts over all its epochs: failures, waits, how long batches are kept."""
+
+    def __init__(self) -> None:
+        self.failures: deque[Failure] = deque(maxlen=_MOST_KEPT)
+        self.errors: Counter[str] = Counter()
+        self.delivered, self.waited, self.longest = 0, 0.0, 0.0
+        self._kept: deque[float] = deque(maxlen=KEPT)
+        self._since: float | None = None
+
+    def admit(self, outcome: BatchResult, policy: ErrorPolicy, before: int) -> int:
+        """Count what failed in one batch; return how many did in this epoch, if so many may."""
+        self.failures += outcome.failures
+        self.errors.update(failure.error for failure in outcome.failures)
+        total = before + len(outcome.failures) + outcome.elsewhere
+        if policy.budget is not None and total > policy.budget:
+            last = "\n".join(map(str, outcome.failures[:_SHOWN])) or "on another rank"
+            msg = f"{total} items failed in this epoch, and {policy.budget} may; the last:\n{last}"
+            do = "Mend the files, or give OnError(budget=...) more; loader.failures has them."
+            raise TooManyFailures(msg, do=do)
+        return total
+
+    def request(self, now: float) -> None:
+        """Note that a batch is asked for: the one before it was kept until now."""
+        if self._since is not None:
+            self._kept.append(now - self._since)
+        self._since = None
+
+    def deliver(self, now: float, waited: float) -> None:
+        """Note that a batch was handed out, after so many seconds."""
+        self._since = now
+        self.delivered += 1
+        self.waited += waited
+        self.longest = max(self.longest, waited)
+
+    def interrupt(self) -> None:
+        """Leave out the time until the next batch: an epoch ended, or something else ran."""
+        self._since = None
+
+    def kept_seconds(self) -> float | None:
+        """Return the median time that a batch was kept; None if none has come back."""
+        return median(self._kept) if self._kept else None
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Figures of one loader, all epochs together."""
+
+    epoch: int
+    """Epoch of the next batch."""
+    next_batch: int
+    """Which batch of it comes next."""
+    delivered: int
+    """Batches handed out."""
+    waited: float
+    """Seconds from asking for a batch to having it."""
+    longest: float
+    """The longest of these waits."""
+    kept: float | None
+    """Seconds for which a batch is kept before the next is asked for, the median of the last."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """How many errors of each class ``OnError`` let pass."""
+    pipes: tuple[Mapping[str, Any], ...] = ()
+    """What each pipe did, if ``Profile`` is among the adapters."""
+
+    @property
+    def rate(self) -> float | None:
+        """Batches per second of waiting; None before the first."""
+        return self.delivered / self.waited if self.waited else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as plain data."""
+        return {**asdict(self), "pipes": [dict(row) for row in self.pipes]}
+
+    def __str__(self) -> str:
+        kept = "-" if self.kept is None else f"{self.kept * 1e3:.1f} ms each (median)"
+        mean = self.waited / self.delivered * 1e3 if self.delivered else 0.0
+        lines = [
+            f"at batch {self.next_batch} of epoch {self.epoch}; {self.delivered} delivered",
+            f"waited {self.waited:.2f} s for them, {mean:.1f} ms each, "
+            f"{self.longest * 1e3:.1f} ms at most; kept {kept}",
+        ]
+        if self.failures:
+            each = ", ".join(f"{count} {name}" for name, count in self.failures.items())
+            lines.append(f"let pass by OnError: {each}")
+        rows = (f"{r['items']:>9} items {r['seconds']:8.2f} s  {r['pipe']}" for r in self.pipes)
+        return "\n".join([*lines, *rows])
 
 
 @dataclass(frozen=True)
@@ -38,8 +163,10 @@ class RunningEpoch:
     device: str | None  # where the graph wants its batches; None where they are made
 
 
-class Turn(ReentrantDeferredLock):
+class Turn(ForkSafeLock):  # type: ignore[misc]  # final in typeshed alone
     """Whose turn it is at a loader: of the threads that ask for a batch, or for another epoch."""
+
+    in_a_batch = False
 
     def after_fork(self) -> None:
         """Leave the lock of the parent, and what a thread of it is at, behind."""
@@ -114,7 +241,7 @@ class DataLoader2Iterator:
     def _next(self) -> Any:
         """Return the next batch, or raise why there is none, and end."""
         if self._ended_by:
-            raise self._invalidated()
+            raise self._invalidation()
         if self._turn.in_a_batch:
             what = "a function that takes part in a batch asks the loader for another one"
             raise IteratorInvalidated(what, do="Give it what it needs, or make a second loader.")
@@ -151,12 +278,12 @@ class DataLoader2Iterator:
             if outcome is not None:
                 failed, batch = self._counts.admit(outcome, running.policy, failed), outcome.batch
                 if outcome.is_empty:
-                    here.place.leave_out(outcome.failures)
+                    here.delivered.leave_out(outcome.failures)
             if (device := running.device) is not None:
                 batch = map_tensors(batch, methodcaller("to", device, non_blocking=True))
             # Last, and in one step: whoever interrupts this has the batch once more, not never.
-            place = here.place.after(running.batches.last, running.step)
-            self._progress.position = Position(here.epoch, place, failed)
+            delivered = here.delivered.after(running.batches.last, running.step)
+            self._progress.position = Position(here.epoch, delivered, failed)
             if outcome is None or not outcome.is_empty:
                 if self._ended_by:  # somebody took over meanwhile, and maybe waits for this thread
                     self._close()
@@ -173,18 +300,23 @@ class DataLoader2Iterator:
     def _end_with(self, error: BaseException) -> None:
         self._close()
         if self._ended_by and isinstance(error, Exception):
-            raise self._invalidated() from None  # it is what became of an epoch that was left
+            raise self._invalidation() from None  # it is what became of an epoch that was left
         if isinstance(error, StopIteration):
             self._end(self._progress)
             return
         if isinstance(error, VoxpipeError):
             error.at(self._origin)
         if isinstance(error, Exception):
-            self._failure = _copy_error(error)
+            # A copy: the traceback of the error holds the caller's frames, these hold the iterator,
+            # and so the caller's batch would be kept until the next collection.
+            self._failure = error
+            with contextlib.suppress(Exception):  # a user's class may want more than its message
+                self._failure = copy.copy(error)
+                self._failure.__cause__ = error.__cause__
         else:  # Ctrl-C: nothing failed, so who asks again has the rest
             self._interrupted = True
 
-    def _invalidated(self) -> IteratorInvalidated:
+    def _invalidation(self) -> IteratorInvalidated:
         do = "One iterator of a loader is live: take a new one, or make two loaders."
         return IteratorInvalidated(self._ended_by, do=do)
 
@@ -229,13 +361,49 @@ class DataLoader2Iterator:
         self._turn.defer(self._progress.close)
 
 
-def _copy_error(error: Exception) -> Exception:
-    """Return the error to raise when a failed epoch is asked once more."""
-    # A copy: the traceback of the error holds the caller's frames, these hold the iterator, and an
-    # iterator that held the error would keep the caller's batch until the next collection.
-    try:
-        again = copy.copy(error)
-    except Exception:  # a user's class whose constructor wants more than its message
-        return error
-    again.__cause__ = error.__cause__
-    return again
+@dataclass(frozen=True)
+class TorchSeed:
+    """A seed that torch's global generator drew, and where that generator was."""
+
+    seed: int
+    _before: torch.Tensor
+    _seeded_with: int
+
+    @classmethod
+    def draw(cls) -> TorchSeed:
+        """Draw one."""
+        before, seeded_with = torch.get_rng_state(), torch.initial_seed()
+        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        return cls(seed, before, seeded_with)
+
+    def is_outdated(self) -> bool:
+        """Whether the generator was seeded since, so that another run is meant to begin."""
+        # It was if its seed is another one, if it is where it was before this number was drawn, or
+        # if it is where a seed has just put it. One that was given its old seed again and then used
+        # otherwise than the first time looks like one that was only used.
+        now, seeded_with = torch.get_rng_state(), torch.initial_seed()
+        if seeded_with != self._seeded_with or torch.equal(now, self._before):
+            return True
+        return torch.equal(now, torch.Generator().manual_seed(seeded_with).get_state())
+
+
+@dataclass(frozen=True)
+class EpochSetter:
+    """The sampler of a loader, for frameworks: passes ``set_epoch`` on unless it is there already.
+
+    Lightning and others call it before every epoch, also before the one in whose middle a state
+    was loaded: that place must not be lost.
+    """
+
+    _loader: Any
+    batch_size: int  # items that the chain gathers in a batch; 1 where it gathers none
+    drop_last: bool  # whether a last, smaller batch is left out
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of ``epoch``; one that was begun and not used is meant, too.
+
+        Lightning asks for the iterator of the first epoch before it says which that is.
+        """
+        progress = self._loader._progress
+        if progress.begun or progress.position.epoch != epoch:
+            self._loader.set_epoch(epoch)

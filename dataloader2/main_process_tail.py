@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 
 from ..adapters import Annotation, Limits, note_of
-from ..batching import BatchResult
+from ..batching.job import BatchResult
 from ..core import Stream
 from ..core.errors import GraphError, VoxpipeError
 from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
@@ -49,12 +49,12 @@ def detach_tail(sink: Pipe, service: ReadingService) -> tuple[Pipe, MainProcessT
     stay = (pipe for pipe in walk(body) if id(pipe) not in before)
     left = next((pipe for pipe in stay if _stays(pipe, before)), None)
     if left is not None and not isinstance(service, InProcessReadingService):
-        raise _refused(left, body)
+        raise _refusal(left, body)
     pipes = tuple(pipe for pipe in end if not isinstance(pipe, Annotation))
     return body, MainProcessTail(pipes, note_of(sink, Limits).thread_stop)
 
 
-def _refused(left: Pipe, body: Pipe) -> VoxpipeError:
+def _refusal(left: Pipe, body: Pipe) -> VoxpipeError:
     """Return the error of a pipe that has to stay here, and before what cannot follow it."""
     for bars in walk(body):
         follows = any(pipe is left for pipe in walk(bars)) and bars is not left

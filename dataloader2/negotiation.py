@@ -1,4 +1,4 @@
-"""Which read schemes a loader and its stores have agreed on, one per key."""
+"""The negotiation of a read scheme per key between a loader and its stores."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..reading_services.work import Work
 from ..storage.disk_cache import cache_budget
 from ..storage.ranges import CoalescePolicy
 from ..storage.remote_ranges import MOST_BYTES
-from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
-from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
-from ..volumes.scheme import Budget, ReadScheme, Refused
+from ..volumes.choose_scheme import AHEAD_PART, choose_schemes, wanted_ahead
+from ..volumes.chunks.chunked_array import DEFAULT_BYTES
+from ..volumes.scheme import Budget, ReadScheme, SchemeRefusal
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def negotiate(
     pattern = measure_access(graph, seed, epoch, batches)
     if pattern.unknown:
         return Negotiation(pattern=pattern)
-    urls = any(v.located is not None and not v.located.path for v in pattern.volumes.values())
+    sources = [volume.located_source for volume in pattern.volumes.values()]
+    urls = any(source is not None and not source.path for source in sources)
     stay = getattr(service, "persistent_workers", False)
     if urls if stay is None else stay:
         # What they keep in one epoch they have in the next.
@@ -108,7 +109,7 @@ def _schemes(pattern: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, Re
     for offer in offers:
         budget = _with_ahead(pattern, offer, most)
         try:
-            schemes = negotiate_all(pattern.layouts, pattern.demands, budget)
+            schemes = choose_schemes(pattern.layouts, pattern.demands, budget)
             break
         except BudgetExceeded:
             if offer is offers[-1]:
@@ -116,12 +117,12 @@ def _schemes(pattern: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, Re
     followed = {}
     for key, scheme in schemes.items():
         answer = pattern.volumes[key].adjust(scheme)
-        if isinstance(answer, Refused):
+        if isinstance(answer, SchemeRefusal):
             answer = scheme.without_cache(answer.reason)
-        elif answer.projected > scheme.projected:
+        elif answer.projected_bytes > scheme.projected_bytes:
             answer = scheme.without_cache(
-                f"{pattern.volumes[key].name} asked for {answer.projected} bytes of memory and was "
-                f"offered {scheme.projected}"
+                f"{pattern.volumes[key].name} asked for {answer.projected_bytes} bytes of memory "
+                f"and was offered {scheme.projected_bytes}"
             )
         followed[key] = answer
     return followed

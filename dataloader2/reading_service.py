@@ -1,4 +1,3 @@
 """torchdata's place for the reading services."""
 
 from ..reading_services import *  # noqa: F403  as they are there
-from ..reading_services import __all__ as __all__

@@ -1,4 +1,4 @@
-"""Where a loader is, as a few numbers: JSON, no pickle, no code.
+"""The state of a loader as a few numbers: JSON, no pickle, no code.
 
 A state counts the batches that were delivered. With the seed and the epoch that is all
 there is to know: the plan is made again from them, under any number of workers.
@@ -38,10 +38,10 @@ from ..graph import (
     traits_of,
     walk,
 )
-from ..reading_services.place import Place, Run
+from ..reading_services import ReadingService
+from ..reading_services.delivered_batches import BatchRun, DeliveredBatches, Position
 from ..reading_services.replica import MAX_SEED
-from ..reading_services.work import Replicated, Work
-from .position import Position
+from ..reading_services.work import ReplicatedWork, Work
 
 VERSION = 1
 # A state takes 4 kB at most (see :class:`Outline`), so a text of it far less than this.
@@ -58,7 +58,9 @@ class State:
     seed: int
     epoch: int  # epoch of the next batch
     next_batch: int  # the first batch of that epoch that was not delivered
-    ahead: tuple[Run, ...]  # runs of later ones that were, where batches come as they are ready
+    ahead: tuple[
+        BatchRun, ...
+    ]  # runs of later ones that were, where batches come as they are ready
     shares: int
     """0 where any worker can do any batch; else among how many the graph was divided. Below 0 if
     its items came as they were ready: so it was always saved, and states are kept."""
@@ -73,34 +75,33 @@ class State:
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        fields = asdict(self)
-        if not self.service:
-            del fields["service"]
-        return fields
+        return {key: value for key, value in asdict(self).items() if key != "service" or value}
 
     @property
     def position(self) -> Position:
         """Where in the run it was."""
-        return Position(self.epoch, Place(self.next_batch, self.ahead), self.failed)
+        return Position(self.epoch, DeliveredBatches(self.next_batch, self.ahead), self.failed)
 
     @classmethod
     def from_json(cls, data: Any, *, outline: Outline, order: str, shares: int) -> State:
         """Return the state in ``data`` if it belongs to this graph, data set and order."""
         # BadState names the field that is wrong, and StateMismatch what differs.
-        fields = _checked(_plain(data))
+        fields = _check(_plain(data))
         state = cls(**{**fields, "ahead": _runs(fields["ahead"])})
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
         refuse_other_order(state.order, order)
         if state.shares != shares:
             saved, own = _words(state.shares, " of the graph"), _words(shares)
             msg = f"the state was saved with {saved}, this loader has {own}"
-            raise StateMismatch(msg, do=_as_before(state.shares))
+            workers = str(abs(state.shares)) + (', order="as_ready"' if state.shares < 0 else "")
+            raise StateMismatch(msg, do=_DO_SHARES.format(workers) if state.shares else _DO_SPLIT)
         return state
 
 
-def saved_shares(shares: int, work: Work) -> int:
+def saved_shares(service: ReadingService, work: Work) -> int:
     """Return how a state tells among how many processes a graph is divided."""
-    return -shares if isinstance(work, Replicated) and work.as_ready else shares
+    shares = service.shares(work)
+    return -shares if isinstance(work, ReplicatedWork) and work.as_ready else shares
 
 
 class _Field(NamedTuple):
@@ -128,9 +129,9 @@ def _is_base64(value: Any) -> bool:
 def _is_run(value: Any) -> bool:
     """Whether it is ``[first, length, step]``, or, of an earlier version, a single number."""
     numbers = value if type(value) in _LISTS else [value]
-    if not 1 <= len(numbers) <= len(Run._fields) or not all(map(_is_count, numbers)):
+    if not 1 <= len(numbers) <= len(BatchRun._fields) or not all(map(_is_count, numbers)):
         return False
-    run = Run(*numbers)
+    run = BatchRun(*numbers)
     return run.length > 0 and run.step > 0 and run.end < MAX_EPOCH
 
 
@@ -165,7 +166,7 @@ _SCHEMA = {
 # What JSON holds, and what state_dict() returns. Of no other class a method is called: an object
 # of one that is derived from these may say of itself what it likes.
 _LEAVES = frozenset((str, int, float, bool, type(None)))
-_LISTS = frozenset((list, tuple, Run))
+_LISTS = frozenset((list, tuple, BatchRun))
 _DICTS = frozenset((dict, OrderedDict))
 
 
@@ -195,7 +196,7 @@ def _plain(data: Any) -> Mapping[str, Any]:
     return data  # type: ignore[no-any-return]
 
 
-def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check(data: Mapping[str, Any]) -> Mapping[str, Any]:
     version = data.get("version", VERSION)
     if type(version) is int and version != VERSION:
         # First of all: its other fields may have other forms.
@@ -212,8 +213,10 @@ def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return data
 
 
-def _runs(saved: Sequence[Any]) -> tuple[Run, ...]:
-    return tuple(sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in saved))
+def _runs(saved: Sequence[Any]) -> tuple[BatchRun, ...]:
+    return tuple(
+        sorted(BatchRun(*run) if isinstance(run, Sequence) else BatchRun(run) for run in saved)
+    )
 
 
 def _words(shares: int, whose: str = "") -> str:
@@ -222,15 +225,11 @@ def _words(shares: int, whose: str = "") -> str:
     return text + (", as they are ready" if shares < 0 else "")
 
 
-def _as_before(shares: int) -> str:
-    """Return how to go on with a state of a graph that is divided among processes."""
-    if not shares:
-        return "Give the reading service that it was saved with: that one split the graph."
-    order = ', order="as_ready"' if shares < 0 else ""
-    return (
-        f"Run with num_workers={abs(shares)}{order} (in all ranks together), or let the graph be "
-        "split, and any number goes on: explain() names the pipe that is in the way."
-    )
+_DO_SPLIT = "Give the reading service that it was saved with: that one split the graph."
+_DO_SHARES = (
+    "Run with num_workers={} (in all ranks together), or let the graph be split, and any number "
+    "goes on: explain() names the pipe that is in the way."
+)
 
 
 def checkpoint_of(service: Any) -> str:

@@ -1,4 +1,4 @@
-"""What torchdata's workers do with a graph: once when they start, and before every epoch."""
+"""Two functions that torchdata's workers call on a graph: at their start, before every epoch."""
 
 from __future__ import annotations
 

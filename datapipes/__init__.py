@@ -5,22 +5,18 @@
 from torch.utils.data import DataChunk as DataChunk
 from torch.utils.data import functional_datapipe as functional_datapipe
 
+from ..first_use import export as _export
 from . import foreign as _foreign  # noqa: F401  (tells the graph what torch's pipes do)
 from . import general as _general  # noqa: F401  (registers the chained forms of its pipes)
 from . import iter as _iter  # noqa: F401  (registers the chained forms)
 from . import map as map
 from . import utils as utils
-from .cost import explain
-from .datapipe import DataPipe, PerItem
-from .forms import chained
-from .shuffle_plans import ShuffleReport, ShuffleSpec, shuffle_report
+from .cost import explain as explain
+from .datapipe import DataPipe as DataPipe
+from .datapipe import PerItem as PerItem
+from .datapipe import chained_form as chained_form
+from .shuffle_plans import ShuffleReport as ShuffleReport
+from .shuffle_plans import ShuffleSpec as ShuffleSpec
+from .shuffle_plans import shuffle_report as shuffle_report
 
-__all__ = [
-    "DataPipe",
-    "PerItem",
-    "ShuffleReport",
-    "ShuffleSpec",
-    "chained",
-    "explain",
-    "shuffle_report",
-]
+_export(globals())

@@ -1,23 +1,4 @@
-"""Iterate a pipe in a thread, a bounded number of items ahead, and end such threads in time.
-
-The thread of a :class:`BackgroundIterator` belongs to the iterator that began it:
-
-- finished or failed: it has ended by itself; the error comes after the items made before it, as
-  the very same object.
-- abandoned: :meth:`BackgroundIterator.stop` tells it to end and waits, because what it reads from
-  may be read by somebody else next. It cannot be interrupted within an item; if that takes too
-  long a warning says so, and the thread ends after that item.
-- paused: it takes no further item until it is resumed.
-
-A forked child has no threads: using an iterator of its parent there is an error, not a hang.
-
-Whoever leaves a pass tells every thread to end, and waits ``STOP_SECONDS`` at most for the item or
-the call that it is at. A thread that takes longer is named in a warning, takes nothing more, and
-holds up neither the next pass nor the end of the program. Pipes with threads are left one after
-the other, so the wait for one is taken from what the others have: however many they are, they end
-within the 5 s that Ctrl-C may take. Only waits count, and an item that goes through begins a new
-account. A loader sets one limit for all of them (:func:`stop_limit`), from ``Timeout(stop=...)``.
-"""
+"""Iterate a pipe in a thread, a bounded number of items ahead, and end such threads in time."""
 
 from __future__ import annotations
 
@@ -25,23 +6,30 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from time import monotonic
 from typing import Any, ClassVar
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
-from ..batching import Instruction
+from ..batching.job import Instruction
 from ..core.call_site import warn
+from ..core.context import holding
 from ..core.errors import PrefetchTimeoutError
 from ..core.locks import timeout_or_none
 from ..core.validate import validate_int
 from ..graph import Pipe, Traits
 from .datapipe import DataPipe, Running, SameLength
-from .forms import offered
 from .tensors import BUFFER_BYTES, bytes_of
 
+# Whoever leaves a pass tells every thread to end, and waits so long at most for the item or call
+# that it is at: what it reads from may be read by somebody else next. A thread that takes longer is
+# named in a warning, takes nothing more, and holds up neither the next pass nor the end of the
+# program. Pipes with threads are left one after the other, so the wait for one is taken from what
+# the others have: however many they are, they end within the 5 s that Ctrl-C may take. Only waits
+# count, and an item that goes through begins a new account. A loader sets one limit for all of them
+# from ``Timeout(stop=...)``.
 STOP_SECONDS = 2.0  # for how long one thread is waited for, unless told otherwise
 # The first may have two thirds of what all may have, the next two thirds of the rest, and so on:
 # nobody is left without a moment, in which an idle thread ends, and together they stay below this.
@@ -61,16 +49,11 @@ _NOW: ContextVar[_Limit] = ContextVar("voxpipe-leaving", default=_USUAL)
 _ACCOUNT = threading.local()
 
 
-@contextmanager
 def stop_limit(
     seconds: float = STOP_SECONDS, tell: Callable[[], None] | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Let the first thread stopped inside take so long, and all together half as long again."""
-    token = _NOW.set(_Limit(seconds, tell))
-    try:
-        yield
-    finally:
-        _NOW.reset(token)
+    return holding(_NOW, _Limit(seconds, tell))
 
 
 def note_progress() -> None:
@@ -115,7 +98,11 @@ class Exhausted(Exception):
 
 
 class BackgroundIterator:
-    """Items of a pipe, made ahead by a thread."""
+    """Items of a pipe, made ahead by a thread.
+
+    An error comes after the items made before it, as the very same object. A forked child has no
+    threads: using an iterator of its parent there is an error, not a hang.
+    """
 
     def __init__(
         self,
@@ -137,12 +124,24 @@ class BackgroundIterator:
         self._thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self._thread.start()
 
+    def __iter__(self) -> BackgroundIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._stopped:
+            raise StopIteration
+        try:
+            return self.take()
+        except Exhausted:
+            raise StopIteration from None
+
     def take(self, timeout: float = float("inf")) -> Any:
         """Return the next item."""
         self._refuse_child()
         note_progress()
         with self._changed:
-            if not self._changed.wait_for(self._is_settled, timeout_or_none(timeout)):
+            settled = lambda: self._held or self._ended or (self._paused and not self._making)  # noqa: E731
+            if not self._changed.wait_for(settled, timeout_or_none(timeout)):
                 raise PrefetchTimeoutError(timeout)
             if self._held:
                 item, size = self._held.popleft()
@@ -189,7 +188,9 @@ class BackgroundIterator:
         while self._held:
             StreamWrapper.close_streams(self._held.popleft()[0])
 
-    def left(self) -> threading.Thread | None:
+    close = stop
+
+    def running_thread(self) -> threading.Thread | None:
         """Return the thread as long as it runs."""
         return self._thread if self._thread.is_alive() else None
 
@@ -197,9 +198,6 @@ class BackgroundIterator:
         if os.getpid() != self._process:
             msg = "this iterator was begun before a fork, and its thread is in the other process; "
             raise RuntimeError(msg + "iterate the pipe anew in this one")
-
-    def _is_settled(self) -> bool:
-        return bool(self._held) or self._ended or (self._paused and not self._making)
 
     def _run(self, source: Iterable[Any], change: Callable[[Any], Any] | None) -> None:
         error: BaseException | None = None
@@ -230,12 +228,9 @@ class BackgroundIterator:
         with self._changed:
             self._making = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stopped or (not self._paused and self._has_room()))
+            self._changed.wait_for(lambda: self._stopped or (not self._paused and self._fits()))
             self._making = not self._stopped
             return self._making
-
-    def _has_room(self) -> bool:
-        return not self._held or (len(self._held) < self._most and self._bytes < self._most_bytes)
 
     def _put(self, item: Any) -> None:
         """Add an item once it fits; one alone always does."""
@@ -251,8 +246,9 @@ class BackgroundIterator:
             self._bytes += size
             self._changed.notify_all()
 
-    def _fits(self, size: int) -> bool:
-        return not self._held or self._bytes + size <= self._most_bytes
+    def _fits(self, size: int = 1) -> bool:
+        room = self._bytes + size <= self._most_bytes and len(self._held) < self._most
+        return room or not self._held
 
 
 class RunningAhead(Running, DataPipe):
@@ -262,7 +258,6 @@ class RunningAhead(Running, DataPipe):
     _ahead: BackgroundIterator | None
 
     def fresh(self) -> None:
-        """Begin without a thread."""
         self._ahead = None
 
     def reset(self) -> None:
@@ -286,8 +281,7 @@ class RunningAhead(Running, DataPipe):
         self.reset()
 
 
-@offered("prefetch")
-class Prefetcher(RunningAhead, SameLength):
+class Prefetcher(RunningAhead, SameLength, form="prefetch"):
     """Make items in a thread before they are asked for; nothing else changes.
 
     Parameters
@@ -331,22 +325,11 @@ class Prefetcher(RunningAhead, SameLength):
         return None
 
     def __iter__(self) -> Iterator[Any]:
-        ahead = BackgroundIterator(
-            self.parent,
-            most=self.buffer_size,
-            most_bytes=self.buffer_bytes,
-            change=self.change(),
-            name=self.chained,
-        )
+        limits = {"most": self.buffer_size, "most_bytes": self.buffer_bytes}
+        ahead = BackgroundIterator(self.parent, **limits, change=self.change(), name=self.form_name)
         self._ahead = ahead
         try:
-            while True:
-                try:
-                    item = ahead.take()
-                except Exhausted:
-                    return
-                yield item
-                del item  # it is the consumer's alone while the next one is waited for
+            yield from ahead
         finally:
             ahead.stop()
             if self._ahead is ahead:

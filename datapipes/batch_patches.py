@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from ..batching import Collate, InThreads, JoinReads, RealizePatches
+from ..batching.collate import Collate, InThreads, RealizePatches
+from ..batching.job import apply_transforms, as_arrays, as_tensors
+from ..batching.join_reads import JoinReads
 from ..core import CallSite
 from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake, SampleError
@@ -16,14 +18,12 @@ from ..spatial import Policy
 from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
-from .datapipe import DataPipe, PerItem, length_of, located
-from .epoch import Seeded
-from .forms import chained
+from .datapipe import DataPipe, PerItem, chained_form, length_of, locate_errors
+from .epoch import SeedStamper
 from .open_volume import OpenVolume, likely_labels
 from .patch_sampler import PatchSampler
 from .points_and_boxes import MovePlaces
 from .sampling import Sampling, overriding_keys, policy_changes, refuse_conflict, refuse_no_policies
-from .tensors import apply_transforms, as_arrays, as_tensors
 
 
 def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None) -> Rule:
@@ -36,7 +36,7 @@ def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None
         keeps = (key in pipe.overriding and pipe.policies[key] == policies[key] for key in policies)
         return None if all(keeps) else pipe
 
-    def replaced(pipe: OpenVolume) -> OpenVolume:
+    def replace_source(pipe: OpenVolume) -> OpenVolume:
         other = copy.copy(pipe)
         other.policies = {**pipe.policies, **policies}
         other.overriding = tuple(sorted({*pipe.overriding, *policies}))
@@ -46,7 +46,7 @@ def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None
             other._policies_from = {**pipe._policies_from, **dict.fromkeys(policies, origin)}
         return other
 
-    return Rule("sample by other policies", others, replaced)
+    return Rule("sample by other policies", others, replace_source)
 
 
 def with_policies(
@@ -65,7 +65,7 @@ def with_policies(
     return sweep(parent, (override_rule(policies, origin),)).after
 
 
-@chained("batch_patches")
+@chained_form("batch_patches")
 class BatchPatches(DataPipe):
     """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``.
 
@@ -122,7 +122,7 @@ class BatchPatches(DataPipe):
     ) -> None:
         super().__init__()
         self.parent = with_policies(dict(policies or {}), override, parent, self.origin)
-        with located(self):
+        with locate_errors(self):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.drop_last = drop_last
         self.straight = False
@@ -134,7 +134,7 @@ class BatchPatches(DataPipe):
         # Of the chain as it is written: an adapter that takes realize() away changes no draw.
         self.has_shares = bool(shares) and looking is None
         self._tell_of_shares(shares, looking)
-        self.of_cases = any(isinstance(p, Seeded) and not parents_of(p) for p in walk(parent))
+        self.of_cases = any(isinstance(p, SeedStamper) and not parents_of(p) for p in walk(parent))
 
     @property
     def traits(self) -> Traits:
@@ -142,7 +142,6 @@ class BatchPatches(DataPipe):
         return Traits(voxels=True, group=self.batch_size, drop_last=self.drop_last)
 
     def describe(self) -> str:
-        """Return the pipe as written, and whether it realizes straight into the batch."""
         return self.origin.call + (" ← straight into the batch" if self.straight else "")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -154,29 +153,28 @@ class BatchPatches(DataPipe):
     def _tell_of_shares(self, shares: Sequence[float], looking: Pipe | None) -> None:
         """Warn where a share is not one of each batch, or none of it."""
         for share in shares:
-            told = ""
             if looking is not None:
-                told = (
+                text = (
                     f"oversample={share:.3g} is a share of all patches here, not of each batch: "
                     f"{describe(looking)} looks at a patch before its batch is known\n"
                     f"  at {self.origin}\n"
                     "  Put that pipe after batch_patches() if it can stand there."
                 )
             elif share and first_forced(self.batch_size, share) == self.batch_size:
-                told = (
+                text = (
                     f"oversample={share:.3g} of {self.batch_size} patches in a batch is none, as "
                     f"in nnU-Net: no patch is drawn about foreground\n  at {self.origin}\n"
                     "  Make larger batches, or the share larger."
                 )
-            if told:
-                warn(told, LikelyMistake, self.origin)
+            else:
+                continue
+            warn(text, LikelyMistake, self.origin)
 
     def __len__(self) -> int:
-        whole, rest = divmod(length_of(self, self.parent), self.batch_size)
-        return whole + bool(rest and not self.drop_last)
+        count = length_of(self, self.parent)
+        return (count if self.drop_last else count + self.batch_size - 1) // self.batch_size
 
     def instructions(self) -> tuple[JoinReads | Collate | InThreads, ...]:
-        """Return what gathers one batch."""
         collate = Collate(self.straight, self.origin, self.of_cases, self._likely, self._once)
         steps = (JoinReads(self.origin), collate) if self.joins else (collate,)
         if self.threads is None:
@@ -199,12 +197,8 @@ def _oversample_shares(sink: Pipe) -> tuple[list[float], Pipe | None]:
     for pipe in walk(sink):
         after = any(behind[id(parent)] for parent in parents_of(pipe))
         traits = traits_of(pipe)
-        if after and (
-            traits.voxels
-            or traits.runs_user_code
-            or not traits.known
-            or isinstance(pipe, MovePlaces)
-        ):
+        looks = traits.voxels or traits.runs_user_code or not traits.known
+        if after and (looks or isinstance(pipe, MovePlaces)):
             looking = looking or pipe
         if isinstance(pipe, PatchSampler) and pipe.oversample is not None:
             shares.append(pipe.oversample)
@@ -213,7 +207,7 @@ def _oversample_shares(sink: Pipe) -> tuple[list[float], Pipe | None]:
     return shares, looking
 
 
-@chained("realize")
+@chained_form("realize")
 class Realize(PerItem):
     """Read and resample every lazy patch of a sample; the rest passes through.
 
@@ -237,14 +231,11 @@ class Realize(PerItem):
         super().__init__(parent)
         self._likely = likely_labels(self.origin, parent)
 
-    threads: int | None = None
-    """Volumes that are realized at once; None leaves it to whoever runs the pipe."""
+    threads: int | None = None  # that realize volumes; None leaves it to whoever runs the pipe
 
     def instructions(self) -> tuple[RealizePatches | InThreads, ...]:
-        """Return what realizes one sample."""
         realize = RealizePatches(self.origin, self._likely)
         return (realize,) if self.threads is None else (InThreads(self.threads, realize),)
 
     def apply(self, item: Any) -> Any:
-        """Return the sample with tensors in it."""
         return apply_transforms(self.instructions(), item)

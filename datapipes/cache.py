@@ -10,25 +10,25 @@ from typing import Any, ClassVar
 from ..core import CallSite, Sample
 from ..core.errors import GraphError, SampleError
 from ..core.memory import usable_memory
-from ..core.redact import Redacted
+from ..core.redact import RedactedDict
 from ..core.validate import as_keys, validate_int
 from ..graph import Pipe, describe
 from ..spatial import LazyPatch, TransformChain
 from ..spatial.lazy.kept_copy import kept_in
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.virtual_volume import use_tiles_alone
+from ..spatial.lazy.virtual_volume import VirtualVolume, use_tiles_alone
 from ..storage.location import absolute_place, is_url, public_name
-from ..volumes import Volume, recached
+from ..volumes import recache
 from ..volumes.conversion.destination import destination_of
 from .datapipe import (
     PerItem,
+    chained_form,
     first_patch_pipe,
     first_random_pipe,
     lazy_patches,
     with_progress,
     wrong_item,
 )
-from .forms import chained
 
 # Of the memory: decoded chunks, batches, and the model have the rest.
 _MEMORY_PART = 4
@@ -36,8 +36,25 @@ _MEMORY_PART = 4
 _USUAL_MEMORY = 2 * 1024**3
 
 
-@chained("cache")
-class Cache(PerItem):
+class _Flushing(PerItem):
+    """A pipe after which volumes are those that the chain so far gives."""
+
+    flushes: ClassVar[bool] = True  # what comes after it has plans and policies of its own
+    keys: tuple[str, ...] | None
+
+    def apply(self, item: Any) -> Sample:
+        lazy = lazy_patches(self, item, self.keys or ())
+        keys = lazy if self.keys is None else self.keys
+        flushed: Sample = item.with_data(**{k: lazy[k].with_each(self.evaluate) for k in keys})
+        return flushed
+
+    def evaluate(self, patch: LazyPatch) -> LazyPatch:
+        """Return the patch of what another one gives."""
+        raise NotImplementedError
+
+
+@chained_form("cache")
+class Cache(_Flushing):
     """Make the volumes of a chain once, keep them, and read patches from what is kept.
 
     What comes before is the same in every epoch: ``spacing``, ``orientation``, ``foreground_crop``,
@@ -82,9 +99,6 @@ class Cache(PerItem):
     (1, 2, 2, 2)
     """
 
-    flushes: ClassVar[bool] = True
-    """What comes after it belongs to another plan, with policies of its own."""
-
     def __init__(
         self,
         parent: Pipe,
@@ -97,26 +111,21 @@ class Cache(PerItem):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(parent)
-        drawing = first_random_pipe(parent)
-        if drawing is not None:
-            raise GraphError(
-                f"{describe(drawing)} is drawn anew in every epoch, so its result cannot be cached",
-                do="Put cache() before it: what comes before cache() is kept, and what comes after "
-                "it is made for every patch.",
-            ).at(self.origin)
-        cutting = first_patch_pipe(parent)
-        if cutting is not None:
-            raise GraphError(
-                f"{describe(cutting)} cuts patches, and cache() keeps whole volumes",
-                do="Put cache() before it: patches are read from what is kept.",
-            ).at(self.origin)
+        if (pipe := first_random_pipe(parent)) is not None:
+            msg = f"{describe(pipe)} is drawn anew in every epoch, so its result cannot be cached"
+            do = "Put cache() before it: what comes before cache() is kept, and what comes after "
+            raise GraphError(msg, do=f"{do}it is made for every patch.").at(self.origin)
+        if (pipe := first_patch_pipe(parent)) is not None:
+            msg = f"{describe(pipe)} cuts patches, and cache() keeps whole volumes"
+            do = "Put cache() before it: patches are read from what is kept."
+            raise GraphError(msg, do=do).at(self.origin)
         if place is not None and memory_bytes is not None:
             raise TypeError("memory_bytes is for what is kept in memory, and a place was given")
         self.place = None if place is None else absolute_place(place)
         self.memory_bytes = 0 if place is not None else _memory(memory_bytes)
         self.keys = None if keys is None else as_keys("cache(keys=)", keys)
         self.chunk, self.codec = chunk, codec
-        self.storage_options = Redacted(storage_options or {})
+        self.storage_options = RedactedDict(storage_options or {})
 
     @property
     def stays_in_workers(self) -> bool:
@@ -125,29 +134,23 @@ class Cache(PerItem):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with patches that begin with what is kept."""
-        lazy = lazy_patches(self, item, self.keys or ())
-        if not lazy:
+        flushed = super().apply(item)
+        if not patches_of(flushed):
             do = "Put it after open_volume() and before realize()."
             msg = "cache() keeps lazy volumes, and the sample has none"
             raise SampleError(msg, do=do).at(self.origin, item.case)
-        keys = lazy if self.keys is None else self.keys
-        return item.with_data(**{k: lazy[k].with_each(self._kept) for k in keys})  # type: ignore[no-any-return]
+        return flushed
 
-    def _kept(self, patch: LazyPatch) -> LazyPatch:
+    def evaluate(self, patch: LazyPatch) -> LazyPatch:
         where = f"cache at {self.origin}"
+        how: dict[str, Any]
         if self.place is None:
             use_tiles_alone(self)
-            how: dict[str, Any] = {"tiled": True, "memory_bytes": self.memory_bytes}
-            return patch.flushed(because=f"{where}, in memory", **how)
+            how = {"tiled": True, "memory_bytes": self.memory_bytes}
+            return patch.flush_plan(because=f"{where}, in memory", **how)
         shown = destination_of(self.place, self.storage_options).name
-        return kept_in(
-            patch,
-            self.place,
-            because=f"{where}, in {shown}",
-            chunk=self.chunk,
-            codec=self.codec,
-            storage_options=self.storage_options,
-        )
+        how = {"chunk": self.chunk, "codec": self.codec, "storage_options": self.storage_options}
+        return kept_in(patch, self.place, because=f"{where}, in {shown}", **how)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Write the volumes of all cases now; return how many there are.
@@ -182,8 +185,8 @@ def _memory(given: int | None) -> int:
     return validate_int("memory_bytes", given, least=1, unit="bytes")
 
 
-@chained("flush")
-class Flush(PerItem):
+@chained_form("flush")
+class Flush(_Flushing):
     """End the fused plan here: spatial pipes that follow interpolate what this one has.
 
     Nothing is read yet; of what the chain so far gives, later pipes ask for what they need. Each
@@ -207,11 +210,7 @@ class Flush(PerItem):
     (1, 8, 8, 8)
     """
 
-    flushes: ClassVar[bool] = True
-    """What comes after it belongs to another plan, with policies of its own."""
-
-    put_before: CallSite | None = None
-    """The pipe before which an adapter put it; None where the user wrote it."""
+    put_before: CallSite | None = None  # the pipe before which an adapter put it
 
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
         super().__init__(parent)
@@ -219,17 +218,10 @@ class Flush(PerItem):
         # Whole volumes that are the same in every epoch have the bits that a cache() here keeps.
         self.tiled = first_random_pipe(parent) is None and first_patch_pipe(parent) is None
 
-    def apply(self, item: Any) -> Sample:
-        """Return the sample with patches that start anew."""
-        lazy = lazy_patches(self, item, self.keys or ())
-        keys = lazy if self.keys is None else self.keys
-        flushed: Sample = item.with_data(**{k: lazy[k].with_each(self._flushed) for k in keys})
-        return flushed
-
-    def _flushed(self, patch: LazyPatch) -> LazyPatch:
+    def evaluate(self, patch: LazyPatch) -> LazyPatch:
         # An op that looks at all it is given is given what a patch reads, not the volume.
         tiled = self.tiled and not patch.looks_at_all
-        return patch.flushed(because=self.because, tiled=tiled)
+        return patch.flush_plan(because=self.because, tiled=tiled)
 
     @property
     def because(self) -> str:
@@ -239,7 +231,7 @@ class Flush(PerItem):
         return f"the flush that Eager puts before {self.put_before}"
 
 
-@chained("recache")
+@chained_form("recache")
 class Recache(PerItem):
     """Convert every volume once into sharded zarr on the local disk, and read it from there.
 
@@ -290,40 +282,35 @@ class Recache(PerItem):
         self.keys = None if keys is None else as_keys("recache(keys=)", keys)
 
     def apply(self, item: Any) -> Any:
-        """Return the sample with its volumes replaced by their copies."""
         if not isinstance(item, Sample):
             do = "Put it right after open_volume()."
             raise wrong_item(self, item, "a sample with volumes", do)
         patches = patches_of(item)
-        if not patches:
-            msg = "there is no volume in the sample"
-            raise SampleError(msg, do="Put recache() right after open_volume().")
-        if any(map(_is_changed, patches.values())):
+        if not patches or any(map(_is_changed, patches.values())):
             msg = "something was done to the sample already"
+            msg = msg if patches else "there is no volume in the sample"
             raise SampleError(msg, do="Put recache() right after open_volume().")
-        leaves = [(key, leaf) for key, patch in patches.items() for leaf in patch.leaves]
-        copies = {id(leaf.volume): self._volume(key, leaf.volume) for key, leaf in leaves}
+        copies: dict[int, Any] = {}
         # Volumes share a plan, but for those that resample_to() brought onto another grid.
-        pending: dict[int, TransformChain] = {}
-        for _, leaf in leaves:
-            plan = leaf.pending
-            if id(plan) not in pending:
-                mine = {key: copies.get(id(v), v) for key, v in plan.references.items()}
-                moving = plan.moving and copies.get(id(plan.moving), plan.moving)
-                pending[id(plan)] = replace(
-                    plan, references=mine, moving=moving, identity=item.identity
-                )
+        plans: dict[int, TransformChain] = {}
+        for key, leaf in ((key, leaf) for key, one in patches.items() for leaf in one.leaves):
+            plans[id(leaf.pending)] = leaf.pending
+            if self.keys is None or key in self.keys:
+                given: Any = leaf.volume
+                copies[id(given)] = recache(given, self.chunk, self.codec, self.directory)
 
-        def moved(patch: LazyPatch) -> LazyPatch:
-            read = patch.with_volume(copies[id(patch.volume)])
-            return read.with_pending(pending[id(patch.pending)])
+        def copy_of(volume: Any) -> Any:
+            return copies.get(id(volume), volume)
 
-        return item.with_data(**{key: one.with_each(moved) for key, one in patches.items()})
+        for n, plan in plans.items():
+            mine = {key: copy_of(volume) for key, volume in plan.references.items()}
+            moving = copy_of(plan.moving)
+            plans[n] = replace(plan, references=mine, moving=moving, identity=item.identity)
 
-    def _volume(self, key: str, volume: Any) -> Volume:
-        if self.keys is not None and key not in self.keys:
-            return volume  # type: ignore[no-any-return]
-        return recached(volume, self.chunk, self.codec, self.directory)
+        def move(patch: LazyPatch) -> LazyPatch:
+            return patch.with_volume(copy_of(patch.volume)).with_pending(plans[id(patch.pending)])
+
+        return item.with_data(**{key: one.with_each(move) for key, one in patches.items()})
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Make the copies of all cases now; return how many volumes there are.
@@ -348,4 +335,4 @@ def _is_changed(patch: LazyPatch) -> bool:
     """Whether something was done to it, or is to be done: a flush leaves volumes in no file."""
     if patch.members and not patch.values:
         return any(map(_is_changed, patch.members))
-    return bool(patch.pending.steps or patch.values or hasattr(patch.volume, "patch"))
+    return bool(patch.pending.steps or patch.values or isinstance(patch.volume, VirtualVolume))

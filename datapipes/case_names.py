@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from ..core.redact import public_name
@@ -49,10 +48,10 @@ def names_of(cases: Sequence[Any]) -> list[str]:
         if not has and count[name] > 1:
             alike.setdefault(name, []).append(index)
     for name, places in alike.items():
-        folders = _apart([_folders(cases[index]) for index in places])
-        is_apart = len(set(folders)) == len(folders) and not any(
-            folder == "" or count[folder] for folder in folders
-        )
+        paths = [(_first_paths(cases[index]) or [""])[0] for index in places]
+        folders = _apart([path.split("/")[:-1] for path in paths])
+        alone = [folder != "" and not count[folder] for folder in folders]
+        is_apart = all(alone) and len(set(folders)) == len(folders)
         for index, folder in zip(places, folders, strict=True):
             names[index] = folder if is_apart else f"{name}#{index}"
             count[names[index]] += 1
@@ -62,11 +61,8 @@ def names_of(cases: Sequence[Any]) -> list[str]:
 def is_hidden(path: str, pattern: str) -> bool:
     """Return whether a name in ``path`` begins with a dot that the pattern does not write."""
     written = [part for part in pattern.split("/") if part.startswith(".")]
-    return any(
-        not any(fnmatchcase(part, pattern_part) for pattern_part in written)
-        for part in path.split("/")
-        if part.startswith(".")
-    )
+    hidden = [part for part in path.split("/") if part.startswith(".")]
+    return any(not any(fnmatchcase(part, one) for one in written) for part in hidden)
 
 
 class Match(NamedTuple):
@@ -159,27 +155,18 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
     return name
 
 
-def _first_paths(data: Mapping[str, Any]) -> list[str]:
+def _first_paths(data: Any) -> list[str]:
     """Return the path of the first volume, or the paths of its channels."""
-    for key, value in data.items():
+    for key, value in data.items() if isinstance(data, Mapping) else ():
         given = value if isinstance(value, (list, tuple)) else [value]
         if key != CASE and given and all(isinstance(one, (str, os.PathLike)) for one in given):
             return [public_name(os.fspath(one)).rstrip("/") for one in given]
     return []
 
 
-def _folders(case: Any) -> list[str]:
-    paths = _first_paths(case) if isinstance(case, Mapping) else []
-    return paths[0].split("/")[:-1] if paths else []
-
-
-def _apart(folders: Sequence[Sequence[str]]) -> list[str]:
+def _apart(folders: list[list[str]]) -> list[str]:
     """Return what is left of each without the folders that all begin and end with."""
-    head = _common(folders)
-    tails = [list(reversed(parts[head:])) for parts in folders]
-    end = _common(tails)
-    return ["/".join(reversed(parts[end:])) for parts in tails]
-
-
-def _common(lists: Sequence[Sequence[str]]) -> int:
-    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*lists, strict=False)))
+    head = len(posixpath.commonprefix(folders))
+    tails = [parts[head:][::-1] for parts in folders]
+    end = len(posixpath.commonprefix(tails))
+    return ["/".join(parts[end:][::-1]) for parts in tails]

@@ -8,17 +8,17 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core import Sample
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
-from ..core.redact import Redacted, public_name
+from ..core.redact import RedactedDict, public_name
 from ..core.suggest import closest
 from ..core.validate import count_text
-from ..storage.fsspec_ranges import list_with, reached
+from ..storage.fsspec_ranges import file_system_of, list_with
 from ..storage.location import is_url
-from ..volumes import Manifest, Volume, catalogued, read_manifest
+from ..volumes import Manifest, Volume, catalog_volume, read_manifest
 from .case_names import (
     CASE,
     WILDCARD,
@@ -29,8 +29,8 @@ from .case_names import (
     name_of,
     names_of,
 )
-from .datapipe import located
-from .epoch import Seeded
+from .datapipe import locate_errors
+from .epoch import SeedStamper
 
 # A ? that stands for one character has no = behind it.
 _QUERY = re.compile(r"[?#;][^?#;/]*=.*")
@@ -45,7 +45,7 @@ _LIKE_ARGUMENT = 0.75
 _LOOKED_AT = 8
 
 
-class _Source(Seeded):
+class _CaseSource(SeedStamper):
     """A pipe that begins a chain with cases."""
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -61,8 +61,21 @@ class _Source(Seeded):
         """Return nothing: which cases there are is what :meth:`data_hash` is about."""
         return ()
 
+    def places(self) -> Iterable[str]:
+        """Return texts that say, by their suffixes, how volumes are stored."""
+        raise NotImplementedError
+
+    @property
+    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Ask for zarr if a place names it."""
+        return ("zarr",) if any(".zarr" in place for place in self.places()) else ()
+
     def hashed_texts(self) -> Iterator[str]:
         """Yield what tells these cases from others; reads no file."""
+        raise NotImplementedError
+
+    def data_texts(self) -> Iterator[str]:
+        """Yield a text for each case, to say which of them differ."""
         raise NotImplementedError
 
     def data_hash(self) -> str:
@@ -73,278 +86,7 @@ class _Source(Seeded):
         return digest.hexdigest()
 
 
-class FromCases(_Source):
-    """Yield one sample per given case; see :func:`from_cases`."""
-
-    chained = "from_cases"
-
-    def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__()
-        self.cases: Any = cases
-        if isinstance(cases, Mapping):
-            do = "Write brackets around it: from_cases([{...}]); one mapping is one case."
-            raise SampleError("from_cases takes a list of cases, got one mapping", do=do).at(
-                self.origin
-            )
-        if not hasattr(self.cases, "__getitem__") or not hasattr(self.cases, "__len__"):
-            msg = f"from_cases takes a sequence of cases, got {type(cases).__name__}"
-            do = "Write list(...) around it: every epoch begins with the first case again."
-            raise SampleError(msg, do=do).at(self.origin)
-        if not len(self.cases):
-            do = "See where the list is made: is the folder or the filter right?"
-            raise SampleError("from_cases got a list without any case", do=do).at(self.origin)
-
-    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the cases in the order in which they were given."""
-        # Another sequence may make its cases when asked: each is asked for once.
-        names = names_of(self.cases) if isinstance(self.cases, (list, tuple)) else None
-        for index, case in enumerate(self.cases):
-            if not isinstance(case, Mapping):
-                msg = f"case {index} is a {type(case).__name__}, not a mapping of key to volume"
-                error = SampleError(msg, do='Write each case as {"image": ..., "label": ...}.')
-                raise error.at(self.origin)
-            data = {k: v for k, v in case.items() if k != CASE}
-            yield names[index] if names else str(case.get(CASE, name_of(data, index))), data
-
-    def __len__(self) -> int:
-        return len(self.cases)
-
-    def describe(self) -> str:
-        """Return the number of cases rather than all of them."""
-        return f"from_cases({len(self.cases)} cases)"
-
-    @property
-    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Ask for zarr if the first cases are zarr."""
-        return imports_for(str(case) for case in self.cases[:_LOOKED_AT])
-
-    def hashed_texts(self) -> Iterator[str]:
-        """Yield the names and sources of the cases."""
-        for index, case in enumerate(self.cases):
-            for key, value in case.items():
-                text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else key
-                yield f"{index}{key}{text}"
-
-    def data_texts(self) -> Iterator[str]:
-        """Yield a text for each case, to say which of them differ."""
-        for case in self.cases:
-            yield ", ".join(
-                f"{k}={_shown(v) if isinstance(v, (str, os.PathLike)) else type(v).__name__}"
-                for k, v in case.items()
-            )
-
-
-class ListCases(_Source):
-    """Yield one sample per case found by patterns; see :func:`list_cases`."""
-
-    chained = "list_cases"
-
-    def __init__(
-        self,
-        url: str | os.PathLike[str] | None,
-        patterns: Mapping[str, str],
-        storage_options: Mapping[str, Any] | None,
-        optional: str | Iterable[str] = (),
-    ) -> None:
-        super().__init__()
-        self.url = None if url is None else os.fspath(url)
-        self.patterns = dict(patterns)
-        self.storage_options = Redacted(storage_options or {})
-        self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
-        self._cases: list[dict[str, str]] | None = None
-        self._check()
-        self.origin = dataclasses.replace(self.origin, call=self.describe())
-
-    def _check(self) -> None:
-        if not self.patterns:
-            raise ValueError('list_cases needs a pattern per volume: image="ct.nii.gz"')
-        for key in self.optional:
-            if key not in self.patterns:
-                near = closest(key, self.patterns, 0.5)
-                meant = f"; did you mean optional={near[0]!r}?" if near else ""
-                msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}{meant}"
-                raise ValueError(msg)
-        for key, pattern in self.patterns.items():
-            self._check_pattern(key, pattern)
-        if self.url is None:
-            for key, pattern in self.patterns.items():
-                if "*" not in pattern or "**" in pattern:
-                    shown = public_name(pattern)
-                    msg = f"without a folder, {key}= needs one * or more for the case: {shown!r}"
-                    raise ValueError(msg)
-
-    def _check_pattern(self, key: str, pattern: Any) -> None:
-        """Refuse what is no pattern of a key, with the argument that it is likely meant for."""
-        named = [pattern] if isinstance(pattern, str) else pattern
-        near = closest(key.lower(), _ARGUMENTS, _LIKE_ARGUMENT)
-        meant = f"; did you mean {near[0]}=?" if near else ""
-        if not isinstance(pattern, (str, os.PathLike)):
-            raise TypeError(f"{key}= takes a pattern of files, got {type(pattern).__name__}{meant}")
-        if near == ["optional"] and all(one in self.patterns for one in named):
-            raise ValueError(f"{key}={pattern!r} names a key, and takes a pattern of files{meant}")
-        if key.endswith("?"):
-            raise ValueError(f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?")
-
-    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """List the storage (once in the life of the pipe) and yield the cases by name."""
-        for case in self.listing():
-            yield case[CASE], {k: v for k, v in case.items() if k != CASE}
-
-    def __len__(self) -> int:
-        """Return the number of cases; lists the storage."""
-        return len(self.listing())
-
-    def describe(self) -> str:
-        """Return the patterns as the user wrote them."""
-        url, patterns = self._shown()
-        shown = [repr(url)] if url is not None else []
-        shown += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
-        shown += [f"optional={self.optional!r}"] if self.optional else []
-        return f"list_cases({', '.join(shown)})"
-
-    def __dir__(self) -> list[str]:
-        """List the names of attributes but those that hold credentials, which torch would print."""
-        hidden = "" if self._shown()[1] == self.patterns else "patterns"  # ?X-Signature=, say
-        return [name for name in super().__dir__() if name != hidden]
-
-    def settings(self) -> Any:
-        """Return the patterns; credentials stay out, those in URLs too."""
-        return (*self._shown(), self.optional) if self.optional else self._shown()
-
-    def _shown(self) -> tuple[str | None, dict[str, str]]:
-        url = None if self.url is None else public_name(self.url)
-        patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
-        if is_url(self.url or ""):
-            patterns = {key: _QUERY.sub("", pattern) for key, pattern in patterns.items()}
-        return (url, patterns)
-
-    @property
-    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Ask for zarr if a pattern names it."""
-        return imports_for([str(self.url), *self.patterns.values()])
-
-    def hashed_texts(self) -> Iterator[str]:
-        """Yield the listing."""
-        yield from (f"{k}={v}" for case in self.listing() for k, v in case.items())
-
-    def data_texts(self) -> Iterator[str]:
-        """Yield a text for each case, to say which of them differ."""
-        for case in self.listing():
-            yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
-
-    def listing(self) -> list[dict[str, str]]:
-        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``."""
-        if self._cases is None:
-            cases = self.found()
-            for case in cases:
-                for error in self.missing(case).values():
-                    raise error
-            self._cases = cases
-        return self._cases
-
-    def found(self) -> list[dict[str, str]]:
-        """Return the cases as :meth:`listing` does, also those that lack a volume."""
-        with located(self):
-            matches = {key: self._matches(key, p) for key, p in self.patterns.items()}
-            _refuse_other_cases(matches)
-            by_key = {
-                key: {name: place for name, (_, place) in found.items()}
-                for key, found in matches.items()
-            }
-            names = sorted(set().union(*by_key.values()))
-            if not names:
-                raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
-        return [
-            {CASE: name, **{k: found[name] for k, found in by_key.items() if name in found}}
-            for name in names
-        ]
-
-    def lenient(self) -> ListCases:
-        """Return a pipe of all cases that are found, also those that lack a volume."""
-        pipe = copy.copy(self)
-        pipe._cases = self.found()
-        return pipe
-
-    def missing(self, case: Mapping[str, str]) -> dict[str, VoxpipeError]:
-        """Return an error for each key that a found case has to have and lacks."""
-        patterns = self._shown()[1]
-        return {
-            key: self._missing(case[CASE], key, patterns[key])
-            for key in self.patterns
-            if key not in case and key not in self.optional
-        }
-
-    def _missing(self, case: str, key: str, pattern: str) -> VoxpipeError:
-        do = "Add the file, narrow the pattern so that the case is left out, or write "
-        do += f"optional=({key!r},) to have the case without it."
-        if pattern.endswith("?"):
-            do = f"A ? stands for one character; did you mean optional={key!r}?"
-        what = f"case {case} has no {key} ({pattern})"
-        return VolumeNotFound(what, do=do).at(self.origin)
-
-    def _matches(self, key: str, pattern: str) -> dict[str, tuple[Match, str]]:
-        """Return what the path says, and the path or URL, by case name for one key."""
-        full = pattern if self.url is None else posixpath.join(self.url, pattern)
-        fs, path, matches = self._glob(full)
-        name: Callable[[str], Match | None] = (
-            name_by_stars(path) if self.url is None else name_by_folder(path, pattern)
-        )
-        by_case: dict[str, tuple[Match, str]] = {}
-        for match in matches:
-            found_of = name(match)
-            if found_of is None:
-                continue
-            case, place = found_of.name, fs.unstrip_protocol(match) if "://" in full else match
-            if case in by_case:
-                earlier, other = by_case[case]
-                msg = f"case {case} has two volumes for {key}=: "
-                msg += f"{public_name(other)} and {public_name(place)}"
-                do = "Make the pattern narrower."
-                if self.url is not None and not WILDCARD.search(self.url):
-                    do = (
-                        f"{public_name(self.url)} is one case here. If it holds many, leave the "
-                        "folder out and let a star stand for the case: "
-                        'image="data/images/*.nii.gz".'
-                    )
-                do = do if earlier.is_of(found_of) else _STARS_NAME
-                raise SampleError(msg, do=do)
-            by_case[case] = found_of, place
-        if matches and not by_case:
-            found = count_text(len(matches), "file matches", "files match")
-            msg = f"{found} {key}={public_name(pattern)!r}, e.g. {public_name(matches[0])}, "
-            msg += "but stars that follow the same word stand for different texts"
-            raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
-        return by_case
-
-    def _glob(self, full: str) -> tuple[Any, str, list[str]]:
-        """Return the file system, the pattern as a path in it, and what matches it, sorted."""
-        fs, path = reached(full, self.storage_options)
-        found = list_with(fs, "glob", path, full, self.storage_options)
-        matches = sorted(str(match).rstrip("/") for match in found)
-        return fs, path, [match for match in matches if not is_hidden(match, path)]
-
-    def _advice(self) -> str:
-        """Return what to do where nothing matches; looks whether folders of cases were meant."""
-        if self.url is not None and not WILDCARD.search(self.url):
-            below = posixpath.join(self.url, "*/")
-            if any(self._glob(posixpath.join(below, p))[2] for p in self.patterns.values()):
-                return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
-        asking = [key for key, pattern in self.patterns.items() if pattern.endswith("?")]
-        if asking:
-            return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
-        return "Check the folder and the patterns."
-
-
-def _shown(place: str | os.PathLike[str]) -> str:
-    return public_name(os.fspath(place))
-
-
-def imports_for(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules that a worker needs for places of these names."""
-    return ("zarr",) if any(".zarr" in text for text in texts) else ()
-
-
-def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
+class FromCases(_CaseSource):
     """Begin a chain with cases that are given as mappings of key to volume.
 
     Parameters
@@ -362,28 +104,59 @@ def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
     >>> [sample.case for sample in pipe]
     ['phantom']
     """
-    return FromCases(cases)
+
+    form_name = "from_cases"
+
+    def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.cases: Any = cases
+        if isinstance(cases, Mapping):
+            msg = "from_cases takes a list of cases, got one mapping"
+            do = "Write brackets around it: from_cases([{...}]); one mapping is one case."
+        elif not hasattr(self.cases, "__getitem__") or not hasattr(self.cases, "__len__"):
+            msg = f"from_cases takes a sequence of cases, got {type(cases).__name__}"
+            do = "Write list(...) around it: every epoch begins with the first case again."
+        elif not len(self.cases):
+            msg = "from_cases got a list without any case"
+            do = "See where the list is made: is the folder or the filter right?"
+        else:
+            return
+        raise SampleError(msg, do=do).at(self.origin)
+
+    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        # Another sequence may make its cases when asked: each is asked for once.
+        names = names_of(self.cases) if isinstance(self.cases, (list, tuple)) else None
+        for index, case in enumerate(self.cases):
+            if not isinstance(case, Mapping):
+                msg = f"case {index} is a {type(case).__name__}, not a mapping of key to volume"
+                do = 'Write each case as {"image": ..., "label": ...}.'
+                raise SampleError(msg, do=do).at(self.origin)
+            data = {k: v for k, v in case.items() if k != CASE}
+            yield names[index] if names else str(case.get(CASE, name_of(data, index))), data
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def describe(self) -> str:
+        return f"from_cases({len(self.cases)} cases)"
+
+    def places(self) -> Iterable[str]:
+        return map(str, self.cases[:_LOOKED_AT])
+
+    def hashed_texts(self) -> Iterator[str]:
+        for index, case in enumerate(self.cases):
+            for key, value in case.items():
+                text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else key
+                yield f"{index}{key}{text}"
+
+    def data_texts(self) -> Iterator[str]:
+        for case in self.cases:
+            paths = {k: os.fspath(v) for k, v in case.items() if isinstance(v, (str, os.PathLike))}
+            told = {**{k: type(v).__name__ for k, v in case.items()}, **paths}
+            yield ", ".join(f"{k}={public_name(text)}" for k, text in told.items())
 
 
-def _refuse_other_cases(matches: Mapping[str, Mapping[str, tuple[Match, str]]]) -> None:
-    """Raise where volumes of two keys have one name and are not of one case."""
-    first: dict[str, tuple[str, Match, str]] = {}
-    for key, found in matches.items():
-        for name, (match, place) in found.items():
-            before, other, there = first.setdefault(name, (key, match, place))
-            if not match.is_of(other):
-                msg = f"case {name} would have volumes of two cases: {before}="
-                msg += f"{public_name(there)} and {key}={public_name(place)}"
-                raise SampleError(msg, do=_STARS_NAME)
-
-
-def list_cases(
-    url: str | os.PathLike[str] | None = None,
-    *,
-    optional: str | Iterable[str] = (),
-    storage_options: Mapping[str, Any] | None = None,
-    **patterns: str,
-) -> ListCases:
+class ListCases(_CaseSource):
     """Begin a chain with the cases found in a folder or bucket.
 
     Listing happens once, at the first iteration, with one glob per key. A star never stands for
@@ -417,64 +190,190 @@ def list_cases(
     VolumeReadError
         Any other failure of the store.
     """
-    return ListCases(url, patterns, Redacted(storage_options or {}), optional)
 
-
-class FromManifest(_Source):
-    """Yield one sample per case of a manifest; see :func:`from_manifest`."""
-
-    chained = "from_manifest"
+    form_name = "list_cases"
 
     def __init__(
         self,
-        location: str | os.PathLike[str],
+        url: str | os.PathLike[str] | None = None,
+        *,
+        optional: str | Iterable[str] = (),
         storage_options: Mapping[str, Any] | None = None,
-        follow: str = "beside",
+        **patterns: str,
     ) -> None:
         super().__init__()
-        self.storage_options = Redacted(storage_options or {})
-        with located(self):
-            self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
-        given = self.storage_options
-        # One volume object for all epochs: it travels to each worker with its header.
-        self._cases: list[tuple[str, dict[str, Volume]]] = [
-            (case, {e.key: catalogued(e, self.manifest.name, given, follow) for e in found})
-            for case, found in self.manifest.cases().items()
-        ]
+        self.url = None if url is None else os.fspath(url)
+        self.patterns = patterns
+        self.storage_options = RedactedDict(storage_options or {})
+        self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
+        self._cases: list[dict[str, str]] | None = None
+        self._check()
+        self.origin = dataclasses.replace(self.origin, call=self.describe())
+
+    def _check(self) -> None:
+        if not self.patterns:
+            raise ValueError('list_cases needs a pattern per volume: image="ct.nii.gz"')
+        for key in self.optional:
+            if key not in self.patterns:
+                near = closest(key, self.patterns, 0.5)
+                meant = f"; did you mean optional={near[0]!r}?" if near else ""
+                msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}{meant}"
+                raise ValueError(msg)
+        given: Mapping[str, Any] = self.patterns  # whatever they are said to be
+        for key, pattern in given.items():
+            near = closest(key.lower(), _ARGUMENTS, _LIKE_ARGUMENT)
+            meant = f"; did you mean {near[0]}=?" if near else ""
+            if not isinstance(pattern, (str, os.PathLike)):
+                kind = type(pattern).__name__
+                raise TypeError(f"{key}= takes a pattern of files, got {kind}{meant}")
+            if near == ["optional"] and pattern in self.patterns:
+                msg = f"{key}={pattern!r} names a key, and takes a pattern of files{meant}"
+                raise ValueError(msg)
+            if key.endswith("?"):
+                raise ValueError(f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?")
+            if self.url is None and ("*" not in str(pattern) or "**" in str(pattern)):
+                shown = public_name(str(pattern))
+                msg = f"without a folder, {key}= needs one * or more for the case: {shown!r}"
+                raise ValueError(msg)
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the cases in the order of the manifest."""
-        yield from ((case, dict(volumes)) for case, volumes in self._cases)
+        """List the storage (once in the life of the pipe) and yield the cases by name."""
+        for case in self.listing():
+            yield case[CASE], {k: v for k, v in case.items() if k != CASE}
 
     def __len__(self) -> int:
-        return len(self._cases)
+        """Return the number of cases; lists the storage."""
+        return len(self.listing())
 
     def describe(self) -> str:
-        """Return the name of the manifest and the number of cases."""
-        return f"from_manifest({self.manifest.name!r}, {len(self)} cases)"
+        url, patterns = self._show()
+        shown = [repr(url)] if url is not None else []
+        shown += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
+        shown += [f"optional={self.optional!r}"] if self.optional else []
+        return f"list_cases({', '.join(shown)})"
 
-    @property
-    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Ask for zarr if a volume is zarr."""
-        return imports_for(entry.location for entry in self.manifest.entries)
+    def __dir__(self) -> list[str]:
+        """List the names of attributes but those that hold credentials, which torch would print."""
+        hidden = "" if self._show()[1] == self.patterns else "patterns"  # ?X-Signature=, say
+        return [name for name in super().__dir__() if name != hidden]
+
+    def settings(self) -> Any:
+        """Return the patterns; credentials stay out, those in URLs too."""
+        return (*self._show(), self.optional) if self.optional else self._show()
+
+    def _show(self) -> tuple[str | None, dict[str, str]]:
+        url = None if self.url is None else public_name(self.url)
+        patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
+        if is_url(self.url or ""):
+            patterns = {key: _QUERY.sub("", pattern) for key, pattern in patterns.items()}
+        return (url, patterns)
+
+    def places(self) -> Iterable[str]:
+        return [str(self.url), *self.patterns.values()]
 
     def hashed_texts(self) -> Iterator[str]:
-        """Yield the entries: places, headers and versions."""
-        for e in self.manifest.entries:
-            yield repr((e.case, e.key, e.location, e.kind, e.header, e.stamp))
+        yield from (f"{k}={v}" for case in self.listing() for k, v in case.items())
 
     def data_texts(self) -> Iterator[str]:
-        """Yield a text for each entry, to say which of them differ."""
-        for e in self.manifest.entries:
-            yield f"{e.case} {e.key}={public_name(e.location)} {e.kind} {e.header} {e.stamp}"
+        for case in self.listing():
+            yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
+
+    def listing(self) -> list[dict[str, str]]:
+        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``."""
+        if self._cases is None:
+            cases = self.find()
+            for case in cases:
+                for error in self.missing(case).values():
+                    raise error
+            self._cases = cases
+        return self._cases
+
+    def find(self) -> list[dict[str, str]]:
+        """Return the cases as :meth:`listing` does, also those that lack a volume."""
+        with locate_errors(self):
+            matches = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            first: dict[str, tuple[str, Match, str]] = {}
+            for key, name, found in [(k, n, f) for k, m in matches.items() for n, f in m.items()]:
+                before, other, there = first.setdefault(name, (key, *found))
+                if not found[0].is_of(other):
+                    msg = f"case {name} would have volumes of two cases: {before}="
+                    msg += f"{public_name(there)} and {key}={public_name(found[1])}"
+                    raise SampleError(msg, do=_STARS_NAME)
+            names = sorted(set().union(*matches.values()))
+            if not names:
+                raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
+        each = {n: {k: m[n][1] for k, m in matches.items() if n in m} for n in names}
+        return [{CASE: name, **places} for name, places in each.items()]
+
+    def lenient(self) -> ListCases:
+        """Return a pipe of all cases that are found, also those that lack a volume."""
+        pipe = copy.copy(self)
+        pipe._cases = self.find()
+        return pipe
+
+    def missing(self, case: Mapping[str, str]) -> dict[str, VoxpipeError]:
+        """Return an error for each key that a found case has to have and lacks."""
+        found: dict[str, VoxpipeError] = {}
+        for key, pattern in self._show()[1].items():
+            if key not in case and key not in self.optional:
+                do = "Add the file, narrow the pattern so that the case is left out, or write "
+                do += f"optional=({key!r},) to have the case without it."
+                if pattern.endswith("?"):
+                    do = f"A ? stands for one character; did you mean optional={key!r}?"
+                what = f"case {case[CASE]} has no {key} ({pattern})"
+                found[key] = VolumeNotFound(what, do=do).at(self.origin)
+        return found
+
+    def _matches(self, key: str, pattern: str) -> dict[str, tuple[Match, str]]:
+        """Return what the path says, and the path or URL, by case name for one key."""
+        full = pattern if self.url is None else posixpath.join(self.url, pattern)
+        fs, path, matches = self._glob(full)
+        name = name_by_stars(path) if self.url is None else name_by_folder(path, pattern)
+        by_case: dict[str, tuple[Match, str]] = {}
+        for match in matches:
+            found_of = name(match)
+            if found_of is None:
+                continue
+            case, place = found_of.name, fs.unstrip_protocol(match) if "://" in full else match
+            if case in by_case:
+                earlier, other = by_case[case]
+                msg = f"case {case} has two volumes for {key}=: "
+                msg += f"{public_name(other)} and {public_name(place)}"
+                do = "Make the pattern narrower."
+                if self.url is not None and not WILDCARD.search(self.url):
+                    do = f"{public_name(self.url)} is one case here. If it holds many, leave the "
+                    do += "folder out and let a star stand for the case: "
+                    do += 'image="data/images/*.nii.gz".'
+                do = do if earlier.is_of(found_of) else _STARS_NAME
+                raise SampleError(msg, do=do)
+            by_case[case] = found_of, place
+        if matches and not by_case:
+            found = count_text(len(matches), "file matches", "files match")
+            msg = f"{found} {key}={public_name(pattern)!r}, e.g. {public_name(matches[0])}, "
+            msg += "but stars that follow the same word stand for different texts"
+            raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
+        return by_case
+
+    def _glob(self, full: str) -> tuple[Any, str, list[str]]:
+        """Return the file system, the pattern as a path in it, and what matches it, sorted."""
+        fs, path = file_system_of(full, self.storage_options)
+        found = list_with(fs, "glob", path, full, self.storage_options)
+        matches = sorted(str(match).rstrip("/") for match in found)
+        return fs, path, [match for match in matches if not is_hidden(match, path)]
+
+    def _advice(self) -> str:
+        """Return what to do where nothing matches; looks whether folders of cases were meant."""
+        if self.url is not None and not WILDCARD.search(self.url):
+            below = posixpath.join(self.url, "*/")
+            if any(self._glob(posixpath.join(below, p))[2] for p in self.patterns.values()):
+                return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
+        asking = [key for key, pattern in self.patterns.items() if pattern.endswith("?")]
+        if asking:
+            return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
+        return "Check the folder and the patterns."
 
 
-def from_manifest(
-    location: str | os.PathLike[str],
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    follow: str = "beside",
-) -> FromManifest:
+class FromManifest(_CaseSource):
     """Begin a chain with the cases of a manifest that ``voxpipe index`` wrote.
 
     Chain ``open_volume()`` as after :func:`list_cases`. Shapes, affines and types come from
@@ -500,4 +399,46 @@ def from_manifest(
     StaleEntry
         Later, where voxels are read: the volume has changed since; the message says how.
     """
-    return FromManifest(location, Redacted(storage_options or {}), follow)
+
+    form_name = "from_manifest"
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        follow: str = "beside",
+    ) -> None:
+        super().__init__()
+        self.storage_options = RedactedDict(storage_options or {})
+        with locate_errors(self):
+            self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
+        given = self.storage_options
+        # One volume object for all epochs: it travels to each worker with its header.
+        self._cases: list[tuple[str, dict[str, Volume]]] = [
+            (case, {e.key: catalog_volume(e, self.manifest.name, given, follow) for e in found})
+            for case, found in self.manifest.cases().items()
+        ]
+
+    def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from ((case, dict(volumes)) for case, volumes in self._cases)
+
+    def __len__(self) -> int:
+        return len(self._cases)
+
+    def describe(self) -> str:
+        return f"from_manifest({self.manifest.name!r}, {len(self)} cases)"
+
+    def places(self) -> Iterable[str]:
+        return (entry.location for entry in self.manifest.entries)
+
+    def hashed_texts(self) -> Iterator[str]:
+        for e in self.manifest.entries:
+            yield repr((e.case, e.key, e.location, e.kind, e.header, e.stamp))
+
+    def data_texts(self) -> Iterator[str]:
+        for e in self.manifest.entries:
+            yield f"{e.case} {e.key}={public_name(e.location)} {e.kind} {e.header} {e.stamp}"
+
+
+from_cases, list_cases, from_manifest = FromCases, ListCases, FromManifest

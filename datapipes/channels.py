@@ -11,28 +11,18 @@ from ..core.validate import as_keys
 from ..graph import Pipe
 from ..intensity import SelectChannels, ValueStep
 from ..spatial import LazyPatch
-from ..spatial.lazy.stack import stacked, unstacked
-from .datapipe import PerItem, lazy_patches, stream_name
-from .forms import chained
+from ..spatial.lazy.stack import stack_patches, unstack_patch
+from .datapipe import PerItem, chained_form, lazy_patches, stream_name
 
 
-class Regrouped(PerItem):
+class RegroupKeys(PerItem):
     """A pipe that puts other keys in the place of some."""
 
     is_drawn = False  # the streams of its steps are names of places: a channel is selected
 
-    def renamed(self, key: str) -> tuple[str, ...]:
+    def new_keys(self, key: str) -> tuple[str, ...]:
         """Return what becomes of a key."""
         raise NotImplementedError
-
-    def regrouped(self, sample: Sample) -> Sample:
-        """Return the sample with other keys."""
-        raise NotImplementedError
-
-    def apply(self, item: Any) -> Sample:
-        """Return the sample with other keys in the place of some."""
-        lazy_patches(self, item)  # refuses what is no sample
-        return self.regrouped(item)
 
     def _with(
         self, sample: Sample, gone: Collection[str], where: str, new: dict[str, LazyPatch]
@@ -40,7 +30,7 @@ class Regrouped(PerItem):
         """Return the sample with ``new`` in the place of ``where``, and without what is gone."""
         taken = [key for key in new if key in sample and key not in gone]
         if taken:
-            msg = f"{type(self).chained}() makes {taken[0]!r}, which the sample has already"
+            msg = f"{type(self).form_name}() makes {taken[0]!r}, which the sample has already"
             raise SampleError(msg, do="Give another name.").at(self.origin, sample.case)
         data: dict[str, Any] = {}
         for key, thing in sample.items():
@@ -51,8 +41,8 @@ class Regrouped(PerItem):
         return sample.replace(data=data)
 
 
-@chained("stack")
-class Stack(Regrouped):
+@chained_form("stack")
+class Stack(RegroupKeys):
     """Make several volumes the channels of one, in one slot of the batch.
 
     The voxels of each are read and interpolated straight into their channels; no file is read
@@ -95,21 +85,18 @@ class Stack(Regrouped):
         self.keys = _each_once("stack(keys=)", keys)
         (self.name,) = as_keys("stack(name=)", [name])
 
-    def renamed(self, key: str) -> tuple[str, ...]:
-        """Return what becomes of a key."""
+    def new_keys(self, key: str) -> tuple[str, ...]:
         return (self.name,) if key in self.keys else (key,)
 
-    def regrouped(self, sample: Sample) -> Sample:
-        """Return the sample with one volume in the place of several."""
-        lazy = lazy_patches(self, sample, self.keys)
-        patches = [lazy[key] for key in self.keys]
-        one = stacked(patches, f"stack at {self.origin}")
-        first = next(key for key in sample if key in self.keys)
-        return self._with(sample, self.keys, first, {self.name: one})
+    def apply(self, item: Any) -> Sample:
+        lazy = lazy_patches(self, item, self.keys)
+        one = stack_patches([lazy[key] for key in self.keys], f"stack at {self.origin}")
+        first = next(key for key in item if key in self.keys)
+        return self._with(item, self.keys, first, {self.name: one})
 
 
-@chained("unstack")
-class Unstack(Regrouped):
+@chained_form("unstack")
+class Unstack(RegroupKeys):
     """Make each channel of a volume a volume of its own.
 
     Of a chunked or mapped file only that channel is read; of a list of files, only its file.
@@ -144,23 +131,19 @@ class Unstack(Regrouped):
         self.names = _each_once("unstack(names=)", names)
         self.stream_names = tuple(stream_name(parent, "", f"unstack {name}") for name in self.names)
 
-    def renamed(self, key: str) -> tuple[str, ...]:
-        """Return what becomes of a key."""
+    def new_keys(self, key: str) -> tuple[str, ...]:
         return self.names if key == self.key else (key,)
 
-    def regrouped(self, sample: Sample) -> Sample:
-        """Return the sample with a volume for each channel."""
-        patch = lazy_patches(self, sample, [self.key])[self.key]
+    def apply(self, item: Any) -> Sample:
+        patch = lazy_patches(self, item, [self.key])[self.key]
         count = patch.shape[0]
         if count != len(self.names):
             msg = f"{self.key!r} has {count} channels, and unstack() names {len(self.names)}"
-            raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, sample.case)
-        steps = [
-            ValueStep(SelectChannels(n), stream, self.origin)
-            for n, stream in enumerate(self.stream_names)
-        ]
-        apart = unstacked(patch, lambda channel: steps[channel])
-        return self._with(sample, [self.key], self.key, dict(zip(self.names, apart, strict=True)))
+            raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, item.case)
+        given = enumerate(self.stream_names)
+        steps = [ValueStep(SelectChannels(n), stream, self.origin) for n, stream in given]
+        apart = unstack_patch(patch, steps.__getitem__)
+        return self._with(item, [self.key], self.key, dict(zip(self.names, apart, strict=True)))
 
 
 def _each_once(argument: str, names: Sequence[str]) -> tuple[str, ...]:

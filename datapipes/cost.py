@@ -1,9 +1,4 @@
-"""What patches cost and ask of the stores: from the first plans, without reading a voxel.
-
-Plans cost microseconds, so a few hundred are made and looked at. Headers cost a request each, so
-only the patches of the first few cases are: cases of one list are stored alike. They are those
-with which the epoch goes on, so that no header is read that it would not read anyway.
-"""
+"""The cost of patches and their access pattern: from the first plans, without reading a voxel."""
 
 from __future__ import annotations
 
@@ -17,21 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ..batching import ApplyValue
+from ..batching.collate import ApplyValue
 from ..core import Sample
+from ..core.call_site import looking_ahead
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, cut, describe, explain_graph, parents_of, verify, walk
-from ..spatial import LazyPatch, without_reading
+from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.patch_report import breaks, interpolations, kept, left_to_numpy
+from ..spatial.lazy.patch_report import breaks, describe_kept, interpolations, numpy_steps
 from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.op import size_on
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
-from ..spatial.volume_like import stored_of
 from ..volumes import Volume
-from ..volumes.catalog.statistics import has_statistics
-from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, known_box
+from ..volumes.catalog.whole_pass import ForegroundRule, has_histogram, has_statistics, known_box
 from ..volumes.scheme import Demand, StoreLayout
 from .datapipe import DataPipe
 from .epoch import copy_for_epoch, items_from, may_look_ahead
@@ -104,7 +98,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     if planner is None:
         return None
     try:
-        with without_reading():
+        with looking_ahead():
             items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
             samples = [patches for item in items if (patches := patches_of(item))]
             means = _means([list(patches.values()) for patches in samples])
@@ -116,7 +110,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     first = samples[0]
     keys = max(map(len, first))
     kinds = max(len(patch.kind) for patch in first.values())
-    once = _by_text({key: (kept(patch),) for key, patch in first.items()}).items()
+    once = _by_text({key: (describe_kept(patch),) for key, patch in first.items()}).items()
     anew = _by_text({key: breaks(patch) for key, patch in first.items()}).items()
     notes = [f"  {key:<{keys}}  {p.kind:<{kinds}}  {_policy(p)}" for key, p in first.items()]
     notes += [f"kept: {who} made once, {what}" for what, who in once]
@@ -135,17 +129,24 @@ def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
     if planner is None:
         return ()
     try:
-        with without_reading():
+        with looking_ahead():
+            count = sum(_length(pipe, 1) for pipe in walk(graph) if not parents_of(pipe))
+            every = list(walk(planner))
+            renamed = any(hasattr(pipe, "new_keys") for pipe in every)
             last = _volumes_of(copy_for_epoch(planner, seed, epoch))
-            sources = [pipe for pipe in walk(graph) if not parents_of(pipe)]
-            volumes = [last] * len(asking)
-            if any(hasattr(pipe, "renamed") for pipe in walk(planner)):
-                planned = set(map(id, walk(planner)))
-                for n, pipe in enumerate(asking):  # by the names that they have before each
-                    if id(pipe) in planned:
-                        before = copy_for_epoch(parents_of(pipe)[0], seed, epoch)
-                        volumes[n] = _volumes_of(before)
-            return tuple(_passes(asking, volumes, sum(_length(one, 1) for one in sources)))
+            found: dict[tuple[str, str], WholePass] = {}
+            for pipe in asking:
+                volumes = last
+                if renamed and any(one is pipe for one in every):  # by the names before it
+                    volumes = _volumes_of(copy_for_epoch(parents_of(pipe)[0], seed, epoch))
+                for key, volume, what, number in _passes_of_pipe(pipe, volumes, count):
+                    located = [part.located_source for part in volume.parts]
+                    if any(located) or any(part.access != "view" for part in volume.parts):
+                        size = math.prod(volume.shape) * volume.disk_dtype.itemsize
+                        remote = any(place is not None and not place.path for place in located)
+                        known = WholePass(pipe, key, size, number, remote)
+                        found.setdefault((key, what), known)
+            return tuple(found.values())
     except (VoxpipeError, OSError, Warning):
         return ()
 
@@ -158,7 +159,9 @@ def _planner_of(graph: Pipe) -> Pipe | None:
 
 def _volumes_of(planner: Pipe) -> dict[str, Volume]:
     first = next(map(patches_of, planner), {})
-    volumes = {key: stored_of(patch.volume) for key, patch in first.items()}
+    volumes = {
+        key: getattr(patch.volume, "stored_volume", patch.volume) for key, patch in first.items()
+    }
     return {key: v for key, v in volumes.items() if isinstance(v, Volume)}
 
 
@@ -177,22 +180,6 @@ def _change_of(pipe: Any) -> ApplyValue | None:
     return pipe.change if isinstance(pipe, ChoicePipe) else None
 
 
-def _passes(
-    asking: list[Pipe], volumes: Sequence[Mapping[str, Volume]], count: int
-) -> Iterator[WholePass]:
-    told: set[tuple[str, str]] = set()
-    for pipe, given in zip(asking, volumes, strict=True):
-        for key, volume, what, number in _passes_of_pipe(pipe, given, count):
-            in_memory = all(p.located is None and p.access == "view" for p in volume.parts)
-            if in_memory or (key, what) in told:
-                continue
-            told.add((key, what))
-            size = math.prod(volume.shape) * volume.disk_dtype.itemsize
-            located = [part.located for part in volume.parts]
-            remote = any(place is not None and not place.path for place in located)
-            yield WholePass(pipe, key, size, number, remote)
-
-
 def _passes_of_pipe(
     pipe: Any, volumes: Mapping[str, Volume], count: int
 ) -> Iterator[tuple[str, Volume, str, int]]:
@@ -207,11 +194,10 @@ def _passes_of_pipe(
         asking: Any = pipe.steps[0].op
         needs = asking.needs
         volume = volumes.get(needs.key)
-        if volume is not None:
-            rule = ForegroundRule(needs.above, needs.labels)
-            of_stored = not isinstance(needs.above, str)
-            if not of_stored or known_box(volume, rule, needs.level) is None:
-                yield needs.key, volume, f"box {needs}", count
+        rule = ForegroundRule(needs.above, needs.labels)
+        changed = isinstance(needs.above, str)
+        if volume is not None and (changed or known_box(volume, rule, needs.level) is None):
+            yield needs.key, volume, f"box {needs}", count
     else:
         change: Any = _change_of(pipe)
         op = change.step.op
@@ -219,8 +205,7 @@ def _passes_of_pipe(
         mask = volumes.get(op.mask_key) if op.mask_key else None
         of_some = mask is not None or getattr(op, "above", None) is not None
         for key in keys:
-            volume = volumes.get(key)
-            if volume is None:
+            if (volume := volumes.get(key)) is None:
                 continue
             if not (has_histogram(volume, mask) if of_some else has_statistics(volume)):
                 yield key, volume, "histogram" if of_some else "statistics", count
@@ -239,10 +224,9 @@ def _by_text(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
 def _slow_lines(samples: list[dict[str, LazyPatch]]) -> tuple[str, ...]:
     """Return a line for each set of steps that NumPy does, with the volumes and their number."""
     found: dict[tuple[str, ...], list[str]] = {}
-    for patches in samples:
-        for key, patch in patches.items():
-            for names in left_to_numpy(patch):
-                found.setdefault(names, []).append(key)
+    for key, patch in (one for patches in samples for one in patches.items()):
+        for names in numpy_steps(patch):
+            found.setdefault(names, []).append(key)
     return tuple(
         f"by NumPy: {' and '.join(dict.fromkeys(keys))}, {len(keys)} plan(s) looked at, in which "
         f"{', '.join(names)} meet: {BY_NUMPY}"
@@ -271,16 +255,11 @@ def _means(samples: list[list[LazyPatch]]) -> Cost | None:
         return None
     every = [patch for patches in samples for patch in patches]
     read = [one for patch in every for one in patch.reads()]
-    count = len(samples)
+    reads = sum(not one.region.is_empty for one in read)
+    needed, whole = (sum(one.read_bytes(whole_chunks=w) for one in read) for w in (False, True))
     interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
-    return Cost(
-        patches=count,
-        reads=sum(not one.region.is_empty for one in read) / count,
-        bytes_needed=sum(one.read_bytes(whole_chunks=False) for one in read) / count,
-        bytes_read=sum(one.read_bytes(whole_chunks=True) for one in read) / count,
-        interpolations=interpolated / count,
-        copies=copies / count,
-    )
+    n = len(samples)
+    return Cost(n, reads / n, needed / n, whole / n, interpolated / n, copies / n)
 
 
 def explain(pipe: Pipe) -> str:
@@ -314,7 +293,8 @@ DataPipe.explainer = staticmethod(explain)
 
 # A percentile of 99 needs about as many.
 MEASURED = 256
-# Headers of a bucket take 0.1 s each, and the epoch waits for them.
+# Headers of a bucket take 0.1 s each, and the epoch waits for them; cases of one list are stored
+# alike. They are those with which the epoch goes on: it would read these headers anyway.
 CASES = 4
 # Of what an epoch takes to start: nothing that anybody notices.
 SECONDS = 0.25
@@ -325,15 +305,12 @@ FARTHEST = 10_000
 # one patch says little of how many chunks the others touch.
 LEAST_PLANS = 8
 
-_UNKNOWN_STORE = "{} does not say how it is stored"
-
 
 @dataclass(frozen=True)
 class AccessPattern:
     """What a chain asks, by key; or why nobody can tell beforehand."""
 
-    layouts: Mapping[str, StoreLayout] = field(default_factory=dict)
-    """How the volumes of each key are stored."""
+    layouts: Mapping[str, StoreLayout] = field(default_factory=dict)  # how they are stored
     demands: Mapping[str, Demand] = field(default_factory=dict)  # what patches ask of them
     volumes: Mapping[str, Volume] = field(default_factory=dict)  # the first volume of each key
     sampled_anew: Mapping[str, str] = field(default_factory=dict)
@@ -357,16 +334,15 @@ def measure_access(
     if isinstance(split, NoCut):
         return AccessPattern(unknown=split.reason)
     if not may_look_ahead(split.planner):
-        return AccessPattern(
-            unknown="planning ahead would use up the source, or run functions of yours"
-        )
+        why = "planning ahead would use up the source, or run functions of yours"
+        return AccessPattern(unknown=why)
     planner = copy_for_epoch(split.planner, seed, epoch)
     seen: dict[str, list[LazyPatch]] = {}
     left_out: dict[str, str] = {}
     cases: set[int] = set()
     order: list[int] = []
     try:
-        with without_reading():
+        with looking_ahead():
             skipped = min(batches * split.group, FARTHEST)
             for item in _for_a_while(islice(items_from(planner, skipped), MEASURED), clock):
                 if not isinstance(item, Sample):
@@ -377,7 +353,7 @@ def measure_access(
                 cases.add(item.identity[0])
                 for key, patch in patches_of(item).items():
                     if not isinstance(read_volume_of(patch), Volume):
-                        left_out[key] = _UNKNOWN_STORE.format(patch.volume.name)
+                        left_out[key] = f"{patch.volume.name} does not say how it is stored"
                         continue
                     patch.source_region  # noqa: B018  works out the plan, which takes the time
                     seen.setdefault(key, []).append(patch)
@@ -386,8 +362,8 @@ def measure_access(
             firsts = range(0, len(order), split.group)
             alone = all(len(set(order[first : first + split.group])) == 1 for first in firsts)
             together = turns[-1] if turns and alone else 1
-            scattered = _scattered(order, together)
-            asked = _pattern(seen, planner, split.group, together, scattered)
+            how = (split.group, together, _comes_after_others(order, together))
+            asked = _pattern(seen, planner, *how)
             unknown = asked.unknown if not left_out or seen else "; ".join(left_out.values())
             return replace(asked, left_out=left_out, unknown=unknown)
     except Exception as error:
@@ -406,7 +382,7 @@ def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[A
             return
 
 
-def _scattered(cases: list[int], together: int = 1) -> bool:
+def _comes_after_others(cases: list[int], together: int) -> bool:
     """Whether a case comes again after ``together`` others."""
     last: dict[int, int] = {}
     for place, case in enumerate(cases):
@@ -417,9 +393,8 @@ def _scattered(cases: list[int], together: int = 1) -> bool:
     return False
 
 
-def _pattern(
-    seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int, together: int, scattered: bool
-) -> AccessPattern:
+def _pattern(seen: Mapping[str, list[LazyPatch]], planner: Pipe, *how: Any) -> AccessPattern:
+    """Return what patches by key ask; ``how`` is what else :func:`_demand` needs."""
     if not seen:
         return AccessPattern(unknown="nothing is read lazily")
     every = list(walk(planner))
@@ -429,10 +404,7 @@ def _pattern(
     anew = {key: breaks(patches[0]) for key, patches in seen.items()}
     return AccessPattern(
         layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
-        demands={
-            key: replace(_demand(patches, cutting, items, scattered), together=together)
-            for key, patches in seen.items()
-        },
+        demands={key: _demand(patches, cutting, *how) for key, patches in seen.items()},
         volumes=firsts,
         sampled_anew={key: ", and after ".join(by) for key, by in anew.items() if by},
     )
@@ -446,7 +418,11 @@ def _length(source: Any, unknown: int = 0) -> int:
 
 
 def _demand(
-    patches: list[LazyPatch], cutting: PatchSampler | None, items: int, scattered: bool
+    patches: list[LazyPatch],
+    cutting: PatchSampler | None,
+    items: int,
+    together: int,
+    scattered: bool,
 ) -> Demand:
     reads = [patch.reads() for patch in patches]
     extents = np.array([np.max([read.region.shape for read in each], axis=0) for each in reads])
@@ -454,17 +430,17 @@ def _demand(
     highest = np.percentile(extents, 99, axis=0, method="higher")
     size = sum(math.prod(p.shape) * p.dtype.itemsize for p in patches) / len(patches)
     # Chunks; of bare voxels one, if any.
-    chunks = [
-        len(read.needed.chunks) if read.needed is not None else int(not read.region.is_empty)
-        for each in reads
-        for read in each
-    ]
+    every = [read for each in reads for read in each]
+    bare = sum(not read.region.is_empty for read in every if read.needed_chunks is None)
+    chunks = bare + sum(
+        len(read.needed_chunks.chunks) for read in every if read.needed_chunks is not None
+    )
     uniform = cutting if cutting is not None and cutting.sampling == "uniform" else None
     region = None if uniform is None or uniform.region is None else uniform.region.region
     return Demand(
         support=(float(mean[0]), float(mean[1]), float(mean[2])),
         support_p99=(float(highest[0]), float(highest[1]), float(highest[2])),
-        chunks=sum(chunks) / len(patches),
+        chunks=chunks / len(patches),
         items=items,
         batch_bytes=math.ceil(size * items),
         made_bytes=max(sum(read.made_bytes for read in each) for each in reads),
@@ -472,4 +448,5 @@ def _demand(
         region=None if region is None else (region[0], region[1], region[2]),
         draws=1 if uniform is None else uniform.samples_per_volume,
         scattered=scattered,
+        together=together,
     )

@@ -1,8 +1,4 @@
-"""The pipe that every pipe of voxpipe is: a torch ``IterDataPipe`` that knows itself.
-
-It remembers the line on which the user wrote it and the arguments given there,
-declares its traits, and, if it draws random numbers, the name of its stream.
-"""
+"""The pipe that every pipe of voxpipe is: a torch ``IterDataPipe`` that knows itself."""
 
 from __future__ import annotations
 
@@ -10,37 +6,112 @@ import contextlib
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import chain, count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 
-from ..batching import Failure, Instruction
-from ..batching.job import failure_of
-from ..core import CallSite, Sample
+from ..batching.job import Failure, Instruction, describe_failure
+from ..core import CallSite, Sample, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
-from ..core.errors import (
-    IteratorInvalidated,
-    SampleError,
-    VoxpipeError,
-    add_location,
-    missing_key_hint,
-)
+from ..core.context import holding
+from ..core.errors import add_location
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
+from ..core.suggest import closest
 from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.walk import branch_mark, stream_names
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
-from .forms import UnknownForm
+
+C = TypeVar("C", bound=type)
+_SHORTEST = 4  # letters of a name that is looked for inside another: ``crop``, but not ``zip``
+_MOST = 3  # names that are proposed
+
+
+def chained_form(name: str) -> Callable[[C], C]:
+    """Register the decorated class as the chained form ``name`` on every torch datapipe."""
+
+    def register(cls: C) -> C:
+        cls.form_name = name  # type: ignore[attr-defined]
+        functional_datapipe(name)(cls)
+        return cls
+
+    return register
+
+
+class FirstUse:
+    """A chained form whose class is loaded when it is called, or when its docstring is read."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    @property
+    def pipe(self) -> Any:
+        """The class; loading it puts it into torch's table in the place of this."""
+        module, _, name = self._place.partition(":")
+        return getattr(import_module(module), name)
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        return self.pipe.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the pipe."""
+        return self.pipe(*args, **kwargs)
+
+
+def register_forms(
+    package: str, iter_forms: Mapping[str, str], map_forms: Mapping[str, str]
+) -> None:
+    """Enter chained forms into torch's tables; names that another package has taken stay its."""
+    for table, forms in ((IterDataPipe, iter_forms), (MapDataPipe, map_forms)):
+        for name, place in forms.items():
+            table.functions.setdefault(name, FirstUse(f"{package}.{place}"))
+
+
+def chained_form_if_free(name: str, to: type | None = None) -> Callable[[C], C]:
+    """Register the class as a chained form, unless another package, torchdata say, has the name."""
+    # Whoever is imported first keeps it: torch refuses to register it twice.
+
+    def register(cls: C) -> C:
+        own = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
+        table: Any = to or own
+        cls.form_name = name  # type: ignore[attr-defined]
+        if isinstance(table.functions.get(name), FirstUse):
+            del table.functions[name]
+        if name not in table.functions:
+            table.register_datapipe_as_function(name, cls)
+        return cls
+
+    return register
+
+
+class UnknownForm(AttributeError):
+    """No pipe has this chained form. What to say is worked out when it is read: many only probe."""
+
+    def __init__(self, pipe: str, asked: str) -> None:
+        super().__init__(pipe, asked)
+
+    def __str__(self) -> str:
+        pipe, asked = self.args
+        names, spelt = sorted(IterDataPipe.functions), asked.lower()
+        near = closest(spelt, names, 0.75, _MOST)
+        # Other libraries say more in a name: gaussian_noise, rand_affine, RandFlipd.
+        inside = [name for name in names if len(name) >= _SHORTEST and name in spelt]
+        meant = list(dict.fromkeys([*near, *sorted(inside, key=len, reverse=True)]))[:_MOST]
+        hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+        return f"{pipe} has no chained form {asked!r}{hint}"
+
 
 # A pipe asks its parents for their lengths, and each of two branches that meet asks what they have
 # in common: with plain ``len`` the time doubles with every diamond. So answers are remembered.
-_UNKNOWN = (TypeError, NotImplementedError)
 _known_lengths: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
 _may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
 
@@ -70,25 +141,17 @@ def length(pipe: Any) -> int:
     if answered is not None:
         return _memoized_length(pipe, answered)
     answered = {}
-    token = _known_lengths.set(answered)
-    try:
+    with holding(_known_lengths, answered):
         # Parents first: a chain of hundreds would be too deep to ask from its end.
         for each in walk(pipe) if is_pipe(pipe) else ():
             with contextlib.suppress(Exception):  # nobody may want to know
                 _memoized_length(each, answered)
         return _memoized_length(pipe, answered)
-    finally:
-        _known_lengths.reset(token)
 
 
-@contextlib.contextmanager
-def without_opening() -> Iterator[None]:
+def without_opening() -> contextlib.AbstractContextManager[None]:
     """Let lengths be unknown that only the headers of all volumes tell."""
-    token = _may_open.set(False)
-    try:
-        yield
-    finally:
-        _may_open.reset(token)
+    return holding(_may_open, False)
 
 
 def may_open() -> bool:
@@ -105,7 +168,7 @@ def _memoized_length(pipe: Any, answered: dict[int, Any]) -> int:
                     answered[id(pipe)] = type(pipe).__len__(_settings(pipe))
             if id(pipe) not in answered:
                 answered[id(pipe)] = len(pipe)
-        except _UNKNOWN as error:
+        except (TypeError, NotImplementedError) as error:
             answered[id(pipe)] = error
     answer = answered[id(pipe)]
     if isinstance(answer, Exception):
@@ -135,14 +198,9 @@ class ErrorLog:
 _ERROR_LOG: ContextVar[ErrorLog | None] = ContextVar("_ERROR_LOG", default=None)
 
 
-@contextlib.contextmanager
-def log_errors(log: ErrorLog) -> Iterator[None]:
+def log_errors(log: ErrorLog) -> contextlib.AbstractContextManager[None]:
     """Leave out what cannot be planned inside the ``with`` block, and note it (``OnError``)."""
-    token = _ERROR_LOG.set(log)
-    try:
-        yield
-    finally:
-        _ERROR_LOG.reset(token)
+    return holding(_ERROR_LOG, log)
 
 
 def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
@@ -151,11 +209,11 @@ def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
     log = _ERROR_LOG.get()
     if log is None or not isinstance(error, log.errors):
         raise error
-    log.failures.append(failure_of(error, UNPLANNED, UNPLANNED, item))
+    log.failures.append(describe_failure(error, UNPLANNED, UNPLANNED, item))
 
 
 @contextlib.contextmanager
-def located(pipe: Any, item: Any = None) -> Iterator[None]:
+def locate_errors(pipe: Any, item: Any = None) -> Iterator[None]:
     """Say of what fails inside the ``with`` block in which pipe it was, and of which case."""
     try:
         yield
@@ -174,20 +232,29 @@ T = TypeVar("T")
 _TAKEN_OVER = "another iterator has been created from the same IterDataPipe"
 
 
-class Named:
+class PipeBase:
     """What pipes of both kinds share: they know where they were written, and with what."""
 
-    chained: ClassVar[str] = ""
-    """Name of the chained form."""
-    origin: CallSite
-    """Where the user wrote it."""
+    form_name: ClassVar[str] = ""  # name of the chained form
+    origin: CallSite  # where the user wrote it
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __init_subclass__(cls, *, form: str = "", to: type | None = None, **options: Any) -> None:
+        """Register the class as the chained form ``form``, as :func:`chained_form_if_free` does."""
+        super().__init_subclass__(**options)
+        if form:
+            chained_form_if_free(form, to)(cls)
+
+    def __init__(self, parent: Any = None) -> None:
+        super().__init__()
+        if parent is not None:
+            self.parent = parent
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
         pipe = super().__new__(cls)
         shown = tuple(a for a in args if not is_pipe(a))
-        pipe.origin = caller(call_text(cls.chained or cls.__name__, shown, kwargs))
+        pipe.origin = caller(call_text(cls.form_name or cls.__name__, shown, kwargs))
         # A state can be resumed with other credentials.
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
         pipe._arguments = (public_value(shown), public_value(own))
@@ -214,26 +281,19 @@ class Named:
     __str__ = __repr__
 
     def __getstate__(self) -> Any:
-        """Return what pickle takes; of torch's walk over graphs, which pickles what it looks into.
-
-        That looks for pipes in tuples, lists and mappings too; a lambda there could not be pickled,
-        and data would be copied: so it is given the parents alone.
-        """
+        """Return what pickle takes; of torch's walk over graphs, which pickles, the parents."""
+        # It looks into tuples, lists and mappings too: a lambda could not be pickled, and data
+        # would be copied.
         hook = type(cast(Any, self)).getstate_hook
         if hook is None:
             return vars(self)
         return hook({str(n): parent for n, parent in enumerate(parents_of(cast(Any, self)))})
 
 
-class Running(Named):
-    """A pipe that keeps something while it is iterated: a buffer, a thread, a generator.
+class Running(PipeBase):
+    """A pipe with a buffer, thread or generator per pass: what is copied or pickled has none."""
 
-    A copy, or a pipe that was pickled, begins without it. torch's walk over graphs, which
-    pickles pipes, never sees it either.
-    """
-
-    running: ClassVar[tuple[str, ...]] = ()
-    """Names of the attributes that belong to one pass; :meth:`fresh` sets them."""
+    running: ClassVar[tuple[str, ...]] = ()  # what belongs to one pass; :meth:`fresh` sets it
 
     def fresh(self) -> None:
         """Set what is named in ``running`` to what it is before the first pass."""
@@ -247,7 +307,7 @@ class Running(Named):
         self.fresh()
 
 
-class DataPipe(Named, _Pipe):
+class DataPipe(PipeBase, _Pipe):
     """An iterable pipe. Chaining returns a new pipe; nothing that the user holds changes.
 
     A subclass takes its parent first, declares its ``traits`` and implements
@@ -300,56 +360,48 @@ class DataPipe(Named, _Pipe):
     @property
     def is_drawn(self) -> bool:
         """Whether what it does to a sample is drawn, so that it is another in each epoch."""
-        if not self.stream_names:
-            return False
-        spatial = getattr(self, "steps", ())
         step = getattr(getattr(self, "change", None) or self, "step", None)
-        values = () if step is None else (step,)
-        if not spatial and not values:
-            return True
-        return any(one.is_drawn() for one in spatial) or any(one.is_drawn for one in values)
+        drawn = [one.is_drawn() for one in getattr(self, "steps", ())]
+        drawn += [] if step is None else [step.is_drawn]
+        return bool(self.stream_names) and (any(drawn) or not drawn)
 
 
 def _explain_takeover(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
     """Return an ``__iter__`` that says what torch does not: which two pipes read one."""
 
     @functools.wraps(own)
-    def iterated(self: Any) -> Iterator[Any]:
+    def iterate(self: Any) -> Iterator[Any]:
         try:
             yield from own(self)
         except RuntimeError as error:
-            if isinstance(error, VoxpipeError) or _TAKEN_OVER not in str(error):
+            if isinstance(error, errors.VoxpipeError) or _TAKEN_OVER not in str(error):
                 raise
             raise _takeover_error(self) from error
 
-    return iterated
+    return iterate
 
 
-def _takeover_error(pipe: Pipe) -> IteratorInvalidated:
+def _takeover_error(pipe: Pipe) -> errors.IteratorInvalidated:
     """Return the error of a pipe, or one that it reads from, that is gone through twice at once."""
     # Who reads from a pipe is known by nobody; what fails may take the time to look.
     kinds = (IterDataPipe, MapDataPipe)
     every = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
     for read in reversed(list(walk(pipe))):
-        reading = [
-            one
-            for one in every
-            if "main_datapipe" not in vars(one) and any(p is read for p in parents_of(one))
-        ]
-        both = sorted({_written(one) for one in reading})
+        reading = [one for one in every if any(p is read for p in parents_of(one))]
+        reading = [one for one in reading if "main_datapipe" not in vars(one)]
+        both = sorted({_line_of(one) for one in reading})
         if len(reading) > 1:
-            return IteratorInvalidated(
-                f"This iterator has been invalidated: {_written(read)[1]} gives each item to one, "
-                f"and is gone through at once by {' and '.join(text for _, text in both)}",
-                do=f"Branch it, one, other = pipe.fork({len(reading)}), and go on from these.",
-            )
-    return IteratorInvalidated(
-        f"This iterator has been invalidated: {_written(pipe)[1]} was iterated anew meanwhile",
-        do="Finish one iteration before the next, or branch it: one, other = pipe.fork(2).",
-    )
+            why = f"{_line_of(read)[1]} gives each item to one, and is gone through at once by "
+            why += " and ".join(text for _, text in both)
+            do = f"Branch it, one, other = pipe.fork({len(reading)}), and go on from these."
+            break
+    else:
+        why = f"{_line_of(pipe)[1]} was iterated anew meanwhile"
+        do = "Finish one iteration before the next, or branch it: one, other = pipe.fork(2)."
+    return errors.IteratorInvalidated(f"This iterator has been invalidated: {why}", do=do)
 
 
-def _written(pipe: Pipe) -> tuple[int, str]:
+def _line_of(pipe: Pipe) -> tuple[int, str]:
     """Return the line of a pipe, 0 if it does not know it, and what it is."""
     origin = vars(pipe).get("origin")
     if isinstance(origin, CallSite):
@@ -359,10 +411,6 @@ def _written(pipe: Pipe) -> tuple[int, str]:
 
 class SameLength(DataPipe):
     """A pipe of one parent that yields as many items."""
-
-    def __init__(self, parent: Any) -> None:
-        super().__init__()
-        self.parent = parent
 
     def __len__(self) -> int:
         return length_of(self, self.parent)
@@ -398,11 +446,8 @@ def stream_name(parent: Pipe, name: Any, kind: str) -> str:
     mark = "" if name else branch_mark(parent)
     wanted = name or (f"{kind}@{mark}" if mark else kind)
     taken = {taken for pipe in walk(parent) for taken in stream_names(pipe)}
-    number, free = 1, wanted
-    while free in taken:
-        number += 1
-        free = f"{wanted}#{number}"
-    return free
+    numbered = (f"{wanted}#{number}" for number in count(2))
+    return next(free for free in chain((wanted,), numbered) if free not in taken)
 
 
 def first_random_pipe(sink: Pipe) -> Pipe | None:
@@ -422,8 +467,7 @@ def first_patch_pipe(sink: Pipe) -> Pipe | None:
     return next((pipe for pipe in walk(sink) if getattr(pipe, "cuts_patches", False)), None)
 
 
-NO_LENGTH = "no len():"
-"""How a pipe begins that says why it has no length; pipes after it repeat that."""
+NO_LENGTH = "no len():"  # so begins why there is none; pipes after it repeat that
 
 
 def length_of(pipe: Any, parent: Any) -> int:
@@ -433,32 +477,28 @@ def length_of(pipe: Any, parent: Any) -> int:
     except (TypeError, NotImplementedError) as error:
         if str(error).startswith(NO_LENGTH):  # which says why
             raise
-        msg = (
-            f"{type(pipe).__name__} has no len(): the length of what it reads is not known, "
-            "so this instance doesn't have valid length"
-        )
-        raise TypeError(msg) from None
+        msg = f"{type(pipe).__name__} has no len(): the length of what it reads is not known, "
+        raise TypeError(f"{msg}so this instance doesn't have valid length") from None
 
 
-def wrong_item(pipe: DataPipe, item: Any, wanted: str, do: str) -> SampleError:
+def wrong_item(pipe: DataPipe, item: Any, wanted: str, do: str) -> errors.SampleError:
     """Return the error for an item that ``pipe`` cannot use."""
-    error = SampleError(f"{wanted} expected, got {type(item).__name__}", do=do)
-    error.at(pipe.origin)
-    return error
+    msg = f"{wanted} expected, got {type(item).__name__}"
+    return errors.SampleError(msg, do=do).at(pipe.origin)
 
 
 def lazy_patches(pipe: DataPipe, item: Any, keys: Iterable[str] = ()) -> dict[str, LazyPatch]:
     """Return the lazy patches of a sample by key."""
     if not isinstance(item, Sample):
-        raise wrong_item(pipe, item, "a sample", f"Put {pipe.chained}() after open_volume().")
+        raise wrong_item(pipe, item, "a sample", f"Put {pipe.form_name}() after open_volume().")
     lazy: dict[str, LazyPatch] = patches_of(item)
     for key in keys:
         if key not in lazy:
             have = ", ".join(map(repr, lazy)) or "no lazy volume"
-            msg = f"{pipe.chained}() speaks of {key!r}, but the sample has {have}"
+            msg = f"{pipe.form_name}() speaks of {key!r}, but the sample has {have}"
             do = "Name lazy volumes: those of open_volume(), before realize()."
-            do = do if key in item else missing_key_hint(key, do)
-            raise SampleError(msg, do=do).at(pipe.origin, item.case)
+            do = do if key in item else errors.missing_key_hint(key, do)
+            raise errors.SampleError(msg, do=do).at(pipe.origin, item.case)
     return lazy
 
 

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from ..core import Sample, Stream
+from ..core.call_site import looking_ahead
 from ..core.errors import VoxpipeError
 from ..graph import Pipe, clone, describe, parents_of, readers, traits_of, walk, with_parents
-from ..spatial import LazyPatch, without_reading
+from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels
 from .datapipe import DataPipe, Running, may_open
@@ -29,7 +30,7 @@ _AT_ONCE = 16
 _SEEDS = (0, 1)
 
 
-class Seeded(DataPipe):
+class SeedStamper(DataPipe):
     """A pipe that stamps seed and epoch on every sample that it makes.
 
     The loader calls :meth:`begin`; torch's own loaders call :meth:`set_seed`. If nobody
@@ -51,7 +52,7 @@ class Seeded(DataPipe):
         """Return the identity of the ``index``-th case; no other source of the graph has it."""
         return (-self._source, index) if self._source else (index,)
 
-    def set_seed(self, seed: int) -> Seeded:
+    def set_seed(self, seed: int) -> SeedStamper:
         """Set the seed of the next pass."""
         self._run = (seed, 0)
         return self
@@ -71,21 +72,16 @@ class Seeded(DataPipe):
 
 
 class Drawing(Running, DataPipe):
-    """A pipe that draws random numbers, others in each pass.
-
-    A loader seeds every pass, so that it is a function of (seed, epoch). If nobody does, the seed
-    comes from torch's global generator, as for torch's ``shuffle``.
-    """
+    """A pipe that draws random numbers, others in each pass, from a seed of the loader or torch."""
 
     running: ClassVar[tuple[str, ...]] = ("_rng",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, parent: Any = None) -> None:
+        super().__init__(parent)
         self._seed: int | None = None
         self.fresh()
 
     def fresh(self) -> None:
-        """Make a generator; :meth:`reset` seeds it."""
         self._rng = random.Random()
 
     def set_seed(self: D, seed: int) -> D:
@@ -108,8 +104,8 @@ class Drawing(Running, DataPipe):
 class Shuffling(Drawing):
     """A pipe that shuffles, and can be told not to: torch's loaders and ``Shuffle`` do."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, parent: Any = None) -> None:
+        super().__init__(parent)
         self._enabled = True
 
     def set_shuffle(self: S, shuffle: bool = True) -> S:
@@ -123,7 +119,6 @@ class Shuffling(Drawing):
             super().reset()
 
     def settings(self) -> Any:
-        """Return the arguments, and whether it shuffles."""
         return (super().settings(), self._enabled)
 
 
@@ -143,7 +138,7 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
     # stands before a cache of items, and nowhere else, is told the first epoch each time: the items
     # that are kept are those of that epoch, also where an epoch is resumed elsewhere.
     first = _only_before_caches(graph)
-    for pipe, is_source, number in _numbered(graph):
+    for pipe, is_source, number in _number_sources(graph):
         if is_source:
             pipe.begin(seed, epoch, number)
             continue
@@ -154,7 +149,7 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
             pipe.set_seed(Stream(seed, told, (number,), type(pipe).__name__).integer())
 
 
-def _numbered(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
+def _number_sources(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
     """Yield each pipe, whether it is a source of samples, and its number among these."""
     # Of another one that takes a seed its number among its kind, else None.
     seen: Counter[str] = Counter()
@@ -183,21 +178,16 @@ def _only_before_caches(graph: Pipe) -> set[int]:
     keeping = {id(pipe) for pipe in every if getattr(type(pipe), "keeps_items", False)}
     if not keeping:
         return set()
-    read: set[int] = set()
-    waiting: list[Any] = [graph]
-    while waiting:
-        pipe = waiting.pop()
-        if id(pipe) in read:
-            continue
-        read.add(id(pipe))
-        if id(pipe) not in keeping:
-            waiting += parents_of(pipe)
+    read = {id(graph)}
+    for pipe in reversed(every):  # parents come after who reads them
+        if id(pipe) in read - keeping:
+            read.update(map(id, parents_of(pipe)))
     return {id(pipe) for pipe in every} - read
 
 
 def count_seeded(graph: Pipe) -> SeededCounts:
     """Count the pipes of a graph that are told by number of an epoch."""
-    every = list(_numbered(graph))
+    every = list(_number_sources(graph))
     kinds = Counter(type(p).__name__ for p, source, n in every if not source and n is not None)
     return SeededCounts(sum(is_source for _, is_source, _ in every), kinds)
 
@@ -205,7 +195,7 @@ def count_seeded(graph: Pipe) -> SeededCounts:
 def seed_again(graph: Pipe, seed: int) -> None:
     """Seed every random pipe of ``graph`` for one more pass within the same epoch."""
     # Sources keep their number, so identities stay those of the cases; the draws are others.
-    for pipe, is_source, number in _numbered(graph):
+    for pipe, is_source, number in _number_sources(graph):
         if is_source:
             pipe.set_seed(seed)
         elif number is not None:
@@ -236,19 +226,17 @@ def items_from(planner: Pipe, start: int) -> Iterator[Any]:
     counts = readers(planner)
     tail: list[Pipe] = []
     pipe = planner
-    while start and _is_passed_by(pipe) and counts[id(pipe)] <= 1:
+    while start and counts[id(pipe)] <= 1:
+        traits = traits_of(pipe)
+        own = isinstance(pipe, DataPipe) and traits.per_item and not traits.runs_user_code
+        if not own or traits.watches or len(parents_of(pipe)) != 1:
+            break
         tail.append(pipe)
         (pipe,) = parents_of(pipe)
     sink: Pipe = _Rest(pipe, start) if tail else pipe
     for reader in reversed(tail):
         sink = with_parents(reader, [sink])
     return iter(sink) if tail else islice(pipe, start, None)
-
-
-def _is_passed_by(pipe: Pipe) -> bool:
-    traits = traits_of(pipe)
-    own = isinstance(pipe, DataPipe) and not traits.watches
-    return own and traits.per_item and not traits.runs_user_code and len(parents_of(pipe)) == 1
 
 
 def copy_for_epoch(planner: Pipe, seed: int, epoch: int) -> Pipe:
@@ -262,7 +250,7 @@ def may_look_ahead(planner: Pipe) -> bool:
     """Whether planning a few items uses up nothing and runs nothing of the user's."""
     every = list(walk(planner))
     sources = [pipe for pipe in every if not parents_of(pipe)]
-    again = all(isinstance(pipe, Seeded) for pipe in sources)
+    again = all(isinstance(pipe, SeedStamper) for pipe in sources)
     return again and not any(traits_of(p).runs_user_code or not traits_of(p).known for p in every)
 
 
@@ -274,14 +262,12 @@ def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
     planner = clone(parent)
     counts: list[dict[tuple[int, ...], int]] = []
     try:
-        with without_reading():
+        with looking_ahead():
             for seed in _SEEDS:
                 set_epoch(planner, seed, 0)
                 samples = [item for item in planner if isinstance(item, Sample)]
                 if not counts:
-                    _open_headers(
-                        [patch for item in samples for patch in patches_of(item).values()]
-                    )
+                    _open_headers([p for item in samples for p in patches_of(item).values()])
                 counts.append({sample.identity: count(sample) for sample in samples})
     except (VoxpipeError, OSError, Warning) as error:
         raise TypeError(f"no len(): {type(error).__name__}: {error}") from error

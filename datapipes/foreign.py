@@ -1,4 +1,4 @@
-"""What torch's own pipes do, for the rewrites and the cut, and where the user wrote them."""
+"""The traits and origins of torch's own pipes, for the rewrites and the cut."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ from ..graph import Traits, is_pipe, register_traits, walk
 from ..spatial import LazyPatch
 from .datapipe import DataPipe
 
-# The chained forms of torch's of which errors name the line, because they know it.
-_KNOW_LINES = (
-    *("batch", "collate", "concat", "demux", "filter", "fork", "groupby", "list_files", "map"),
-    *("mux", "open_files", "read_from_stream", "routed_decode", "sharding_filter", "shuffle"),
-    *("unbatch", "zip"),
-)
-# Those of them that warn of a function that cannot be pickled.
+# The chained forms of torch's that warn of a function that cannot be pickled.
 _WARN = ("map", "filter", "collate")
 # torch says this at once. Whether the function has to travel is known later, and told then.
 _TORCH_ON_LAMBDAS = "(Lambda|Local) function is not supported"
@@ -39,36 +33,24 @@ _MOVERS = (
 )
 
 
-def register_torch_pipes() -> None:
-    """Fill the table for torch's pipes; one that is not in it is taken to do anything."""
-    # A filter may drop items and a shuffle remembers them, so neither is per item: before voxels
-    # they run in the planner, after voxels the graph cannot be cut.
-    for name in ("MapperIterDataPipe", "CollatorIterDataPipe"):
-        register_traits(name, lambda pipe: Traits(per_item=True, runs_user_code=True))
-    register_traits("FilterIterDataPipe", lambda pipe: Traits(runs_user_code=True, filters=True))
-    register_traits(
-        "BatcherIterDataPipe", lambda pipe: Traits(group=pipe.batch_size, drop_last=pipe.drop_last)
-    )
-    register_traits("ShardingFilterIterDataPipe", lambda pipe: Traits(shards=True))
-    # An open file cannot travel to a worker.
-    register_traits("FileOpenerIterDataPipe", lambda pipe: Traits(per_item=True, voxels=True))
-    for name in _MOVERS:
-        register_traits(name, lambda pipe: Traits())
+# The table for torch's pipes; one that is not in it is taken to do anything. A filter may drop
+# items and a shuffle remembers them, so neither is per item: before voxels they run in the planner,
+# after voxels the graph cannot be cut. An open file cannot travel to a worker.
+for names, traits in (
+    (("MapperIterDataPipe", "CollatorIterDataPipe"), Traits(per_item=True, runs_user_code=True)),
+    (("FilterIterDataPipe",), Traits(runs_user_code=True, filters=True)),
+    (("ShardingFilterIterDataPipe",), Traits(shards=True)),
+    (("FileOpenerIterDataPipe",), Traits(per_item=True, voxels=True)),
+    (_MOVERS, Traits()),
+):
+    for name in names:
+        register_traits(name, lambda pipe, traits=traits: traits)  # type: ignore[misc]
+register_traits(
+    "BatcherIterDataPipe", lambda pipe: Traits(group=pipe.batch_size, drop_last=pipe.drop_last)
+)
 
 
-def remember_lines() -> None:
-    """Let torch's pipes know the line on which they were written."""
-    # torch keeps a table of chained forms; the entries of these are replaced by ones that make the
-    # very same pipe. What torch warns of is left as it is in chains of its pipes alone.
-    for name in _KNOW_LINES:
-        function: Any = IterDataPipe.functions[name]
-        if getattr(function, "func", None) is not _written:
-            kind = function.args[0]
-            made = functools.partial(_written, kind, name, function)
-            IterDataPipe.register_function(name, functools.update_wrapper(made, function))
-
-
-def _written(
+def _make_at(
     kind: type, name: str, make: Callable[..., Any], parent: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Return what ``make`` makes, with where it was written; ``kind`` is its class."""
@@ -85,17 +67,21 @@ def _written(
     return made
 
 
-register_torch_pipes()
-remember_lines()
+# torch keeps a table of chained forms; the entries of these are replaced by ones that make the very
+# same pipe. What torch warns of is left as it is in chains of its pipes alone.
+for name, function in list(IterDataPipe.functions.items()):
+    kind: Any = getattr(function, "args", (object,))[0]
+    is_known = getattr(function, "func", None) is _make_at
+    if kind.__module__.startswith("torch.utils.data.datapipes.iter.") and not is_known:
+        made = functools.partial(_make_at, kind, name, function)
+        IterDataPipe.register_function(name, functools.update_wrapper(made, function))
 
 
 def refuse(patches: Sequence[Any], *, collate_fn_map: Any = None) -> NoReturn:
     """Refuse to stack patches without voxels."""
-    raise SampleError(
-        f"collate() needs voxels, and those of {patches[0]!r} are not read yet",
-        do="Put .batch_patches(n) in the place of .batch(n).collate(): it reads them, straight "
-        "into the batch.",
-    )
+    msg = f"collate() needs voxels, and those of {patches[0]!r} are not read yet"
+    do = "Put .batch_patches(n) in the place of .batch(n).collate(): it reads them, straight "
+    raise SampleError(msg, do=f"{do}into the batch.")
 
 
 default_collate_fn_map[LazyPatch] = refuse
@@ -105,7 +91,7 @@ RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCE
 LEVELS = (RANKS, WORKERS)
 
 
-def levels_of(pipe: Any) -> tuple[Any, ...]:
+def division_levels(pipe: Any) -> tuple[Any, ...]:
     """Return the levels at which a pipe divides."""
     if not hasattr(type(pipe), "apply_sharding"):
         return ()

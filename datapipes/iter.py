@@ -32,12 +32,8 @@ from .spatial import *  # noqa: F403
 from .values import *  # noqa: F403
 
 if TYPE_CHECKING:
+    from .chained_forms import *  # noqa: F403
     from .general import *  # noqa: F403
-else:
-    # Constants, then classes, then functions.
-    __all__ = [name for name in globals() if callable(globals()[name]) and name[0] != "_"]
-    __all__ = [*{*__all__, *general.__all__} - {"at_first_use"}]
-    __all__.sort(key=lambda name: (not name.isupper(), name.islower(), name))
 __getattr__, __dir__ = at_first_use(
     globals(), {f"general.{module}": names for module, names in general.HOMES.items()}
 )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import new_class
 from typing import Any, ClassVar
 
-from ..core import CallSite
 from ..core.call_site import warn
 from ..core.errors import LikelyMistake
 from ..core.suggest import FOREIGN_ARGUMENTS, NO_COUNTERPART, closest
 from ..graph import Pipe
 from ..intensity.filters import INVERSE, Anisotropy, LowResolution
-from .datapipe import PerItem, located, stream_name
-from .forms import chained
+from .datapipe import PerItem, chained_form, locate_errors, stream_name
 
 # Arguments that are given by keyword alone, whatever else an op has.
 KEYWORD_ONLY = frozenset(
@@ -42,10 +41,8 @@ class OpPipe(PerItem):
     registered.
     """
 
-    op_class: ClassVar[Any] = None
-    """The op, a frozen dataclass, or a function that returns it."""
-    keywords: ClassVar[Mapping[str, Any]] = {"name": ""}
-    """Arguments that it has besides those of the op, with their defaults."""
+    op_class: ClassVar[Any] = None  # the op, a frozen dataclass, or a function that returns it
+    keywords: ClassVar[Mapping[str, Any]] = {"name": ""}  # besides those of the op
     __signature__: ClassVar[inspect.Signature]
 
     def __init_subclass__(
@@ -55,26 +52,37 @@ class OpPipe(PerItem):
         if op is None:
             return
         cls.op_class = op
-        cls.chained = form or op.name
+        cls.form_name = form or op.name
         cls.__signature__ = _signature(op, cls.keywords, keywords_only)
         if cls.__doc__ is None:  # without the examples, which are those of the op
             cls.__doc__ = (op.__doc__ or "").partition("    Examples\n")[0].rstrip()
         if form:
-            chained(form)(cls)
+            chained_form(form)(cls)
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
-        given = bound(self.chained, self.__signature__, args, kwargs)
+        given = bind_arguments(self.form_name, self.__signature__, args, kwargs)
         own = {name: value for name, value in given.items() if name not in self.keywords}
-        with located(self):
+        with locate_errors(self):
             op = type(self).op_class(**own)
-        self.stream_names = (stream_name(parent, given.get("name", ""), self.chained),)
+        self.stream_names = (stream_name(parent, given.get("name", ""), self.form_name),)
         self.hold(op, given, shared=bool(given.get("name")))
-        tell_mistakes(op, self.origin)
+        # Pipes tell this and ops do not, as ops are made again where nobody wrote anything.
+        for mistake in getattr(op, "likely_mistakes", ()):
+            warn(mistake, LikelyMistake, self.origin)
 
     def hold(self, op: Any, given: Mapping[str, Any], *, shared: bool) -> None:
         """Hold the op, with all arguments; ``shared`` where its stream has a name of the user's."""
         raise NotImplementedError
+
+
+def add_forms(module: dict[str, Any], ops: Iterable[Any], base: type) -> None:
+    """Make the pipe of each op that a module has not written out: ``RotatePipe``, of ``Rotate``."""
+    home = {"__module__": module["__name__"]}
+    for op in ops:
+        if (name := f"{op.__name__}Pipe") not in module:
+            options = {"form": op.name, "op": op}
+            module[name] = new_class(name, (base,), options, lambda body: body.update(home))
 
 
 def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect.Signature:
@@ -91,15 +99,16 @@ def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect
     return inspect.Signature([*plain, *keywords])
 
 
-def bound(
+def bind_arguments(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments by name, without the parent; what was left out is left out."""
     known = [parameter for parameter in signature.parameters if parameter != "parent"]
+    they_are = f"; it has {', '.join(known)}"
     for given in kwargs:
         if given not in known:
             inverse = name in _COARSER and given in _SCALES
-            hint = INVERSE if inverse else _instead(given, known) or _they_are(known)
+            hint = INVERSE if inverse else _instead(given, known) or they_are
             raise TypeError(f"{name}() has no argument {given!r}{hint}")
     try:
         arguments = dict(signature.bind(None, *args, **kwargs).arguments)
@@ -132,17 +141,5 @@ def refuse_unknown_arguments(
     for one in given:
         hint = "" if one in known else _instead(one, known, _NEARLY)
         if one not in known and (hint or not only_misspelt):
-            raise TypeError(f"{name}() has no argument {one!r}{hint or _they_are(known)}")
-
-
-def _they_are(known: Iterable[str]) -> str:
-    return f"; it has {', '.join(known)}"
-
-
-def tell_mistakes(op: Any, origin: CallSite | None) -> None:
-    """Warn of what an op says of its own numbers; an op without ``likely_mistakes`` says nothing.
-
-    Pipes call this and ops do not, as ops are made again where nobody wrote anything.
-    """
-    for told in getattr(op, "likely_mistakes", ()):
-        warn(told, LikelyMistake, origin)
+            they_are = f"; it has {', '.join(known)}"
+            raise TypeError(f"{name}() has no argument {one!r}{hint or they_are}")

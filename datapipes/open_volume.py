@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..batching import LikelyLabels
+from ..batching.collate import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError, missing_key_hint
-from ..core.redact import Redacted, origin_of
-from ..core.suggest import closest, colours_hint
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError
+from ..core.redact import RedactedDict, server_of
+from ..core.suggest import colours_hint
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, Policy, TransformChain, policy_of
@@ -26,11 +26,10 @@ from ..storage.file_reader import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
-from .datapipe import length_of, located, wrong_item
-from .epoch import Seeded
-from .forms import chained
+from .datapipe import chained_form, length_of, locate_errors, wrong_item
+from .epoch import SeedStamper
 from .op_pipe import refuse_unknown_arguments
-from .sampling import overriding_keys, refuse_no_policies
+from .sampling import nearest_key, overriding_keys, refuse_no_policies, unknown_key
 
 # Between the words of a key: what is no letter, and the humps of camelCase.
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -53,27 +52,22 @@ def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
     return LikelyLabels(origin) if any(getattr(p, "guesses", False) for p in opening) else None
 
 
-Inherited = dict[str, Redacted]  # storage options by scheme and bucket (``s3://scans``)
+Inherited = dict[str, RedactedDict]  # storage options by scheme and bucket (``s3://scans``)
 
 
 def inherited_options(parent: Pipe) -> Inherited:
     """Return the storage options of the listings upstream, by the buckets that they found."""
     # Ask once their cases have come: else this lists the storage.
-    found: Inherited = {}
-    for pipe in walk(parent):
-        if isinstance(pipe, ListCases) and pipe.storage_options:
-            for case in pipe.listing():
-                places = {origin_of(place) for place in case.values()}
-                found.update({place: pipe.storage_options for place in places if place})
-    return found
+    pipes = [pipe for pipe in walk(parent) if isinstance(pipe, ListCases) and pipe.storage_options]
+    found = {server_of(p): pipe for pipe in pipes for case in pipe.listing() for p in case.values()}
+    return {origin: pipe.storage_options for origin, pipe in found.items() if origin}
 
 
-def options_for(source: Any, inherited: Inherited) -> Redacted | None:
+def options_for(source: Any, inherited: Inherited) -> RedactedDict | None:
     """Return the options for a source; None unless it lies in one of the buckets."""
     # A URL of another server gets none: credentials are for the place that they were given for.
-    if not inherited or not isinstance(source, (str, os.PathLike)):
-        return None
-    return inherited.get(origin_of(os.fspath(source)))
+    known = inherited and isinstance(source, (str, os.PathLike))
+    return inherited.get(server_of(os.fspath(source))) if known else None
 
 
 BY_KEY = ("affine", "dataset", "follow", "io", "level", "reader", "series")
@@ -97,11 +91,6 @@ def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ())
     return {**shared, **own}
 
 
-def values_of(name: str, given: Any) -> tuple[Any, ...]:
-    """Return what an option of :data:`BY_KEY` is for any volume."""
-    return tuple(given.values()) if _is_by_key(name, given, ()) else (given,)
-
-
 def _is_by_key(name: str, given: Any, keys: Collection[str]) -> bool:
     if not isinstance(given, Mapping):
         return False
@@ -121,8 +110,8 @@ SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 _ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_options", "io")
 
 
-@chained("open_volume")
-class OpenVolume(Seeded):
+@chained_form("open_volume")
+class OpenVolume(SeedStamper):
     """Make a lazy volume of every path, URL, array or store in a sample.
 
     The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
@@ -192,7 +181,12 @@ class OpenVolume(Seeded):
         if not (custom_backends() or "reader" in reader_kwargs):  # whose options nobody knows
             own = (*_ARGUMENTS, *BY_KEY)
             refuse_unknown_arguments("open_volume", reader_kwargs, own, only_misspelt=True)
-        self.axis_map = _checked(axis_map)
+        self.axis_map = axis_map
+        maps = axis_map.values() if isinstance(axis_map, Mapping) else (axis_map,)
+        for one in () if axis_map is None else maps:
+            if not isinstance(one, AxisMap):
+                msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(one)}"
+                raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         self.guesses = labels is LABELS
         """Whether keys are taken for intensities that nobody has spoken of."""
@@ -204,14 +198,13 @@ class OpenVolume(Seeded):
         self._by_key = named_by_key(self._options)
         self._seen: set[str] = set()
         # Keys that were named by the user, by argument; the first sample must have them.
-        named: dict[str, Iterable[str]] = {
+        self._named: dict[str, tuple[str, ...]] = {
             # The usual names may be there to spare, as in what LikelyLabel recommends.
-            "labels": [key for key in self.labels if key not in LABELS],
-            "policies": policies or (),
-            "axis_map": axis_map if isinstance(axis_map, Mapping) else (),
+            "labels": tuple(key for key in self.labels if key not in LABELS),
+            "policies": tuple(policies or ()),
+            "axis_map": tuple(axis_map) if isinstance(axis_map, Mapping) else (),
             **self._by_key,
         }
-        self._named = {argument: tuple(keys) for argument, keys in named.items()}
         self.keys = None if keys is None else as_keys("open_volume(keys=)", keys)
         if self.keys == ():
             msg = f"open_volume(keys=) takes one key or more, got {keys!r}; leave it out for all"
@@ -225,23 +218,21 @@ class OpenVolume(Seeded):
         self._policies_from: Mapping[str, CallSite] = {}
         # Keys whose policy holds whatever later pipes ask for.
         self.overriding = overriding_keys(self.policies, override, self.origin)
-        self.storage_options = None if storage_options is None else Redacted(storage_options)
+        self.storage_options = None if storage_options is None else RedactedDict(storage_options)
         self._inherited: Inherited | None = None
-        for mode in values_of("io", io):
+        for mode in io.values() if isinstance(io, Mapping) else (io,):
             check_io(mode)
-        self.io = io
-        self.reader_kwargs = reader_kwargs
+        self.io, self.reader_kwargs = io, reader_kwargs
 
     def __iter__(self) -> Iterator[Sample]:
         run = None
         # By which processes know what they read together; nothing that is drawn depends on it.
         by = uuid.uuid4().hex
         for position, item in enumerate(self.parent):
-            if isinstance(item, Sample):
-                yield self._opened(item, by)
-                continue
-            run = run or self._next_run()
-            yield self._opened(self._sample(item, position, *run), by)
+            if not isinstance(item, Sample):
+                run = run or self._next_run()
+                item = self._sample(item, position, *run)
+            yield self._open(item, by)
 
     def __len__(self) -> int:
         return length_of(self, self.parent)
@@ -254,14 +245,14 @@ class OpenVolume(Seeded):
         name = str(item.get(CASE, name_of(data, position)))
         return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
 
-    def _opened(self, sample: Sample, by: str) -> Sample:
+    def _open(self, sample: Sample, by: str) -> Sample:
         keys = self.keys
         if keys is None:
-            keys = tuple(key for key, value in sample.items() if is_volume(value))
-        with located(self, sample):
+            keys = tuple(key for key, value in sample.items() if is_volume_source(value))
+        with locate_errors(self, sample):
             self._refuse_unusable(sample, keys)
             self._refuse_unknown(sample, keys)
-            volumes = {key: self._shown(key, sample).opened_anew(by) for key in keys}
+            volumes = {key: self._show(key, sample).opened_anew(by) for key in keys}
             self._warn_of_colours(sample, volumes)
             for key, mask in [(key, volume.stored_mask()) for key, volume in volumes.items()]:
                 name = f"{key}{STORED}"
@@ -270,15 +261,10 @@ class OpenVolume(Seeded):
                     raise SampleError(msg, do="Call that volume otherwise.")
                 volumes |= {} if mask is None else {name: mask}
         pending = TransformChain(volumes, sample.seed, sample.epoch, sample.identity)
-        opened = {
-            key: LazyPatch(
-                volume,
-                pending,
-                self.policies.get(key) or _policy(key, volumes),
-                is_fixed=key in self.overriding,
-            )
-            for key, volume in volumes.items()
-        }
+        opened: dict[str, LazyPatch] = {}
+        for key, volume in volumes.items():
+            policy = self.policies.get(key) or _policy(key, volumes)
+            opened[key] = LazyPatch(volume, pending, policy, is_fixed=key in self.overriding)
         return sampled_as_before(sample.with_data(**opened), self.policies)
 
     def _refuse_unusable(self, sample: Sample, keys: Sequence[str]) -> None:
@@ -287,12 +273,12 @@ class OpenVolume(Seeded):
         if missing:
             have = ", ".join(map(repr, sample)) or "nothing"
             msg = f"keys= names {missing[0]!r}, but this sample has {have}"
-            raise SampleError(msg, do=_suggestion(missing[0], list(sample), "keys"))
+            raise SampleError(msg, do=nearest_key("keys", missing[0], sample))
         for key in sample if self.keys is None else keys:
             value = sample[key]
             # Of volumes, and not of numbers or words.
             parts = value if isinstance(value, (list, tuple)) else ()
-            if any(isinstance(one, (list, tuple)) and is_volume(one) for one in parts):
+            if any(isinstance(one, (list, tuple)) and is_volume_source(one) for one in parts):
                 msg = f"{key!r} is a list in a list, {shorten(value)}"
                 raise SampleError(msg, do="Write one list: its volumes are the channels of one.")
         if not keys:
@@ -312,15 +298,12 @@ class OpenVolume(Seeded):
             self._by_key = by_key
         for argument, given in named.items():
             for key in given:
-                if key in keys:
-                    continue
-                have = ", ".join(map(repr, keys))
-                msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
-                do = _suggestion(key, keys, argument)
-                given_at = self._policies_from if argument == "policies" else {}
-                raise SampleError(msg, do=do).at(given_at.get(key, self.origin), sample.case)
+                if key not in keys:
+                    given_at = self._policies_from if argument == "policies" else {}
+                    error = unknown_key(argument, key, keys)
+                    raise error.at(given_at.get(key, self.origin), sample.case)
 
-    def _shown(self, key: str, sample: Sample) -> Volume:
+    def _show(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""
         volume = self._again(key, sample) or self._volume(key, sample[key])
         given = self.axis_map
@@ -329,15 +312,13 @@ class OpenVolume(Seeded):
         if given is None:
             return volume
         # Given for all of them: the fill is one for intensities, a missing label is background.
-        return volume.with_axis_map(given.filled(0) if volume.kind == "label" else given)
+        return volume.with_axis_map(given.with_fill(0) if volume.kind == "label" else given)
 
     def _again(self, key: str, sample: Sample) -> Volume | None:
         """Return the volume of voxels that ``realize()`` made; None where something else is."""
         options = options_of(key, self.reader_kwargs)
-        if "affine" in options or not in_memory(sample[key]):
-            return None
-        patch = realized_patch(sample, key)
-        if patch is None:
+        made_here = "affine" not in options and in_memory(sample[key])
+        if not made_here or (patch := realized_patch(sample, key)) is None:
             return None
         kind = "label" if key in self.labels else "intensity"
         if self.guesses and key in sample.patches:
@@ -383,11 +364,9 @@ class OpenVolume(Seeded):
 
     def _options_for(self, key: str, source: Any) -> Mapping[str, Any] | None:
         given = self.storage_options
-        if given is not None and "storage_options" not in self._by_key:
-            return given
-        if given is not None and key in given:
-            own: Mapping[str, Any] | None = given[key]
-            return own
+        by_key = "storage_options" in self._by_key
+        if given is not None and (not by_key or key in given):
+            return given[key] if by_key else given
         if self._inherited is None:
             self._inherited = inherited_options(self.parent)
         return options_for(source, self._inherited)
@@ -421,18 +400,10 @@ class OpenVolume(Seeded):
         """Return the settings without the credentials, and without what changes no voxel."""
         own: tuple[Any, ...] = (self.labels, self.keys, self.policies, self.reader_kwargs)
         own += (self.overriding,) if self.overriding else ()
-        if self.axis_map is None:
-            return own  # states saved before there were axis maps still fit
-        if isinstance(self.axis_map, AxisMap):
-            return (*own, self.axis_map.fingerprint())
-        return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
-
-
-def _suggestion(key: str, keys: Sequence[str], argument: str) -> str:
-    near = closest(key, keys, 0.5)
-    if near:
-        return f"Did you mean {near[0]!r}?"
-    return missing_key_hint(key, f"Name one of them in {argument}=.")
+        if isinstance(self.axis_map, Mapping):
+            return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
+        # States saved before there were axis maps still fit.
+        return own if self.axis_map is None else (*own, self.axis_map.fingerprint())
 
 
 def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
@@ -445,45 +416,27 @@ def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
 
 
 def _repeats_objects(parent: Pipe) -> bool:
-    """Whether every epoch brings the same arrays: given as a list of cases, and only moved since.
-
-    What a function, a sequence or a case makes anew each time must not be held.
-    """
-    for pipe in walk(parent):
-        if traits_of(pipe).runs_user_code or not traits_of(pipe).known:
-            return False
-        if not parents_of(pipe):
-            cases = pipe.cases if isinstance(pipe, FromCases) else None
-            if not isinstance(cases, (list, tuple)):
-                return False
-            if not all(isinstance(case, dict) for case in cases):
-                return False
-    return True
+    """Whether every epoch brings the same arrays: given in a list of cases, and only moved."""
+    # What a function, a sequence or a case makes anew each time must not be held.
+    every = list(walk(parent))
+    if any(traits_of(pipe).runs_user_code or not traits_of(pipe).known for pipe in every):
+        return False
+    sources = [pipe for pipe in every if not parents_of(pipe)]
+    given = [pipe.cases if isinstance(pipe, FromCases) else None for pipe in sources]
+    return all(isinstance(c, (list, tuple)) and all(isinstance(k, dict) for k in c) for c in given)
 
 
-def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:
-    """Return what was given as ``axis_map=``; refuse what is none where it is written."""
-    maps = given.values() if isinstance(given, Mapping) else () if given is None else (given,)
-    for one in maps:
-        if not isinstance(one, AxisMap):
-            msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(one)}"
-            raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
-    return given  # type: ignore[no-any-return]
-
-
-def is_volume(value: Any) -> bool:
+def is_volume_source(value: Any) -> bool:
     """Whether a value of a sample is a volume's source rather than a number or a name."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(
-            is_volume(one) and not isinstance(one, (list, tuple)) for one in value
+            is_volume_source(one) and not isinstance(one, (list, tuple)) for one in value
         )
     if isinstance(value, (Volume, os.PathLike)):
         return True
     if isinstance(value, str):
         # A word without folder or suffix is a name ("male"), not a path.
         return "/" in value or "." in value or os.sep in value
-    if hasattr(value, "dataobj") or type(value).__module__.split(".")[0] == "zarr":
-        return True
-    if any(kind.__module__.startswith("zarr.") for kind in type(value).__mro__):
-        return True  # a store of the user's own
-    return int(getattr(value, "ndim", 0)) >= 2
+    # zarr's own, and a store of the user's that derives from it.
+    zarrs = any(f"{kind.__module__}.".startswith("zarr.") for kind in type(value).__mro__)
+    return hasattr(value, "dataobj") or zarrs or int(getattr(value, "ndim", 0)) >= 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
@@ -33,9 +33,16 @@ from ..spatial import (
 from ..spatial.ops.op import Size, size_of, size_on, three, whole_number
 from ..spatial.placing.sampling_mask import OTHER, Classes
 from ..volumes import Volume
-from .datapipe import DataPipe, length_of, located, note_error, stream_name, with_progress
+from .datapipe import (
+    DataPipe,
+    chained_form,
+    length_of,
+    locate_errors,
+    note_error,
+    stream_name,
+    with_progress,
+)
 from .epoch import count_planned
-from .forms import chained
 from .op_pipe import refuse_unknown_arguments
 from .spatial import PipeSteps, add_steps, named_volume, pending_of
 
@@ -45,7 +52,7 @@ T = TypeVar("T")
 SAMPLINGS = ("uniform", "grid")
 
 
-@chained("lazy_patch")
+@chained_form("lazy_patch")
 class PatchSampler(DataPipe):
     """Yield patches of each volume: descriptions of where to cut, no voxels.
 
@@ -157,7 +164,7 @@ class PatchSampler(DataPipe):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Refuse unknown arguments in the words of other libraries too."""
         known = [*inspect.signature(cls.__init__).parameters][3:]
-        refuse_unknown_arguments(cls.chained, kwargs, ["size", *known])
+        refuse_unknown_arguments(cls.form_name, kwargs, ["size", *known])
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(
@@ -182,59 +189,49 @@ class PatchSampler(DataPipe):
         self.parent = parent
         self.samples_per_volume = samples_per_volume
         self.sampling = sampling
-        self.stream_names = (stream_name(parent, name, self.chained),)
+        self.stream_names = (stream_name(parent, name, self.form_name),)
         self._shared = bool(name)
         self.region: UniformRegion | None = None
         self.mask = mask
         self.weights = weights
         self._counted: int | None = None
-        with located(self):
+        with locate_errors(self):
             self.given_size = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
             each = self.given_size if isinstance(self.given_size, tuple) else (self.given_size,) * 3
             whole = tuple(_LONGEST if n is None else n for n in each)
             self.size = three("size", whole, least=1)
-            self.overlap = self._overlap(overlap)
+            shared = three("overlap", overlap, least=0)
+            if isinstance(overlap, int):  # one number leaves axes of one voxel alone
+                i, j, k = (0 if s == 1 else n for s, n in zip(self.size, shared, strict=True))
+                shared = (i, j, k)
+            self.overlap = shared
             self._check()
             self.region = self._region(region, align)
             if oversample is not None and self.region is not None:
-                raise PatchSizeError(
-                    "oversample says that the other patches lie anywhere, and region that all of "
-                    "a visit lie beside each other",
-                    do="Leave one of them out.",
-                )
-            given = {
-                "min_share": min_share,
-                "class_weights": class_weights,
-                "oversample": oversample,
-            }
-            self._placement = _placement(
+                msg = "oversample says that the other patches lie anywhere, and region that all of "
+                msg += "a visit lie beside each other"
+                raise PatchSizeError(msg, do="Leave one of them out.")
+            given = {"min_share": min_share, "class_weights": class_weights}
+            given["oversample"] = oversample
+            self._template = _template(
                 self.given_size, mask, weights, given, otherwise, sampling, self.origin
             )
         self.oversample = oversample
-
-    def _overlap(self, overlap: Size) -> tuple[int, int, int]:
-        """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
-        i, j, k = three("overlap", overlap, least=0)
-        if isinstance(overlap, int):
-            i, j, k = (0 if s == 1 else n for s, n in zip(self.size, (i, j, k), strict=True))
-        return (i, j, k)
 
     def _check(self) -> None:
         if self.sampling not in SAMPLINGS:
             raise PatchSizeError(f"sampling is one of {SAMPLINGS}, got {self.sampling!r}")
         whole_number("samples_per_volume", self.samples_per_volume, least=1)
         if self.sampling == "grid" and self.samples_per_volume != 1:
-            raise PatchSizeError(
-                "samples_per_volume belongs to sampling='uniform'; a grid covers the volume once"
-            )
+            msg = "samples_per_volume belongs to sampling='uniform'; a grid covers the volume once"
+            raise PatchSizeError(msg)
         if any(o >= s for o, s in zip(self.overlap, self.size, strict=True)):
             msg = f"overlap must be smaller than the patch {self.size}, got {self.overlap}"
             raise PatchSizeError(msg)
         if self.sampling == "uniform" and any(self.overlap):
-            raise PatchSizeError(
-                "overlap belongs to sampling='grid'; uniform patches overlap freely"
-            )
+            msg = "overlap belongs to sampling='grid'; uniform patches overlap freely"
+            raise PatchSizeError(msg)
 
     def _region(self, region: Size | None, align: Size | None) -> UniformRegion | None:
         if region is None:
@@ -257,17 +254,22 @@ class PatchSampler(DataPipe):
             return
         for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
             for n in range(len(patches)) if stays is None else np.flatnonzero(stays).tolist():
-                yield add_steps(self, self._steps(patches[n])[0], sample, n)
+                yield add_steps(self, self._step(patches[n]), sample, n)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
         """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal."""
         # So patches can be taken in any order while none is kept. A grid has no such numbers.
-        every = None
-        if self._placement is None:
-            every = self._steps(UniformPatch(self.given_size, self.origin), self.region)
+        uniform = None if self._template else UniformPatch(self.given_size, self.origin)
+        of_all = self._step(uniform), self._step(self.region, 1)
 
         def visit(sample: Any) -> Callable[[int], Sample]:
-            patch, region = every or self._steps_of(sample)
+            patch, region = of_all
+            if patch is None:  # the mask or the weights of a sample are its own
+                op: Any = self._op_of(sample)
+                if self.region is not None:
+                    op = replace(op, regional=True) if isinstance(op, WeightedPatch) else op
+                    region = self._step(MaskedRegion(self.region, op), 1)
+                patch = self._step(op)
             # The region draws from the case, before there is an ordinal: one for all patches.
             start = sample if region is None else add_steps(self, region, sample)
             return partial(add_steps, self, patch, start)
@@ -284,29 +286,25 @@ class PatchSampler(DataPipe):
             else:
                 yield made
 
-    def _steps(
-        self, patch: SpatialOp, region: SpatialOp | None = None
-    ) -> tuple[PipeSteps, PipeSteps | None]:
-        first, *second = (
-            PipeSteps([Step(op, name, self.origin, shared=self._shared)])
-            for op, name in zip((patch, region), self.stream_names, strict=False)
-            if op is not None
-        )
-        return first, second[0] if second else None
-
-    def _steps_of(self, sample: Any) -> tuple[PipeSteps, PipeSteps | None]:
-        """Return the steps of one sample, whose mask or weights are its own."""
-        patch = self._op_of(sample)
-        if self.region is None:
-            return self._steps(patch)
-        if isinstance(patch, WeightedPatch):
-            patch = replace(patch, regional=True)
-        return self._steps(patch, MaskedRegion(self.region, patch))
+    def _step(self, op: SpatialOp | None, place: int = 0) -> Any:
+        """Return an op as a step of its stream; None of none."""
+        if op is None:
+            return None
+        return PipeSteps([Step(op, self.stream_names[place], self.origin, shared=self._shared)])
 
     def _op_of(self, sample: Any) -> MaskedPatch | WeightedPatch:
         pending_of(self, sample)  # refuses what is no sample with volumes
-        assert self._placement is not None
-        return self._placement.op_of(sample)
+        template: Any = self._template
+        masked = isinstance(template, MaskedPatch)
+        argument, kind = ("mask", "label") if masked else ("weights", "intensity")
+        given: Any = self.mask if masked else self.weights
+        if isinstance(given, Volume):
+            return replace(template, **{argument: given, "key": given.name})  # type: ignore[no-any-return]
+        volume = named_volume(given, sample, argument, kind=kind)
+        if not masked:
+            refuse_changed(sample[given], "lazy_patch(weights=)", given)
+        patch: Any = replace(template, **{argument: volume, "key": given})
+        return replace(patch, stored=_stored_classes(patch, sample[given])) if masked else patch  # type: ignore[no-any-return]
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Read the masks or weights of all cases now; return how many cases there are.
@@ -316,11 +314,11 @@ class PatchSampler(DataPipe):
         progress
             ``progress(done, total)`` in cases; by default a progress bar is shown.
         """
-        if self._placement is None:
+        if self._template is None:
             return 0
         samples = list(self.parent)
         for sample in with_progress(samples, "masks", "case", progress):
-            with located(self, sample):
+            with locate_errors(self, sample):
                 if self.sampling == "grid":
                     self._grid(sample)
                 else:
@@ -334,11 +332,11 @@ class PatchSampler(DataPipe):
         overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
         grid = GridPatch(size, overlap, self.origin)
         patches = grid.patches(pending.plan.shape)
-        if self._placement is None:
+        if self._template is None:
             return patches, np.ones(len(patches), np.bool_)
         patch = self._op_of(sample)
         assert isinstance(patch, MaskedPatch)  # weights go with no grid
-        return patches, patch.touched(pending.from_stored, grid)
+        return patches, patch.touched_patches(pending.from_stored, grid)
 
     def __len__(self) -> int:
         """Return the number of patches; for a grid this reads the headers of all volumes, once.
@@ -360,13 +358,12 @@ class PatchSampler(DataPipe):
 
     def _count(self, sample: Sample) -> int:
         """Return how many patches a grid has in a volume; reads no voxel."""
-        with located(self, sample):
+        with locate_errors(self, sample):
             _, stays = self._grid(sample)
         if stays is None:
-            raise TypeError(
-                "no len(): which patches touch the mask is known once it was read; run an epoch, "
-                f"or keep the pipe of {self.origin} in a variable and call its prepare()"
-            )
+            msg = "no len(): which patches touch the mask is known once it was read; run an epoch, "
+            msg += f"or keep the pipe of {self.origin} in a variable and call its prepare()"
+            raise TypeError(msg)
         return int(np.count_nonzero(stays))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -377,32 +374,7 @@ class PatchSampler(DataPipe):
         shown, named = self._arguments
         volumes = {"mask": self.mask, "weights": self.weights}
         names = {key: v.name for key, v in volumes.items() if isinstance(v, Volume)}
-        return (shown, {**named, **names}) if names else self._arguments
-
-
-@dataclass(frozen=True, eq=False)
-class _Placement:
-    """Makes the op of each sample, where not every place of a patch is as likely."""
-
-    op_class: type[MaskedPatch] | type[WeightedPatch]
-    argument: str  # ``mask`` or ``weights``
-    given: str | Volume  # key of the volume, or one for all cases
-    size: Sequence[int]  # of the patches
-    settings: Mapping[str, Any]  # of every op
-
-    def op_of(self, sample: Sample) -> MaskedPatch | WeightedPatch:
-        """Return what draws the patches of a sample."""
-        if isinstance(self.given, Volume):
-            return self.op_class(self.size, self.given, self.given.name, **self.settings)
-        key = self.given
-        kind = "label" if self.op_class is MaskedPatch else "intensity"
-        volume = named_volume(key, sample, self.argument, kind=kind)
-        if self.op_class is WeightedPatch:
-            refuse_changed(sample[key], "lazy_patch(weights=)", key)
-        patch = self.op_class(self.size, volume, key, **self.settings)
-        if isinstance(patch, WeightedPatch):
-            return patch
-        return replace(patch, stored=_stored_classes(patch, sample[key]))
+        return (shown, {**named, **names})
 
 
 def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:
@@ -418,7 +390,7 @@ def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:
     return () if found == as_stored else found
 
 
-def _placement(
+def _template(
     size: Sequence[int],
     mask: Any,
     weights: Any,
@@ -426,18 +398,17 @@ def _placement(
     otherwise: str,
     sampling: str,
     origin: CallSite,
-) -> _Placement | None:
-    """Return what makes the ops of a pipe with these arguments; None where none says where."""
+) -> MaskedPatch | WeightedPatch | None:
+    """Return the op of a pipe with these arguments, of no volume; None where none says where."""
     # ``given`` has the arguments that belong to a mask.
-    named = [name for name, value in given.items() if _is_given(name, value)]
+    usual: dict[str, Any] = {"min_share": 0, "class_weights": {}, "oversample": None}
+    named = [name for name, one in given.items() if one is not None and one != usual[name]]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:
         for name in (*(() if mask is None else ("mask",)), *named):
-            raise PatchSizeError(
-                f"{name} says what is inside, where every voxel counts alike; weights= says how "
-                "often each is drawn. Give one of them.",
-                do="To draw inside a mask only, write 0 into the weights of all else.",
-            )
+            msg = f"{name} says what is inside, where every voxel counts alike; weights= says how "
+            do = "To draw inside a mask only, write 0 into the weights of all else."
+            raise PatchSizeError(f"{msg}often each is drawn. Give one of them.", do=do)
         if sampling != "uniform":
             raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
         op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
@@ -461,14 +432,7 @@ def _placement(
     patch = op_class(size, SimpleNamespace(token=""), **settings)
     if isinstance(patch, MaskedPatch):
         _check_background(patch, origin)
-    return _Placement(op_class, argument, volume, size, settings)
-
-
-def _is_given(name: str, value: Any) -> bool:
-    """Whether an argument is not as it is by default."""
-    if value is None or name == "oversample":
-        return value is not None
-    return not (isinstance(value, (int, float, Mapping)) and not value)
+    return patch
 
 
 def _check_background(patch: MaskedPatch, origin: CallSite) -> None:
@@ -478,11 +442,9 @@ def _check_background(patch: MaskedPatch, origin: CallSite) -> None:
     if not background:
         return
     if patch.oversample is not None:
-        raise PatchSizeError(
-            "oversample draws the other patches anywhere, and class_weights lists 0: the voxels "
-            "in the middle of patches about foreground would be background",
-            do="Leave 0 out of class_weights.",
-        )
+        msg = "oversample draws the other patches anywhere, and class_weights lists 0: the voxels "
+        msg += "in the middle of patches about foreground would be background"
+        raise PatchSizeError(msg, do="Leave 0 out of class_weights.")
     others = sum(weights.values()) - background
     # MONAI's pos and neg are as much by default; nnU-Net's two thirds are more.
     if others < background and others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,19 +13,15 @@ from ..core import Sample
 from ..core.errors import SampleError, missing_key_hint
 from ..core.validate import is_number
 from ..graph import Pipe
-from ..spatial import LazyPatch, SpatialPlan
+from ..spatial import SpatialPlan
 from ..spatial.lazy.lazy_patch import patches_of
-from .datapipe import PerItem, wrong_item
-from .forms import chained
+from .datapipe import PerItem, chained_form, wrong_item
 
 Rows = NDArray[np.float64]
 
 
 class MovePlaces(PerItem):
-    """A pipe that brings places from the voxels of the stored volume to those of the patch.
-
-    A subclass says what its places are, how a plan moves them, and which of them stay.
-    """
+    """A pipe that brings places from the voxels of the stored volume to those of the patch."""
 
     what: ClassVar[str]  # the places, as the user calls them
     columns: ClassVar[int]  # numbers of one place
@@ -46,57 +43,46 @@ class MovePlaces(PerItem):
         self.of = of
 
     def apply(self, item: Any) -> Sample:
-        """Return the sample with its places moved."""
         if not isinstance(item, Sample):
-            raise wrong_item(
-                self, item, "a sample", f"Put {self.chained}() before batch_patches()."
-            )
-        plan = self._patch(item).whole_plan
+            do = f"Put {self.form_name}() before batch_patches()."
+            raise wrong_item(self, item, "a sample", do)
+        lazy = patches_of(item)
+        of = next(iter(lazy), None) if self.of is None else self.of
+        if of not in lazy:
+            have = f"the lazy volumes are {', '.join(lazy)}" if lazy else "no volume is lazy"
+            msg = f"{self.what} move with {'one' if of is None else repr(of)}, but {have}"
+            do = f"Put {self.form_name}() after open_volume()."
+            if item.patches:
+                do = f"Put {self.form_name}() before realize(): it asks plans, not voxels."
+            raise SampleError(msg, do=do).at(self.origin, item.case)
+        plan = lazy[of].whole_plan
         moved: dict[str, Any] = {}
         kept: Any = []
+        for key in (*self.keys, *self.with_):
+            if key not in item:
+                msg = f"{self.form_name}() is to move {key!r}, but the sample has {', '.join(item)}"
+                do = missing_key_hint(key, "Name entries of the case.")
+                raise SampleError(msg, do=do).at(self.origin, item.case)
         for key in self.keys:
-            given = self._entry(item, key)
             try:
-                rows = np.reshape(np.asarray(given, float), (-1, self.columns))
+                rows = np.reshape(np.asarray(item[key], float), (-1, self.columns))
                 found = self.move(plan, rows)
             except (TypeError, ValueError) as error:
                 msg = f"{key!r} holds no {self.what} (N, {self.columns}) that can be moved: {error}"
                 raise SampleError(msg).at(self.origin, item.case) from None
             found, kept = self.within(found, plan.shape)
             moved[key] = found[kept].tolist()
-        beside = {key: self._rows_kept(item, key, list(kept)) for key in self.with_}
+        beside = {key: self._keep_rows(item, key, list(kept)) for key in self.with_}
         return item.with_data(**moved, **beside)
 
-    def _patch(self, sample: Sample) -> LazyPatch:
-        """Return the patch whose plan moves places: that of ``of``, or the first lazy one."""
-        lazy = patches_of(sample)
-        key = next(iter(lazy), None) if self.of is None else self.of
-        if key in lazy:
-            return lazy[key]
-        have = f"the lazy volumes are {', '.join(lazy)}" if lazy else "no volume is lazy"
-        msg = f"{self.what} move with {'one' if key is None else repr(key)}, but {have}"
-        do = f"Put {self.chained}() after open_volume()."
-        if sample.patches:
-            do = f"Put {self.chained}() before realize(): it asks plans, not voxels."
-        raise SampleError(msg, do=do).at(self.origin, sample.case)
-
-    def _entry(self, sample: Sample, key: str) -> Any:
-        """Return what a sample has under ``key``."""
-        if key not in sample:
-            msg = f"{self.chained}() is to move {key!r}, but the sample has {', '.join(sample)}"
-            do = missing_key_hint(key, "Name entries of the case.")
-            raise SampleError(msg, do=do).at(self.origin, sample.case)
-        return sample[key]
-
-    def _rows_kept(self, sample: Sample, key: str, kept: Sequence[bool]) -> list[Any]:
+    def _keep_rows(self, sample: Sample, key: str, kept: Sequence[bool]) -> list[Any]:
         """Return an entry that goes with places, without the rows that these have lost."""
-        try:
-            rows = list(self._entry(sample, key))
-        except TypeError:
-            rows = None
+        rows: list[Any] | None = None
+        with suppress(TypeError):  # a number, an array without axes
+            rows = list(sample[key])
         if rows is None or len(rows) != len(kept):
             has = "no rows" if rows is None else f"{len(rows)} rows"
-            msg = f"{key!r} goes with {len(kept)} rows that {self.chained}() moves, and has {has}"
+            msg = f"{key!r} goes with {len(kept)} rows that {self.form_name}() moves, and has {has}"
             do = "Give with_= entries of one row for each."
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         return [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
@@ -106,7 +92,7 @@ class MovePlaces(PerItem):
         raise NotImplementedError
 
 
-@chained("move_boxes")
+@chained_form("move_boxes")
 class MoveBoxes(MovePlaces):
     """Bring boxes from the voxels of the stored volume to those of the patch.
 
@@ -181,7 +167,7 @@ class MoveBoxes(MovePlaces):
         return np.concatenate([low, high], axis=1), np.prod(parts, axis=1) >= self.least
 
 
-@chained("move_points")
+@chained_form("move_points")
 class MovePoints(MovePlaces):
     """Bring points from the voxels of the stored volume to those of the patch.
 
@@ -233,6 +219,5 @@ class MovePoints(MovePlaces):
         self.inside = inside
 
     def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return the points as they are, and which of them stay."""
         inside = ((rows >= -0.5) & (rows <= np.array(shape) - 0.5)).all(axis=1)
         return rows, np.asarray(inside) if self.inside else np.ones(len(rows), bool)

@@ -1,20 +1,10 @@
 """The barrier of ranks: before every item each tells the others a number, or why it goes.
 
 They tell each other over gloo, so each waits for all. A rank that goes does not wait: it puts down
-why in the store of the job, and closes its connections, which ends the wait of the others. Then
-they look there:
-
-=========  ==================================================  =======================
-it         because                                             the others raise
-=========  ==================================================  =======================
-failed     its own pipes raised an error, which is told        ``RankFailed``
-was late   it made no item within its limit                    ``PrefetchTimeoutError``
-left       its loop went on elsewhere                          ``RankMissing``
-is gone    without a word, or did not answer within the limit  ``RankMissing``
-=========  ==================================================  =======================
-
-So a rank has *failed* if it said so, and is *missing* if it did not come. A barrier that one rank
-has left is closed on all of them; the next epoch makes another.
+why in the store of the job, and closes its connections, which ends the wait of the others. They
+look there, and raise ``RankFailed`` if its pipes raised an error, ``PrefetchTimeoutError`` if it
+made no item within its limit, and ``RankMissing`` if its loop went on elsewhere, or it is gone
+without a word. A barrier that one has left is closed on all; the next epoch makes another.
 """
 
 from __future__ import annotations
@@ -86,7 +76,11 @@ class RankBarrier:
         """Leave the others, who are told why: ``error``, or that this rank went elsewhere."""
         if not self.is_open:
             return
-        why, what = _why(error)
+        why, what = LEFT, ""
+        if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
+            why = LATE if isinstance(error, PrefetchTimeoutError) else FAILED
+            text = str(error).splitlines()[:1]
+            what = public_text(": ".join([type(error).__name__, *text]))[:_LONGEST]
         with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
             self._store.set(f"{self._name}/gone/{self.rank}", json.dumps([why, what]))
         self.close()
@@ -109,7 +103,10 @@ class RankBarrier:
         """Return what the others are told of a rank that did not come."""
         ends = f"so rank {self.rank} ends its epoch too"
         for rank in range(self.size):
-            why, what = self._gone(rank)
+            key, why, what = f"{self._name}/gone/{rank}", "", ""
+            with contextlib.suppress(RuntimeError):  # the store is gone
+                if self._store.check([key]):
+                    why, what = json.loads(self._store.get(key))
             if why == FAILED:
                 return RankFailed(f"rank {rank} failed, {ends}: {what}", do=f"See rank {rank}.")
             if why == LATE:
@@ -121,28 +118,17 @@ class RankBarrier:
             return RankMissing(f"rank {self.rank} has left this epoch already", do=self._do)
         return self._missing(error)
 
-    def _gone(self, rank: int) -> tuple[str, str]:
-        """Return why a rank went, in one word and in its own; nothing if it said nothing."""
-        key = f"{self._name}/gone/{rank}"
-        try:
-            why, what = json.loads(self._store.get(key)) if self._store.check([key]) else ("", "")
-        except RuntimeError:  # the store is gone
-            return "", ""
-        return why, what
-
     def _missing(self, error: RuntimeError) -> RankMissing:
         """Return which ranks are not there: those that do not wait as this one does."""
         deadline = time.monotonic() + _LATE_SECONDS
         with store_reachable(self.rank):
             self._store.set(f"{self._name}/late/{self.rank}", "here")
-            present = [
-                wait_for_key(self._store, f"{self._name}/late/{rank}", deadline) is not None
-                for rank in range(self.size)
-            ]
+            keys = [f"{self._name}/late/{rank}" for rank in range(self.size)]
+            here = [wait_for_key(self._store, key, deadline) for key in keys]
         how = f"waited {self._timeout:g} s"
         if "imed out" not in str(error):
             how = "lost its connection to another"
-        gone = [rank for rank, is_here in enumerate(present) if not is_here]
+        gone = [rank for rank, word in enumerate(here) if word is None]
         return rank_missing(self.rank, how, "for the next item", gone, self.size, self._do)
 
 
@@ -184,16 +170,5 @@ def store_reachable(rank: int) -> Iterator[None]:
     try:
         yield
     except dist.DistNetworkError as error:
-        raise RankMissing(
-            f"rank {rank} cannot reach the store of the job any more: rank 0, which keeps it, is "
-            "gone",
-            do="Look at what rank 0 did last.",
-        ) from error
-
-
-def _why(error: BaseException | None) -> tuple[str, str]:
-    if error is None or isinstance(error, (GeneratorExit, StopIteration)):
-        return LEFT, ""
-    text = str(error).splitlines()[:1]
-    what = public_text(": ".join([type(error).__name__, *text]))[:_LONGEST]
-    return (LATE if isinstance(error, PrefetchTimeoutError) else FAILED), what
+        msg = f"rank {rank} cannot reach the store of the job any more: rank 0, which keeps it, is "
+        raise RankMissing(f"{msg}gone", do="Look at what rank 0 did last.") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,9 @@ from ..graph import Pipe, walk
 from ..intensity import ValueOp, ValueStep
 from ..spatial import SpatialPlan, Step
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.patch_steps import replayed, streams_of
-from .datapipe import PerItem, wrong_item
-from .forms import chained
-from .spatial import FusedSpatial, SpatialPipe
+from ..spatial.lazy.patch_steps import replay_draws, streams_of
+from .datapipe import PerItem, chained_form, wrong_item
+from .spatial import FusedSpatial
 from .values import ChoicePipe, ValuePipe
 
 _GIVE = 'Give it batch["meta"][0]["draws"].'
@@ -26,7 +25,7 @@ _GIVE = 'Give it batch["meta"][0]["draws"].'
 _ANY_VOLUME = SpatialPlan.identity(Grid((512, 512, 512), np.eye(4)))
 
 
-@chained("replay")
+@chained_form("replay")
 class Replay(PerItem):
     """Do to every sample what a record says, in the place of what it would draw.
 
@@ -70,40 +69,32 @@ class Replay(PerItem):
             msg = "replay() takes what was drawn, and this is all that meta says of a sample"
             raise SampleError(msg, do=_GIVE).at(self.origin)
         self.draws = dict(draws)
-        for step in _known_steps(parent):
-            if step.stream_name in self.draws:
-                _refuse_bad(step, self.draws[step.stream_name])
+        for pipe in walk(parent):  # of steps that can be told from the pipes alone
+            known = isinstance(pipe, (ChoicePipe, FusedSpatial)) or getattr(pipe, "is_step", False)
+            steps: list[Step | ValueStep] = [*pipe.steps] if known else []
+            if isinstance(pipe, ValuePipe):
+                steps.append(pipe.step)
+            elif isinstance(pipe, ChoicePipe) and pipe.change is not None:
+                steps.append(pipe.change.step)
+            for step in steps:
+                if step.stream_name in self.draws:
+                    _refuse_bad(step, self.draws[step.stream_name])
 
     def apply(self, item: Any) -> Sample:
-        """Return the sample with the recorded parameters."""
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put replay() after the pipes it speaks of.")
         lazy = patches_of(item)
         known = {name for patch in lazy.values() for name in streams_of(patch)}
         if unknown := sorted(set(self.draws) - known):
-            msg = (
-                f"replay() has a record of {', '.join(unknown)}, but the pipes before it are "
-                f"{', '.join(sorted(known)) or 'none'}"
-            )
+            msg = f"replay() has a record of {', '.join(unknown)}, but the pipes before it are "
+            msg += ", ".join(sorted(known)) or "none"
             do = "Build the chain with the names that it had, or leave these out."
             raise SampleError(msg, do=do).at(self.origin, item.case)
-        return item.with_data(**replayed(lazy, self.draws))
-
-
-def _known_steps(pipe: Pipe) -> Iterator[Step | ValueStep]:
-    """Yield the steps upstream that can be told from the pipes alone."""
-    for one in walk(pipe):
-        if isinstance(one, ChoicePipe):
-            yield from one.steps
-            yield from () if one.change is None else (one.change.step,)
-        elif isinstance(one, ValuePipe):
-            yield one.step
-        elif isinstance(one, FusedSpatial) or (isinstance(one, SpatialPipe) and one.is_step):
-            yield from one.steps
+        return item.with_data(**replay_draws(lazy, self.draws))
 
 
 def _refuse_bad(step: Step | ValueStep, record: Any) -> None:
-    def drawn(op: Any) -> Any:
+    def draw(op: Any) -> Any:
         generator = np.random.default_rng(0)
         try:
             return op.draw(*((generator,) if isinstance(op, ValueOp) else (generator, _ANY_VOLUME)))
@@ -111,6 +102,6 @@ def _refuse_bad(step: Step | ValueStep, record: Any) -> None:
             raise BadRecord(str(error)) from error
 
     try:
-        check_record(step.op, record, drawn)
+        check_record(step.op, record, draw)
     except BadRecord as error:
         raise error.at(step.origin)  # noqa: B904

@@ -19,16 +19,14 @@ from ..spatial.ops.op import is_hard
 
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
 """What every spatial pipe takes besides its own arguments."""
-EVERY_INTENSITY = ""
-"""Stands for all volumes that are not labels; their sampling is only changed by key."""
+EVERY_INTENSITY = ""  # all volumes that are not labels; their sampling is only changed by key
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
     """What one pipe asks for; empty if it leaves the policies alone."""
 
-    changes: tuple[tuple[str, str, Any], ...] = ()
-    """(key or ``EVERY_INTENSITY``, field of Policy, value)."""
+    changes: tuple[tuple[str, str, Any], ...] = ()  # (key, field of Policy, value)
     origin: CallSite | None = dataclasses.field(default=None, compare=False)
     """Where the user wrote it."""
 
@@ -39,17 +37,14 @@ class Sampling:
         for field in SAMPLING_ARGUMENTS:
             value = given.get(field)
             if isinstance(value, (tuple, list)):
-                msg = (
-                    f"{field} is one value, or one by key: write "
-                    f"{field}={{'image': ..., 'label': ...}}; got {value!r}"
-                )
+                by_key = f"{field}={{'image': ..., 'label': ...}}"
+                msg = f"{field} is one value, or one by key: write {by_key}; got {value!r}"
                 raise ValueError(msg)
             if isinstance(value, Mapping):
                 changes += [(key, field, v) for key, v in value.items()]
             elif value is not None:
                 changes.append((EVERY_INTENSITY, field, value))
-        for _, field, value in changes:
-            Policy(**{field: value})  # refuses unknown names here, where they were written
+        # Unknown names are refused here, where they were written.
         for place in dict.fromkeys(key for key, _, _ in changes):
             Policy(**{field: value for key, field, value in changes if key == place})
         return cls(tuple(changes), origin)
@@ -57,14 +52,8 @@ class Sampling:
     def refuse_unknown(self, keys: Collection[str], case: str) -> None:
         """Raise if a key is not among those of the volumes of a sample."""
         for key, field, _ in self.changes:
-            if key == EVERY_INTENSITY or key in keys:
-                continue
-            near = closest(key, keys, 0.5)
-            have = ", ".join(map(repr, keys))
-            msg = f"{field}= speaks of {key!r}, but the volumes of this sample are {have}"
-            do = f"Did you mean {near[0]!r}?" if near else ""
-            do = do or missing_key_hint(key, f"Give {field}= for one of them.")
-            raise SampleError(msg, do=do).at(self.origin, case)
+            if key != EVERY_INTENSITY and key not in keys:
+                raise unknown_key(field, key, keys).at(self.origin, case)
 
     def _of(self, key: str, patch: LazyPatch) -> dict[str, Any]:
         return {
@@ -114,15 +103,29 @@ class Sampling:
             raise PolicyConflict(msg, do=do).at(self.origin) from None
         hard = any(is_hard(step.op) for step in patch.pending.steps)
         if "fill" in mine and policy.padding != "constant" and not hard:
-            raise PolicyConflict(
-                f"fill={policy.fill:g} is for padding='constant', but {key!r} has "
-                f"padding={policy.padding!r}, which does not use it",
-                do="Write padding='constant' beside it.",
-            ).at(self.origin)
+            msg = f"fill={policy.fill:g} is for padding='constant', but {key!r} has "
+            msg += f"padding={policy.padding!r}, which does not use it"
+            do = "Write padding='constant' beside it."
+            raise PolicyConflict(msg, do=do).at(self.origin)
         if "fill" in mine and patch.kind == "label" and not policy.fill.is_integer():
             msg = f"fill={policy.fill:g} is no label, and {key!r} holds labels"
             raise PolicyConflict(msg, do="Give a whole number.").at(self.origin)
         return policy
+
+
+def unknown_key(argument: str, key: str, keys: Collection[str]) -> SampleError:
+    """Return the error of an argument that names a volume which a sample does not have."""
+    have = ", ".join(map(repr, keys))
+    msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
+    return SampleError(msg, do=nearest_key(argument, key, keys))
+
+
+def nearest_key(argument: str, key: str, keys: Collection[str]) -> str:
+    """Return what to do about a key that there is not."""
+    near = closest(key, keys, 0.5)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return missing_key_hint(key, f"Name one of them in {argument}=.")
 
 
 def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
@@ -137,15 +140,16 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
         for given_key, other_field, other in sampling_changes(pipe):
             keys = [given_key]  # under the names that pipes after it have given
             for after in reversed(regrouped):
-                keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]
+                keys = [new for one in keys for new in (after.new_keys(one) if one else (one,))]
             for (key, field, value), other_key in product(sampling.changes, keys):
-                same = field == other_field and _meets(key, other_key, labels, flushed)
-                if same and value != other:
+                # Two keys, each of which may stand for all intensities, may mean one volume.
+                named = key or other_key
+                both = EVERY_INTENSITY in (key, other_key) and named not in labels
+                same = field == other_field and (key == other_key or both)
+                if same and named not in flushed and value != other:
                     msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
-                    do = (
-                        "One plan is sampled once: give the same value, or give it once; or put "
-                        "flush() between them, which interpolates twice."
-                    )
+                    do = "One plan is sampled once: give the same value, or give it once; or put "
+                    do += "flush() between them, which interpolates twice."
                     raise PolicyConflict(msg, do=do).at(origin)
 
 
@@ -191,16 +195,6 @@ def overriding_keys(
     return tuple(sorted(policies)) if override else ()
 
 
-def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]) -> bool:
-    """Whether two keys, each of which may stand for all intensities, mean some volume both."""
-    if key == other:
-        return key not in flushed
-    if EVERY_INTENSITY not in (key, other):
-        return False
-    named = key or other
-    return named not in labels and named not in flushed
-
-
 def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:
     """Yield the pipes upstream until a flush of all volumes, with the keys flushed since."""
     # And with those that gave volumes other keys since, the last one first.
@@ -217,6 +211,6 @@ def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, 
         if keys is None:
             continue
         yield pipe, flushed, regrouped
-        if hasattr(type(pipe), "renamed"):
+        if hasattr(type(pipe), "new_keys"):
             regrouped = (*regrouped, pipe)
         stack += [(p, flushed | frozenset(keys), regrouped) for p in parents_of(pipe)]

@@ -13,21 +13,19 @@ import numpy as np
 
 from ..batching.join_reads import needed_chunks, planned_apart
 from ..core import Sample, Stream
-from ..core.call_site import caller, shorten
+from ..core.call_site import caller, looking_ahead, shorten
 from ..core.errors import GraphError, SampleError
 from ..core.validate import is_integer, validate_int
 from ..graph import NoCut, Pipe, origin_of, walk
 from ..graph.cut import split_of
-from ..spatial import without_reading
 from ..spatial.ops.op import whole_number
-from .datapipe import SameLength, located, wrong_item
+from .datapipe import SameLength, chained_form, locate_errors, wrong_item
 from .epoch import copy_for_epoch
-from .forms import chained
 from .patch_sampler import PatchSampler
 
-NONE, GLOBAL, WINDOWED, CHUNK_LOCAL = "none", "global", "windowed", "chunk_local"
+NONE, GLOBAL, WINDOW, CHUNK_LOCAL = "none", "global", "window", "chunk_local"
 OWN = "own"  # an order that a subclass says
-WINDOW = 1024
+WINDOW_SIZE = 1024
 MEMORY_BYTES = 256 * 1024**2
 
 
@@ -37,7 +35,7 @@ class ShuffleSpec:
 
     ==================================  ==========================================================
     ``ShuffleSpec.none()``              the order of the plan: volume after volume
-    ``ShuffleSpec.windowed(size)``      a buffer of that many plans, of which a random one goes out
+    ``ShuffleSpec.window(size)``      a buffer of that many plans, of which a random one goes out
     ``ShuffleSpec.chunk_local(bytes)``  visits to volumes are shuffled, then the patches of as many
                                         as fit into that much memory together (the idea of
                                         CorgiPile): every chunk is decoded about once
@@ -68,7 +66,7 @@ class ShuffleSpec:
     """
 
     kind: str = GLOBAL
-    """``"none"``, ``"global"``, ``"windowed"`` or ``"chunk_local"``; ``"own"`` of a subclass."""
+    """``"none"``, ``"global"``, ``"window"`` or ``"chunk_local"``; ``"own"`` of a subclass."""
     size: int = 0
     """Plans of the window, or bytes of decoded chunks."""
 
@@ -80,11 +78,11 @@ class ShuffleSpec:
                 do = f"Give {name} a method order(self, counts, cases, generator)."
                 raise SampleError(msg, do=do).at(caller(f"{name}()"))
             object.__setattr__(self, "kind", OWN)
-        elif self.kind not in (NONE, GLOBAL, WINDOWED, CHUNK_LOCAL):
+        elif self.kind not in (NONE, GLOBAL, WINDOW, CHUNK_LOCAL):
             msg = f"no order is called {shorten(self.kind)}"
-            do = "Write ShuffleSpec.none(), all_patches(), windowed(size) or chunk_local(bytes)."
+            do = "Write ShuffleSpec.none(), all_patches(), window(size) or chunk_local(bytes)."
             raise SampleError(msg, do=do)
-        elif self.kind in (WINDOWED, CHUNK_LOCAL):
+        elif self.kind in (WINDOW, CHUNK_LOCAL):
             validate_int("size", self.size, least=1)
 
     def order(
@@ -123,9 +121,9 @@ class ShuffleSpec:
         return cls(GLOBAL)
 
     @classmethod
-    def windowed(cls, size: int = WINDOW) -> ShuffleSpec:
+    def window(cls, size: int = WINDOW_SIZE) -> ShuffleSpec:
         """Shuffle within a window that slides over the plans."""
-        return cls(WINDOWED, validate_int("size", size, least=1))
+        return cls(WINDOW, validate_int("size", size, least=1))
 
     @classmethod
     def chunk_local(cls, memory_bytes: int = MEMORY_BYTES) -> ShuffleSpec:
@@ -151,7 +149,7 @@ class Visit:
     patch: Callable[[int], Any]  # returns one, by its number
 
 
-@chained("shuffle_plans")
+@chained_form("shuffle_plans")
 class ShufflePlans(SameLength):
     """Shuffle patches before anything is read: descriptions change places.
 
@@ -197,7 +195,7 @@ class ShufflePlans(SameLength):
         self._seed = 0
         if not isinstance(spec, (ShuffleSpec, type(None))):
             msg = f"shuffle_plans() takes a ShuffleSpec, got {shorten(spec)}"
-            do = "Write ShuffleSpec.windowed(1000), for instance."
+            do = "Write ShuffleSpec.window(1000), for instance."
             raise SampleError(msg, do=do).at(self.origin)
 
     def set_shuffle(self, shuffle: bool = True) -> ShufflePlans:
@@ -211,11 +209,10 @@ class ShufflePlans(SameLength):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield every item of the parent once."""
         kind = self.spec.kind if self._enabled else NONE
         draw = Stream(self._seed, 0, (), f"shuffle_plans {kind}").generator()
-        if kind == WINDOWED:
-            yield from _windowed(self.parent, self.spec.size, draw)
+        if kind == WINDOW:
+            yield from _shuffle_window(self.parent, self.spec.size, draw)
         elif kind == GLOBAL:
             yield from _in_random_order(list(self._visits()), draw)
         elif kind == CHUNK_LOCAL:
@@ -259,9 +256,8 @@ class ShufflePlans(SameLength):
 
     def _no_order(self, what: str) -> SampleError:
         text = f"{type(self.spec).__name__}.order() {what}"
-        error = SampleError(text, do="Return every number below sum(counts) once.")
-        error.at(self.origin)
-        return error
+        do = "Return every number below sum(counts) once."
+        return SampleError(text, do=do).at(self.origin)
 
     def _visits(self) -> Iterator[Visit]:
         """Yield what comes one after another of the same case."""
@@ -279,13 +275,12 @@ def visit_bytes(visit: Visit) -> int:
     """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
     # Reads a header.
     found: dict[tuple[Any, ...], int] = {}
-    with without_reading():
+    with looking_ahead():
         for number in range(min(visit.count, _LOOKED_AT)):
             item = visit.patch(number)
             if isinstance(item, Sample):
-                found.update(
-                    (each.chunk, each.bytes) for each in needed_chunks(planned_apart(item))
-                )
+                chunks = needed_chunks(planned_apart(item))
+                found.update((each.chunk, each.bytes) for each in chunks)
     return sum(found.values()) * visit.count // max(1, min(visit.count, _LOOKED_AT))
 
 
@@ -307,7 +302,7 @@ def _by_number(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
         yield visits[owner].patch(number - ends[owner] + visits[owner].count)
 
 
-def _windowed(parent: Any, size: int, draw: np.random.Generator) -> Iterator[Any]:
+def _shuffle_window(parent: Any, size: int, draw: np.random.Generator) -> Iterator[Any]:
     """Yield the items of a window at random; one that went out is replaced by the next."""
     items = iter(parent)
     held = list(islice(items, size))
@@ -399,9 +394,9 @@ def shuffle_report(
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
         local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
         cache_bytes = local[-1] if local else MEMORY_BYTES
-    cache = _Cache(validate_int("cache_bytes", cache_bytes, least=0, unit="bytes"))
+    cache = _CacheModel(validate_int("cache_bytes", cache_bytes, least=0, unit="bytes"))
     counts, samples = [], 0
-    with without_reading():
+    with looking_ahead():
         items = islice(planner, validate_int("batches", batches, least=1) * split.group)
         while batch := list(islice(items, split.group)):
             counts.append(len({_case(item) or id(item) for item in batch}))
@@ -409,18 +404,12 @@ def shuffle_report(
             for item in batch:
                 for each in needed_chunks(item):
                     cache.touch(each.chunk, each.bytes)
-    return ShuffleReport(
-        batches=len(counts),
-        samples=samples,
-        volumes_per_batch=sum(counts) / max(1, len(counts)),
-        fewest_volumes=min(counts, default=0),
-        residency=cache.hits / max(1, cache.touches),
-        bytes_per_sample=cache.brought / max(1, samples),
-        cache_bytes=cache.most,
-    )
+    mean, fewest = sum(counts) / max(1, len(counts)), min(counts, default=0)
+    still, anew = cache.hits / max(1, cache.touches), cache.brought / max(1, samples)
+    return ShuffleReport(len(counts), samples, mean, fewest, still, anew, cache.most)
 
 
-class _Cache:
+class _CacheModel:
     """Counts what a cache of so many bytes would have had."""
 
     def __init__(self, most: int) -> None:
@@ -444,7 +433,7 @@ class _Cache:
             self._bytes -= gone
 
 
-@chained("interleave")
+@chained_form("interleave")
 class Interleave(SameLength):
     """Let the patches of several visits to volumes take turns, some of each at a time.
 
@@ -473,7 +462,7 @@ class Interleave(SameLength):
 
     def __init__(self, parent: Pipe, visits: int, each: int = 1) -> None:
         super().__init__(parent)
-        with located(self):
+        with locate_errors(self):
             self.visits = whole_number("visits", visits, least=1)
             self.each = whole_number("each", each, least=1)
 

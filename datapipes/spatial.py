@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core import Sample
@@ -14,44 +14,27 @@ from ..core.sample import META
 from ..core.validate import as_keys
 from ..graph import Pipe, traits_of, walk
 from ..spatial import (
-    Affine,
-    Answered,
+    OPS,
+    AnsweredOp,
     Augment,
-    CenterCrop,
-    Crop,
-    CropOrPad,
-    DivisiblePad,
-    Elastic,
-    Flip,
-    ForegroundCrop,
-    GridDistortion,
-    LabelCrop,
     LazyPatch,
-    Orientation,
-    Pad,
-    RandomCrop,
+    NeedingOp,
     ResampleTo,
-    Resize,
-    Rotate,
-    Rotate90,
-    Shear,
-    Spacing,
     SpatialOp,
     Step,
     TransformChain,
-    Translate,
-    Zoom,
-    joined,
+    join_steps,
     stored_labels,
 )
+from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.virtual_volume import VirtualVolume
 from ..spatial.ops.op import is_hard
 from ..volumes import Volume
 from .cases import FromCases, ListCases
-from .channels import Regrouped
-from .datapipe import DataPipe, PerItem, lazy_patches, located, wrong_item
-from .op_pipe import OpPipe, bound
-from .open_volume import OpenVolume, is_volume
+from .channels import RegroupKeys
+from .datapipe import DataPipe, PerItem, lazy_patches, locate_errors, wrong_item
+from .op_pipe import OpPipe, add_forms, bind_arguments
+from .open_volume import OpenVolume, is_volume_source
 from .sampling import (
     EVERY_INTENSITY,
     SAMPLING_ARGUMENTS,
@@ -84,20 +67,17 @@ def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) ->
     }
     if EVERY_INTENSITY in constant:
         return
-    for volume in _intensities(every):
-        for key, fill in filled:
-            if key in (EVERY_INTENSITY, volume) and volume not in constant:
-                raise PolicyConflict(
-                    f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
-                    f"{volume!r} that padding, and others do not use it",
-                    do="Write padding='constant' beside it.",
-                )
+    for volume, (key, fill) in product(_intensities(every), filled):
+        if key in (EVERY_INTENSITY, volume) and volume not in constant:
+            msg = f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
+            msg += f"{volume!r} that padding, and others do not use it"
+            raise PolicyConflict(msg, do="Write padding='constant' beside it.")
 
 
 def _is_plain(pipe: Pipe) -> bool:
     """Whether samples keep their keys and policies in it, but for what its ``sampling`` says."""
     traits = traits_of(pipe)
-    if not traits.known or traits.runs_user_code or isinstance(pipe, Regrouped):
+    if not traits.known or traits.runs_user_code or isinstance(pipe, RegroupKeys):
         return False
     ours = type(pipe).__module__.rpartition(".")[0] == __package__
     return ours or type(pipe).__name__ in _PASSING
@@ -111,13 +91,15 @@ def _intensities(pipes: Sequence[Pipe]) -> list[str]:
         return []
     (opening,), (source,) = opened, sources
     if isinstance(source, ListCases):
-        held: Mapping[str, Any] = source.patterns
-        keys = set(held)
+        keys = set(source.patterns)
     else:
         held = source.cases[0] if isinstance(source.cases[0], Mapping) else {}
-        keys = {key for key, value in held.items() if is_volume(value)}
-        # Made elsewhere, it may be a label whatever its key is.
-        keys -= {key for key, value in held.items() if isinstance(value, Volume)}
+        # A Volume was made elsewhere: it may be a label whatever its key is.
+        keys = {
+            k
+            for k, value in held.items()
+            if is_volume_source(value) and not isinstance(value, Volume)
+        }
     named = keys if opening.keys is None else keys & set(opening.keys)
     # What overrides the pipes says which fill there is.
     return sorted(named - set(opening.labels) - set(opening.overriding))
@@ -125,7 +107,7 @@ def _intensities(pipes: Sequence[Pipe]) -> list[str]:
 
 def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
     """Return the sampling that a pipe with these arguments and spatial ops asks for."""
-    with located(pipe):
+    with locate_errors(pipe):
         sampling = Sampling.of(arguments, pipe.origin)
         refuse_conflict(sampling, pipe.origin, pipe.parent)
         if ops:
@@ -138,27 +120,19 @@ class SpatialPipe(OpPipe):
 
     keywords: ClassVar[Mapping[str, Any]] = {"name": "", **dict.fromkeys(SAMPLING_ARGUMENTS)}
     sampling: Sampling = Sampling()
-    is_step = True
-    """Whether it adds steps and does nothing else, so that several are as good as one."""
-    stands_apart = "gives volumes plans of their own"
-    """Why it is none, in words that follow its own."""
+    is_step = True  # whether it adds steps and does nothing else: several are as good as one
+    stands_apart = "gives volumes plans of their own"  # why it is none, after its name
 
     def hold(self, op: SpatialOp, given: Mapping[str, Any], *, shared: bool) -> None:
-        """Make the step that is added, and what is said of sampling."""
         self.sampling = sampling_of(self, given, [op])
         self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, shared=shared)])
 
     def apply(self, item: Any) -> Sample:
-        """Return the sample with the steps added to its plan."""
         return add_steps(self, self.steps, item, None, self.sampling)
 
 
 class PipeSteps(tuple[Step, ...]):
-    """The steps of a pipe, and what they became for the last sample.
-
-    All samples of a chain carry the same steps, one object; so the joined ones are made, and
-    checked for streams of one name, once and not per sample.
-    """
+    """The steps of a pipe, and what they became for the last sample: all carry the same object."""
 
     last: tuple[tuple[Step, ...], int, tuple[Step, ...]] | None = None
     """Those that were there before, the length of the identity, and all."""
@@ -183,7 +157,7 @@ def add_steps(
 
     def following(patch: LazyPatch) -> LazyPatch:
         if not patch.commutes:
-            patch = patch.flushed(soft=True)
+            patch = patch.flush_plan(soft=True)
         pending = patch.pending
         if pending.moving is not None:
             padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
@@ -191,25 +165,15 @@ def add_steps(
         if id(pending) not in plans:
             last = steps.last  # read once: another thread may iterate the same pipe
             if last is None or last[0] is not pending.steps or last[1] != len(identity):
-                after = joined(pending.steps, steps, len(identity))
+                after = join_steps(pending.steps, steps, len(identity))
                 last = steps.last = (pending.steps, len(identity), after)
             plans[id(pending)] = (pending, pending.following(identity, last[2]))
         return patch.with_pending(plans[id(pending)][1])
 
     for key, patch in lazy.items():
         lazy[key] = patch.with_each(following) if patch.members else following(patch)
-    moved: Sample = sample.moved(lazy, identity)
+    moved: Sample = sample.with_identity(lazy, identity)
     return moved if sampling is None or not sampling.changes else sampling.of_sample(moved)
-
-
-def any_on_other_grid(sample: Any) -> bool:
-    """Whether a volume of a sample came from another grid."""
-    return isinstance(sample, Sample) and any(
-        one.pending.moving is not None
-        for thing in sample.values()
-        if isinstance(thing, LazyPatch)
-        for one in thing.members or (thing,)
-    )
 
 
 def _add_on_other_grid(
@@ -225,9 +189,9 @@ def _add_on_other_grid(
         whole = takewhile(lambda one: one.op.lattice, pending.steps)
         cut = pending.moving is not None and any(is_hard(one.op) for one in whole)
         if cut and padding != "constant":
-            patch = patch.flushed()
+            patch = patch.flush_plan()
             pending = patch.pending
-        after = joined(pending.steps, (step,), len(identity))
+        after = join_steps(pending.steps, (step,), len(identity))
         patch = patch.with_pending(pending.following(identity, after))
     return patch
 
@@ -250,7 +214,7 @@ def _no_lazy_volume(pipe: DataPipe, sample: Any) -> SampleError:
         return wrong_item(pipe, sample, "a lazy volume", do)
     do = "Put open_volume() before it."
     if isinstance(sample, Mapping) and META in sample:
-        do = f"Put {pipe.chained}() before batch_patches(): it acts on one sample."
+        do = f"Put {pipe.form_name}() before batch_patches(): it acts on one sample."
     return wrong_item(pipe, sample, "a sample with a lazy volume", do)
 
 
@@ -271,7 +235,7 @@ class DataDependentPipe(SpatialPipe):
         op: Any = step.op
         key = op.needs.key
         stored = self._as_stored(op, item.get(key))
-        asking = replace(step, op=Answered(stored, named_volume(key, item, "key")))
+        asking = replace(step, op=AnsweredOp(stored, named_volume(key, item, "key")))
         return add_steps(self, PipeSteps([asking]), item, None, self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
@@ -282,18 +246,13 @@ class DataDependentPipe(SpatialPipe):
             if labels == op.needs.labels:
                 return op
             if not labels:
-                raise SampleError(
-                    f"{op.name} asks for {op.needs.describe()}, which no label becomes",
-                    do="Name labels as remap_labels gives them.",
-                )
+                msg = f"{op.name} asks for {op.needs.describe()}, which no label becomes"
+                raise SampleError(msg, do="Name labels as remap_labels gives them.")
             return replace(op, labels=labels)
-        changed = _first_value_op(thing)
-        if changed is not None:
-            raise SampleError(
-                f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
-                f"stored, and {changed} comes before it",
-                do=f"Put {op.name} first, with a threshold in stored values.",
-            )
+        if (changed := _first_value_op(thing)) is not None:
+            msg = f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
+            do = f"Put {op.name} first, with a threshold in stored values."
+            raise SampleError(f"{msg}stored, and {changed} comes before it", do=do)
         return op
 
 
@@ -324,17 +283,12 @@ def named_volume(key: str, sample: Sample, argument: str, kind: str = "label") -
     if key in sample.patches:
         what = "which is realized already"
         do = "Move realize() after this pipe: it asks volumes, not voxels."
-    raise SampleError(
-        f"{argument}={key!r} names a volume of the sample, {what}; it has {have}", do=do
-    )
+    msg = f"{argument}={key!r} names a volume of the sample, {what}; it has {have}"
+    raise SampleError(msg, do=do)
 
 
 class FusedSpatial(PerItem):
-    """Add the steps of all members to the plan at once.
-
-    Each step keeps its stream's name and its origin, so that draws and errors are those
-    of the pipes that the user wrote.
-    """
+    """Add the steps of all members at once; each keeps its origin and the name of its stream."""
 
     steps: PipeSteps
     calls: tuple[str, ...]
@@ -351,16 +305,15 @@ class FusedSpatial(PerItem):
         self.origin = second.origin
 
     def describe(self) -> str:
-        """Return the members as the user wrote them."""
         return " + ".join(self.calls)
 
     def settings(self) -> Any:
-        """Return those of the members."""
         return self.calls
 
     def apply(self, item: Any) -> Sample:
-        """Return the sample with all steps added to its plan."""
-        if any_on_other_grid(item):  # of which a later member may ask what an earlier one left
+        every = [one for patch in patches_of(item).values() for one in patch.members or (patch,)]
+        # Of a volume from another grid a later member may ask what an earlier one left.
+        if any(one.pending.moving is not None for one in every):
             for step, sampling in zip(self.steps, self.samplings, strict=True):
                 item = add_steps(self, PipeSteps((step,)), item, None, sampling)
             return item  # type: ignore[no-any-return]
@@ -371,77 +324,11 @@ class FusedSpatial(PerItem):
         return sample
 
 
-# The chained forms of the spatial ops: ``.rotate(15)`` adds ``Rotate(15)`` to every sample.
-#
-# All of them act on every volume of a sample alike, in world millimetres about the
-# centre of the current grid unless ``space="voxel"``. Angles are in degrees. A number is
-# a fixed value, ``(lo, hi)`` is drawn uniformly per sample, three entries are per axis,
-# and ``p`` is the probability that the pipe acts at all. ``mode``, ``padding``, ``fill`` and
-# ``dtype`` change how intensities are sampled, or any volume by key:
-# ``padding={"label": "border"}``.
-
-
-class AffinePipe(SpatialPipe, form="affine", op=Affine): ...
+# The chained forms: ``.rotate(15)`` adds ``Rotate(15)`` to every sample. What they share (units,
+# ``space=``, ranges that are drawn, ``p=``, how volumes are sampled) is in docs/pipes.md.
 
 
 class AugmentPipe(SpatialPipe, form="augment", op=Augment, keywords_only=True): ...
-
-
-class CenterCropPipe(SpatialPipe, form="center_crop", op=CenterCrop): ...
-
-
-class CropOrPadPipe(SpatialPipe, form="crop_or_pad", op=CropOrPad): ...
-
-
-class CropPipe(SpatialPipe, form="crop", op=Crop): ...
-
-
-class DivisiblePadPipe(SpatialPipe, form="divisible_pad", op=DivisiblePad): ...
-
-
-class ElasticPipe(SpatialPipe, form="elastic", op=Elastic): ...
-
-
-class FlipPipe(SpatialPipe, form="flip", op=Flip): ...
-
-
-class ForegroundCropPipe(DataDependentPipe, form="foreground_crop", op=ForegroundCrop): ...
-
-
-class GridDistortionPipe(SpatialPipe, form="grid_distortion", op=GridDistortion): ...
-
-
-class LabelCropPipe(DataDependentPipe, form="label_crop", op=LabelCrop): ...
-
-
-class OrientationPipe(SpatialPipe, form="orientation", op=Orientation): ...
-
-
-class PadPipe(SpatialPipe, form="pad", op=Pad): ...
-
-
-class RandomCropPipe(SpatialPipe, form="random_crop", op=RandomCrop): ...
-
-
-class ResizePipe(SpatialPipe, form="resize", op=Resize): ...
-
-
-class Rotate90Pipe(SpatialPipe, form="rotate90", op=Rotate90): ...
-
-
-class RotatePipe(SpatialPipe, form="rotate", op=Rotate): ...
-
-
-class ShearPipe(SpatialPipe, form="shear", op=Shear): ...
-
-
-class SpacingPipe(SpatialPipe, form="spacing", op=Spacing): ...
-
-
-class TranslatePipe(SpatialPipe, form="translate", op=Translate): ...
-
-
-class ZoomPipe(SpatialPipe, form="zoom", op=Zoom): ...
 
 
 class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
@@ -477,7 +364,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
-        arguments = bound(self.chained, self.__signature__, args, kwargs)
+        arguments = bind_arguments(self.form_name, self.__signature__, args, kwargs)
         grid, keys = arguments["grid"], arguments.get("keys")
         self.like = grid if isinstance(grid, str) else None
         self.keys = None if keys is None else as_keys("resample_to(keys=)", keys)
@@ -492,42 +379,42 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         self.sampling = sampling_of(self, arguments)
 
     def apply(self, item: Any) -> Sample:
-        """Return the sample with its volumes on one grid."""
-        return super().apply(item) if self.like is None else self._brought(item, self.like)
+        return super().apply(item) if self.like is None else self._bring(item, self.like)
 
-    def _brought(self, item: Sample, like: str) -> Sample:
+    def _bring(self, item: Sample, like: str) -> Sample:
         lazy = lazy_patches(self, item, (like, *(self.keys or ())))
         if any(patch.pending.steps for patch in lazy.values()):
-            raise SampleError(
-                f"resample_to({like!r}) comes after a spatial pipe",
-                do="Put it right after open_volume(), where each volume still has its own grid.",
-            ).at(self.origin, item.case)
+            do = "Put it right after open_volume(), where each volume still has its own grid."
+            msg = f"resample_to({like!r}) comes after a spatial pipe"
+            raise SampleError(msg, do=do).at(self.origin, item.case)
         self.sampling.refuse_unknown(lazy, item.case)
         brought = set(lazy if self.keys is None else self.keys) - {like}
         start: dict[str, LazyPatch] = {}
 
-        def begun(patch: LazyPatch) -> LazyPatch:
+        def begin(patch: LazyPatch) -> LazyPatch:
             # With a volume, which stands where it was brought already, or may be brought there.
             begins = patch.commutes and not patch.members
             stands = key in brought or patch.pending.moving is None
-            return patch if begins and stands else patch.flushed()
+            return patch if begins and stands else patch.flush_plan()
 
         for key, patch in lazy.items():
-            start[key] = patch.with_each(begun)
+            start[key] = patch.with_each(begin)
         firsts = {key: patch.leaves[0] for key, patch in start.items()}
         references = {key: firsts[key].volume for key in lazy if key not in brought}
         shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
 
-        def moved(patch: LazyPatch) -> LazyPatch:
+        def move(patch: LazyPatch) -> LazyPatch:
             # The ops see the grids of the references, and draw what they draw for these.
             own = replace(shared, moving=patch.volume) if key in brought else shared
             return patch.with_pending(own)
 
         for key, patch in start.items():
-            start[key] = self.sampling.apply(key, patch).with_each(moved)
+            start[key] = self.sampling.apply(key, patch).with_each(move)
         return item.with_data(**start)
 
 
 if not TYPE_CHECKING:  # the forms: ``iter`` takes them all
+    for base, needs in ((SpatialPipe, False), (DataDependentPipe, True)):
+        add_forms(globals(), [op for op in OPS if issubclass(op, NeedingOp) == needs], base)
     __all__ = [name for name in globals() if name.endswith("Pipe") and name != "OpPipe"]
     __all__ = sorted({*__all__, "FusedSpatial"} - {"DataDependentPipe", "DataPipe"})

@@ -5,52 +5,15 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from ..batching import Realized, Transform
 from ..core import Sample
 from ..core.call_site import shorten
 from ..core.errors import NoDevice
 from ..core.validate import validate_int
-
-# Asked first: to be no mapping takes longer to tell.
-_PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, torch.Tensor, type(None)})
-
-
-def as_tensors(thing: Any) -> Any:
-    """Return a batch or sample with a tensor, of the same memory, for each realized array."""
-    if isinstance(thing, Realized):
-        return torch.from_numpy(thing.array)
-    if type(thing) in _PLAIN or not isinstance(thing, Mapping):
-        return thing
-    changed = {k: torch.from_numpy(v.array) for k, v in thing.items() if isinstance(v, Realized)}
-    return _with(thing, changed)
-
-
-def as_arrays(thing: Any) -> Any:
-    """Return a batch or sample with a realized array, of the same memory, for each tensor."""
-    if type(thing) in _PLAIN or not isinstance(thing, Mapping):
-        return thing
-    tensors = {k: v for k, v in thing.items() if isinstance(v, torch.Tensor)}
-    return _with(thing, {key: Realized(tensor.numpy()) for key, tensor in tensors.items()})
-
-
-def _with(thing: Mapping[str, Any], changed: Mapping[str, Any]) -> Any:
-    if not changed:
-        return thing
-    data = {**thing, **changed}
-    return thing.replace(data=data) if isinstance(thing, Sample) else data
-
-
-def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
-    """Return what the instructions make of one sample, with tensors in it."""
-    items = [as_arrays(thing)]
-    for instruction in instructions:
-        items = instruction(items)
-    return as_tensors(items[0])
 
 
 def map_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -101,15 +64,11 @@ def need_cuda(call: str, device: torch.device | None = None, do: str = "") -> No
         raise NoDevice(msg, do="Choose one of them, or see CUDA_VISIBLE_DEVICES.")
 
 
-BUFFER_BYTES = 256 * 2**20
-"""Bytes that items which wait in one pipe may take, unless told otherwise."""
+BUFFER_BYTES = 256 * 2**20  # that may wait in one pipe, unless told otherwise
+# Where more is an error. A full buffer of 256 MiB makes a thread wait, and nobody loses anything.
+# Where nothing can wait, as the one who reads is the one who would have to stop, the limit ends the
+# pass or drops an item: it is to meet two branches that drift apart, not a pass that works.
 WAITING_BYTES = 4 * BUFFER_BYTES
-"""Bytes that may wait in one pipe where more of them is an error, unless told otherwise.
-
-A full buffer of 256 MiB makes a thread wait, and nobody loses anything. Where nothing can wait, as
-the one who reads is the one who would have to stop, the limit ends the pass or drops an item: it
-is to meet a mistake, two branches that drift apart, and not a pass that works on a usual machine.
-"""
 _LEAVES = frozenset({int, float, bool, str, type(None)})
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 
@@ -153,9 +112,8 @@ def bytes_of(item: Any) -> int:
 def buffer_limit(given: int | None, *, unbounded: bool = False) -> int | None:
     """Return how many bytes may wait; None for any number."""
     if given is not None:
-        return validate_int(
-            "buffer_bytes", given, least=1, unit="bytes", do="or None for the default"
-        )
+        do = "or None for the default"
+        return validate_int("buffer_bytes", given, least=1, unit="bytes", do=do)
     return None if unbounded else WAITING_BYTES
 
 

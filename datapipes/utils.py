@@ -11,10 +11,10 @@ from ..graph import Pipe
 from ..graph.explain import nodes_and_edges
 
 if TYPE_CHECKING:
-    from .general.device import pin_memory_fn
+    from .general.main_process import pin_memory_fn
     from .general.streams import janitor
 
-_HOMES = {"general.streams": ("janitor",), "general.device": ("pin_memory_fn",)}
+_HOMES = {"general.streams": ("janitor",), "general.main_process": ("pin_memory_fn",)}
 __all__ = ["janitor", "pin_memory_fn", "to_graph"]
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)
 _SOURCE, _INNER, _LAST = "lightblue", "white", "darkolivegreen1"

@@ -5,39 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..batching import ApplyValue
+from ..batching.collate import ApplyValue
+from ..batching.job import apply_transforms
 from ..core.errors import PolicyConflict
 from ..core.validate import as_keys
-from ..intensity import (
-    Anisotropy,
-    BiasField,
-    Blur,
-    Brightness,
-    Clamp,
-    Contrast,
-    DropBoxes,
-    DropChannels,
-    Gamma,
-    LowResolution,
-    MapValues,
-    MeanOfChannels,
-    Noise,
-    Normalize,
-    OneHot,
-    RemapLabels,
-    Rescale,
-    RescalePercentiles,
-    RicianNoise,
-    SelectChannels,
-    Sharpen,
-    ValueStep,
-)
+from ..intensity import OPS, ValueStep
 from ..spatial import Step
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
-from .op_pipe import OpPipe
+from .op_pipe import OpPipe, add_forms
 from .sampling import Sampling
 from .spatial import PipeSteps, SpatialPipe, add_steps, sampling_of
-from .tensors import apply_transforms
 
 
 class ValuePipe(OpPipe):
@@ -50,81 +27,15 @@ class ValuePipe(OpPipe):
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, "name": ""}
 
     def hold(self, op: Any, given: Mapping[str, Any], *, shared: bool) -> None:
-        """Make the step that is done, to the volumes of some keys or of all."""
         keys = given.get("keys")
-        self.keys = None if keys is None else as_keys(f"{self.chained}(keys=)", keys)
+        self.keys = None if keys is None else as_keys(f"{self.form_name}(keys=)", keys)
         self.step = ValueStep(op, self.stream_names[0], self.origin, shared=shared)
 
     def instructions(self) -> tuple[ApplyValue, ...]:
-        """Return what applies the op to one sample."""
         return (ApplyValue(self.step, self.keys, self.origin),)
 
     def apply(self, item: Any) -> Any:
-        """Return the sample with the op applied, or with that still to be done."""
         return apply_transforms(self.instructions(), item)
-
-
-class AnisotropyPipe(ValuePipe, form="anisotropy", op=Anisotropy): ...
-
-
-class BiasFieldPipe(ValuePipe, form="bias_field", op=BiasField): ...
-
-
-class BlurPipe(ValuePipe, form="blur", op=Blur): ...
-
-
-class BrightnessPipe(ValuePipe, form="brightness", op=Brightness): ...
-
-
-class ClampPipe(ValuePipe, form="clamp", op=Clamp): ...
-
-
-class ContrastPipe(ValuePipe, form="contrast", op=Contrast): ...
-
-
-class DropBoxesPipe(ValuePipe, form="drop_boxes", op=DropBoxes): ...
-
-
-class DropChannelsPipe(ValuePipe, form="drop_channels", op=DropChannels): ...
-
-
-class GammaPipe(ValuePipe, form="gamma", op=Gamma): ...
-
-
-class LowResolutionPipe(ValuePipe, form="low_resolution", op=LowResolution): ...
-
-
-class MapValuesPipe(ValuePipe, form="map_values", op=MapValues): ...
-
-
-class MeanOfChannelsPipe(ValuePipe, form="mean_of_channels", op=MeanOfChannels): ...
-
-
-class NoisePipe(ValuePipe, form="noise", op=Noise): ...
-
-
-class NormalizePipe(ValuePipe, form="normalize", op=Normalize): ...
-
-
-class OneHotPipe(ValuePipe, form="one_hot", op=OneHot): ...
-
-
-class RemapLabelsPipe(ValuePipe, form="remap_labels", op=RemapLabels): ...
-
-
-class RescalePipe(ValuePipe, form="rescale", op=Rescale): ...
-
-
-class RescalePercentilesPipe(ValuePipe, form="rescale_percentiles", op=RescalePercentiles): ...
-
-
-class RicianNoisePipe(ValuePipe, form="rician_noise", op=RicianNoise): ...
-
-
-class SelectChannelsPipe(ValuePipe, form="select_channels", op=SelectChannels): ...
-
-
-class SharpenPipe(ValuePipe, form="sharpen", op=Sharpen): ...
 
 
 class ChoicePipe(OpPipe):
@@ -139,7 +50,6 @@ class ChoicePipe(OpPipe):
     sampling: Sampling = Sampling()
 
     def hold(self, op: Choices, given: Mapping[str, Any], *, shared: bool) -> None:
-        """Make the steps that may be added to the plan, and what may be done to values."""
         spatial, values, keys = op.spatial, op.values, given.get("keys")
         ops, stream = [] if spatial is None else [spatial], self.stream_names[0]
         self.sampling = sampling_of(self, given, ops)
@@ -151,8 +61,8 @@ class ChoicePipe(OpPipe):
         self.steps = PipeSteps(Step(one, stream, self.origin, shared=shared) for one in ops)
         self.change = None
         if values is not None:
-            named = None if keys is None else as_keys(f"{type(self).chained}(keys=)", keys)
-            if named is not None and not values.for_asked:
+            named = None if keys is None else as_keys(f"{type(self).form_name}(keys=)", keys)
+            if named is not None and not values.for_given_keys:
                 msg = f"keys={keys!r} is for members without On(), and there is no value op without"
                 raise PolicyConflict(msg, do="Leave keys= out.").at(self.origin)
             of_its_own = f"{stream} values"
@@ -164,7 +74,6 @@ class ChoicePipe(OpPipe):
         return None if self.steps or self.change is None else (self.change,)
 
     def apply(self, item: Any) -> Any:
-        """Return the sample with what was chosen added to its patches."""
         if self.steps:
             item = add_steps(self, self.steps, item, None, self.sampling)
         return item if self.change is None else apply_transforms((self.change,), item)
@@ -216,4 +125,5 @@ class RandomApplyPipe(ChoicePipe, form="random_apply", op=RandomApply):
 
 
 if not TYPE_CHECKING:  # the forms: ``iter`` takes them all
+    add_forms(globals(), OPS, ValuePipe)
     __all__ = [name for name in globals() if name.endswith("Pipe") and name != "OpPipe"]

@@ -1,4 +1,4 @@
-"""What limits a loader: each part of the making of a batch measured alone, and judged."""
+"""The bottleneck of a loader: each part of the making of a batch measured alone, and judged."""
 
 from .diagnosis import Diagnosis
 from .measurement import BATCHES, SECONDS, Extent, Subject, diagnose

@@ -1,4 +1,4 @@
-"""What limits a loader, decided from how long each part takes: pure, no clock, no process.
+"""The bottleneck of a loader, decided from times of its parts: pure, no clock, no process.
 
 A worker fetches, decodes and resamples one batch after another; meanwhile the consumer's
 process plans, takes batches over and uses them. So there are two lines, and the slower one
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..adapters.profile import aligned
+from ..adapters.profile import align
 
 WORKERS_LINE = ("fetch", "decode", "resample")
 """Parts that workers do, all of them at once, each a batch of its own."""
@@ -30,7 +30,7 @@ EXPLAINED = 0.7
 
 
 @dataclass(frozen=True)
-class Facts:
+class Setup:
     """What advice depends on, besides the times."""
 
     workers: int
@@ -55,6 +55,16 @@ class Facts:
     """Whether functions of the user's run in the planner."""
 
     @property
+    def reads_too_much(self) -> bool:
+        """Whether chunks are so large that the volumes are worth storing anew."""
+        return self.amplification >= MUCH_TOO_MUCH
+
+    @property
+    def detours(self) -> bool:
+        """Whether patches are copied into the batch."""
+        return not self.straight
+
+    @property
     def idle_cores(self) -> int:
         """Cores on which nothing of the loader runs."""
         return max(0, self.cores - max(1, self.workers) * self.threads)
@@ -73,7 +83,7 @@ class Diagnosis:
     """Batches per second that the whole loader gave, with ``step`` if one was given."""
     expected: float
     """Batches per second that the ceilings predict for that."""
-    facts: Facts
+    facts: Setup
     """Workers, cores, and what else the advice depends on."""
     notes: tuple[str, ...] = ()
     """What was left out, and how the rest was measured."""
@@ -87,7 +97,7 @@ class Diagnosis:
         return advice_for(self.limit, seconds, self.facts)
 
     @property
-    def explained(self) -> float:
+    def explained_share(self) -> float:
         """Share of the end-to-end time that the parts account for, 1 at most."""
         return min(1.0, self.end_to_end / self.expected)
 
@@ -98,11 +108,11 @@ class Diagnosis:
         whole = "with the consumer" if self.stepped else "without the consumer: no step= given"
         rows.append(_figures("end to end", self.end_to_end, facts.items, whole))
         rows.append(_figures("predicted", self.expected, facts.items, ""))
-        lines = [aligned(rows, left=(0, len(head) - 1)), "", f"{self.limit} limits. {self.advice}"]
-        if self.explained < EXPLAINED:
+        lines = [align(rows, left=(0, len(head) - 1)), "", f"{self.limit} limits. {self.advice}"]
+        if self.explained_share < EXPLAINED:
             lines.append(
-                f"The parts account for {self.explained:.0%} of the time: when all run at once "
-                "they are in each other's way (cores, memory, the disk)."
+                f"The parts account for {self.explained_share:.0%} of the time: when all run at "
+                "once they are in each other's way (cores, memory, the disk)."
             )
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 
@@ -126,10 +136,10 @@ def _short(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def judged(
+def judge(
     seconds: Mapping[str, float],
     end_to_end: float,
-    facts: Facts,
+    facts: Setup,
     notes: tuple[str, ...] = (),
     *,
     stepped: bool = True,
@@ -137,18 +147,12 @@ def judged(
     """Return the diagnosis that follows from the seconds per batch of each part."""
     contained = {s: t for s, t in seconds.items() if stepped or s != "consumer"}
     expected = expected_seconds(contained, facts.workers)
-    return Diagnosis(
-        limit_of(seconds, facts.workers),
-        {stage: _rate(seconds[stage]) for stage in STAGES if stage in seconds},
-        end_to_end,
-        _rate(expected),
-        facts,
-        notes,
-        stepped,
-    )
+    limit = slowest_part(seconds, facts.workers)
+    ceilings = {stage: _rate(seconds[stage]) for stage in STAGES if stage in seconds}
+    return Diagnosis(limit, ceilings, end_to_end, _rate(expected), facts, notes, stepped)
 
 
-def limit_of(seconds: Mapping[str, float], workers: int) -> str:
+def slowest_part(seconds: Mapping[str, float], workers: int) -> str:
     """Return the part that sets the pace."""
     line = tuple(seconds)
     if workers:
@@ -164,118 +168,79 @@ def expected_seconds(seconds: Mapping[str, float], workers: int) -> float:
     return max(theirs, ours) if workers else theirs + ours
 
 
-def advice_for(limit: str, seconds: Mapping[str, float], facts: Facts) -> str:
-    """Return what to change about the part that limits, the cheapest thing first."""
-    return _ADVICE[limit](seconds, facts)
-
-
-def _planning(seconds: Mapping[str, float], facts: Facts) -> str:
-    if facts.planned_functions:
-        return (
-            "Functions of yours run in the planner, which is one process: make them cheaper, or "
-            "move them behind batch_patches, where workers run them."
-        )
-    return (
+_MORE_WORKERS = (
+    "{f.cores} cores are there{each} and {busy} of them work: use "
+    "MultiProcessingReadingService(num_workers={f.cores})."
+)
+_CHUNKS = (
+    "Chunks hold {f.amplification:.2g} times the voxels that the patches need: store the volumes "
+    "anew in smaller chunks, or "
+)
+_MAPPED = "uncompressed as .nii or .npy, which are mapped and not decoded."
+_KEEPS_UP = "The loader keeps up, and your own step is what takes the time: make it lighter, or "
+# By part and by the fact that it is for; of each part the cheapest change first.
+_ADVICE = {
+    ("planning", "planned_functions"): (
+        "Functions of yours run in the planner, which is one process: make them cheaper, or move "
+        "them behind batch_patches, where workers run them."
+    ),
+    ("planning", ""): (
         "The planner is one process and opens every header: raise samples_per_volume so that each "
         "header serves more patches, or keep the headers on a faster disk."
-    )
-
-
-def _fetch(seconds: Mapping[str, float], facts: Facts) -> str:
-    if facts.amplification >= MUCH_TOO_MUCH:
-        return (
-            f"{_chunks(facts)}: store the volumes anew in smaller chunks, or put them on a faster "
-            "disk."
-        )
-    if facts.waits:
-        return (
-            "Reading waits for the disk or the network, which came faster from memory: copy the "
-            f"volumes to a faster or nearer disk, or hide the waiting with more workers than "
-            f"{max(1, facts.workers)}."
-        )
-    if facts.idle_cores:
-        return _more_workers(facts)
-    return (
+    ),
+    ("fetch", "reads_too_much"): f"{_CHUNKS}put them on a faster disk.",
+    ("fetch", "waits"): (
+        "Reading waits for the disk or the network, which came faster from memory: copy the "
+        "volumes to a faster or nearer disk, or hide the waiting with more workers than {some}."
+    ),
+    ("fetch", "idle_cores"): _MORE_WORKERS,
+    ("fetch", ""): (
         "The bytes come from memory already, so fewer of them is what helps: smaller patches, a "
         "smaller stored type, or compressed chunks."
-    )
-
-
-def _decode(seconds: Mapping[str, float], facts: Facts) -> str:
-    if facts.amplification >= MUCH_TOO_MUCH:
-        return (
-            f"{_chunks(facts)}: store the volumes anew in smaller chunks, or uncompressed as .nii "
-            "or .npy, which are mapped and not decoded."
-        )
-    if facts.idle_cores:
-        return _more_workers(facts)
-    return (
-        "Every core decodes: store the volumes with a faster codec (lz4), or uncompressed as .nii "
-        "or .npy, which are mapped and not decoded."
-    )
-
-
-def _resample(seconds: Mapping[str, float], facts: Facts) -> str:
-    if not facts.straight:
-        return "Add the adapter FuseSpatial(): patches are then resampled straight into the batch."
-    if facts.idle_cores:
-        return _more_workers(facts)
-    if facts.functions:
-        return (
-            "Every core works on voxels that are in memory, functions of yours included: give "
-            "Profile() among the adapters to see which pipe takes the time, and make it cheaper."
-        )
-    return (
+    ),
+    ("decode", "reads_too_much"): _CHUNKS + _MAPPED,
+    ("decode", "idle_cores"): _MORE_WORKERS,
+    ("decode", ""): (
+        f"Every core decodes: store the volumes with a faster codec (lz4), or {_MAPPED}"
+    ),
+    ("resample", "detours"): (
+        "Add the adapter FuseSpatial(): patches are then resampled straight into the batch."
+    ),
+    ("resample", "idle_cores"): _MORE_WORKERS,
+    ("resample", "functions"): (
+        "Every core works on voxels that are in memory, functions of yours included: give "
+        "Profile() among the adapters to see which pipe takes the time, and make it cheaper."
+    ),
+    ("resample", ""): (
         "Every core resamples: pass fewer augmentations that interpolate (flips, crops and whole "
         "turns are copies), smaller patches, or more cores."
-    )
-
-
-def _transport(seconds: Mapping[str, float], facts: Facts) -> str:
-    if facts.functions:
-        return (
-            "Functions after batch_patches make new arrays, which are copied on their way: let "
-            "them write into the batch's own tensors."
-        )
-    return (
+    ),
+    ("transport", "functions"): (
+        "Functions after batch_patches make new arrays, which are copied on their way: let them "
+        "write into the batch's own tensors."
+    ),
+    ("transport", ""): (
         "Batches are so cheap to make that handing them over takes longest: raise the batch size, "
         "or use fewer workers."
-    )
-
-
-def _consumer(seconds: Mapping[str, float], facts: Facts) -> str:
-    keep_up = "The loader keeps up, and your own step is what takes the time: make it lighter"
-    if not facts.workers:
-        return f"{keep_up}, or load beside it with MultiProcessingReadingService(num_workers=1)."
-    step = seconds["consumer"]  # 0 where nothing takes any time; then nothing is spare
-    needed = (
-        math.ceil(facts.workers * _sum(seconds, WORKERS_LINE) / step) if step else facts.workers
-    )
-    fewer = max(1, needed)
-    spare = f"; {fewer} of {facts.workers} workers would do" if fewer < facts.workers else ""
-    return f"{keep_up}, or leave the loader as it is{spare}."
-
-
-def _more_workers(facts: Facts) -> str:
-    each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
-    return (
-        f"{facts.cores} cores are there{each} and {facts.cores - facts.idle_cores} of them work: "
-        f"use MultiProcessingReadingService(num_workers={facts.cores})."
-    )
-
-
-def _chunks(facts: Facts) -> str:
-    return f"Chunks hold {facts.amplification:.2g} times the voxels that the patches need"
-
-
-_ADVICE = {
-    "planning": _planning,
-    "fetch": _fetch,
-    "decode": _decode,
-    "resample": _resample,
-    "transport": _transport,
-    "consumer": _consumer,
+    ),
+    ("consumer", "workers"): _KEEPS_UP + "leave the loader as it is{spare}.",
+    ("consumer", ""): (
+        _KEEPS_UP + "load beside it with MultiProcessingReadingService(num_workers=1)."
+    ),
 }
+
+
+def advice_for(limit: str, seconds: Mapping[str, float], facts: Setup) -> str:
+    """Return what to change about the part that limits."""
+    rows = ((fact, text) for (part, fact), text in _ADVICE.items() if part == limit)
+    text = next(text for fact, text in rows if not fact or getattr(facts, fact))
+    spare, step = "", seconds.get("consumer", 0.0)  # 0 where nothing takes any time
+    if step:
+        fewer = max(1, math.ceil(facts.workers * _sum(seconds, WORKERS_LINE) / step))
+        spare = f"; {fewer} of {facts.workers} workers would do" if fewer < facts.workers else ""
+    each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
+    busy, some = facts.cores - facts.idle_cores, max(1, facts.workers)
+    return text.format(f=facts, each=each, busy=busy, some=some, spare=spare)
 
 
 def _sum(seconds: Mapping[str, float], stages: tuple[str, ...]) -> float:

@@ -19,8 +19,9 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe
 
-from ..adapters.profile import untimed
-from ..batching import BatchResult, Instruction, Job, usable_cores
+from ..adapters.profile import without_timers
+from ..batching.collate import usable_cores
+from ..batching.job import BatchResult, Instruction, Job
 from ..batching.parts import Parts, Task, map_patches
 from ..core import Region, Sample
 from ..core.errors import GraphError
@@ -29,15 +30,15 @@ from ..datapipes import DataPipe
 from ..datapipes.epoch import may_look_ahead
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
-from ..reading_services import Planned, ReadingService
+from ..reading_services import PlannedWork, ReadingService
+from ..reading_services.delivered_batches import DeliveredBatches
 from ..reading_services.pipe_runner import PipeRunner
-from ..reading_services.place import Place
 from ..reading_services.planner import jobs
 from ..reading_services.reading_service import close_if_idle
 from ..spatial import LazyPatch
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
-from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged, ranks_beside, share_of
+from .diagnosis import FROM_MEMORY, Diagnosis, Setup, judge, ranks_beside, share_of
 
 BATCHES = 8
 """Batches whose plans are looked at: enough that their mean says something."""
@@ -63,7 +64,7 @@ class Extent:
             msg = f"each part is measured for some time in seconds, got seconds={given!r}"
             raise ValueError(msg) if is_number else TypeError(msg)
 
-    def done(self, least: int, most: int | None = None) -> Callable[[int], bool]:
+    def stop_rule(self, least: int, most: int | None = None) -> Callable[[int], bool]:
         """Return what says after ``number`` batches whether these are enough.
 
         They are when the time is over and ``least`` were made, or when ``most`` were.
@@ -80,7 +81,7 @@ class Extent:
 
     def seconds_per_call(self, call: Callable[[], object], least: int) -> float:
         """Return how long a call takes, of ``least`` calls or as many as there is time for."""
-        done, number, started = self.done(least), 0, self.clock()
+        done, number, started = self.stop_rule(least), 0, self.clock()
         while not done(number):
             call()
             number += 1
@@ -94,8 +95,9 @@ def copy_service(service: ReadingService) -> ReadingService:
     """
     alone = getattr(service, "alone", None)
     twin: ReadingService = copy.copy(service) if alone is None else alone()
-    if hasattr(twin, "persistent_workers"):
-        twin.persistent_workers = True
+    runs: Any = getattr(twin, "inner", twin)
+    if hasattr(runs, "persistent_workers"):
+        runs.persistent_workers = True
     return twin
 
 
@@ -103,10 +105,8 @@ def check_source(planner: Pipe, *, running: bool) -> None:
     """Refuse a source that planning ahead would use up or disturb."""
     for pipe in walk(planner):
         if not parents_of(pipe) and any(isinstance(v, Iterator) for v in vars(pipe).values()):
-            raise GraphError(
-                f"{describe(pipe)} reads from an iterator, which planning ahead would use up",
-                do="Give it a list, or something that can be iterated again.",
-            )
+            msg = f"{describe(pipe)} reads from an iterator, which planning ahead would use up"
+            raise GraphError(msg, do="Give it a list, or something that can be iterated again.")
     if running and not may_look_ahead(planner):
         raise GraphError(
             "an epoch is running, and functions or pipes of yours in the planner cannot run twice "
@@ -144,21 +144,14 @@ class Tasks(IterDataPipe[Task]):
 
 
 class Stage(DataPipe):
-    """Does one part of each task, with torch or the user's functions if they need it."""
+    """Does one part of each task of what realizes, with torch or functions if that needs it."""
 
-    def __init__(self, parent: Pipe, parts: Parts, *, torch: bool, runs_user_code: bool) -> None:
+    def __init__(self, work: PlannedWork, seed: int, epoch: int) -> None:
         super().__init__()
-        self.parent = parent
-        self.parts = parts
-        self.torch = torch
-        self.runs_user_code = runs_user_code
-
-    @classmethod
-    def of(cls, work: Planned, seed: int, epoch: int) -> Stage:
-        """Return the stage that does parts of what the realizing part of ``work`` does."""
-        parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch)
-        own = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
-        return cls(work.cut.planner, parts, torch=work.recipe is None, runs_user_code=own)
+        self.parent = work.cut.planner
+        self.parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch)
+        self.torch = work.recipe is None
+        self.runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
 
     @property
     def traits(self) -> Traits:
@@ -190,7 +183,7 @@ class Subject:
     service: ReadingService
     seed: int
     epoch: int
-    place: Place
+    delivered: DeliveredBatches
     """Which batches of it were delivered."""
     running: bool = False
     kept: float | None = None
@@ -202,12 +195,11 @@ def diagnose(
 ) -> Diagnosis:
     """Return what limits a loader; GraphError if its parts cannot be measured apart."""
     service = copy_service(subject.service)
-    work = service.distribute(untimed(subject.graph))
-    if not isinstance(work, Planned):
-        raise GraphError(
-            f"the parts of this graph cannot be measured apart: {work.reason}",
-            do="Give Profile() among the adapters; it times each pipe where it runs.",
-        )
+    work = service.distribute(without_timers(subject.graph))
+    if not isinstance(work, PlannedWork):
+        msg = f"the parts of this graph cannot be measured apart: {work.reason}"
+        do = "Give Profile() among the adapters; it times each pipe where it runs."
+        raise GraphError(msg, do=do)
     check_source(work.cut.planner, running=subject.running)
     try:
         return _Measuring(subject, extent, service, work).diagnosis(step, cores or usable_cores())
@@ -216,20 +208,21 @@ def diagnose(
         close_if_idle()
 
 
+@dataclass(eq=False)
 class _Measuring:
     """The measurements of one diagnosis, in the order in which they are made."""
 
-    def __init__(
-        self, subject: Subject, extent: Extent, service: ReadingService, work: Planned
-    ) -> None:
-        self._subject = subject
-        self._extent = extent
-        self._service = service
-        self._work = work
+    _subject: Subject
+    _extent: Extent
+    _service: ReadingService
+    _work: PlannedWork
+
+    def __post_init__(self) -> None:
+        subject, work = self._subject, self._work
         self._workers = work.workers if work.cut.realizing else 0
         # Each process makes two of everything before the time may end a measurement.
         self._least = 2 * max(1, self._workers)
-        self._stage = Stage.of(work, subject.seed, subject.epoch)
+        self._stage = Stage(work, subject.seed, subject.epoch)
         self._seconds: dict[str, float] = {}
         self._notes: list[str] = []
         self._together: tuple[str, ...] = ()
@@ -245,7 +238,7 @@ class _Measuring:
         rate = self._whole(tasks[-1].job.index, step)
         split = self._work.cut
         beside = ranks_beside(self._work.part.ranks, os.environ)
-        facts = Facts(
+        facts = Setup(
             workers=self._workers,
             threads=self._work.threads,
             cores=share_of(cores, beside),
@@ -259,15 +252,15 @@ class _Measuring:
             planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),
         )
         notes = tuple(self._notes)
-        return judged(self._seconds, rate, facts, notes, stepped=step is not None)
+        return judge(self._seconds, rate, facts, notes, stepped=step is not None)
 
     def _planning(self) -> list[Job]:
         """Plan batches without making them; return the first of them."""
         kept: list[Job] = []
-        for epoch, place in islice(_runs(self._subject.epoch, self._subject.place), 2):
-            done = self._extent.done(self._least)
+        for epoch, delivered in islice(_runs(self._subject.epoch, self._subject.delivered), 2):
+            done = self._extent.stop_rule(self._least)
             moments = [self._extent.clock()]
-            for job in jobs(self._work.cut, self._subject.seed, epoch, place, self._work.part):
+            for job in jobs(self._work.cut, self._subject.seed, epoch, delivered, self._work.part):
                 moments.append(self._extent.clock())
                 if len(kept) < self._extent.batches:
                     kept.append(job)
@@ -336,7 +329,7 @@ class _Measuring:
         self, part: str, tasks: Sequence[Task], most: int | None = None
     ) -> tuple[float, list[Any]]:
         """Do one part of the tasks, in turn; return seconds per batch and what came of each."""
-        done = self._extent.done(self._least, most)
+        done = self._extent.stop_rule(self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
         pipes = walk(self._work.cut.planner)
         imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})
@@ -355,8 +348,8 @@ class _Measuring:
             yield from split.onto(split.planner)
             return
         subject = self._subject
-        work = Planned(split, self._work.limits)
-        epoch = self._service.epoch(work, subject.seed, subject.epoch, Place())
+        work = PlannedWork(split, self._work.limits)
+        epoch = self._service.epoch(work, subject.seed, subject.epoch, DeliveredBatches())
         with closing(epoch) as running:
             yield from running
 
@@ -381,9 +374,9 @@ class _Measuring:
         return rate
 
     def _batches(self, service: ReadingService, last: int) -> Generator[Any, None, None]:
-        work = service.distribute(untimed(self._subject.graph))
-        for epoch, place in _runs(self._subject.epoch, Place(last + 1)):
-            with closing(service.epoch(work, self._subject.seed, epoch, place)) as running:
+        work = service.distribute(without_timers(self._subject.graph))
+        for epoch, delivered in _runs(self._subject.epoch, DeliveredBatches(last + 1)):
+            with closing(service.epoch(work, self._subject.seed, epoch, delivered)) as running:
                 for made in running:
                     batch = made.batch if isinstance(made, BatchResult) else made
                     if batch is not None:
@@ -409,12 +402,12 @@ def amplification(reads: Sequence[ReadPlan]) -> float:
     return sum(read.read_bytes(whole_chunks=True) for read in reads) / needed if needed else 1.0
 
 
-def _runs(epoch: int, place: Place) -> Iterator[tuple[int, Place]]:
+def _runs(epoch: int, delivered: DeliveredBatches) -> Iterator[tuple[int, DeliveredBatches]]:
     """Yield where to read on: the rest of this epoch, then the whole of the following ones."""
-    yield epoch, place
+    yield epoch, delivered
     while True:
         epoch += 1
-        yield epoch, Place()
+        yield epoch, DeliveredBatches()
 
 
 def _nothing() -> GraphError:

@@ -1,81 +1,49 @@
 """The graph of pipes: walk, rewrite, verify, explain, cut. Knows no concrete pipe."""
 
-from .cut import Cut, NoCut, before_dispatch, cut, dispatch_point
-from .error_location import error_location, failed_item, frame_location, frame_pipe
-from .explain import explain_graph, explain_rewritten, to_dot, to_mermaid
-from .fingerprint import fingerprint, fingerprint_of_pipe, is_switched_off
-from .node import (
-    Pipe,
-    Traits,
-    chained_name,
-    declares_traits,
-    describe,
-    is_pipe,
-    origin_of,
-    parents_of,
-    register_traits,
-    traits_of,
-    with_parents,
-)
-from .rewrite import (
-    Change,
-    Refused,
-    Rewritten,
-    Rule,
-    Site,
-    clone,
-    insert_after,
-    rebuilt,
-    remove_pipe,
-    replace_pipe,
-    settle,
-    sweep,
-)
-from .walk import find, is_read_twice, readers, verify, walk
+from ..first_use import export as _export
+from .cut import Cut as Cut
+from .cut import NoCut as NoCut
+from .cut import before_dispatch as before_dispatch
+from .cut import cut as cut
+from .cut import dispatch_point as dispatch_point
+from .error_location import error_location as error_location
+from .error_location import failed_item as failed_item
+from .error_location import frame_location as frame_location
+from .error_location import frame_pipe as frame_pipe
+from .explain import explain_graph as explain_graph
+from .explain import explain_rewritten as explain_rewritten
+from .explain import to_dot as to_dot
+from .explain import to_mermaid as to_mermaid
+from .fingerprint import fingerprint as fingerprint
+from .fingerprint import fingerprint_of_pipe as fingerprint_of_pipe
+from .fingerprint import is_switched_off as is_switched_off
+from .node import Pipe as Pipe
+from .node import Traits as Traits
+from .node import chained_name as chained_name
+from .node import declares_traits as declares_traits
+from .node import describe as describe
+from .node import is_pipe as is_pipe
+from .node import origin_of as origin_of
+from .node import parents_of as parents_of
+from .node import register_traits as register_traits
+from .node import traits_of as traits_of
+from .node import with_parents as with_parents
+from .rewrite import Change as Change
+from .rewrite import Refused as Refused
+from .rewrite import RewriteResult as RewriteResult
+from .rewrite import Rule as Rule
+from .rewrite import Site as Site
+from .rewrite import clone as clone
+from .rewrite import insert_after as insert_after
+from .rewrite import rebuild as rebuild
+from .rewrite import remove_pipe as remove_pipe
+from .rewrite import replace_pipe as replace_pipe
+from .rewrite import settle as settle
+from .rewrite import sweep as sweep
+from .walk import find as find
+from .walk import is_read_twice as is_read_twice
+from .walk import readers as readers
+from .walk import verify as verify
+from .walk import walk as walk
 
-__all__ = [
-    "Change",
-    "Cut",
-    "NoCut",
-    "Pipe",
-    "Refused",
-    "Rewritten",
-    "Rule",
-    "Site",
-    "Traits",
-    "before_dispatch",
-    "chained_name",
-    "clone",
-    "cut",
-    "declares_traits",
-    "describe",
-    "dispatch_point",
-    "error_location",
-    "explain_graph",
-    "explain_rewritten",
-    "failed_item",
-    "find",
-    "fingerprint",
-    "fingerprint_of_pipe",
-    "frame_location",
-    "frame_pipe",
-    "insert_after",
-    "is_pipe",
-    "is_read_twice",
-    "is_switched_off",
-    "origin_of",
-    "parents_of",
-    "readers",
-    "rebuilt",
-    "register_traits",
-    "remove_pipe",
-    "replace_pipe",
-    "settle",
-    "sweep",
-    "to_dot",
-    "to_mermaid",
-    "traits_of",
-    "verify",
-    "walk",
-    "with_parents",
-]
+_export(globals())

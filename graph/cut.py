@@ -16,11 +16,9 @@ from .walk import readers, walk
 
 
 def dispatch_point(sink: Pipe) -> Pipe | None:
-    """Return the pipe whose items are dealt out to workers; None if nobody asks for that.
-
-    It is the pipe that deals, or where several of them meet. What comes before it is read by
-    nobody else: of a fork that feeds also something beside it, the point is where these meet.
-    """
+    """Return the pipe whose items are dealt out to workers; None if nobody asks for that."""
+    # It is the pipe that deals, or where several of them meet. What comes before it is read by
+    # nobody else: of a fork that feeds also something beside it, the point is where these meet.
     every = list(walk(sink))
     marked = {id(pipe) for pipe in every if traits_of(pipe).dispatches}
     while (point := _meeting(every, marked)) is not None:
@@ -54,16 +52,12 @@ def _meeting(every: list[Pipe], marked: set[int]) -> Pipe | None:
 class Cut:
     """Where a graph is split."""
 
-    planner: Pipe
-    """Sink of the planning part; yields descriptions of items."""
+    planner: Pipe  # sink of the planning part; yields descriptions of items
     realizing: tuple[Pipe, ...]
     """The pipes after the cut, upstream first; empty if all of the graph is planning."""
-    group: int
-    """Items that go into one output of the realizing part."""
-    drop_last: bool
-    """Whether an incomplete last group is left out."""
-    filters: bool = False
-    """Whether the realizing part may make nothing of an item."""
+    group: int  # items that go into one output of the realizing part
+    drop_last: bool  # whether an incomplete last group is left out
+    filters: bool = False  # whether the realizing part may make nothing of an item
 
     def onto(self, source: Pipe) -> Pipe:
         """Return the realizing part as a graph that reads from ``source``."""
@@ -77,20 +71,17 @@ class Cut:
 class NoCut:
     """The graph cannot be split this way."""
 
-    reason: str
-    """One sentence that names the pipe."""
+    reason: str  # one sentence that names the pipe
 
 
 def cut(sink: Pipe) -> Cut | NoCut:
-    """Split at the first pipe that needs voxels or runs a function of the user's.
-
-    Everything downstream of that pipe has to fit the realizing part; if it does not,
-    the answer is :class:`NoCut` with the reason. A user's function upstream of
-    planning pipes stays in the planner as long as no pipe there holds voxels, unless the user has
-    divided the items before it: then its share is what each worker is to run.
-
-    Where the graph is dealt out, what works after that point works in the workers.
-    """
+    """Split at the first pipe that needs voxels or runs a function of the user's."""
+    # Everything downstream of that pipe has to fit the realizing part; if it does not, the answer
+    # is :class:`NoCut` with the reason. A user's function upstream of planning pipes stays in the
+    # planner as long as no pipe there holds voxels, unless the user has divided the items before
+    # it: then its share is what each worker is to run.
+    #
+    # Where the graph is dealt out, what works after that point works in the workers.
     once = before_dispatch(sink)
     tail = _realizable_tail(sink, once)
     inside = {id(pipe) for pipe in tail}
@@ -143,11 +134,9 @@ def cut(sink: Pipe) -> Cut | NoCut:
 
 
 def _work_on_shares(sink: Pipe, inside: set[int], behind: dict[int, Pipe]) -> NoCut | None:
-    """Return why a graph is left whole whose planner would do the work that workers share.
-
-    A function or pipe of the user's behind a sharding filter decodes, most likely; where volumes
-    are opened, functions there have descriptions to work on.
-    """
+    """Return why a graph is left whole whose planner would do the work that workers share."""
+    # A function or pipe of the user's behind a sharding filter decodes, most likely; where volumes
+    # are opened, functions there have descriptions to work on.
     volumes = any(traits_of(pipe).opens for pipe in walk(sink))
     for pipe in walk(sink):
         if id(pipe) in inside or id(pipe) not in behind:
@@ -203,10 +192,8 @@ def _working_after(planner: Pipe, once: set[int]) -> Pipe | None:
 
 
 def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
-    """Return the longest end of the graph that is a chain of per-item pipes, upstream first.
-
-    Where items are dealt out it may leave some out, unless they are gathered.
-    """
+    """Return the longest end of the graph that is a chain of per-item pipes, upstream first."""
+    # Where items are dealt out it may leave some out, unless they are gathered.
     counts = readers(sink)
     tail: list[Pipe] = []
     gathered = sifted = False
@@ -225,10 +212,8 @@ def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
 
 
 def split_of(sink: Pipe) -> Cut | NoCut:
-    """Return how a graph is split, without the end that stays in the process of the loader.
-
-    Such an end begins with ``to_device()``, for instance, and takes items one by one.
-    """
+    """Return how a graph is split, without the end that stays in the process of the loader."""
+    # Such an end begins with ``to_device()``, for instance, and takes items one by one.
     split, pipe = cut(sink), sink
     while isinstance(split, NoCut):
         traits, parents = traits_of(pipe), parents_of(pipe)

@@ -1,4 +1,4 @@
-"""Which pipe an error comes from, or a thread is in: read off the frames of its stack.
+"""The pipe that an error comes from, or a thread is in: read off the frames of its stack.
 
 Pipes of torch's run functions of the user's and say nothing of themselves when these fail, so
 the innermost frame that belongs to a pipe is looked up.
@@ -15,22 +15,18 @@ from .node import Pipe, describe, is_pipe, origin_of, parents_of, traits_of
 
 
 def error_location(error: BaseException) -> CallSite | None:
-    """Return the pipe, as the user wrote it, in which ``error`` was raised; None if unknown.
-
-    The frame that caught it is left out: a look at its variables would keep the error, which
-    keeps the frame.
-    """
+    """Return the pipe, as the user wrote it, in which ``error`` was raised; None if unknown."""
+    # The frame that caught it is left out: a look at its variables would keep the error, which
+    # keeps the frame.
     owners = map(_owner, _frames_of(error))
     return _place(next((owner for owner in owners if owner is not None), None))
 
 
 def failed_item(error: BaseException) -> tuple[str, str]:
-    """Return the case of the item at which a pipe failed, and which item it was; else nothing.
-
-    For where items are made one after the other, and nobody else knows which one it was: the case
-    is that of a sample that the pipe holds, the number that of the items which came out of the pipe
-    before it, or out of this one if there is none, or several. torch counts them.
-    """
+    """Return the case of the item at which a pipe failed, and which item it was; else nothing."""
+    # For where items are made one after the other, and nobody else knows which one it was: the case
+    # is that of a sample that the pipe holds, the number that of the items which came out of the
+    # pipe before it, or out of this one if there is none, or several. torch counts them.
     owner, case = None, ""
     for frame in _frames_of(error):
         pipe = _owner(frame)
@@ -44,18 +40,18 @@ def failed_item(error: BaseException) -> tuple[str, str]:
         return "", ""
     parents = parents_of(owner)
     if len(parents) != 1:
-        return case, f"item {_yielded(owner)} of {describe(owner)}"
+        return case, f"item {_count_yielded(owner)} of {describe(owner)}"
     # It came out of the parent already.
-    number = _yielded(parents[0]) - 1
-    return case, f"item {number} of {describe(_seen(parents[0]))}" if number >= 0 else ""
+    number = _count_yielded(parents[0]) - 1
+    return case, f"item {number} of {describe(_user_pipe(parents[0]))}" if number >= 0 else ""
 
 
-def _yielded(pipe: Pipe) -> int:
+def _count_yielded(pipe: Pipe) -> int:
     """Return how many items came out of a pipe in this pass, or were passed over before it."""
     return getattr(pipe, "_number_of_samples_yielded", 0) + getattr(pipe, "passed_over", 0)
 
 
-def _seen(pipe: Pipe) -> Pipe:
+def _user_pipe(pipe: Pipe) -> Pipe:
     """Return the pipe that the user wrote, where one of an adapter's watches it."""
     while traits_of(pipe).watches:
         (pipe,) = parents_of(pipe)
@@ -78,11 +74,9 @@ def frame_location(frame: FrameType | None) -> CallSite | None:
 
 
 def frame_pipe(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, ...]]:
-    """Return the pipe that a running frame works for, and the frames that tell one item of it.
-
-    These are its own and that of what it calls: as long as somebody keeps them, another call of
-    the same function has others.
-    """
+    """Return the pipe that a running frame works for, and the frames that tell one item of it."""
+    # These are its own and that of what it calls: as long as somebody keeps them, another call of
+    # the same function has others.
     inner: tuple[FrameType, ...] = ()
     while frame is not None:
         owner = _owner(frame)
@@ -93,10 +87,8 @@ def frame_pipe(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, .
 
 
 def _place(pipe: Pipe | None) -> CallSite | None:
-    """Return where a pipe was written; one that does not know its line is told by what it is.
-
-    Not one of our machinery: it is no reason to blame the pipe that reads from it.
-    """
+    """Return where a pipe was written; one that does not know its line is told by what it is."""
+    # Not one of our machinery: it is no reason to blame the pipe that reads from it.
     if pipe is None:
         return None
     is_ours = type(pipe).__module__.partition(".")[0] == "voxpipe"

@@ -14,24 +14,20 @@ _GAP = 3
 
 
 def explain_graph(sink: Pipe) -> str:
-    """Return one line per pipe, parents first; a branch names the lines that it reads.
-
-    A plain chain needs no arrows: each line reads the one above it.
-    """
+    """Return one line per pipe, parents first; a branch names the lines that it reads."""
+    # A plain chain needs no arrows: each line reads the one above it.
     lines = []
-    for number, (pipe, parents) in enumerate(_shown(sink, children=True)):
+    for number, (pipe, parents) in enumerate(_show(sink, children=True)):
         plain = parents == ([number - 1] if number else [])
         arrow = "" if plain or not parents else f"   ← {', '.join(map(str, parents))}"
         lines.append(f"{number} {describe(pipe)}{arrow}")
     return "\n".join(lines)
 
 
-def _shown(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:
-    """Yield each pipe that is shown, and the numbers of those that it reads.
-
-    Not those that only watch; and, without ``children``, not what torch puts between a fork or
-    demux and the pipes that read its branches.
-    """
+def _show(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:
+    """Yield each pipe that is shown, and the numbers of those that it reads."""
+    # Not those that only watch; and, without ``children``, not what torch puts between a fork or
+    # demux and the pipes that read its branches.
     number: dict[int, int] = {}
     count = 0
     for pipe in walk(sink):
@@ -65,7 +61,7 @@ def nodes_and_edges(
     """Return the label of every pipe, parents first, and pairs ``(parent, reader)`` of indices."""
     labels: list[str] = []
     edges: list[tuple[int, int]] = []
-    for number, (pipe, parents) in enumerate(_shown(sink, children=children)):
+    for number, (pipe, parents) in enumerate(_show(sink, children=children)):
         # Two branches of one fork may end in one reader.
         edges += [(parent, number) for parent in dict.fromkeys(parents)]
         label = describe(pipe).lstrip("_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -27,12 +28,11 @@ _MOST_ENTRIES = 10_000
 
 
 def fingerprint(sink: Pipe) -> str:
-    """Return 16 hex digits over the classes, settings and edges of a graph.
-
-    Functions count by name, objects by class and public attributes, and large arrays by shape and
-    type: a hash of their content would read data, and a changed function body is the user's to
-    judge. What an object names with an underscore does not count, a device or a rank for instance.
-    """
+    """Return 16 hex digits over the classes, settings and edges of a graph."""
+    # Functions count by name, objects by class and public attributes, and large arrays by shape and
+    # type: a hash of their content would read data, and a changed function body is the user's to
+    # judge. What an object names with an underscore does not count, a device or a rank for
+    # instance.
     number: dict[int, int] = {}
     digest = hashlib.blake2b(digest_size=8)
     for position, pipe in enumerate(walk(sink)):
@@ -93,13 +93,12 @@ def _text_of_object(value: Any, depth: int) -> str:
         # A matrix is a setting and counts by its numbers; a volume is data and would be read.
         small = hashlib.blake2b(array.tobytes()).hexdigest() if array.nbytes <= _SMALL else ""
         return f"array{tuple(array.shape)}{array.dtype}{small}"
-    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        every = value.__dataclass_fields__.items()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
-            name: getattr(value, name)
-            for name, field in every
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
             # States that were saved before there was such a field still fit.
-            if field.metadata != LATER or getattr(value, name) != field.default
+            if field.metadata != LATER or getattr(value, field.name) != field.default
         }
         return f"{type(value).__name__}{stable_text(fields, depth)}"
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):

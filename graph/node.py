@@ -32,18 +32,13 @@ class Traits:
 
     per_item: bool = False
     """Yields one item for each item taken, and remembers nothing between two of them."""
-    voxels: bool = False
-    """Reads or holds voxels."""
+    voxels: bool = False  # reads or holds voxels
     runs_user_code: bool = False
     """Runs a function of the user's: it may read voxels, or draw from a global generator."""
-    group: int = 0
-    """Gathers this many items into one; 0 if it does not gather."""
-    drop_last: bool = False
-    """With ``group``: leaves out an incomplete last group."""
-    shards: bool = False
-    """Keeps only this worker's share of the items."""
-    watches: bool = False
-    """Passes every item on as it is; drawings leave it out."""
+    group: int = 0  # gathers this many items into one; 0 if it does not gather
+    drop_last: bool = False  # with ``group``: leaves out an incomplete last group
+    shards: bool = False  # keeps only this worker's share of the items
+    watches: bool = False  # passes every item on as it is; drawings leave it out
     opens: bool = False
     """Makes volumes of paths: from here on an item may give voxels to whoever asks."""
     main_process: bool = False
@@ -54,8 +49,7 @@ class Traits:
     """What comes before runs once, and its items are dealt out to the workers."""
     filters: bool = False
     """Yields one item or none for each item taken, and remembers nothing between two of them."""
-    ahead: bool = False
-    """Takes items before it is asked for them, how many depends on timing."""
+    ahead: bool = False  # takes items before it is asked for them, how many depends on timing
     known: bool = True
     """False for a pipe of which nothing is known: it may do anything with its items."""
 
@@ -104,10 +98,8 @@ def is_pipe(thing: object) -> bool:
 
 
 def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
-    """Return the pipes that ``pipe`` reads from, each once, in the order of its attributes.
-
-    A pipe that is named in private, and itself reads from this one, comes later: it is none.
-    """
+    """Return the pipes that ``pipe`` reads from, each once, in the order of its attributes."""
+    # A pipe that is named in private, and itself reads from this one, comes later: it is none.
     found: dict[int, Pipe] = {}
     for name, value in vars(pipe).items():
         for parent in _pipes_in(value):
@@ -134,11 +126,9 @@ def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
 
 
 def copy_pipe(pipe: Pipe) -> Pipe:
-    """Return a copy of ``pipe`` alone, on the same parents.
-
-    Some of torch's copy only what they need to run, and no line. And the copy has a buffer of its
-    own: torch's shuffle empties the one it has when it goes.
-    """
+    """Return a copy of ``pipe`` alone, on the same parents."""
+    # Some of torch's copy only what they need to run, and no line. And the copy has a buffer of its
+    # own: torch's shuffle empties the one it has when it goes.
     twin = copy.copy(pipe)
     origin = origin_of(pipe)
     if origin is not None and "origin" not in vars(twin):
@@ -151,7 +141,7 @@ def copy_pipe(pipe: Pipe) -> Pipe:
 def swap_parents(pipe: Pipe, swap: Mapping[int, Pipe]) -> None:
     """Put other pipes in the place of parents of ``pipe`` itself, by the ``id`` of the old."""
     for name, value in list(vars(pipe).items()):
-        changed = _swapped(value, swap)
+        changed = _swap(value, swap)
         if changed is not value:
             vars(pipe)[name] = changed
 
@@ -179,6 +169,8 @@ def describe(pipe: Pipe) -> str:
 
 def chained_name(pipe: Any) -> str:
     """Return the name under which ``pipe`` is chained, or that of its class."""
+    if not is_pipe(pipe):
+        raise TypeError(f"a pipe expected, got {shorten(pipe)}")
     kind = type(pipe)
     tables: list[dict[str, Any]] = [IterDataPipe.functions, MapDataPipe.functions]
     # A map-style shuffle yields items in their order: it is iterable, and chained on the other.
@@ -237,7 +229,7 @@ def _pipes_in(value: Any) -> Iterator[Pipe]:
             yield from (item for item in pair if is_pipe(item))
 
 
-def _swapped(value: Any, swap: Mapping[int, Pipe]) -> Any:
+def _swap(value: Any, swap: Mapping[int, Pipe]) -> Any:
     if is_pipe(value):
         return swap.get(id(value), value)
     if not any(True for _ in _pipes_in(value)):
@@ -253,10 +245,8 @@ _PLAIN = (str, bytes, int, float, bool, type(None), range)
 
 
 def _settings_of_torch(pipe: Any, function: Any) -> Iterator[str]:
-    """Yield what one of torch's pipes was given, as it would be written, beside its parents.
-
-    Settings that are the default are left out, and of data only the kind and number are told.
-    """
+    """Yield what one of torch's pipes was given, as it would be written, beside its parents."""
+    # Settings that are the default are left out, and of data only the kind and number are told.
     kind, own = type(pipe), vars(pipe)
     if not kind.__module__.startswith(_TORCH):
         return

@@ -16,6 +16,7 @@ from .node import (
     Pipe,
     copy_pipe,
     describe,
+    is_pipe,
     later_pipes,
     origin_of,
     parents_of,
@@ -25,7 +26,7 @@ from .node import (
 from .walk import readers, walk
 
 
-def rebuilt(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
+def rebuild(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
     """Return the graph in which each pipe is what ``change(old, here)`` returns, parents first.
 
     ``old`` is the pipe as it was, and ``here`` that pipe on its changed parents: the very same
@@ -49,7 +50,7 @@ def clone(sink: Pipe) -> Pipe:
 
     The loader works on a clone, so that the user's own objects never change.
     """
-    return rebuilt(sink, lambda old, here: copy_pipe(old) if here is old else here)
+    return rebuild(sink, lambda old, here: copy_pipe(old) if here is old else here)
 
 
 # A rule set that still changes a graph after this many sweeps never settles: each
@@ -61,18 +62,15 @@ MAX_SWEEPS = 200
 class Refused:
     """The rule is about this pipe, but applying it would be wrong here."""
 
-    reason: str
-    """One sentence: why."""
+    reason: str  # one sentence: why
 
 
 @dataclass(frozen=True)
 class Site:
     """Where a rule is being tried."""
 
-    pipe: Pipe
-    """The pipe, already on its rewritten parents."""
-    reader_counts: Mapping[int, int]
-    """Number of readers by ``id``, as in the original graph."""
+    pipe: Pipe  # the pipe, already on its rewritten parents
+    reader_counts: Mapping[int, int]  # number of readers by ``id``, as in the original graph
 
     def is_shared(self, pipe: Pipe) -> bool:
         """Whether more than one pipe reads from ``pipe``."""
@@ -83,12 +81,14 @@ class Site:
 class Rule:
     """Replace what ``match`` finds by what ``build`` makes of it. Both are pure."""
 
-    name: str
-    """What explain() calls it."""
+    name: str  # what explain() calls it
     match: Callable[[Site], Any]
-    """Answer what was found, :class:`Refused`, or None (not about this pipe)."""
-    build: Callable[[Any], Pipe]
-    """Return the pipe that takes the place of the site's."""
+    """Answer what was found, :class:`SchemeRefusal`, or None (not about this pipe)."""
+    build: Callable[[Any], Pipe]  # return the pipe that takes the place of the site's
+
+
+LEFT_OUT = "left out"
+"""What became of a pipe whose readers now read what it read."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,9 @@ class Change:
     """What one rule did, or why it did not."""
 
     rule: str
-    at: str
-    """The pipe, as the user wrote it."""
-    became: str | None = None
-    """What stands there now, if it was applied."""
-    refused: str | None = None
-    """Why not, if it was refused."""
+    at: str  # the pipe, as the user wrote it
+    became: str | None = None  # what stands there now, if it was applied, or ``LEFT_OUT``
+    refused: str | None = None  # why not, if it was refused
 
     def __str__(self) -> str:
         if self.refused is not None:
@@ -110,55 +107,59 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewriteResult:
     """A graph before and after."""
 
     before: Pipe
-    after: Pipe
-    """The sink that came out; the same object if nothing changed."""
-    changes: tuple[Change, ...] = ()
-    """What was done and refused, in order."""
+    after: Pipe  # the sink that came out; the same object if nothing changed
+    changes: tuple[Change, ...] = ()  # what was done and refused, in order
 
     @property
-    def changed(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether any rule was applied."""
         return self.after is not self.before
 
 
-def sweep(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
+def sweep(sink: Pipe, rules: Sequence[Rule]) -> RewriteResult:
     """Try each rule on each pipe once, parents first."""
     # Readers are counted before copying: a copy has no readers yet, and a shared
     # pipe would otherwise be merged into one of its readers and lost to the others.
     counts = dict(readers(sink))
     changes: list[Change] = []
 
-    def ruled(old: Pipe, here: Pipe) -> Pipe:
+    def apply_rules(old: Pipe, here: Pipe) -> Pipe:
         for rule in rules:
             found = rule.match(Site(here, counts))
             if isinstance(found, Refused):
                 changes.append(Change(rule.name, describe(here), refused=found.reason))
             elif found is not None:
                 new = rule.build(found)
-                changes.append(Change(rule.name, describe(here), became=describe(new)))
+                if not is_pipe(new):
+                    msg = f"rule {rule.name!r} built {type(new).__name__} of {describe(here)}"
+                    do = "Let its build return the pipe that stands there then."
+                    raise GraphError(f"{msg}, which is no pipe", do=do).at(origin_of(here))
+                is_left_out = any(new is parent for parent in parents_of(here))
+                became = LEFT_OUT if is_left_out else describe(new)
+                changes.append(Change(rule.name, describe(here), became=became))
                 here = new
         if id(old) in counts:
             counts[id(here)] = counts[id(old)]
         return here
 
-    after = rebuilt(sink, ruled)
-    return Rewritten(sink, after, tuple(changes))
+    after = rebuild(sink, apply_rules)
+    return RewriteResult(sink, after, tuple(changes))
 
 
-def settle(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
+def settle(sink: Pipe, rules: Sequence[Rule]) -> RewriteResult:
     """Sweep until nothing changes; GraphError names rules that undo each other."""
-    result = Rewritten(sink, sink)
+    result = RewriteResult(sink, sink)
     for _ in range(MAX_SWEEPS):
         swept = sweep(result.after, rules)
-        if not swept.changed:
+        if not swept.has_changes:
             refusals = tuple(c for c in swept.changes if c.refused)
             return replace(result, changes=result.changes + refusals)
         applied = tuple(c for c in swept.changes if c.became)
-        result = Rewritten(sink, swept.after, result.changes + applied)
+        result = RewriteResult(sink, swept.after, result.changes + applied)
     names = sorted({c.rule for c in result.changes[-2 * len(rules) :]})
     msg = f"the graph still changes after {MAX_SWEEPS} sweeps"
     if len(names) == 1:
@@ -178,7 +179,7 @@ def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
         raise GraphError(msg, do="Take the pipe from walk(graph) or find(graph, kind).").at(
             origin_of(old)
         )
-    return rebuilt(sink, lambda pipe, here: new if pipe is old else here)
+    return rebuild(sink, lambda pipe, here: new if pipe is old else here)
 
 
 def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:

@@ -75,8 +75,7 @@ def verify(sink: Pipe) -> Pipe:
                 complaints.append((pipe, f"{describe(pipe)}: {what}"))
             taken[id(pipe)].add(name)
     if complaints:
-        msg = "\n".join(text for _, text in complaints)
-        raise GraphError(msg).at(origin_of(complaints[0][0]))
+        raise GraphError("\n".join(text for _, text in complaints)).at(origin_of(complaints[0][0]))
     return sink
 
 
@@ -87,11 +86,9 @@ def stream_names(pipe: Pipe) -> tuple[str, ...]:
 
 
 def branch_mark(pipe: Pipe) -> str:
-    """Return which branch ``pipe`` is in, of a fork or of what else gives items to several pipes.
-
-    Nothing outside of branches, in the first one, and where all of them have met again; ``"1.2"``
-    in a fork of a fork. No adapter, copy or cut changes it.
-    """
+    """Return which branch ``pipe`` is in, of a fork or what else gives items to several pipes."""
+    # Nothing outside of branches, in the first one, and where all of them have met again; ``"1.2"``
+    # in a fork of a fork. No adapter, copy or cut changes it.
     labels: dict[int, str] = {}
     counts: dict[int, int] = {}
     inside: dict[int, dict[int, frozenset[int]]] = {}

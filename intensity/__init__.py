@@ -1,54 +1,27 @@
-"""Value ops: what changes the values of a patch and not where they lie."""
+"""Value ops: what changes the values of a patch and not where they lie.
 
-from .bias_field import BiasField
-from .brightness import Brightness, Clamp, Contrast, Gamma
-from .channels import DropChannels, MeanOfChannels, OneHot, RemapLabels, SelectChannels
-from .filters import Anisotropy, Blur, LowResolution, Sharpen
-from .noise import DropBoxes, Noise, RicianNoise
-from .normalize import Normalize, Rescale, RescalePercentiles, normalize
-from .value_op import (
-    AffineValueOp,
-    Drawn,
-    Epilogue,
-    Facts,
-    MapValues,
-    RandomValueOp,
-    RecordedStatistics,
-    ValueOp,
-    VolumeStatistics,
-)
-from .value_step import ValueStep
+A file ends with the ops that it offers, ``OPS = (Posterize,)``: each is then a name here, and the
+chained form that its ``name`` says.
+"""
 
-__all__ = [
-    "AffineValueOp",
-    "Anisotropy",
-    "BiasField",
-    "Blur",
-    "Brightness",
-    "Clamp",
-    "Contrast",
-    "Drawn",
-    "DropBoxes",
-    "DropChannels",
-    "Epilogue",
-    "Facts",
-    "Gamma",
-    "LowResolution",
-    "MapValues",
-    "MeanOfChannels",
-    "Noise",
-    "Normalize",
-    "OneHot",
-    "RandomValueOp",
-    "RecordedStatistics",
-    "RemapLabels",
-    "Rescale",
-    "RescalePercentiles",
-    "RicianNoise",
-    "SelectChannels",
-    "Sharpen",
-    "ValueOp",
-    "ValueStep",
-    "VolumeStatistics",
-    "normalize",
-]
+from typing import TYPE_CHECKING, Any
+
+from ..first_use import export as _export
+from ..first_use import list_names as _listed
+from .normalize import normalize as normalize
+from .value_op import AffineValueOp as AffineValueOp
+from .value_op import Drawn as Drawn
+from .value_op import Epilogue as Epilogue
+from .value_op import Facts as Facts
+from .value_op import RandomValueOp as RandomValueOp
+from .value_op import RecordedStatistics as RecordedStatistics
+from .value_op import ValueOp as ValueOp
+from .value_op import VolumeStatistics as VolumeStatistics
+from .value_step import ValueStep as ValueStep
+
+OPS: tuple[Any, ...] = tuple(_listed(__name__, __path__, "OPS"))
+"""The ops that have chained forms."""
+
+if TYPE_CHECKING:
+    from .exported_ops import *  # noqa: F403  (written by tools/write_chained_forms.py)
+_export(globals(), OPS)

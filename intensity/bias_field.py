@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.errors import BadRecord
-from ..core.validate import ParameterRange, is_integer, parse_range, set_checked, value_at
+from ..core.validate import ParameterRange, is_integer, parse_range, value_at
 from .value_op import Drawn, Facts, RandomValueOp
 
 # A polynomial of more has thousands of terms, and is no longer slow.
@@ -91,13 +91,12 @@ class BiasField(RandomValueOp):
     """Of the polynomial, 0 to 8."""
 
     name: ClassVar[str] = "bias_field"
+    checks: ClassVar[Any] = {"strength": parse_range}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_checked(self, strength=parse_range)
         if not is_integer(self.order) or not 0 <= self.order <= MOST_ORDERS:
-            msg = f"order is an integer from 0 to {MOST_ORDERS}, got {self.order!r}"
-            raise ValueError(msg)
+            raise ValueError(f"order is an integer from 0 to {MOST_ORDERS}, got {self.order!r}")
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         acts = generator.random() < self.p
@@ -107,19 +106,21 @@ class BiasField(RandomValueOp):
         coefficients = [value_at(ends, u) for u in numbers]
         return {"coefficients": coefficients} if acts else None
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         try:
             with np.errstate(over="raise"):
-                field = polynomial(drawn["coefficients"], self.order, facts.grid, facts.source)
+                field = polynomial(params["coefficients"], self.order, facts.grid, facts.source)
                 np.exp(field, out=field)
                 array *= field
         except FloatingPointError:
-            most = max(map(abs, drawn["coefficients"]))
-            raise BadRecord(
-                f"bias_field has coefficients of up to {most:g}, and exp of such is no number.",
-                do="Replay what a chain with the same ops drew, or give a strength of about 1.",
-            ) from None
+            most = max(map(abs, params["coefficients"]))
+            msg = f"bias_field has coefficients of up to {most:g}, and exp of such is no number."
+            do = "Replay what a chain with the same ops drew, or give a strength of about 1."
+            raise BadRecord(msg, do=do) from None
         return array
 
     def describe(self) -> str:
         return f"{self.in_words(strength=self.strength)} of order {self.order}"
+
+
+OPS = (BiasField,)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.validate import ParameterRange, as_flag, as_number, set_checked
+from ..core.validate import ParameterRange, as_flag
 from .normalize import as_rising
 from .value_op import (
     ABOVE_0,
     ANY,
     FROM_0,
+    NUMBER_OR_NONE,
     PATCH,
     VOLUME,
     AffineValueOp,
@@ -46,8 +46,8 @@ class Brightness(AffineValueOp):
     name: ClassVar[str] = "brightness"
     amounts: ClassVar[Any] = {"factor": ANY, "add": ANY}
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
-        return Epilogue(drawn["factor"], drawn["add"])
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
+        return Epilogue(params["factor"], params["add"])
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,7 @@ class Contrast(AffineValueOp):
 
     name: ClassVar[str] = "contrast"
     amounts: ClassVar[Any] = {"factor": FROM_0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        as_flag("keep_range", self.keep_range)
-        as_over(self.over)
-        set_checked(self, middle=partial(as_number, optional=True))
+    checks: ClassVar[Any] = {"keep_range": as_flag, "over": as_over, "middle": NUMBER_OR_NONE}
 
     @property
     def looks_at_all(self) -> bool:
@@ -97,10 +92,10 @@ class Contrast(AffineValueOp):
     def pointwise(self) -> bool:  # type: ignore[override]
         return self.over == VOLUME or (self.middle is not None and not self.keep_range)
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
         if not self.pointwise:
             return None
-        factor = drawn["factor"]
+        factor = params["factor"]
         middle = facts.statistics().mean if self.middle is None else self.middle
         shift = middle * (1 - factor)
         if not self.keep_range:
@@ -108,10 +103,10 @@ class Contrast(AffineValueOp):
         whole = facts.statistics()
         return Epilogue(factor, shift, whole.minimum, whole.maximum)
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         if self.pointwise:
-            return super().apply(array, drawn, facts)
-        factor = drawn["factor"]
+            return super().apply(array, params, facts)
+        factor = params["factor"]
         for channel in array:
             low, high = channel_range(channel, self.name)
             middle = float(channel.mean(dtype=np.float64)) if self.middle is None else self.middle
@@ -144,11 +139,10 @@ class Clamp(AffineValueOp):
     """None for no end."""
 
     name: ClassVar[str] = "clamp"
+    checks: ClassVar[Any] = {"low": NUMBER_OR_NONE, "high": NUMBER_OR_NONE}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("low", "high"):
-            as_number(name, getattr(self, name), optional=True)
         low, high = self._ends
         if low > high or (low, high) == (-math.inf, math.inf):
             msg = f"clamp takes low <= high, at least one of them, got {self.low!r}, {self.high!r}"
@@ -156,10 +150,10 @@ class Clamp(AffineValueOp):
 
     @property
     def _ends(self) -> tuple[float, float]:
-        low = -math.inf if self.low is None else float(self.low)
-        return low, math.inf if self.high is None else float(self.high)
+        low = -math.inf if self.low is None else self.low
+        return low, math.inf if self.high is None else self.high
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
         return Epilogue(1.0, 0.0, *self._ends)
 
     def describe(self) -> str:
@@ -203,19 +197,18 @@ class Gamma(RandomValueOp):
 
     name: ClassVar[str] = "gamma"
     amounts: ClassVar[Any] = {"gamma": ABOVE_0}
+    checks: ClassVar[Any] = {
+        "given": as_rising,
+        "over": as_over,
+        "keep_statistics": as_flag,
+        "invert": as_flag,
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.given is not None:
-            set_checked(self, given=as_rising)
-        as_over(self.over)
-        as_flag("keep_statistics", self.keep_statistics)
-        as_flag("invert", self.invert)
         if self.keep_statistics and self.over != PATCH:
-            msg = (
-                "keep_statistics is of a patch, as the mean of the whole volume is not known after"
-            )
-            raise ValueError(f'{msg} the bend: write over="patch" too')
+            msg = "keep_statistics is of a patch, as the mean of the whole volume is not known "
+            raise ValueError(f'{msg}after the bend: write over="patch" too')
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
@@ -229,7 +222,7 @@ class Gamma(RandomValueOp):
     def takes_statistics(self) -> bool:
         return self.given is None and self.over == VOLUME
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         for channel in array:
             if self.given is not None:
                 ends = self.given
@@ -239,7 +232,7 @@ class Gamma(RandomValueOp):
                 whole = facts.statistics()
                 ends = (whole.minimum, whole.maximum)
             before = _mean_and_std(channel) if self.keep_statistics else None
-            self._bend(channel, *ends, drawn["gamma"])
+            self._bend(channel, *ends, params["gamma"])
             if before is not None:
                 mean, std = _mean_and_std(channel)
                 scale = before[1] / max(std, _LEAST_STD)
@@ -272,3 +265,6 @@ def _mean_and_std(channel: NDArray[Any]) -> tuple[float, float]:
     """Return the mean and the deviation of a sample, n - 1, as nnU-Net has it."""
     ddof = min(1, channel.size - 1)
     return float(channel.mean(dtype=np.float64)), float(channel.std(dtype=np.float64, ddof=ddof))
+
+
+OPS = (Brightness, Clamp, Contrast, Gamma)

@@ -1,4 +1,4 @@
-"""Which channels there are, and which labels."""
+"""Ops that choose channels, and ops that change labels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import VolumeError
-from ..core.validate import (
-    as_choice,
-    as_number,
-    as_probability,
-    entries_of,
-    is_integer,
-    set_checked,
-)
+from ..core.validate import as_choice, as_number, as_probability, entries_of, is_integer
 from .noise import philox
 from .value_op import Drawn, Facts, RandomValueOp, ValueOp
 
@@ -43,22 +36,19 @@ class SelectChannels(ValueOp):
     def __post_init__(self) -> None:
         indices = entries_of(self.indices) or (self.indices,)
         if not all(is_integer(index) and index >= 0 for index in indices):
-            msg = f"indices is an integer >= 0 or several of them, got {self.indices!r}"
-            raise ValueError(msg)
+            raise ValueError(f"indices is an integer >= 0 or several of them, got {self.indices!r}")
         object.__setattr__(self, "indices", tuple(map(int, indices)))
 
     def channels(self, count: int) -> int:
         if max(entries_of(self.indices)) >= count:
-            raise VolumeError(
-                f"select_channels is to keep {self.indices}, of {count} channels",
-                do=f"Channels are counted from 0: name some below {count}.",
-            )
+            msg = f"select_channels is to keep {self.indices}, of {count} channels"
+            raise VolumeError(msg, do=f"Channels are counted from 0: name some below {count}.")
         return len(entries_of(self.indices))
 
     def kept_channels(self) -> tuple[int, ...]:
         return entries_of(self.indices)
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
         kept: NDArray[Any] = array[list(entries_of(self.indices))]
         return kept
@@ -82,7 +72,7 @@ class MeanOfChannels(ValueOp):
     def channels(self, count: int) -> int:
         return 1
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         mean: NDArray[Any] = array.mean(axis=0, keepdims=True, dtype=np.float32)
         return mean
 
@@ -106,18 +96,11 @@ class DropChannels(RandomValueOp):
     """The value that a dropped channel has."""
 
     name: ClassVar[str] = "drop_channels"
+    keyed: ClassVar[bool] = True
+    checks: ClassVar[Any] = {"chance": as_probability, "fill": as_number}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_checked(self, chance=as_probability, fill=as_number)
-
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
-        acts = generator.random() < self.p
-        key = int(generator.random() * 2**53)  # all bits of a double
-        return {"key": key} if acts else None
-
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        numbers = philox((np.arange(array.shape[0]), 0, 0, 0), drawn["key"])[0] * _PER_WORD
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+        numbers = philox((np.arange(array.shape[0]), 0, 0, 0), params["key"])[0] * _PER_WORD
         dropped = numbers < self.chance
         dropped[np.argmax(numbers)] = False
         array[dropped] = self.fill
@@ -158,23 +141,20 @@ class OneHot(ValueOp):
         if isinstance(self.classes, int) and is_integer(self.classes):
             labels = tuple(range(self.classes))
         if not labels or not all(map(is_integer, labels)):
-            msg = f"classes is a number above 0 or several labels, got {self.classes!r}"
-            raise ValueError(msg)
+            raise ValueError(f"classes is a number above 0 or several labels, got {self.classes!r}")
         as_choice("others", self.others, OTHERS)
         object.__setattr__(self, "classes", tuple(map(int, labels)))
 
     def channels(self, count: int) -> int:
         if count != 1:
-            raise VolumeError(
-                f"one_hot is for a label of one channel, not of {count}",
-                do="Choose one with select_channels(...).",
-            )
+            msg = f"one_hot is for a label of one channel, not of {count}"
+            raise VolumeError(msg, do="Choose one with select_channels(...).")
         return len(entries_of(self.classes))
 
     def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
         return np.dtype(np.uint8)
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
         labels = np.array(entries_of(self.classes)).reshape(-1, 1, 1, 1)
         flags = array == labels
@@ -225,8 +205,7 @@ class RemapLabels(ValueOp):
         pairs = [entries_of(pair) for pair in given]
         numbers = [n for pair in pairs for n in pair]
         if self.other is not None and not is_integer(self.other):
-            msg = f"other is an integer or None, got {self.other!r}"
-            raise ValueError(msg)
+            raise ValueError(f"other is an integer or None, got {self.other!r}")
         if not pairs or {len(pair) for pair in pairs} != {2} or not all(map(is_integer, numbers)):
             msg = f"mapping is {{old label: new label}}, of integers, got {self.mapping!r}"
             raise ValueError(msg)
@@ -238,7 +217,7 @@ class RemapLabels(ValueOp):
         # NumPy's common type of uint64 and a negative number is a float, which is no label.
         return np.dtype(np.int64) if found.kind == "f" and given.kind in "iu" else found
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         result = array.astype(self.dtype(array.dtype))
         if self.other is not None:
             result[...] = self.other
@@ -249,3 +228,6 @@ class RemapLabels(ValueOp):
     def describe(self) -> str:
         told = ", ".join(f"{a} to {b}" for a, b in self.mapping)
         return f"{self.name} {told}{'' if self.other is None else f', others to {self.other}'}"
+
+
+OPS = (DropChannels, MeanOfChannels, OneHot, RemapLabels, SelectChannels)

@@ -12,22 +12,16 @@ from numpy.typing import NDArray
 from ..core import Grid, Stream
 from ..core.draws import ChosenOps
 from ..core.validate import as_keys
-from .value_op import NO_HALO, Drawn, Epilogue, Facts, Halo, ValueOp
+from .value_op import NO_HALO, Drawn, Epilogue, Facts, Halo, ValueOp, same_as
 
 
-class _Wrapped(ValueOp):
+class _OpWrapper(ValueOp):
     """What holds an op and draws as that does."""
 
     op: ValueOp
 
-    @property
-    def recorded_op(self) -> ValueOp:
-        """The op whose record this is."""
-        return self.op
-
-    @property
-    def draws_axis(self) -> bool:
-        return self.op.draws_axis
+    recorded_op = same_as("op")
+    draws_axis = same_as("op.draws_axis")
 
     def along(self, axes: tuple[int, ...]) -> ValueOp:
         made: ValueOp = replace(cast(Any, self), op=self.op.along(axes))
@@ -38,7 +32,7 @@ class _Wrapped(ValueOp):
 
 
 @dataclass(frozen=True)
-class OnKeys(_Wrapped):
+class OnKeys(_OpWrapper):
     """What ``op`` does, to the volumes that are named; of other volumes the choice has none.
 
     A choice makes of it the op itself for these keys, and :class:`Elsewhere` for the others.
@@ -50,6 +44,9 @@ class OnKeys(_Wrapped):
     """What is done to them."""
 
     name: ClassVar[str] = "on"
+    named_keys = same_as("keys")
+    looks_at_all = same_as("op.looks_at_all")
+    takes_statistics = same_as("op.takes_statistics")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", as_keys("On()", self.keys))
@@ -60,24 +57,12 @@ class OnKeys(_Wrapped):
             msg = f"On({', '.join(map(repr, self.keys))}) holds an On() of its own; name keys once"
             raise ValueError(msg)
 
-    @property
-    def named_keys(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.keys
-
-    @property
-    def looks_at_all(self) -> bool:
-        return self.op.looks_at_all
-
-    @property
-    def takes_statistics(self) -> bool:
-        return self.op.takes_statistics
-
     def describe(self) -> str:
         return f"{self.op.describe()} on {' and '.join(self.keys)}"
 
 
 @dataclass(frozen=True)
-class Elsewhere(_Wrapped):
+class Elsewhere(_OpWrapper):
     """Change nothing, and draw what ``op`` draws: it acts on other volumes of the sample.
 
     So the record of a choice is the same for all of them.
@@ -90,10 +75,10 @@ class Elsewhere(_Wrapped):
     keeps_dtype: ClassVar[bool] = True
     pointwise: ClassVar[bool] = True
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
         return Epilogue()
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         return array
 
     def describe(self) -> str:
@@ -136,8 +121,7 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
                 msg = f"a choice cannot hold {op.name}: the shape or type would depend on a draw"
                 raise ValueError(msg)
         if len({op.mask_key for op in self.bare_ops()} - {None}) > 1:
-            msg = "the members of a choice take statistics inside one label at most"
-            raise ValueError(msg)
+            raise ValueError("the members of a choice take statistics inside one label at most")
 
     def bare_ops(self) -> Iterator[ValueOp]:
         """Yield the ops, without the keys of those that act on some volumes only."""
@@ -161,10 +145,10 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
         return tuple(dict.fromkeys(key for op in self.ops() for key in op.named_keys))
 
     @property
-    def for_asked(self) -> bool:
+    def for_given_keys(self) -> bool:
         """Whether a member acts on the volumes that the pipe is for, and not on keys of its own."""
         return any(
-            op.for_asked if isinstance(op, ValueChoice) else not isinstance(op, OnKeys)
+            op.for_given_keys if isinstance(op, ValueChoice) else not isinstance(op, OnKeys)
             for op in self.ops()
         )
 
@@ -191,25 +175,25 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
         ]
         return {"chosen": chosen.members, "drawn": drawn}
 
-    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+    def halo(self, params: Drawn, grid: Grid) -> Halo:
         i, j, k = NO_HALO
-        for op, values, _ in self.acting(drawn):
+        for op, values, _ in self.acting(params):
             a, b, c = op.halo(values, grid)
             i, j, k = i + a, j + b, k + c
         return (i, j, k)
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
         if self.keeps_dtype:  # of any type, whose digits float32 may not have
             return None
         together: Epilogue | None = Epilogue()
-        for op, values, _ in self.acting(drawn):
+        for op, values, _ in self.acting(params):
             one = op.as_epilogue(values, facts)
             together = None if together is None or one is None else together.then(one)
         return together
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        for op, values, path in self.acting(drawn):
-            array = op.apply(array, values, cast(Facts, _Keyed(facts, path)))
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+        for op, values, path in self.acting(params):
+            array = op.apply(array, values, cast(Facts, _FactsOfKey(facts, path)))
         return array
 
 
@@ -221,7 +205,7 @@ def _of_key(op: ValueOp, key: str, *, asked: bool) -> ValueOp:
     return op if asked else Elsewhere(op)
 
 
-class _Keyed:
+class _FactsOfKey:
     """Facts with a key of their own, so that no two ops of a choice draw the same noise.
 
     It follows from where the op stands, member and place. In a choice within a choice it follows

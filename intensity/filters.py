@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.validate import ParameterRange, entries_of, is_integer, is_number
+from ..core.validate import ParameterRange, as_choice, entries_of, is_integer, is_number
 from . import native
 from .value_op import FROM_0, Drawn, Facts, Halo, RandomValueOp, number_text
 
@@ -69,30 +70,25 @@ class _Gaussian(RandomValueOp):
 
     commutes: ClassVar[bool] = False
     amounts: ClassVar[Any] = {"sigma": FROM_0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.unit, str) or self.unit not in ("mm", "voxel"):
-            msg = f"unit is 'mm' or 'voxel', got {self.unit!r}"
-            raise ValueError(msg)
+    checks: ClassVar[Any] = {"unit": partial(as_choice, choices=("mm", "voxel"))}
 
     @property
     def by_channel(self) -> bool:
         return True
 
-    def sigmas(self, drawn: Drawn, grid: Grid) -> tuple[float, float, float]:
+    def sigmas(self, params: Drawn, grid: Grid) -> tuple[float, float, float]:
         """Return the deviation along each axis, in voxels."""
-        sigma = drawn["sigma"]
+        sigma = params["sigma"]
         a, b, c = grid.spacing if self.unit == "mm" else (1.0, 1.0, 1.0)
         return (sigma / a, sigma / b, sigma / c)
 
-    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
-        i, j, k = map(reach, self.sigmas(drawn, grid))
+    def halo(self, params: Drawn, grid: Grid) -> Halo:
+        i, j, k = map(reach, self.sigmas(params, grid))
         return (i, j, k)
 
-    def blurred(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def blur(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         """Filter ``array`` in place."""
-        for axis, sigma in enumerate(self.sigmas(drawn, facts.grid)):
+        for axis, sigma in enumerate(self.sigmas(params, facts.grid)):
             if reach(sigma) and array.shape[axis + 1] > 1:
                 filter_axis(array, axis, gaussian(sigma))
         return array
@@ -115,8 +111,8 @@ class Blur(_Gaussian):
 
     name: ClassVar[str] = "blur"
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        return self.blurred(array, drawn, facts)
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+        return self.blur(array, params, facts)
 
 
 @dataclass(frozen=True)
@@ -135,10 +131,10 @@ class Sharpen(_Gaussian):
     name: ClassVar[str] = "sharpen"
     amounts: ClassVar[Any] = {"sigma": FROM_0, "amount": FROM_0}
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        soft = self.blurred(array.copy(), drawn, facts)
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+        soft = self.blur(array.copy(), params, facts)
         np.subtract(array, soft, out=soft)
-        soft *= np.float32(drawn["amount"])
+        soft *= np.float32(params["amount"])
         array += soft
         return array
 
@@ -195,26 +191,27 @@ class _Coarser(RandomValueOp):
     def __post_init__(self) -> None:
         numbers = entries_of(self.factor) or (self.factor,)
         if all(map(is_number, numbers)) and 0 < min(numbers) < 1:  # elsewhere it is a scale
-            msg = f"factor takes numbers >= 1, got {self.factor!r}{INVERSE}"
-            raise ValueError(msg)
+            raise ValueError(f"factor takes numbers >= 1, got {self.factor!r}{INVERSE}")
         super().__post_init__()
 
-    def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
-        i, j, k = (drawn["factor"] if axis in self.drawn_axes(drawn) else 1.0 for axis in range(3))
+    def coarser(self, params: Drawn) -> tuple[float, float, float]:
+        i, j, k = (
+            params["factor"] if axis in self.drawn_axes(params) else 1.0 for axis in range(3)
+        )
         return (i, j, k)
 
-    def drawn_axes(self, drawn: Drawn) -> tuple[int, ...]:
+    def drawn_axes(self, params: Drawn) -> tuple[int, ...]:
         """Return the axes along which voxels get larger."""
         return (0, 1, 2)
 
-    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+    def halo(self, params: Drawn, grid: Grid) -> Halo:
         # How far the nearest voxels that stay may be.
-        i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(drawn))
+        i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(params))
         return (i, j, k)
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         corner = facts.corner
-        for axis, factor in enumerate(self.coarser(drawn)):
+        for axis, factor in enumerate(self.coarser(params)):
             if factor > 1 and array.shape[axis + 1] > 1:
                 coarsen_axis(array, axis, factor, corner[axis])
         return array
@@ -273,8 +270,7 @@ class Anisotropy(_Coarser):
         super().__post_init__()
         axes = entries_of(self.axes) or (self.axes,)
         if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):
-            msg = f"axes is 0, 1 or 2, or several of them, got {self.axes!r}"
-            raise ValueError(msg)
+            raise ValueError(f"axes is 0, 1 or 2, or several of them, got {self.axes!r}")
         object.__setattr__(self, "axes", tuple(map(int, axes)))
 
     @property
@@ -291,9 +287,12 @@ class Anisotropy(_Coarser):
         axis = axes[int(generator.random() * len(axes))]
         return None if drawn is None else {**drawn, "axis": axis}
 
-    def drawn_axes(self, drawn: Drawn) -> tuple[int, ...]:
-        return (drawn["axis"],)
+    def drawn_axes(self, params: Drawn) -> tuple[int, ...]:
+        return (params["axis"],)
 
     def describe(self) -> str:
         axes = " or ".join(map(str, entries_of(self.axes)))
         return f"{self.in_words(factor=self.factor)} along axis {axes}"
+
+
+OPS = (Anisotropy, Blur, LowResolution, Sharpen)

@@ -6,6 +6,7 @@ function changes ``array``, (C, I, J, K), in place, or returns False and leaves 
 
 from __future__ import annotations
 
+import os
 import struct
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.native_library import native_library, requested_path
+from ..core.native_library import REQUESTED, VARIABLE, native_library
 
 ABI = 2  # VOXPIPE_VALUES_ABI of native/values.h
 _NOISE = struct.Struct("=3q3q3q3q3qQ2d")
@@ -53,19 +54,15 @@ def coarsen_axis(
 
     One of each per voxel of the axis; ``low`` and ``high`` are indices.
     """
-    types = (np.int32, np.int32, np.float32)
-    tables = [
-        np.ascontiguousarray(table, kind)
-        for table, kind in zip((low, high, part), types, strict=True)
-    ]
-    places = (table.ctypes.data for table in tables)
+    tables = (np.ascontiguousarray(table) for table in (low, high, part))
+    places = [table.ctypes.data for table in tables]
     return _run("voxpipe_coarsen", _COARSEN, (), array, axis, *places)
 
 
 def _run(
     function: str, job: struct.Struct, kind: tuple[int, ...], array: NDArray[Any], *numbers: float
 ) -> bool:
-    requested, library = requested_path(), _library()
+    requested, library = REQUESTED.get(os.environ.get(VARIABLE, ""), 0), _library()
     if requested is None or library is None:
         return False
     if array.dtype != np.float32 or array.ndim != 4 or not array.size:

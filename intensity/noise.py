@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.validate import ParameterRange, as_number, bounds_of, parse_range, set_checked
+from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
 from . import native
 from .value_op import ANY, FROM_0, Drawn, Facts, RandomValueOp
 
@@ -178,9 +178,9 @@ class Noise(RandomValueOp):
     amounts: ClassVar[Any] = {"std": FROM_0, "mean": ANY}
     keyed: ClassVar[bool] = True
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        key, _ = facts.key_from(drawn["key"])
-        add_gaussian(array, facts.corner, key, drawn["mean"], drawn["std"])
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+        key, _ = facts.key_from(params["key"])
+        add_gaussian(array, facts.corner, key, params["mean"], params["std"])
         return array
 
     def describe(self) -> str:
@@ -213,9 +213,9 @@ class RicianNoise(RandomValueOp):
     amounts: ClassVar[Any] = {"std": FROM_0}
     keyed: ClassVar[bool] = True
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        key, _ = facts.key_from(drawn["key"])
-        make_rician(array, facts.corner, key, drawn["std"])
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+        key, _ = facts.key_from(params["key"])
+        make_rician(array, facts.corner, key, params["std"])
         return array
 
 
@@ -258,21 +258,19 @@ class DropBoxes(RandomValueOp):
     name: ClassVar[str] = "drop_boxes"
     amounts: ClassVar[Any] = {"fraction": {"least": 0.0}}
     keyed: ClassVar[bool] = True
+    checks: ClassVar[Any] = {"size": partial(parse_range, least=1), "fill": as_number}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_checked(self, size=partial(parse_range, least=1))
         if any(edge != round(edge) for edge in bounds_of(self.size)):
             msg = f"size is a whole number of voxels, or (low, high) of such, got {self.size!r}"
             raise ValueError(msg)
-        set_checked(self, fill=as_number)
         highest = self.fraction[1] if isinstance(self.fraction, tuple) else self.fraction
         if highest > self._most:
-            msg = (
+            raise ValueError(
                 f"fraction is a part of all voxels, and no number of boxes: those of size "
                 f"{self.size} take away at most {self._most:.3g}, got {highest!r}"
             )
-            raise ValueError(msg)
 
     @property
     def _edges(self) -> tuple[int, int]:
@@ -285,10 +283,10 @@ class DropBoxes(RandomValueOp):
         low, high = self._edges
         return float(((low + high) / 2 / high) ** 3)
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         shape = (array.shape[1], array.shape[2], array.shape[3])
-        key, _ = facts.key_from(drawn["key"])
-        for box in self._boxes(shape, drawn["fraction"] / self._most, facts.corner, key):
+        key, _ = facts.key_from(params["key"])
+        for box in self._boxes(shape, params["fraction"] / self._most, facts.corner, key):
             array[(slice(None), *box)] = self.fill
         return array
 
@@ -313,3 +311,6 @@ class DropBoxes(RandomValueOp):
                 start = int(begin) - corner[axis]
                 slices.append(slice(max(start, 0), max(start + size, 0)))
             yield tuple(slices)
+
+
+OPS = (DropBoxes, Noise, RicianNoise)

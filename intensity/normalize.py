@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.suggest import percentile_hint
-from ..core.validate import as_flag, as_number, as_volume_key, entries_of, set_checked
-from .value_op import AffineValueOp, Drawn, Epilogue, Facts, ValueOp
+from ..core.validate import as_flag, as_number, as_volume_key, entries_of
+from .value_op import NUMBER_OR_NONE, AffineValueOp, Drawn, Epilogue, Facts, ValueOp, same_as
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
 MOST_SHIFT = 10.0
@@ -59,21 +59,18 @@ class Normalize(ValueOp):
     """Statistics of voxels inside the label of this key, on the same grid; None for all."""
 
     name: ClassVar[str] = "normalize"
+    mask_key = same_as("inside")
     pointwise: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name, least in (("mean", -math.inf), ("std", 0.0), ("above", -math.inf)):
-            number = as_number(name, getattr(self, name), least=least, optional=True)
-            object.__setattr__(self, name, number)
-        as_volume_key("inside", self.inside)
+    checks: ClassVar[Any] = {
+        "mean": NUMBER_OR_NONE,
+        "std": partial(NUMBER_OR_NONE, least=0.0),
+        "above": NUMBER_OR_NONE,
+        "inside": as_volume_key,
+    }
 
     @property
     def takes_statistics(self) -> bool:
         return self.mean is None or self.std is None
-
-    @property
-    def mask_key(self) -> str | None:
-        return self.inside
 
     def _numbers(self, facts: Facts) -> tuple[float, float]:
         """Return mean and deviation; statistics are asked for only if needed."""
@@ -84,14 +81,14 @@ class Normalize(ValueOp):
             std = statistics.std if std is None else std
         return mean, std
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
         mean, std = self._numbers(facts)
         scale = 1 / std if std else 1.0
         if not (math.isfinite(mean) and math.isfinite(scale)):
             return None
         return None if abs(mean * scale) > MOST_SHIFT and std else Epilogue(scale, -mean * scale)
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         return normalize(array, *self._numbers(facts), out=array)
 
     def describe(self) -> str:
@@ -118,17 +115,17 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
     except (TypeError, ValueError):
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low != high):
-        msg = f"{name} is two different numbers (low, high), got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is two different numbers (low, high), got {value!r}")
     return low, high
 
 
-def as_rising(name: str, value: Any) -> tuple[float, float]:
-    """Return two finite numbers of which the first is the smaller one."""
+def as_rising(name: str, value: Any) -> tuple[float, float] | None:
+    """Return two finite numbers of which the first is the smaller one, or None."""
+    if value is None:
+        return None
     low, high = as_pair(name, value)
     if low > high:
-        msg = f"{name} is a range (low, high) with low < high, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is a range (low, high) with low < high, got {value!r}")
     return low, high
 
 
@@ -150,19 +147,13 @@ class Rescale(AffineValueOp):
     """Whether values beyond the ends become those of the ends."""
 
     name: ClassVar[str] = "rescale"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_checked(self, out=as_pair)
-        as_flag("clamp", self.clamp)
-        if self.given is not None:
-            set_checked(self, given=as_rising)
+    checks: ClassVar[Any] = {"out": as_pair, "clamp": as_flag, "given": as_rising}
 
     @property
     def takes_statistics(self) -> bool:
         return self.given is None
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
         if self.given is None:
             whole = facts.statistics()
             return rescaling(whole.minimum, whole.maximum, self.out, clamp=self.clamp)
@@ -208,32 +199,31 @@ class RescalePercentiles(AffineValueOp):
     """Only voxels inside the label of this key count; None for all."""
 
     name: ClassVar[str] = "rescale_percentiles"
+    mask_key = same_as("inside")
+    checks: ClassVar[Any] = {
+        "lower": as_number,
+        "upper": as_number,
+        "out": as_pair,
+        "clamp": as_flag,
+        "above": NUMBER_OR_NONE,
+        "inside": as_volume_key,
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lower", "upper"):
-            as_number(name, getattr(self, name))
-        as_flag("clamp", self.clamp)
-        set_checked(self, above=partial(as_number, optional=True))
-        as_volume_key("inside", self.inside)
         if not 0 <= self.lower < self.upper <= 100:
-            msg = f"percentiles are 0 <= lower < upper <= 100, got {self.lower!r}, {self.upper!r}"
-            raise ValueError(msg)
-        set_checked(self, out=as_pair)
+            given = f"{self.lower:g}, {self.upper:g}"
+            raise ValueError(f"percentiles are 0 <= lower < upper <= 100, got {given}")
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         return percentile_hint("upper", [self.lower, self.upper])
 
     @property
-    def mask_key(self) -> str | None:
-        return self.inside
-
-    @property
     def takes_statistics(self) -> bool:
         return True
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
         whole = facts.statistics(self.above)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
         return rescaling(low, high, self.out, clamp=self.clamp)
@@ -243,3 +233,6 @@ class RescalePercentiles(AffineValueOp):
             f"{self.in_words()} {self.lower:g} .. {self.upper:g} "
             f"to {self.out[0]:g} .. {self.out[1]:g}"
         )
+
+
+OPS = (Normalize, Rescale, RescalePercentiles)

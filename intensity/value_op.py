@@ -1,4 +1,4 @@
-"""What a value op is: it changes the values of a patch, never where they lie.
+"""The base class of value ops: they change the values of a patch, never where they lie.
 
 To add one, write a frozen dataclass that derives from :class:`ValueOp` in a file of its own, and
 subclass ``voxpipe.testing.ValueOpContract`` in its test. A value op acts after the one
@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.errors import SampleError
-from ..core.validate import as_flag, as_probability, parse_range, set_checked, value_at
+from ..core.validate import as_flag, as_number, as_probability, parse_range, set_checked, value_at
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,10 @@ class Epilogue:
 
     def then(self, later: Epilogue) -> Epilogue:
         """Return both in one, this first."""
-        ends = [
-            later.scale * end + later.shift if later.scale else later.shift for end in self._ends
-        ]
-        low, high = (min(max(end, later.low), later.high) for end in sorted(ends))
+        ends = (self.low * later.scale, self.high * later.scale) if later.scale else (0.0, 0.0)
+        low, high = (min(max(e + later.shift, later.low), later.high) for e in sorted(ends))
         shift = self.shift * later.scale + later.shift
         return Epilogue(self.scale * later.scale, shift, low, high)
-
-    @property
-    def _ends(self) -> tuple[float, float]:
-        return (self.low, self.high)
 
     def on(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return ``array``, changed in place."""
@@ -153,7 +149,7 @@ class Facts(Protocol):
         random numbers are to come back draws a number, and asks for ``key_from`` that.
         """
 
-    def key_from(self, drawn: int) -> tuple[int, int]:
+    def key_from(self, params: int) -> tuple[int, int]:
         """Return the same of a number that the op drew, so that a record repeats the voxels.
 
         Volumes of one sample, for which parameters are drawn together, get different keys.
@@ -191,16 +187,20 @@ class ValueOp:
 
     late_because: ClassVar[str] = ""
     """Why later spatial ops wait for it, where that is not plain."""
+    checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
+    """What fields are brought to: functions of name and value, which refuse what is none."""
+
+    def __post_init__(self) -> None:
+        set_checked(self, **self.checks)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Say what to write where an op is told the keys that its pipe takes."""
         if "keys" in kwargs and "keys" not in getattr(cls, "__dataclass_fields__", {}):
-            msg = (
+            raise TypeError(
                 f"{cls.__name__}() has no argument 'keys'; write "
                 f"On({kwargs['keys']!r}, {cls.__name__}(...)) in a choice, and "
                 f".{cls.name}(..., keys=) in a chain"
             )
-            raise TypeError(msg)
         return super().__new__(cls)
 
     def of_key(self, key: str, *, asked: bool) -> ValueOp:
@@ -268,11 +268,11 @@ class ValueOp:
         """
         return {}
 
-    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+    def halo(self, params: Drawn, grid: Grid) -> Halo:
         """Return how many voxels around a patch on ``grid`` the op looks at, on either side."""
         return NO_HALO
 
-    def coarser(self, drawn: Drawn) -> tuple[float, float, float] | None:
+    def coarser(self, params: Drawn) -> tuple[float, float, float] | None:
         """Return by how much each axis gets coarser, where that is all that the op does.
 
         It then keeps the voxels of the lattice nearest to multiples of these factors, and draws
@@ -295,14 +295,14 @@ class ValueOp:
         """Return the type of the result for an array of type ``given``."""
         return given if self.keeps_dtype else np.dtype(np.float32)
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
         """Return the same as scale, shift and clamp, which the resampler does in passing.
 
         None where it is something else, or where digits would be lost.
         """
         return None
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         """Return the result for ``array``, (C, I, J, K), which may be changed in place.
 
         The halo around it is still there afterwards; whoever called cuts it off.
@@ -314,17 +314,25 @@ class ValueOp:
         raise NotImplementedError
 
 
+def same_as(path: str) -> Any:
+    """Return a property: what is found at a dotted path of attributes."""
+    return property(attrgetter(path))
+
+
 ABOVE_0: Mapping[str, Any] = {"positive": True}
 FROM_0: Mapping[str, Any] = {"least": 0.0}
 ANY: Mapping[str, Any] = {}
 VOLUME, PATCH = "volume", "patch"
 
 
-def as_over(given: Any) -> str:
+def as_over(name: str, given: Any) -> str:
     """Return what statistics are taken of, ``"volume"`` or ``"patch"``; ValueError for others."""
     if not isinstance(given, str) or given not in (VOLUME, PATCH):
-        raise ValueError(f'over is "{VOLUME}" or "{PATCH}", got {given!r}')
+        raise ValueError(f'{name} is "{VOLUME}" or "{PATCH}", got {given!r}')
     return str(given)
+
+
+NUMBER_OR_NONE = partial(as_number, optional=True)
 
 
 def channel_range(channel: NDArray[Any], what: str) -> tuple[float, float]:
@@ -348,9 +356,8 @@ class RandomValueOp(ValueOp):
     """Whether random numbers belong to its voxels: ``"key"`` is drawn last, for these."""
 
     def __post_init__(self) -> None:
-        for name, allowed in self.amounts.items():
-            object.__setattr__(self, name, parse_range(name, getattr(self, name), **allowed))
-        set_checked(self, p=as_probability)
+        ranges = {name: partial(parse_range, **kind) for name, kind in self.amounts.items()}
+        set_checked(self, **ranges, p=as_probability, **self.checks)
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         acts = generator.random() < self.p
@@ -386,11 +393,11 @@ class AffineValueOp(RandomValueOp):
 
     pointwise: ClassVar[bool] = True
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
         raise NotImplementedError
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        epilogue = self.as_epilogue(drawn, facts)
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+        epilogue = self.as_epilogue(params, facts)
         assert epilogue is not None  # who has none applies it otherwise
         return epilogue.on(array)
 
@@ -412,20 +419,20 @@ class MapValues(ValueOp):
     where the function treats every voxel alike and nearly linearly."""
 
     name: ClassVar[str] = "map_values"
+    checks: ClassVar[Any] = {"commutes": as_flag}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         function: Any = self.function
         if not callable(function):
-            msg = f"map_values takes a function, got {function!r}"
-            raise ValueError(msg)
-        as_flag("commutes", self.commutes)
+            raise ValueError(f"map_values takes a function, got {function!r}")
 
     @property
     def looks_at_all(self) -> bool:
         # Nobody knows, unless the function treats every voxel alike.
         return not self.commutes
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
         shape = array.shape
         made = self.function(array)
         if made is None:
@@ -435,10 +442,8 @@ class MapValues(ValueOp):
             )
         result = np.asarray(made)
         if result.shape != shape:
-            raise SampleError(
-                f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}",
-                do="A function for map_values keeps the shape.",
-            )
+            msg = f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}"
+            raise SampleError(msg, do="A function for map_values keeps the shape.")
         return result.astype(np.float32, copy=False)
 
     def describe(self) -> str:
@@ -449,3 +454,6 @@ class MapValues(ValueOp):
 def _name_of(function: Any) -> str:
     name = getattr(function, "__qualname__", getattr(function, "__name__", None))
     return name or type(function).__qualname__
+
+
+OPS = (MapValues,)

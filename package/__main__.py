@@ -41,11 +41,6 @@ def _options_of(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
     return {**arguments.storage_options, **dict(arguments.option)}
 
 
-def _of_place(options: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the options for one place: local paths have none."""
-    return dict(options) if is_url(place) else {}
-
-
 # What does not parse is never repeated in a message: it may hold a secret.
 def _object(text: str) -> dict[str, Any]:
     is_json = text.lstrip().startswith("{")
@@ -129,10 +124,9 @@ def _cases_of(
     by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in texts)
     for key, pattern in by_key.items():
         if not (key and pattern):
-            raise SampleError(
-                f"{key or pattern!r} is no KEY=PATTERN.",
-                do='Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".',
-            )
+            msg = f"{key or pattern!r} is no KEY=PATTERN."
+            do = 'Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".'
+            raise SampleError(msg, do=do)
     for key in optional:
         if key not in by_key:
             near = closest(key, by_key, 0.5)
@@ -260,12 +254,8 @@ def _run_index(options: argparse.Namespace) -> int:
         cases = count_text(len({finding.case for finding in sound}), "case")
         print(f"{options.output}: {cases}, {count_text(len(sound), 'volume')}")
     if report.bad:
-        what = (
-            "with bad or missing volumes was left out",
-            "with bad or missing volumes were left out",
-        )
-        bad = len({finding.case for finding in report.bad})
-        _remark(count_text(bad, f"case {what[0]}", f"cases {what[1]}"))
+        bad, why = len({finding.case for finding in report.bad}), "with bad or missing volumes"
+        _remark(count_text(bad, f"case {why} was left out", f"cases {why} were left out"))
     return 1 if report.bad else 0
 
 
@@ -295,7 +285,7 @@ def _add_convert(commands: Any) -> None:
 
 def _run_convert(options: argparse.Namespace) -> int:
     store = _options_of(options, options.source, options.destination)
-    jobs = _jobs(options.source, options.destination, _of_place(store, options.source))
+    jobs = _jobs(options.source, options.destination, _options_of(options, options.source))
     failed = 0
     for source, destination in jobs:
         try:
@@ -324,12 +314,14 @@ def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[st
             alone = list(volumes) == ["image"]
             written = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
             if written in jobs:
-                raise DestinationExists(
-                    f"{place} and {jobs[written]} would both be written to {written}.",
-                    do="Rename one of them, or convert them one by one.",
-                )
+                msg = f"{place} and {jobs[written]} would both be written to {written}."
+                raise DestinationExists(msg, do="Rename one of them, or convert them one by one.")
             jobs[written] = place
     return [(place, written) for written, place in jobs.items()]
+
+
+# Options of the command that are arguments of the function.
+_CONVERTS = ("chunk", "shard", "patch", "codec", "overwrite")
 
 
 def _convert(
@@ -341,15 +333,11 @@ def _convert(
     name = os.path.basename(source.rstrip("/"))
     with progress(name, "voxel", scaled=True) as show:
         done = convert(
-            Volume(source, storage_options=_of_place(store, source), **reader),
+            Volume(source, storage_options=_options_of(options, source), **reader),
             destination,
-            chunk=options.chunk,
-            shard=options.shard,
-            patch=options.patch,
-            codec=options.codec,
-            overwrite=options.overwrite,
             progress=show,
             storage_options=store,
+            **{name: getattr(options, name) for name in _CONVERTS},
         )
     chunk, shard = ("x".join(map(str, size)) for size in (done.chunk, done.shard))
     kept = f", {done.kept} were there" if done.kept else ""

@@ -1,9 +1,11 @@
-"""Public names that are imported at their first use: a package costs what is used of it."""
+"""Public names that nobody lists: imported at their first use, or named by the file they are in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from pkgutil import iter_modules
+from types import FunctionType, ModuleType
 from typing import Any
 
 
@@ -12,8 +14,9 @@ def at_first_use(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562), or of a module in it.
 
-    ``namespace`` is its ``globals()``, with ``__all__``; ``homes`` has names, as a list or in one
-    text, by the module below the package that has them; ``modules`` are reached as attributes.
+    ``namespace`` is its ``globals()``; without ``__all__``, it gets that of these names, too, as by
+    `export`. ``homes`` has names, as a list or in one text, by the module below the package that
+    has them; ``modules`` are reached as attributes.
     """
     module, package = namespace["__name__"], namespace["__package__"]
     home_of = {
@@ -22,13 +25,15 @@ def at_first_use(
         for name in (names.split() if isinstance(names, str) else names)
     }
 
+    if "__all__" not in namespace:
+        _list_public(namespace, [*home_of, *namespace.keys() & {"__version__"}])
+
     def first_use(name: str) -> Any:
         if name in modules:
             return import_module(f".{name}", package)
         home = home_of.get(name)
         if home is None:
-            msg = f"module {module!r} has no attribute {name!r}"
-            raise AttributeError(msg)
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
         value = getattr(import_module(f".{home}", package), name)
         namespace[name] = value
         return value
@@ -37,3 +42,34 @@ def at_first_use(
         return sorted({*(n for n in namespace if n.startswith("__")), *namespace["__all__"]})
 
     return first_use, names
+
+
+def list_names(package: str, folder: Iterable[str], name: str) -> Iterator[Any]:
+    """Yield what the files of a folder list under one name, as ``FORMATS`` or ``OPS``.
+
+    Those whose name begins with an underscore import what takes long, and are not looked into.
+    """
+    for module in iter_modules(folder, f"{package}."):
+        if "._" not in module.name:
+            yield from getattr(import_module(module.name), name, ())
+
+
+def export(namespace: dict[str, Any], things: Iterable[Any] = ()) -> None:
+    """Set ``__all__`` of a package: what it imported of ours, and these classes or modules."""
+    found = {thing.__name__.rpartition(".")[2]: thing for thing in things}
+    namespace.update(found)
+    _list_public(namespace, found)
+
+
+def _list_public(namespace: dict[str, Any], more: Iterable[str] = ()) -> None:
+    root, _, _ = __name__.partition(".")
+
+    def is_public(name: str, value: Any) -> bool:
+        # Constants, and what type aliases stand for, do not say where they were made.
+        home = value.__module__ if isinstance(value, (type, FunctionType)) else root
+        is_ours = home.startswith(root) and home != __name__ and not isinstance(value, ModuleType)
+        return is_ours and name != "TYPE_CHECKING" and not name.startswith("_")
+
+    # Constants, then classes, then functions.
+    names = {*(name for name, value in namespace.items() if is_public(name, value)), *more}
+    namespace["__all__"] = sorted(names, key=lambda n: (not n.isupper(), not n[:1].isupper(), n))

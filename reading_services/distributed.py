@@ -13,17 +13,17 @@ import torch.distributed as dist
 
 from ..core.call_site import shorten
 from ..core.errors import GraphError
-from ..graph import Pipe, chained_name, describe, fingerprint, parents_of, rebuilt, traits_of, walk
+from ..graph import Pipe, chained_name, describe, fingerprint, parents_of, rebuild, traits_of, walk
 from ..graph.node import copy_pipe
 from ..graph.walk import readers
-from ..volumes.scheme import Budget
+from .delivered_batches import DeliveredBatches
 from .in_process import InProcessReadingService
 from .multiprocessing import MultiProcessingReadingService
-from .place import UNEVEN, WRAP, Part, Place
+from .planner import UNEVEN, WRAP, RankPart
 from .ranks import CountedEpoch, LockstepEpoch, Ranks, checked_timeout, is_started
 from .reading_service import Epoch, ReadingService
 from .torchdata_service import ReadingServiceInterface, TorchdataService
-from .work import Planned, Replicated, Work
+from .work import PlannedWork, ReplicatedWork, Work
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 # torchdata's: ranks may load a model or validate between two epochs.
@@ -35,57 +35,22 @@ class _OuterService:
 
     inner: Any
 
-    @property
-    def num_workers(self) -> int:
-        """Workers of this rank."""
-        return int(getattr(self.inner, "num_workers", 0))
-
-    @property
-    def persistent_workers(self) -> bool | None:
-        """Whether workers stay from epoch to epoch; None where that is left to what they read."""
-        stay: bool | None = getattr(self.inner, "persistent_workers", False)
-        return stay
-
-    @persistent_workers.setter
-    def persistent_workers(self, stay: bool | None) -> None:
-        if hasattr(self.inner, "persistent_workers"):
-            self.inner.persistent_workers = stay
-
-    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
-        own = self.inner if hasattr(self.inner, "budgets") else InProcessReadingService()
-        return tuple(own.budgets(work, remote=remote))
-
-    def checkpoint(self) -> bytes | None:
-        """Return the state of the service that runs the graph; None if it has none."""
-        if not hasattr(self.inner, "checkpoint"):
-            return None
-        state: bytes | None = self.inner.checkpoint()
-        return state
-
-    def restore(self, state: bytes) -> None:
-        """Let the next epoch begin from a state; ``TypeError`` if that service has none."""
-        self.refuse_state()
-        self.inner.restore(state)
-
-    def refuse_state(self) -> None:
-        """Raise ``TypeError`` if the service that runs the graph has no state of its own."""
-        if not hasattr(self.inner, "restore"):
-            raise TypeError(f"the state holds one of a reading service, and {self!r} has none")
-        if hasattr(self.inner, "refuse_state"):
-            self.inner.refuse_state()
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner" or name.startswith("__"):  # asked by copy() of what is not made yet
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""
-        return self.divided(self.inner.distribute(graph))
+        return self.divide(self.inner.distribute(graph))
 
-    def divided(self, work: Work) -> Work:
+    def divide(self, work: Work) -> Work:
         """Return what this rank does of ``work``, as far as ranks are known by now."""
-        return self.inner.divided(work) if hasattr(self.inner, "divided") else work
+        return self.inner.divide(work) if hasattr(self.inner, "divide") else work
 
-    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
-        """Start one pass over this rank's part of the batches that ``place`` does not hold."""
-        running: Epoch = self.inner.epoch(work, seed, epoch, place)
+    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
+        """Start one pass over this rank's part of the batches that ``delivered`` does not hold."""
+        running: Epoch = self.inner.epoch(work, seed, epoch, delivered)
         return running
 
     def shares(self, work: Work) -> int:
@@ -96,15 +61,15 @@ class _OuterService:
         """Return which part this rank makes, and where what runs."""
         return str(self.inner.explain(work))
 
+    def stop(self) -> None:
+        """Stop what runs the graph."""
+        self.inner.stop()
+
     def alone(self) -> ReadingService:
         """Return a copy that makes this rank's part and waits for no other, for measuring."""
         has_ranks = hasattr(self.inner, "alone")
         service: ReadingService = self.inner.alone() if has_ranks else copy.copy(self.inner)
         return service
-
-    def stop(self) -> None:
-        """Stop what runs the graph."""
-        self.inner.stop()
 
 
 class DistributedReadingService(_OuterService):
@@ -162,7 +127,7 @@ class DistributedReadingService(_OuterService):
         copied._waits = False
         return copied
 
-    def divided(self, work: Work) -> Work:
+    def divide(self, work: Work) -> Work:
         """Return what this rank does of ``work``; all of it where no process group is started yet.
 
         Raises
@@ -171,8 +136,8 @@ class DistributedReadingService(_OuterService):
             The ranks cannot have equal parts.
         """
         rank, count = (dist.get_rank(), dist.get_world_size()) if is_started() else (0, 1)
-        part = Part(rank, count, self.uneven)
-        if isinstance(work, Planned):
+        part = RankPart(rank, count, self.uneven)
+        if isinstance(work, PlannedWork):
             part.size(work.cut.group)
             if count > 1 and work.cut.filters:
                 raise GraphError(
@@ -181,46 +146,47 @@ class DistributedReadingService(_OuterService):
                     do="Put the filter before .sharding_round_robin_dispatch().",
                 )
         elif count > 1 and not work.shards_ranks:
-            raise GraphError(
-                f"every one of {count} ranks would yield all items: {work.reason}",
-                do="Put .sharding_filter() after .shuffle(), so that ranks have shares.",
-            )
-        if isinstance(work, Replicated) and work.part.ranks == 1 < count:
+            msg = f"every one of {count} ranks would yield all items: {work.reason}"
+            do = "Put .sharding_filter() after .shuffle(), so that ranks have shares."
+            raise GraphError(msg, do=do)
+        if isinstance(work, ReplicatedWork) and work.part.ranks == 1 < count:
             # Once: what is asked for later is this graph.
             work = replace(work, graph=with_own_batches(work.graph, part))
         return replace(work, part=part)
 
-    def agree(self, work: Work, seed: int, epoch: int, place: Place) -> int:
+    def agree(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> int:
         """Wait for all ranks and return the seed of rank 0; errors name the ranks at fault."""
         if self._ranks is None:
             self._ranks = Ranks(self.timeout)
-        if self.uneven == WRAP and isinstance(work, Replicated):
+        if self.uneven == WRAP and isinstance(work, ReplicatedWork):
             msg = f"a graph that cannot be planned has no items to wrap around to: {work.reason}"
             raise GraphError(msg, do='Give uneven="drop" or "pad".')
         claim = {
             "seed": seed,
             "epoch": epoch,
-            "batch": place.next,
+            "batch": delivered.next,
             "graph": fingerprint(_graph(work)),
             "data": self._data_of(work),
             "uneven": self.uneven,
         }
         return int(self._ranks.agree(claim)["seed"])
 
-    def _in_step(self, work: Work, run: Callable[[Place], Epoch], place: Place) -> Epoch:
+    def _in_step(
+        self, work: Work, run: Callable[[DeliveredBatches], Epoch], delivered: DeliveredBatches
+    ) -> Epoch:
         """Return an epoch that ends with those of the other ranks; ``run`` starts this rank's."""
-        if work.part.ranks == 1 or (isinstance(work, Planned) and not work.errors.tolerates):
-            return run(place)
+        if work.part.ranks == 1 or (isinstance(work, PlannedWork) and not work.errors.tolerates):
+            return run(delivered)
         assert self._ranks is not None
         barrier = self._ranks.meet()
         try:
-            own = run(place if isinstance(work, Planned) else Place())
+            own = run(delivered if isinstance(work, PlannedWork) else DeliveredBatches())
         except BaseException as error:
             barrier.part(error)
             raise
-        if isinstance(work, Planned):
+        if isinstance(work, PlannedWork):
             return CountedEpoch(own, barrier)
-        return LockstepEpoch(own, barrier, self.uneven, place)
+        return LockstepEpoch(own, barrier, self.uneven, delivered)
 
     def _data_of(self, work: Work) -> str:
         if self._agreed_data is None:
@@ -230,29 +196,29 @@ class DistributedReadingService(_OuterService):
             self._agreed_data = hashlib.blake2b(joined, digest_size=8).hexdigest()
         return self._agreed_data
 
-    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
-        """Start one pass over this rank's part of the batches that ``place`` does not hold."""
+    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
+        """Start one pass over this rank's part of the batches that ``delivered`` does not hold."""
         if not self._waits:
-            return super().epoch(work, seed, epoch, place)
-        mine = self.divided(work)
-        seed = self.agree(mine, seed, epoch, place)
-        running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), place)
+            return super().epoch(work, seed, epoch, delivered)
+        mine = self.divide(work)
+        seed = self.agree(mine, seed, epoch, delivered)
+        running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), delivered)
         # That of rank 0, whatever this rank asked for.
         running.seed = seed  # type: ignore[attr-defined]
         return running
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""
-        mine = self.divided(work)
-        if isinstance(mine, Replicated):
+        mine = self.divide(work)
+        if isinstance(mine, ReplicatedWork):
             return super().shares(work) * mine.part.ranks
         # Positions count batches of all ranks; but rounds of single items depend on their number.
         return mine.part.ranks if mine.cut.group == 1 and mine.part.ranks > 1 else 0
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where."""
-        mine = self.divided(work)
-        part = explained(_graph(mine), mine.part, whole=isinstance(mine, Replicated))
+        mine = self.divide(work)
+        part = explain_share(_graph(mine), mine.part, whole=isinstance(mine, ReplicatedWork))
         return f"{part}\n{self.inner.explain(work)}"
 
     def stop(self) -> None:
@@ -364,17 +330,17 @@ def gathered_by(sink: Pipe) -> Pipe | None:
         pipe = parents[0]
 
 
-def with_own_batches(sink: Pipe, part: Part) -> Pipe:
+def with_own_batches(sink: Pipe, part: RankPart) -> Pipe:
     """Return a whole graph whose batches are one rank's part of those that were asked for."""
     gatherer = gathered_by(sink)
     if gatherer is None or traits_of(gatherer).group == 1:
         return sink
     own: Any = copy_pipe(gatherer)
     own.batch_size = part.size(traits_of(gatherer).group) // part.ranks
-    return rebuilt(sink, lambda old, here: own if old is gatherer else here)
+    return rebuild(sink, lambda old, here: own if old is gatherer else here)
 
 
-def explained(sink: Pipe, part: Part, *, whole: bool) -> str:
+def explain_share(sink: Pipe, part: RankPart, *, whole: bool) -> str:
     """Return in words what one rank makes of a graph; ``whole`` ones have the rank's batches."""
     gatherer = gathered_by(sink)
     group = traits_of(gatherer).group if gatherer is not None else 1
@@ -393,4 +359,4 @@ def explained(sink: Pipe, part: Part, *, whole: bool) -> str:
 
 
 def _graph(work: Work) -> Pipe:
-    return work.cut.onto(work.cut.planner) if isinstance(work, Planned) else work.graph
+    return work.cut.onto(work.cut.planner) if isinstance(work, PlannedWork) else work.graph

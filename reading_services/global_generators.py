@@ -82,7 +82,7 @@ class Proof:
         )
 
 
-def mapped(sink: Pipe) -> tuple[Pipe, list[Callable[[Any], Any]]]:
+def split_maps(sink: Pipe) -> tuple[Pipe, list[Callable[[Any], Any]]]:
     """Return what the last ``map()`` pipes of a graph read from, and their functions in turn."""
     functions: list[Callable[[Any], Any]] = []
     pipe: Any = sink
@@ -208,24 +208,12 @@ _OF_VALUES = _OF_TENSORS.union(
     for name in dir(kind)
     if not name.startswith("_") and name not in ("ctypes", "base")
 )
-# What code may consist of: values, operators, calls, jumps. Not: imports, classes, global
-# variables that are set, attributes that are set, contexts.
-_OPCODES = (
-    *("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "STORE_FAST", "LOAD_GLOBAL", "LOAD_ATTR"),
-    *("LOAD_METHOD", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_ASSERTION_ERROR", "MAKE_CELL"),
-    *("COPY", "SWAP", "BINARY_", "UNARY_", "INPLACE_", "COMPARE_OP", "IS_OP", "CONTAINS_OP"),
-    *("TO_BOOL", "BUILD_LIST", "BUILD_TUPLE", "BUILD_MAP", "BUILD_SET", "BUILD_STRING", "MAP_ADD"),
-    *("BUILD_SLICE", "BUILD_CONST_KEY_MAP", "LIST_", "SET_ADD", "SET_UPDATE", "DICT_", "STORE_SUB"),
-    *("STORE_SLICE", "DELETE_SUB", "DELETE_FAST", "GET_ITER", "FOR_ITER", "END_FOR", "POP_"),
-    *("JUMP", "CALL", "PRECALL", "PUSH_", "KW_NAMES", "RETURN_", "RESUME", "NOP", "CACHE", "DUP_"),
-    *("ROT_", "UNPACK_", "FORMAT_", "CONVERT_VALUE", "MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE"),
-    *("EXTENDED_ARG", "RAISE_VARARGS", "RERAISE", "CHECK_EXC_MATCH", "SETUP_FINALLY", "YIELD_"),
-    *("GEN_START", "NOT_TAKEN", "STOP_ITERATION"),
+# What code has no name for and does all the same: it imports, defines a class, or sets what others
+# see. The rest (values, operators, calls, jumps) draws only through what it names.
+_EFFECTS = (
+    *("IMPORT_", "LOAD_BUILD_CLASS", "STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "DELETE_GLOBAL"),
+    *("DELETE_ATTR", "DELETE_DEREF", "BEFORE_", "SETUP_WITH", "SETUP_ASYNC"),
 )
-# What one of them has as its argument where it is harmless: Python 3.12 writes so the end of a
-# generator, and unpacking; star imports too.
-_INTRINSIC = "CALL_INTRINSIC"
-_HARMLESS = ("STOPITERATION_ERROR", "LIST_TO_TUPLE", "UNARY_POSITIVE")
 
 
 def _read_value(value: Any, proof: Proof) -> None:
@@ -277,41 +265,25 @@ def _read_code(code: CodeType, function: FunctionType, proof: Proof) -> None:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             _read_code(constant, function, proof)
-    module: ModuleType | None = None
-    for step in dis.get_instructions(code):
-        word, name = step.opname, step.argval
-        if word in ("CACHE", "EXTENDED_ARG", "PUSH_NULL"):
-            continue
-        intrinsic = word.startswith(_INTRINSIC)
-        if not word.startswith(_OPCODES) or (intrinsic and not step.argrepr.endswith(_HARMLESS)):
-            raise _Unproved
-        reads = word in ("LOAD_ATTR", "LOAD_METHOD")
-        if module is not None:
-            if not reads:
-                raise _Unproved  # a module by itself may go anywhere
-            _read_name(vars(module), name, proof)
-            module = None
-        elif reads:
-            if name not in _OF_VALUES:
-                raise _Unproved
-        elif word == "LOAD_GLOBAL":
-            value = _looked_up(function, name, proof)
-            module = value if isinstance(value, ModuleType) and value in _MODULES else None
-            if module is None:
-                _read_value(value, proof)
-
-
-def _looked_up(function: FunctionType, name: str, proof: Proof) -> Any:
-    """Return what a global name stands for, and note where it was found, and where not."""
-    own = function.__globals__
-    value = own.get(name, _NOTHING)
-    proof.names.append((own, name, value))
-    if value is _NOTHING:
-        value = vars(builtins).get(name, _NOTHING)
-        proof.names.append((vars(builtins), name, value))
-    if value is _NOTHING:
+    if any(step.opname.startswith(_EFFECTS) for step in dis.get_instructions(code)):
         raise _Unproved
-    return value
+    spaces = [function.__globals__, vars(builtins)]
+    named = [next((space[n] for space in spaces if n in space), _NOTHING) for n in code.co_names]
+    modules = [vars(m) for m in named if isinstance(m, ModuleType) and m in _MODULES]
+    for name, value in zip(code.co_names, named, strict=True):
+        # Where it is found, and where not: a name that comes to be means something else.
+        proof.names += [(space, name, space.get(name, _NOTHING)) for space in spaces]
+        if value is _NOTHING:
+            homes = [space for space in modules if name in space]
+            if name in _OF_VALUES:  # of no module anything that draws
+                proof.names += [(space, name, space[name]) for space in homes]
+                continue
+            if not homes:
+                raise _Unproved
+            for space in homes:
+                _read_name(space, name, proof)
+        elif not (isinstance(value, ModuleType) and value in _MODULES):
+            _read_value(value, proof)
 
 
 def _read_name(space: dict[str, Any], name: str, proof: Proof) -> None:

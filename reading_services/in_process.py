@@ -6,83 +6,42 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
-from ..batching import BatchResult, Job, using_threads
-from ..batching.job import tickets_of
+from ..batching.collate import using_threads
+from ..batching.job import BatchResult, Job, as_tensors, tickets_of
 from ..core.call_site import warn
+from ..core.context import holding
 from ..core.validate import validate_int
-from ..datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
+from ..datapipes.background_iterator import BackgroundIterator, stop_limit
 from ..datapipes.epoch import set_epoch
 from ..datapipes.iter import Prefetcher
-from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
-from ..storage.ranges import Table, using_coalesce_policies
+from ..storage.ranges import COALESCE_POLICIES, Table
 from ..volumes.scheme import Budget
 from ..volumes.session import SESSION
-from .global_generators import mapped, plain_items, proof_that_nothing_draws
+from .delivered_batches import DeliveredBatches
+from .global_generators import plain_items, proof_that_nothing_draws, split_maps
 from .memory_budget import budgets, count_or_none, default_slot_bytes
-from .place import WHOLE, Place
-from .planner import draws_globally, jobs
+from .planner import WHOLE, draws_globally, jobs
 from .reading_service import begin, end
-from .replica import InitFunction, Replica, ResetFunction, checked_hooks
+from .replica import Hooks, InitFunction, Replica, ResetFunction
 from .timeout_iterator import TimeoutIterator
-from .transport.messages import EndOfItems, Feed
-from .work import Planned, Replicated, Work, work_of
+from .transport.messages import END_OF_ITEMS
+from .work import PlannedWork, ReplicatedWork, Work, work_of
 
 
 def _runs_functions(work: Work) -> bool:
     """Whether functions run that generators are seeded for, from which the consumer draws too."""
-    if isinstance(work, Replicated) or draws_globally(work.cut.planner):
+    if isinstance(work, ReplicatedWork) or draws_globally(work.cut.planner):
         return True
     return any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
 
 
-def prefetcher_of(work: Work) -> Prefetcher | None:
-    """Return the last ``prefetch()`` behind the cut, if batches may be made in a thread."""
-    if isinstance(work, Replicated) or _runs_functions(work):
-        return None
-    return next((p for p in reversed(work.cut.realizing) if type(p) is Prefetcher), None)
-
-
-class MadeAhead:
-    """Iterates over batches that a thread makes."""
-
-    def __init__(self, batches: Iterator[Any], pipe: Prefetcher) -> None:
-        self._batches = batches
-        self._pipe = pipe
-        self._ahead: BackgroundIterator | None = None
-        self._closed = False
-
-    def __iter__(self) -> MadeAhead:
-        return self
-
-    def __next__(self) -> Any:
-        if self._closed:
-            raise StopIteration
-        if self._ahead is None:
-            most, most_bytes = self._pipe.buffer_size, self._pipe.buffer_bytes
-            self._ahead = BackgroundIterator(self._batches, most=most, most_bytes=most_bytes)
-        try:
-            return self._ahead.take()
-        except Exhausted:
-            raise StopIteration from None
-
-    def close(self) -> None:
-        """End the thread; any number of times."""
-        self._closed = True
-        if self._ahead is not None:
-            self._ahead.stop()
-
-    def left(self) -> threading.Thread | None:
-        """Return the thread, if it is still at an item after :meth:`close`."""
-        return None if self._ahead is None or not self._closed else self._ahead.left()
-
-
-_START = Place()
+_START = DeliveredBatches()
 _END = object()
 
 
@@ -123,7 +82,7 @@ class InProcessReadingService:
     ) -> None:
         self.prefetch_cnt = validate_int("prefetch_cnt", prefetch_cnt, least=0)
         self.prefetch_bytes = count_or_none("prefetch_bytes", prefetch_bytes, least=0)
-        self.hooks = checked_hooks(init_fn, reset_fn)
+        self.hooks = Hooks(init_fn, reset_fn)
         self.memory_bytes = count_or_none("memory_bytes", memory_bytes, least=1)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
@@ -143,16 +102,18 @@ class InProcessReadingService:
             )
         return work
 
-    def epoch(self, work: Work, seed: int, epoch: int, place: Place = _START) -> InProcessEpoch:
-        """Start one pass from ``place`` on."""
+    def epoch(
+        self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches = _START
+    ) -> InProcessEpoch:
+        """Start one pass from ``delivered`` on."""
         use_tiles(self)
         ahead = 0 if _runs_functions(work) else self.prefetch_cnt
         most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
-        return InProcessEpoch(work, seed, epoch, place, ahead, most)
+        return InProcessEpoch(work, seed, epoch, delivered, ahead, most)
 
     def shares(self, work: Work) -> int:
         """Return 1 for a graph that cannot be split: one process runs it whole."""
-        return 0 if isinstance(work, Planned) else 1
+        return 0 if isinstance(work, PlannedWork) else 1
 
     def explain(self, work: Work) -> str:
         """Return which pipes plan and which realize."""
@@ -174,7 +135,7 @@ class InProcessEpoch:
         work: Work,
         seed: int,
         epoch: int,
-        place: Place,
+        delivered: DeliveredBatches,
         ahead: int = 0,
         ahead_bytes: int = 0,
     ) -> None:
@@ -183,12 +144,16 @@ class InProcessEpoch:
         self._freed = False
         self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
-        made = _batches(work, seed, epoch, place)
-        self._batches: MadeAhead | TimeoutIterator | Generator[tuple[int, Any], None, None] = made
-        pipe = prefetcher_of(work)
-        if pipe is not None and not work.limits.enforced:
-            self._batches = MadeAhead(made, pipe)
-        elif work.limits.enforced or ahead:
+        made = _batches(work, seed, epoch, delivered)
+        self._batches: BackgroundIterator | TimeoutIterator | Generator[tuple[int, Any]] = made
+        limited = work.limits.enforced
+        pipes = work.cut.realizing if isinstance(work, PlannedWork) and not limited else ()
+        # The last prefetch() behind the cut says how many batches may be made in a thread.
+        prefetching = next((p for p in reversed(pipes) if type(p) is Prefetcher), None)
+        if prefetching is not None and not _runs_functions(work):
+            most, most_bytes = prefetching.buffer_size, prefetching.buffer_bytes
+            self._batches = BackgroundIterator(made, most=most, most_bytes=most_bytes)
+        elif limited or ahead:
             self._batches = TimeoutIterator(made, work.limits, ahead, work.seconds_at, ahead_bytes)
 
     def __iter__(self) -> InProcessEpoch:
@@ -212,7 +177,7 @@ class InProcessEpoch:
             if not self._freed:
                 self._freed = True
                 # A generator runs in the consumer's own thread.
-                thread = None if isinstance(batches, Generator) else batches.left()
+                thread = None if isinstance(batches, Generator) else batches.running_thread()
                 if thread is None:
                     self._free_after()
                 else:  # it could not be stopped, and reads the volumes until it ends
@@ -227,42 +192,40 @@ class InProcessEpoch:
 
 
 def _batches(
-    work: Work, seed: int, epoch: int, place: Place
+    work: Work, seed: int, epoch: int, delivered: DeliveredBatches
 ) -> Generator[tuple[int, Any], None, None]:
-    if isinstance(work, Replicated):
-        yield from _replicated(work, seed, epoch, place)
+    if isinstance(work, ReplicatedWork):
+        yield from _run_replica(work, seed, epoch, delivered)
         return
-    if place == _START and not _is_watched(work):
+    # Whether batches have to be told apart from items while they are made, or come in parts.
+    watched = work.limits.enforced or work.errors.tolerates or work.part != WHOLE
+    if delivered == _START and not (watched or work.cut.filters):
         done = yield from _as_a_whole(work.cut.onto(work.cut.planner), seed, epoch)
         if done is None:
             return
-        place = Place(done)
+        delivered = DeliveredBatches(done)
     source = work.maker()
-    planned = jobs(work.cut, seed, epoch, place, work.part, work.errors)
+    planned = jobs(work.cut, seed, epoch, delivered, work.part, work.errors)
     if not work.cut.realizing:
         # Nothing is read for what the plan has already, so nothing is fetched ahead.
         with closing(planned):
             for job in planned:
-                yield job.index, as_tensors(_handed(job))
+                made = job.items[0] if job.items else None
+                if job.failures:
+                    made = BatchResult(made, job.failures, is_empty=not job.items)
+                yield job.index, as_tensors(made)
         return
-    with closing(_prefetched(planned, work.joinings)) as coming:
+    with closing(_prefetch(planned, work.joinings)) as coming:
         for job, tickets in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
             threads = using_threads(work.hints.threads)
             try:
-                with using_coalesce_policies(work.joinings), threads:
+                with holding(COALESCE_POLICIES, work.joinings), threads:
                     made = source.run(job, seed, epoch)
             finally:
                 for ticket in tickets:
                     ticket.close()
-            if isinstance(made, BatchResult):
-                made = replace(made, batch=as_tensors(made.batch))
             yield job.index, as_tensors(made)
-
-
-def _is_watched(work: Planned) -> bool:
-    """Whether batches have to be told apart from items while they are made, or come in parts."""
-    return work.limits.enforced or work.errors.tolerates or work.part != WHOLE or work.cut.filters
 
 
 def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:
@@ -273,7 +236,7 @@ def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any],
     if proof is None:
         return 0
     set_epoch(sink, seed, epoch)
-    source, functions = mapped(sink)
+    source, functions = split_maps(sink)
     items, index = iter(plain_items(source)), 0
     while proof.holds():
         try:
@@ -289,7 +252,7 @@ def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any],
     return index
 
 
-def _prefetched(
+def _prefetch(
     planned: Iterator[Job], joinings: Table
 ) -> Generator[tuple[Job, list[Any]], None, None]:
     """Yield jobs and what keeps the bytes they read; the next one's are being fetched by then."""
@@ -303,7 +266,7 @@ def _prefetched(
             except Exception as raised:  # told when its turn comes
                 error = raised
             if job is not None:
-                with using_coalesce_policies(joinings):
+                with holding(COALESCE_POLICIES, joinings):
                     begun.append((job, tickets_of(job)))
                 if len(begun) == 1:
                     continue
@@ -319,13 +282,9 @@ def _prefetched(
                 ticket.close()
 
 
-def _handed(job: Job) -> Any:
-    if not job.failures:
-        return job.items[0]
-    return BatchResult(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
-
-
-def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
+def _run_replica(
+    work: ReplicatedWork, seed: int, epoch: int, delivered: DeliveredBatches
+) -> Iterator[tuple[int, Any]]:
     # A copy: the graph of the loader stays as it is, also where it holds running state.
     share = work.share(0, 1)
     replica = work.replicas.pop(share, None)
@@ -333,13 +292,13 @@ def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterat
         replica = Replica(clone(work.of_worker()), share, work.hooks)
     try:
         with closing(work.items_to_deal(seed, epoch)) as dealt:
-            replica.fed(_feed(dealt))
+            replica.feed(partial(next, dealt, END_OF_ITEMS))
             for index in count():
                 try:
                     batch = replica.run(index, seed, epoch)
                 except StopIteration:
                     break
-                if not place.holds(index):
+                if not delivered.holds(index):
                     yield index, batch
     except Exception:
         raise  # what it has kept may be half of something
@@ -349,18 +308,7 @@ def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterat
     _put_back(work, replica)
 
 
-def _put_back(work: Replicated, replica: Replica) -> None:
+def _put_back(work: ReplicatedWork, replica: Replica) -> None:
     if work.outlives_epochs:
         replica.leave()
         work.replicas[replica.share] = replica
-
-
-def _feed(items: Iterator[Any]) -> Feed:
-    """Return what hands out items in the process that makes them."""
-
-    def feed() -> Any:
-        for item in items:
-            return item
-        raise EndOfItems
-
-    return feed

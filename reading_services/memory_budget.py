@@ -1,8 +1,9 @@
-"""How much memory a service may take: for reading, for batches made ahead, for their slots."""
+"""The memory that a service may take: for reading, for batches made ahead, for their slots."""
 
 from __future__ import annotations
 
 import weakref
+from itertools import count
 from typing import Any
 
 from ..core.call_site import warn
@@ -75,12 +76,12 @@ class PrefetchBudget:
         self._waiting: dict[object, int] = {}
         self._largest = 0
 
-    def arrived(self, batch: object, size: int) -> None:
+    def add(self, batch: object, size: int) -> None:
         """Count a batch that waits for its turn."""
         self._waiting[batch] = size
         self._largest = max(self._largest, size)
 
-    def taken(self, batch: object) -> None:
+    def remove(self, batch: object) -> None:
         """Count it no longer: it was handed over."""
         self._waiting.pop(batch, None)
 
@@ -118,32 +119,25 @@ class Alive:
     """How many bytes and batches are alive; told by the garbage collector when they go."""
 
     def __init__(self) -> None:
-        self._alive = [0, 0]
-        self._gone: list[tuple[int, int]] = []
+        self._alive: dict[int, tuple[int, int]] = {}
+        self._numbers = count()
 
     def add(self, thing: Any, size: int, batches: int = 1) -> None:
         """Count ``thing`` until it is collected."""
-        self._alive[0] += size
-        self._alive[1] += batches
-        weakref.finalize(thing, self._gone.append, (size, batches)).atexit = False
-
-    def _settled(self) -> list[int]:
-        # Finalizers run in any thread at any time, so they only append.
-        for _ in range(len(self._gone)):
-            size, batches = self._gone.pop(0)
-            self._alive[0] -= size
-            self._alive[1] -= batches
-        return self._alive
+        number = next(self._numbers)
+        self._alive[number] = size, batches
+        # Finalizers run in any thread at any time: this is one step, and so are the copies below.
+        weakref.finalize(thing, self._alive.pop, number, None).atexit = False
 
     @property
     def bytes(self) -> int:
         """Bytes that are alive."""
-        return self._settled()[0]
+        return sum(size for size, _ in [*self._alive.values()])
 
     @property
     def batches(self) -> int:
         """Batches that are alive."""
-        return self._settled()[1]
+        return sum(batches for _, batches in [*self._alive.values()])
 
 
 class SlotBudget:

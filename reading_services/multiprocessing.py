@@ -8,21 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from ..batching import usable_cores
+from ..batching.collate import usable_cores
 from ..core.call_site import WarnOnce, shorten, warn
 from ..core.errors import IdleWorkers
 from ..core.suggest import closest
 from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
+from .delivered_batches import DeliveredBatches
 from .in_process import InProcessEpoch
 from .memory_budget import SlotBudget, budgets, count_or_none, default_slot_bytes
-from .place import Place
 from .planned_epoch import USUAL_RESTARTS, Flow, PlannedEpoch
 from .reading_service import Epoch
-from .replica import InitFunction, ResetFunction, checked_hooks
+from .replica import Hooks, InitFunction, ResetFunction
 from .replicated_epoch import ReplicatedEpoch
-from .work import Planned, Replicated, Work, work_of
+from .work import PlannedWork, ReplicatedWork, Work, work_of
 from .workers.payload import payload_of
 from .workers.pool import WorkerPool
 from .workers.script import script_of_this_process
@@ -48,27 +48,16 @@ _STANDS = {
 }
 
 
-def refuse_unknown(kind: type, others: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` for arguments that a service does not have.
-
-    Examples
-    --------
-    >>> class MyReadingService:
-    ...     def __init__(self, num_workers=0, **others):
-    ...         refuse_unknown(MyReadingService, others)
-    >>> MyReadingService(timeout=60)
-    Traceback (most recent call last):
-        ...
-    TypeError: MyReadingService has no timeout; give DataLoader2(..., [Timeout(item=60)])
-    """
+def _refuse_unknown(others: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for arguments that the service does not have, saying what is meant."""
     for other, value in others.items():
-        parameters = inspect.signature(kind).parameters.values()
+        parameters = inspect.signature(MultiProcessingReadingService).parameters.values()
         known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-        stands = _STANDS.get(other, "").format(value=shorten(value))
         meant = [f"{close}={shorten(value)}" for close in closest(other, known, 0.6)]
-        give = [f"give {told}" for told in [stands, *meant] if told]
-        words = [*give, f"it takes {', '.join(known)}"]
-        raise TypeError(f"{kind.__name__} has no {other}; {words[0]}")
+        if other in _STANDS:
+            meant.insert(0, _STANDS[other].format(value=shorten(value)))
+        words = f"give {meant[0]}" if meant else f"it takes {', '.join(known)}"
+        raise TypeError(f"MultiProcessingReadingService has no {other}; {words}")
 
 
 START_METHODS = ("forkserver", "fork", "spawn")
@@ -154,7 +143,7 @@ class MultiProcessingReadingService:
         prefetch_bytes: int | None = None,
         **others: NoReturn,
     ) -> None:
-        refuse_unknown(MultiProcessingReadingService, others)
+        _refuse_unknown(others)
         self.num_workers = validate_int("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
         self.worker_prefetch_cnt = count_or_none(
@@ -168,20 +157,16 @@ class MultiProcessingReadingService:
         self.prefetch_bytes = count_or_none("prefetch_bytes", prefetch_bytes, least=0)
         self.max_restarts = validate_int("max_restarts", max_restarts, least=0)
         self.main_prefetch_cnt = validate_int("main_prefetch_cnt", main_prefetch_cnt, least=0)
-        self.hooks = checked_hooks(worker_init_fn, worker_reset_fn)
+        self.hooks = Hooks(worker_init_fn, worker_reset_fn)
         self._pool: WorkerPool | None = None
         self._staying = False
         self._once = WarnOnce()
-        self._check()
         self._budget = SlotBudget(self.slot_bytes)
-
-    def _check(self) -> None:
         if self.start_method not in START_METHODS:
             msg = f"multiprocessing_context is one of {START_METHODS}, got {self.start_method!r}"
             raise ValueError(msg)
         if self.order not in ORDERS:
-            msg = f"order is one of {ORDERS}, got {self.order!r}"
-            raise ValueError(msg)
+            raise ValueError(f"order is one of {ORDERS}, got {self.order!r}")
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
         """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
@@ -209,7 +194,7 @@ class MultiProcessingReadingService:
             With the pipe, as the user wrote it, that holds what cannot be pickled.
         """
         work = work_of(graph, self.hooks)
-        if isinstance(work, Replicated):
+        if isinstance(work, ReplicatedWork):
             work = replace(work, as_ready=self.order != "plan")
         # What the graph asks for goes before what the service was given, which is kept.
         asked = work.hints
@@ -223,66 +208,51 @@ class MultiProcessingReadingService:
         """Return what workers are told of the script; None where they are born with it."""
         return None if self.start_method == "fork" else script_of_this_process()
 
-    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
-        """Start one pass over the batches that ``place`` does not hold."""
-        if not work.workers or (isinstance(work, Planned) and not work.cut.realizing):
-            return InProcessEpoch(work, seed, epoch, place)
-        if isinstance(work, Replicated):
-            self._tell_of_idle(work)
+    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
+        """Start one pass over the batches that ``delivered`` does not hold."""
+        if not work.workers or (isinstance(work, PlannedWork) and not work.cut.realizing):
+            return InProcessEpoch(work, seed, epoch, delivered)
+        if isinstance(work, ReplicatedWork) and (working := self.shares(work)) < work.workers:
+            text = (
+                f"{work.workers} workers were asked for and {working} works, as the graph is not "
+                f"split: {work.reason}\n"
+                "  Put .sharding_filter() after the first .shuffle(), so that each worker has a "
+                "share, or give num_workers=1; explain() shows what runs where."
+            )
+            self._once.warn(text, text, IdleWorkers, origin_of(work.graph))
         pool = self._pool_for(work)
-        self._staying = self._stay(work)
-        flow = Flow(
-            self._jobs_per_worker(bool(work.ahead_bytes)),
-            self.main_prefetch_cnt,
-            self.order == "plan",
-            (self._budget.limit or default_slot_bytes())
-            if self.prefetch_bytes is None
-            else self.prefetch_bytes,
-            JOBS_PER_WORKER * work.workers,
-            self.max_restarts,
+        if (stay := self.persistent_workers) is None:
+            # Of a graph that is not split they have its place in the epoch, not what it reads.
+            stay = work.outlives_epochs or (isinstance(work, PlannedWork) and work.remote)
+        self._staying = stay
+        if (most := self.prefetch_bytes) is None:
+            most = self._budget.limit or default_slot_bytes()
+        jobs, in_order = self._jobs_per_worker(bool(work.ahead_bytes)), self.order == "plan"
+        unknown = JOBS_PER_WORKER * work.workers
+        flow = Flow(jobs, self.main_prefetch_cnt, in_order, most, unknown, self.max_restarts)
+        kind: Callable[..., Epoch] = (
+            PlannedEpoch if isinstance(work, PlannedWork) else ReplicatedEpoch
         )
-        kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
-        return kind(pool, self._end_epoch, work, (seed, epoch), flow, place)
+        return kind(pool, self._end_epoch, work, (seed, epoch), flow, delivered)
 
     def shares(self, work: Work) -> int:
         """Return among how many workers a graph is divided that cannot be split; else 0."""
-        return 0 if isinstance(work, Planned) else self._replicas(work)
-
-    def _replicas(self, work: Replicated) -> int:
+        if isinstance(work, PlannedWork):
+            return 0
         return max(1, work.workers) if work.shards else 1
-
-    def _tell_of_idle(self, work: Replicated) -> None:
-        """Warn where a graph cannot be split, and nothing divides it: one worker has it all."""
-        working = self._replicas(work)
-        if working == work.workers:
-            return
-        text = (
-            f"{work.workers} workers were asked for and {working} works, as the graph is not "
-            f"split: {work.reason}\n"
-            "  Put .sharding_filter() after the first .shuffle(), so that each worker has a share, "
-            "or give num_workers=1; explain() shows what runs where."
-        )
-        self._once.warn(text, text, IdleWorkers, origin_of(work.graph))
 
     def _pool_for(self, work: Work) -> WorkerPool:
         if self._pool is not None and not self._pool.is_well():
             self.stop()
         if self._pool is None:
-            count = work.workers if isinstance(work, Planned) else self._replicas(work)
-            graph = work.cut.planner if isinstance(work, Planned) else work.graph
+            count = self.shares(work) or work.workers
+            graph = work.cut.planner if isinstance(work, PlannedWork) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
             ahead = self._jobs_per_worker(bool(work.ahead_bytes))
             context = mp.get_context(self.start_method)
             self._pool = WorkerPool(work, payloads, context, self._budget, ahead, imports)
         return self._pool
-
-    def _stay(self, work: Work) -> bool:
-        """Whether workers are to outlive an epoch of ``work``."""
-        if self.persistent_workers is not None:
-            return self.persistent_workers
-        # Of a graph that is not split they have its place in the epoch, not what it reads.
-        return work.outlives_epochs or (isinstance(work, Planned) and work.remote)
 
     def _end_epoch(self) -> None:
         """Stop the workers unless they are to stay."""

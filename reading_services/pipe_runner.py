@@ -12,8 +12,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes import _hook_iterator
 
-from ..batching import CURRENT_STEP, NOWHERE, Job
-from ..batching.job import the_batch
+from ..batching.job import CURRENT_STEP, NOWHERE, Job, the_batch
 from ..core import CallSite, Stream
 from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
@@ -55,23 +54,18 @@ def _is_written_over(error: BaseException) -> bool:
 
 def _noting(asked: Callable[[Any], str]) -> Callable[[Any], str]:
     @functools.wraps(asked)
-    def noted(pipe: Any) -> str:
+    def note(pipe: Any) -> str:
         error = sys.exc_info()[1]
         if error is not None and not _is_written_over(error):
             error.__dict__[_HELD] = error.args
         return asked(pipe)
 
-    return noted
+    return note
 
 
-def _watch() -> None:
-    asked = getattr(_hook_iterator, _ASKED, None)
-    if asked is not None and not hasattr(asked, "__wrapped__"):
-        setattr(_hook_iterator, _ASKED, _noting(asked))
-
-
-_watch()
-
+_asked = getattr(_hook_iterator, _ASKED, None)
+if _asked is not None and not hasattr(_asked, "__wrapped__"):
+    setattr(_hook_iterator, _ASKED, _noting(_asked))
 
 _NO_JOB = Job(NOWHERE, ())
 
@@ -94,7 +88,7 @@ class Handoff(IterDataPipe[Any]):
             yield item
 
 
-class Step(IterDataPipe[Any]):
+class StepIterator(IterDataPipe[Any]):
     """Yields the items of one pipe of a realizing part, and notes when that pipe is at work."""
 
     def __init__(self, parent: Pipe, number: int, handoff: Handoff, *, whole: bool) -> None:
@@ -107,7 +101,7 @@ class Step(IterDataPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         items = iter(self.parent)
         while True:
-            step, item = CURRENT_STEP.step, CURRENT_STEP.item
+            step, item = CURRENT_STEP.read()
             CURRENT_STEP.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
             try:
                 made = next(items)
@@ -143,9 +137,12 @@ class PipeRunner:
             if isinstance(pipe, DataPipe) and pipe.instructions() == ():
                 continue  # there is nothing to do for one batch: prefetch(), for instance
             whole = whole or bool(traits_of(pipe).group)
-            self.sink = _of_any_size(with_parents(pipe, [self.sink]))
+            copied: Any = with_parents(pipe, [self.sink])
+            if traits_of(copied).group and traits_of(copied).drop_last:
+                copied.drop_last = False
+            self.sink = copied
             if not traits_of(pipe).watches:
-                self.sink = Step(self.sink, number, self.handoff, whole=whole)
+                self.sink = StepIterator(self.sink, number, self.handoff, whole=whole)
         self.last = written_last([*split.realizing])
         self._runs_user_code = any(traits_of(pipe).runs_user_code for pipe in split.realizing)
         self._filters = split.filters
@@ -190,9 +187,3 @@ def written_last(pipes: list[Pipe]) -> CallSite | None:
 
 def _seed_of_item(job: Job, seed: int, epoch: int, item: int) -> int:
     return Stream(seed, epoch, (job.number(item),), "user functions").integer()
-
-
-def _of_any_size(pipe: Pipe) -> Pipe:
-    if traits_of(pipe).group and traits_of(pipe).drop_last:
-        pipe.drop_last = False  # type: ignore[attr-defined]
-    return pipe

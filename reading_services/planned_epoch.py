@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from ..batching import Job
+from ..batching.job import Job
 from ..core.call_site import warn
 from ..core.counters import PIPE_STATS
 from ..core.errors import NotPicklable, VolumeChanged, WorkerDied, WorkerReplaced
 from ..datapipes.datapipe import without_opening
+from .delivered_batches import DeliveredBatches
 from .memory_budget import PrefetchBudget
-from .place import Place
 from .planner import jobs
 from .reading_service import begin, end
 from .timeout_iterator import TimeoutIterator
-from .transport.messages import Done, Exhausted, Failed
-from .work import Planned, Work, batch_count
+from .transport.messages import BatchMessage, ErrorMessage
+from .work import PlannedWork, batch_count
 from .workers.pool import WorkerPool
 from .workers.worker_process import Worker
 
@@ -32,7 +32,7 @@ class WorkerTraceback(Exception):
         return f"\n\n{self.args[0]}"
 
 
-def raise_from_worker(answer: Failed) -> NoReturn:
+def raise_from_worker(answer: ErrorMessage) -> NoReturn:
     """Raise a worker's error as itself, with the worker's traceback as its cause."""
     error = pickle.loads(answer.error) if answer.error else None
     if not isinstance(error, Exception):
@@ -76,29 +76,25 @@ class _Left(Exception):
     """Nobody waits for the batch any more."""
 
 
+@dataclass(eq=False)
 class PooledEpoch:
     """What every pass over a pool of workers shares: taking, telling, replacing and ending."""
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        end: Callable[[], None],
-        work: Work,
-        run: tuple[int, int],
-        flow: Flow,
-    ) -> None:
+    _pool: WorkerPool
+    _end: Callable[[], None]
+    _work: Any
+    _run: tuple[int, int]
+    _flow: Flow
+    _delivered: DeliveredBatches
+
+    def __post_init__(self) -> None:
         self.last = -1
-        self._run = run
-        self._flow = flow
         self._deaths: Counter[str] = Counter()
-        self._room = PrefetchBudget(flow.most_bytes, flow.unknown)
-        self._pool = pool
-        self._end = end
-        self._limits = work.limits
+        self._room = PrefetchBudget(self._flow.most_bytes, self._flow.unknown)
+        self._limits = self._work.limits
         self._said: set[str] = set()
         self._versions: dict[int, Hashable] = {}
-        self._closed = False
-        self._left = False
+        self._closed = self._left = False
         begin(self)
 
     def __iter__(self) -> PooledEpoch:
@@ -108,13 +104,12 @@ class PooledEpoch:
         if self._closed:
             raise StopIteration
         try:
-            batch = self._take()
+            return self._take()
         except _Left:  # whoever left closes it
             raise StopIteration from None
         except BaseException:
             self.close()
             raise
-        return batch
 
     def _begin_wait(self) -> None:
         """Start the clock for one batch; until all workers are up they have longer."""
@@ -162,7 +157,7 @@ class PooledEpoch:
     def _take(self) -> Any:
         raise NotImplementedError
 
-    def _tell(self, answer: Done | Exhausted | Failed) -> None:
+    def _tell(self, answer: BatchMessage | ErrorMessage) -> None:
         PIPE_STATS.merge(answer.report.ledger)
         for opened in answer.report.versions:
             if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
@@ -199,21 +194,13 @@ class PooledEpoch:
 class PlannedEpoch(PooledEpoch):
     """Hands jobs to workers, and batches out in plan order or as they are ready."""
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        end: Callable[[], None],
-        work: Planned,
-        run: tuple[int, int],
-        flow: Flow,
-        place: Place,
-    ) -> None:
-        super().__init__(pool, end, work, run, flow)
-        planned = jobs(work.cut, *run, place, work.part, work.errors)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        work: PlannedWork = self._work
+        planned = jobs(work.cut, *self._run, self._delivered, work.part, work.errors)
         # The planner's pipes run here: only a thread lets a wait for them end.
         self._watched = TimeoutIterator(planned, work.limits) if work.limits.enforced else None
         self._jobs: Iterator[Job] | None = self._watched or planned
-        self._work = work
         self._count: int | None = None
         self._order: deque[int] = deque()
         self._ready: dict[int, Any] = {}
@@ -224,11 +211,18 @@ class PlannedEpoch(PooledEpoch):
         self._begin_wait()
         while True:
             self._hand_out()
-            index = self._deliverable()
+            index = min(self._ready, default=None)
+            if self._flow.in_order:
+                index = self._order[0] if self._order and self._order[0] in self._ready else None
             if index is not None:
                 return self._deliver(index)
             if self._death is not None or (self._jobs is None and not self._order):
-                self._raise_end()
+                end = self._death or self._planning_error or StopIteration()
+                self._death = self._planning_error = None
+                try:
+                    raise end
+                finally:
+                    del end  # held by this frame, which its traceback holds, it would keep all
             for worker, answer in self._answers():
                 if isinstance(answer, WorkerDied):
                     self._replace(worker, answer)
@@ -246,24 +240,11 @@ class PlannedEpoch(PooledEpoch):
             self._pool.give(fresh, job, *self._run)
         return fresh
 
-    def _raise_end(self) -> NoReturn:
-        end = self._death or self._planning_error or StopIteration()
-        self._death = self._planning_error = None
-        try:
-            raise end
-        finally:
-            del end  # held by this frame, which its traceback holds, it would keep all frames alive
-
-    def _deliverable(self) -> int | None:
-        if not self._flow.in_order:
-            return min(self._ready, default=None)
-        return self._order[0] if self._order and self._order[0] in self._ready else None
-
     def _deliver(self, index: int) -> Any:
         self._order.remove(index)
         answer = self._ready.pop(index)
-        self._room.taken(index)
-        if isinstance(answer, Failed):
+        self._room.remove(index)
+        if isinstance(answer, ErrorMessage):
             raise_from_worker(answer)
         self.last = index
         return answer
@@ -276,13 +257,18 @@ class PlannedEpoch(PooledEpoch):
                 return
             if self._order and not self._room.has_room(self._pool.in_flight()):
                 return
-            job = self._next_job()
+            try:
+                job = next(self._jobs, None)
+            except Exception as error:  # what the planner's pipes raise: after what is in flight
+                job, self._planning_error = None, error
             if job is None:
                 self._jobs = None
                 return
             coming = self._coming(job, bound - len(self._order) - 1)
-            chosen = self._pool.affinity.choose(job, self._pool.workers, limit, coming)
-            worker = self._alive(chosen)
+            worker: Worker | None
+            worker = self._pool.affinity.choose(job, self._pool.workers, limit, coming)
+            if worker.is_gone:  # it died while it had nothing to do
+                worker = self._replace(worker, worker.death(self._limits.stop))
             if worker is None:
                 return
             try:
@@ -291,12 +277,6 @@ class PlannedEpoch(PooledEpoch):
                 self._jobs, self._planning_error = None, error
                 return
             self._order.append(job.index)
-
-    def _alive(self, worker: Worker) -> Worker | None:
-        """Return a worker, or the one in its place if it died while it had nothing to do."""
-        if not worker.is_gone:
-            return worker
-        return self._replace(worker, worker.death(self._limits.stop))
 
     def _coming(self, job: Job, room: int) -> int:
         """Return how many more jobs can follow a job, now or once the consumer took what waits."""
@@ -311,22 +291,12 @@ class PlannedEpoch(PooledEpoch):
             ready = sum(1 for _ in takewhile(self._ready.__contains__, self._order))
         return max(0, min(room + ready, self._count - job.index - 1))
 
-    def _next_job(self) -> Job | None:
-        """Return the next job; None after the last, or an error, told after what is in flight."""
-        assert self._jobs is not None
-        try:
-            return next(self._jobs, None)
-        except Exception as error:  # whatever the planner's pipes raise
-            self._planning_error = error
-            return None
-
-    def _store(self, worker: Worker, answer: Done | Failed) -> None:
+    def _store(self, worker: Worker, answer: BatchMessage | ErrorMessage) -> None:
         self._tell(answer)
-        if isinstance(answer, Done):
-            self._ready[answer.index], size = worker.open(answer.data)
-            self._room.arrived(answer.index, size)
-        else:
-            self._ready[answer.index] = answer
+        self._ready[answer.index] = answer
+        if isinstance(answer, BatchMessage):
+            self._ready[answer.index], size = worker.open(answer.data or b"")
+            self._room.add(answer.index, size)
 
     def close(self) -> None:
         """End the pass."""

@@ -1,24 +1,85 @@
-"""The jobs of an epoch: what its planner yields, in batches."""
+"""The jobs of an epoch: what its planner yields, in batches, and the part of each of one rank."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, cycle, islice
 from typing import Any
 
-from ..batching import ErrorPolicy, Failure, Job
+from ..batching.job import ErrorPolicy, Job
 from ..core import Stream
-from ..core.errors import add_location
+from ..core.errors import GraphError, add_location
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ErrorLog, log_errors
 from ..datapipes.epoch import items_from, set_epoch
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
+from .delivered_batches import DeliveredBatches
 from .global_generators import proof_that_nothing_draws, seeded_globals
 from .pipe_runner import as_raised
-from .place import WHOLE, WRAP, Part, Place
+
+# A plan is the same on every rank, so nothing has to be sent: each rank plans the whole epoch and
+# makes its own part of each batch. All end after the same batch, because it is the same plan. A
+# graph that is not split runs on every rank, on its share of the items: there the pipe that gathers
+# at its end is given the part of one rank, as a batch size is that of all ranks together.
+
+KEEP, DROP, PAD, WRAP = "keep", "drop", "pad", "wrap"
+UNEVEN = (DROP, PAD, WRAP)
+"""What ranks may do with a last batch that is too small to be divided like the others."""
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """One rank's part of each batch."""
+
+    rank: int = 0  # which rank
+    ranks: int = 1  # how many there are
+    uneven: str = KEEP
+    """The last batch of an epoch that does not fill it: ``"keep"`` it smaller (one process),
+    ``"drop"`` it, ``"pad"`` it with its last item, ``"wrap"`` around to the epoch's first items."""
+
+    @property
+    def name(self) -> str:
+        """Which rank of how many, in words."""
+        return f"rank {self.rank} of {self.ranks}"
+
+    def size(self, group: int) -> int:
+        """Return the items of a batch of all ranks together; ``group`` of them are gathered."""
+        if group == 1:
+            return self.ranks
+        if group % self.ranks:
+            raise GraphError(
+                f"a batch of {group} cannot be divided among {self.ranks} ranks: its size is that "
+                "of all ranks together",
+                do=f"Give a batch size that {self.ranks} divides, or start other ranks.",
+            )
+        return group
+
+    def last(self, items: Sequence[Any], first: Sequence[Any], size: int) -> tuple[Any, ...]:
+        """Return the last batch of all ranks, from what is left and the epoch's first items."""
+        if not items or self.uneven == DROP:
+            return ()
+        if self.uneven == PAD:
+            return (*items, *[items[-1]] * (size - len(items)))
+        if self.uneven == WRAP:
+            return (*items, *islice(cycle(first), size - len(items)))
+        return tuple(items)
+
+    def __str__(self) -> str:
+        ends = {
+            DROP: "left out",
+            PAD: "filled up with its last item",
+            WRAP: "filled up from the first",
+        }
+        return (
+            f"{self.name}: its part of every batch of all ranks; a last one "
+            f"that is too small is {ends.get(self.uneven, 'smaller')}"
+        )
+
+
+WHOLE = RankPart()  # all of every batch: one process
 
 _RAISES = ErrorPolicy()
 _END = object()
@@ -29,52 +90,42 @@ def jobs(
     split: Cut,
     seed: int,
     epoch: int,
-    place: Place,
-    part: Part = WHOLE,
+    delivered: DeliveredBatches,
+    part: RankPart = WHOLE,
     errors: ErrorPolicy = _RAISES,
 ) -> Generator[Job, None, None]:
     """Yield the jobs of one epoch that were not delivered, each with this rank's part of a batch.
 
     A job also holds what could not be planned since the one before; one after the last only that.
     """
-    held: list[Any] = []
-    first: list[Any] = []
-    size, index = part.size(split.group), 0
+    first: Sequence[Any] = ()
+    size = part.size(split.group)
     excuses = ErrorLog(errors.errors if errors.tolerates else ())
-    # What cannot be planned is found, and counted, in the items that are skipped as well.
-    if part.uneven != WRAP and not errors.tolerates:  # wrap wants the first items, too
-        index = place.next
-
+    # What cannot be planned is found, and counted, in the items that are skipped as well; and
+    # "wrap" wants the first items, too.
+    skips = part.uneven != WRAP and not errors.tolerates
     # A patch that knows its place in the batch knows it before anybody asks what it reads.
     has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
-
-    def job(items: Sequence[Any]) -> Job:
-        items = in_batch(items) if has_shares else items
-        noted: tuple[Failure, ...] = ()
-        if excuses.failures:
-            noted = tuple(replace(failure, batch=index) for failure in excuses.failures)
-            excuses.failures.clear()
-        numbers = part.of(range(index * size, index * size + len(items)))
-        return Job(index, part.of(items), part.rank, noted, numbers)
-
-    items = planned(split.planner, seed, epoch, index * size)
-    for item in _excusing(items, excuses) if errors.tolerates else items:
-        if part.uneven == WRAP and len(first) < size:
-            first.append(item)
-        held.append(item)
-        if len(held) == size:
-            made = job(held)
-            if not place.holds(index):
-                yield made
-            index, held = index + 1, []
-    rest = () if split.drop_last else part.last(held, first, size)
-    if rest:
-        made = job(rest)
-        if not place.holds(index):
-            yield made
-        index += 1
-    if excuses.failures and not place.holds(index):
-        yield replace(job(()), items=())
+    items = run_planner(split.planner, seed, epoch, delivered.next * size if skips else 0)
+    if errors.tolerates:
+        items = _excusing(items, excuses)
+    for index in count(delivered.next if skips else 0):
+        held: Sequence[Any] = tuple(islice(items, size))
+        if part.uneven == WRAP:
+            first = first or held
+        is_last = len(held) < size
+        if is_last:
+            held = () if split.drop_last else part.last(held, first, size)
+        failures = tuple(replace(failure, batch=index) for failure in excuses.failures)
+        excuses.failures.clear()
+        if (held or failures) and not delivered.holds(index):
+            own = len(held) // part.ranks
+            mine = slice(part.rank * own, (part.rank + 1) * own)
+            numbers = range(index * size, index * size + len(held))[mine]
+            items_of_rank = tuple(in_batch(held) if has_shares else held)[mine]
+            yield Job(index, items_of_rank, part.rank, failures, tuple(numbers))
+        if is_last:
+            return
 
 
 def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
@@ -88,7 +139,7 @@ def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
         yield item
 
 
-def planned(
+def run_planner(
     planner: Pipe, seed: int, epoch: int, start: int, of: Pipe | None = None
 ) -> Iterator[Any]:
     """Yield what a planner, part of the graph ``of``, yields from item ``start`` on."""
@@ -97,7 +148,7 @@ def planned(
         try:
             yield from items_from(planner, start)
         except Exception as error:
-            raise _placed(error)  # noqa: B904  the very same error
+            raise _with_place(error)  # noqa: B904  the very same error
         return
     items = iter(planner)
     proof = proof_that_nothing_draws(planner)
@@ -113,7 +164,7 @@ def planned(
             except StopIteration:
                 return
             except Exception as error:
-                raise _placed(error)  # noqa: B904  the very same error
+                raise _with_place(error)  # noqa: B904  the very same error
         if number >= start:
             yield item
 
@@ -126,6 +177,6 @@ def draws_globally(planner: Pipe) -> bool:
     return is_read_twice(planner) or any(traits_of(pipe).runs_user_code for pipe in walk(planner))
 
 
-def _placed(error: Exception) -> Exception:
+def _with_place(error: Exception) -> Exception:
     """Return an error of a planner's pipe with its place: what comes of its item is not known."""
     return add_location(as_raised(error), error_location(error), *failed_item(error))

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from ..batching import BatchResult
+from ..batching.job import BatchResult
 from ..core.errors import GraphError, RankMissing, RanksDiffer
 from ..datapipes.rank_barrier import (
     RankBarrier,
@@ -25,7 +25,8 @@ from ..datapipes.rank_barrier import (
     store_reachable,
     wait_for_key,
 )
-from .place import PAD, Place
+from .delivered_batches import DeliveredBatches
+from .planner import PAD
 from .reading_service import Epoch, leave
 
 # Which service of this process it is. Ranks make and run their loaders in one order, as they do
@@ -96,7 +97,10 @@ class Ranks:
                 told[rank] = found
         # Before it begins or gives up: one that comes late finds every claim in its place, and
         # would begin alone. The first to say so decides for all; who gives up last may go on.
-        decided = self._decided(f"{place}/{_DECIDED}", _GIVEN_UP if gone else _BEGUN)
+        with store_reachable(self.rank):
+            # One step of the store: of two ranks that decide at once, one is the first.
+            word = f"{_GIVEN_UP}{self.rank}" if gone else _BEGUN
+            decided = store.compare_set(f"{place}/{_DECIDED}", "", word).decode()
         if gone and decided == _BEGUN:
             with store_reachable(self.rank):
                 told = {rank: store.get(f"{place}/{rank}").decode() for rank in range(self.size)}
@@ -116,13 +120,6 @@ class Ranks:
                 with contextlib.suppress(RuntimeError, NotImplementedError):
                     store.delete_key(f"{self._name}/{what}/{self._turn - 1}/{key}")
         return told
-
-    def _decided(self, key: str, word: str) -> str:
-        """Return what the first rank to decide has said, which is ``word`` if it is this one."""
-        said = word if word == _BEGUN else f"{word}{self.rank}"
-        with store_reachable(self.rank):
-            # One step of the store: of two ranks that decide at once, one is the first.
-            return str(job_store().compare_set(key, "", said).decode())
 
     def close(self) -> None:
         """Leave the barrier, if there is one."""
@@ -155,7 +152,7 @@ def checked_timeout(seconds: float) -> float:
 
 # What a rank tells before each item: one of these, or from _HAS on how much failed in it.
 _ENDED, _HAS = -1, 0
-_START = Place()
+_START = DeliveredBatches()
 
 
 class _InStep:
@@ -174,7 +171,7 @@ class _InStep:
         if self._closed:
             raise StopIteration
         try:
-            return self._taken()
+            return self._take()
         except StopIteration:
             self.close()
             raise
@@ -183,15 +180,24 @@ class _InStep:
             self.close()
             raise
 
-    def _taken(self) -> Any:
+    def _take(self) -> Any:
         raise NotImplementedError
 
-    def _told(self, word: int) -> list[int]:
+    def _tell(self, word: int) -> list[int]:
         words = self._barrier.tell(word)
         if self._left:  # while the others were waited for
             self._barrier.part()
             raise StopIteration
         return words
+
+    def _own_batch(self) -> tuple[Any, int]:
+        try:
+            batch = next(self._own)
+        except StopIteration:
+            return None, _ENDED
+        # What could not be planned was found by every rank: it is no news to the others.
+        failures = batch.failures if isinstance(batch, BatchResult) else ()
+        return batch, _HAS + sum(failure.item >= 0 for failure in failures)
 
     def _end(self) -> NoReturn:
         self._agreed = True
@@ -214,51 +220,35 @@ class LockstepEpoch(_InStep):
     """Yields the items of one rank as long as all ranks have one."""
 
     def __init__(
-        self, own: Epoch, barrier: RankBarrier, uneven: str, place: Place = _START
+        self, own: Epoch, barrier: RankBarrier, uneven: str, delivered: DeliveredBatches = _START
     ) -> None:
         super().__init__(own, barrier)
-        self._place = place
+        self._delivered = delivered
         self._pads = uneven == PAD
         self._kept: Any = None
         self._has_kept = False
         self._ended = False
 
-    def _taken(self) -> Any:
+    def _take(self) -> Any:
         while True:
-            item = self._next()
-            if not self._place.holds(self.last):
+            item, word = self._own_batch() if not self._ended else (None, _ENDED)
+            self._ended = word == _ENDED
+            words = self._tell(min(word, _HAS))
+            having = words.count(_HAS)
+            if not having or (having < len(words) and not self._pads):
+                self._end()
+            if not self._ended:
+                self.last = self._own.last
+                if self._pads:
+                    self._kept, self._has_kept = item, True
+            elif self._has_kept:
+                self.last += 1
+                item = self._kept
+            else:
+                msg = f"rank {self._barrier.rank} has no item at all to repeat"
+                raise GraphError(msg, do='Give it a share: fewer ranks, or uneven="drop".')
+            if not self._delivered.holds(self.last):
                 return item
-
-    def _next(self) -> Any:
-        item, word = self._own_item()
-        words = self._told(word)
-        having = words.count(_HAS)
-        if not having or (having < len(words) and not self._pads):
-            self._end()
-        if word == _ENDED:
-            return self._repeated()
-        if self._pads:
-            self._kept, self._has_kept = item, True
-        self.last = self._own.last
-        return item
-
-    def _own_item(self) -> tuple[Any, int]:
-        if self._ended:
-            return None, _ENDED
-        try:
-            return next(self._own), _HAS
-        except StopIteration:
-            self._ended = True
-            return None, _ENDED
-
-    def _repeated(self) -> Any:
-        if not self._has_kept:
-            raise GraphError(
-                f"rank {self._barrier.rank} has no item at all to repeat",
-                do='Give it a share: fewer ranks, or uneven="drop".',
-            )
-        self.last += 1
-        return self._kept
 
     def close(self) -> None:
         """End this rank's pass; the others are told if they are still at it."""
@@ -273,9 +263,9 @@ class CountedEpoch(_InStep):
     others wait for it in their next collective. So they tell each other before each batch.
     """
 
-    def _taken(self) -> Any:
+    def _take(self) -> Any:
         batch, word = self._own_batch()
-        words = self._told(word)
+        words = self._tell(word)
         if word == _ENDED:
             self._end()
         self.last = self._own.last
@@ -285,12 +275,3 @@ class CountedEpoch(_InStep):
         if isinstance(batch, BatchResult):
             return replace(batch, elsewhere=elsewhere)
         return BatchResult(batch, (), elsewhere=elsewhere)
-
-    def _own_batch(self) -> tuple[Any, int]:
-        try:
-            batch = next(self._own)
-        except StopIteration:
-            return None, _ENDED
-        # What could not be planned was found by every rank: it is no news to the others.
-        failures = batch.failures if isinstance(batch, BatchResult) else ()
-        return batch, _HAS + sum(failure.item >= 0 for failure in failures)

@@ -1,10 +1,10 @@
-"""Where a graph runs. The contract of every reading service.
+"""The contract of reading services, which run a graph somewhere.
 
 A service is asked three things, in this order, any number of epochs in a row:
 
 ``distribute(graph) -> Work``
     Decide what runs where. Pure: nothing starts, so ``explain()`` can show it.
-``epoch(work, seed, epoch, place) -> Epoch``
+``epoch(work, seed, epoch, delivered) -> Epoch``
     Start one pass over the batches not yet delivered and return its iterator.
 ``stop()``
     Free everything that outlives an epoch.
@@ -36,7 +36,7 @@ from typing import Any, Protocol
 
 from ..graph import Pipe
 from ..volumes import close_volumes
-from .place import Place
+from .delivered_batches import DeliveredBatches
 from .work import Work
 
 
@@ -67,15 +67,15 @@ class ReadingService(Protocol):
 
     Nothing has to be inherited. A service may also have, found by name: ``budgets(work, remote=)``,
     what reading may spend; ``checkpoint()``, ``restore(state)`` and ``refuse_state()``, for a state
-    of its own in that of the loader; ``divided(work)``, this rank's part of it; ``alone()``, a copy
+    of its own in that of the loader; ``divide(work)``, this rank's part of it; ``alone()``, a copy
     that waits for no other rank.
     """
 
     def distribute(self, graph: Pipe) -> Work:
         """Decide what runs where."""
 
-    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
-        """Start one pass over the batches that ``place`` does not hold."""
+    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
+        """Start one pass over the batches that ``delivered`` does not hold."""
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""

@@ -17,7 +17,7 @@ from ..core.validate import validate_int
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
 from ..datapipes.epoch import count_seeded, set_epoch
-from ..datapipes.foreign import LEVELS, RANKS, WORKERS, levels_of
+from ..datapipes.foreign import LEVELS, RANKS, WORKERS, division_levels
 from ..graph import (
     Pipe,
     Traits,
@@ -31,7 +31,7 @@ from ..graph import (
 )
 from .global_generators import seeded_globals
 from .pipe_runner import as_raised, written_last
-from .transport.messages import EndOfItems, Feed
+from .transport.messages import END_OF_ITEMS, Feed
 
 MAX_SEED = 2**64
 
@@ -73,12 +73,12 @@ class SeedGenerator:
     def generate_shared_seed(self) -> int:
         """Return the next seed that every worker and rank draws alike, below 2**63."""
         self._shared += 1
-        return self._drawn((self._shared,), "shared")
+        return self._draw((self._shared,), "shared")
 
     def generate_seed(self) -> int:
         """Return the next seed of this worker alone, below 2**63."""
         self._own += 1
-        return self._drawn((*self._worker, self._own), "own")
+        return self._draw((*self._worker, self._own), "own")
 
     def spawn(self, worker_id: int, inplace: bool = False) -> SeedGenerator:
         """Return the generator of a worker (this one itself with ``inplace``).
@@ -94,7 +94,7 @@ class SeedGenerator:
         spawned._own = 0
         return spawned
 
-    def _drawn(self, identity: tuple[int, ...], name: str) -> int:
+    def _draw(self, identity: tuple[int, ...], name: str) -> int:
         if self._seed is None:
             raise ValueError("a SeedGenerator without a seed has no numbers; call seed(n) first")
         return Stream(self._seed, 0, identity, f"seed generator, {name}").integer()
@@ -133,11 +133,7 @@ class DispatchedItems(DataPipe):
                 do="Put cycle(), repeat() and the like before it.",
             ).at(self.written)
         self._begun = True
-        while True:
-            try:
-                item = self.feed()
-            except EndOfItems:
-                return
+        while (item := self.feed()) is not END_OF_ITEMS:
             yield item
 
     def __getstate__(self) -> dict[str, Any]:
@@ -165,20 +161,15 @@ class Hooks:
     init: InitFunction | None = None  # once in the life of a worker, after its share was chosen
     reset: ResetFunction | None = None  # before every epoch
 
+    def __post_init__(self) -> None:
+        given: Any = {"worker_init_fn": self.init, "worker_reset_fn": self.reset}
+        for name, function in given.items():
+            if function is not None and not callable(function):
+                msg = f"{name} is a function that returns the worker's datapipe, or None"
+                raise TypeError(f"{msg}; got {shorten(function)}")
+
     def __bool__(self) -> bool:
         return self.init is not None or self.reset is not None
-
-    def initialized(self, graph: Pipe, info: WorkerInfo) -> Pipe:
-        """Return the graph as ``init`` left it."""
-        if self.init is None:
-            return graph
-        return _called("worker_init_fn", self.init, info, graph, info)
-
-    def prepared(self, graph: Pipe, info: WorkerInfo, seeds: SeedGenerator) -> Pipe:
-        """Return the graph as ``reset`` left it."""
-        if self.reset is None:
-            return graph
-        return _called("worker_reset_fn", self.reset, info, graph, info, seeds)
 
     def names(self) -> str:
         """Return which there are, for messages."""
@@ -189,18 +180,12 @@ class Hooks:
 NO_HOOKS = Hooks()  # where the user gave no function
 
 
-def checked_hooks(init: Any, reset: Any) -> Hooks:
-    """Return the functions; ``TypeError`` if one cannot be called."""
-    for name, function in (("worker_init_fn", init), ("worker_reset_fn", reset)):
-        if function is not None and not callable(function):
-            msg = f"{name} is a function that returns the worker's datapipe, or None"
-            raise TypeError(f"{msg}; got {shorten(function)}")
-    return Hooks(init, reset)
-
-
-def _called(name: str, function: Any, info: WorkerInfo, *arguments: Any) -> Pipe:
+def _call(name: str, function: Any, graph: Pipe, info: WorkerInfo, *seeds: Any) -> Pipe:
+    """Return the graph as a function of the user's, if there is one, left it."""
+    if function is None:
+        return graph
     try:
-        made: Any = function(*arguments)
+        made: Any = function(graph, info, *seeds)
     except Exception as error:
         add_note = getattr(error, "add_note", None)
         if add_note is not None:
@@ -244,11 +229,11 @@ def apply_shares(
         if isinstance(pipe, ShardingFilter):
             # torch enters what it is given in a table, which a copy of the pipe shares with it.
             pipe.groups = dict(pipe.groups)
-        if not _takes_groups(own):
+        if len(inspect.signature(own).parameters) < 3:  # it knows no levels
             own(ranks * among, rank * among + own_place)
             continue
         for level in LEVELS:
-            if level in levels_of(pipe):
+            if level in division_levels(pipe):
                 own(*shares[level], level)
 
 
@@ -265,7 +250,7 @@ def lengths_in_shares(graph: Pipe, *, ranks: int, workers: int) -> list[int]:
 
 def levels(graph: Pipe) -> set[Any]:
     """Return the levels at which the pipes of a graph divide."""
-    return {level for pipe in walk(graph) for level in levels_of(pipe)}
+    return {level for pipe in walk(graph) for level in division_levels(pipe)}
 
 
 def refuse_twice(graph: Pipe) -> None:
@@ -275,7 +260,7 @@ def refuse_twice(graph: Pipe) -> None:
         found: dict[Any, Pipe] = {}
         for parent in parents_of(pipe):
             found |= above[id(parent)]
-        for level in levels_of(pipe):
+        for level in division_levels(pipe):
             if level in found:
                 raise GraphError(
                     f"{describe(pipe)} divides again what {describe(found[level])} has divided",
@@ -286,13 +271,8 @@ def refuse_twice(graph: Pipe) -> None:
         above[id(pipe)] = found
 
 
-def _takes_groups(function: Any) -> bool:
-    """Whether an ``apply_sharding`` of anybody's takes the level as its third argument."""
-    return len(inspect.signature(function).parameters) >= 3
-
-
 @dataclass(frozen=True)
-class Share:
+class ShareOfItems:
     """Which items of a whole graph one worker of one rank has."""
 
     worker: int = 0
@@ -314,7 +294,7 @@ class Share:
 class Replica:
     """A whole graph that cannot be cut, run on this worker's share of the items."""
 
-    def __init__(self, graph: Any, share: Share, hooks: Hooks) -> None:
+    def __init__(self, graph: Any, share: ShareOfItems, hooks: Hooks) -> None:
         self.graph = graph
         self.last = written_last(list(walk(graph)))
         self.share = share
@@ -323,7 +303,7 @@ class Replica:
         self._run: tuple[int, int] | None = None
         self._items: Iterator[Any] | None = None
 
-    def fed(self, feed: Feed) -> None:
+    def feed(self, feed: Feed) -> None:
         """Take what is dealt out to this worker from ``feed``."""
         for pipe in walk(self.graph):
             if isinstance(pipe, DispatchedItems):
@@ -340,7 +320,7 @@ class Replica:
         if self._run != (seed, epoch):
             self._run = (seed, epoch)
             with seeded_globals(Stream(seed, epoch, key[:2], "worker functions").integer()):
-                self._items = self._started(seed, epoch)
+                self._items = self._start(seed, epoch)
         if self._items is None:
             raise StopIteration
         stream = Stream(seed, epoch, key, "user functions")
@@ -351,20 +331,17 @@ class Replica:
             self._items = None
             raise
         except LOCATABLE as error:
-            at = error_location(error)
-            raise add_location(as_raised(error), at, item=self._place(index))  # noqa: B904  the very same
+            at, of = error_location(error), f" of share {self.share.number}"
+            item = f"item {index}{of if self.share.count > 1 else ''}"
+            raise add_location(as_raised(error), at, item=item)  # noqa: B904  the very same
 
-    def _place(self, index: int) -> str:
-        of = f" of share {self.share.number}" if self.share.count > 1 else ""
-        return f"item {index}{of}"
-
-    def _started(self, seed: int, epoch: int) -> Iterator[Any]:
+    def _start(self, seed: int, epoch: int) -> Iterator[Any]:
         info = WorkerInfo(self.share.workers, self.share.worker)
         if not self._is_initialized:
             self._is_initialized = True
             apply_shares(self.graph, **vars(self.share))
-            self.graph = self.hooks.initialized(self.graph, info)
+            self.graph = _call("worker_init_fn", self.hooks.init, self.graph, info)
         set_epoch(self.graph, seed, epoch)
         seeds = SeedGenerator(Stream(seed, epoch, (), "worker seeds").integer())
-        prepared = self.hooks.prepared(self.graph, info, seeds.spawn(self.share.number))
-        return iter(prepared)
+        own = seeds.spawn(self.share.number)
+        return iter(_call("worker_reset_fn", self.hooks.reset, self.graph, info, own))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ..core.call_site import shorten
 from ..core.errors import NotPicklable, WorkerDied
 from .memory_budget import PrefetchBudget
-from .place import Place
-from .planned_epoch import Flow, PooledEpoch, add_to_death, raise_from_worker
+from .planned_epoch import PooledEpoch, add_to_death, raise_from_worker
 from .timeout_iterator import TimeoutIterator
-from .transport.messages import Deal, Done, Exhausted, Failed, SourceFailed, Took
-from .work import Replicated
-from .workers.pool import WorkerPool
+from .transport.messages import BatchMessage, Deal, ErrorMessage, SourceFailed, Took
+from .work import ReplicatedWork
 from .workers.worker_process import Worker
 
 # Run what comes before a dealing point once, and deal its items out to the workers in turn.
@@ -47,11 +45,6 @@ class Dispatcher:
         self._lying: list[deque[int]] = [deque() for _ in range(workers)]
         self._ahead = [_FIRST_AHEAD] * workers
         self._told = [False] * workers
-
-    @property
-    def all_taken(self) -> bool:
-        """Whether no worker has anything left."""
-        return all(self._told) and not any(self._lying)
 
     def for_worker(self, worker: int, *, needed: bool = True) -> Iterator[Deal]:
         """Yield what may be sent to a worker now."""
@@ -103,9 +96,6 @@ class Dispatcher:
             return
         self._waiting[self._next].append(Deal(data))
         self._next = (self._next + 1) % len(self._waiting)
-        self._refuse_too_many(worker)
-
-    def _refuse_too_many(self, worker: int) -> None:
         longest = max(self._waiting, key=len)
         size = sum(len(deal.item) for deal in longest)
         if len(longest) > MOST_WAITING or (len(longest) > MOST_AHEAD and size > self._most):
@@ -117,16 +107,16 @@ class Dispatcher:
                 "MultiProcessingReadingService(prefetch_bytes=...) more."
             )
 
-    def close(self) -> None:
-        """End what makes the items."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+    def close(self) -> bool:
+        """End what makes the items; return whether no worker has any left."""
+        if hasattr(self._items, "close"):
+            self._items.close()
         for waiting in self._waiting:
             waiting.clear()
+        return all(self._told) and not any(self._lying)
 
 
-class Share:
+class WorkerShare:
     """What one worker runs, and what of it has arrived."""
 
     def __init__(self, worker: Worker) -> None:
@@ -139,32 +129,28 @@ class Share:
         """Which item each of them was made of, where that decides the order."""
         self._arrived = 0
         self._again = 0
-        self._given = 0
+        self.given = 0  # items that were asked for
 
     def waits_for(self) -> int:
         """Return the items that are on their way or wait for their turn."""
         # What is made again is dropped as it arrives, and waits for nobody.
         return len(self.worker.jobs) + (0 if self._again else len(self.answers))
 
-    def next(self) -> int:
-        """Return the number of the item to ask for."""
-        self._given += 1
-        return self._given - 1
-
     def take(self, answer: Any, room: PrefetchBudget) -> None:
         """Put down an answer, unless it arrived before the worker was replaced."""
         # Also of one that is dropped: so its slots are free again.
-        batch, size = self.worker.open(answer.data) if isinstance(answer, Done) else (None, 0)
+        data = answer.data if isinstance(answer, BatchMessage) else None
+        batch, size = (None, 0) if data is None else self.worker.open(data)
         if self._again:
             self._again -= 1
             return
-        room.arrived((self.number, self._arrived), size)
+        room.add((self.number, self._arrived), size)
         self._arrived += 1
         self.answers.append((answer, batch))
 
     def begin_again(self, worker: Worker) -> None:
         """Go on with another worker, which makes all items again."""
-        self.worker, self._again, self._given = worker, self._arrived, 0
+        self.worker, self._again, self.given = worker, self._arrived, 0
 
 
 class ReplicatedEpoch(PooledEpoch):
@@ -173,34 +159,27 @@ class ReplicatedEpoch(PooledEpoch):
     There is no plan to skip in: after a resume, what was delivered is made again and dropped.
     """
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        end: Callable[[], None],
-        work: Replicated,
-        run: tuple[int, int],
-        flow: Flow,
-        place: Place,
-    ) -> None:
-        super().__init__(pool, end, work, run, flow)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        work: ReplicatedWork = self._work
+        flow, workers = self._flow, self._pool.workers
         self._dealer: Dispatcher | None = None
         if work.point is not None:
-            items: Iterator[Any] = work.items_to_deal(*run)
+            items: Iterator[Any] = work.items_to_deal(*self._run)
             if work.limits.enforced:
                 items = TimeoutIterator(items, work.limits)
-            self._dealer = Dispatcher(items, len(pool.workers), flow.most_bytes)
+            self._dealer = Dispatcher(items, len(workers), flow.most_bytes)
         self._by_place = flow.in_order and work.keeps_order
-        self._place = place
         # What may wait here is divided among the shares, and made ahead by their workers.
-        self._limit = flow.per_worker + -(-flow.waiting // len(pool.workers))
-        self._turn = [Share(worker) for worker in pool.workers]
+        self._limit = flow.per_worker + -(-flow.waiting // len(workers))
+        self._turn = [WorkerShare(worker) for worker in workers]
         self._shares = len(self._turn)
 
     def _take(self) -> Any:
         while True:
             index, batch = self._next()
             self.last = index
-            if not self._place.holds(index):
+            if not self._delivered.holds(index):
                 return batch
 
     def _next(self) -> tuple[int, Any]:
@@ -211,18 +190,19 @@ class ReplicatedEpoch(PooledEpoch):
         self._begin_wait()
         while self._turn:
             self._hand_out()
-            share = self._ready()
+            candidates = [self._first()] if self._flow.in_order else self._turn
+            share = next((share for share in candidates if share.answers), None)
             if share is None:
                 self._receive()
                 continue
             answer, batch = share.answers.popleft()
             if share.places:
                 share.places.popleft()
-            self._room.taken((share.number, share.delivered))
-            if isinstance(answer, Failed):
+            self._room.remove((share.number, share.delivered))
+            if isinstance(answer, ErrorMessage):
                 self._raise(answer)
             self._turn.remove(share)
-            if isinstance(answer, Exhausted):
+            if answer.data is None:
                 continue
             self._turn.append(share)
             number = share.delivered * self._shares + share.number
@@ -234,7 +214,7 @@ class ReplicatedEpoch(PooledEpoch):
             self._receive()
         raise StopIteration
 
-    def _raise(self, answer: Failed) -> NoReturn:
+    def _raise(self, answer: ErrorMessage) -> NoReturn:
         """Raise a worker's error, or that of the pipes which make the items for it."""
         error = None if self._dealer is None else self._dealer.error
         try:
@@ -249,12 +229,7 @@ class ReplicatedEpoch(PooledEpoch):
         finally:
             del error  # held by this frame, which its traceback holds, it would keep all alive
 
-    def _ready(self) -> Share | None:
-        """Return the share whose item is handed over; None as long as that is not there."""
-        candidates = [self._first()] if self._flow.in_order else self._turn
-        return next((share for share in candidates if share.answers), None)
-
-    def _first(self) -> Share:
+    def _first(self) -> WorkerShare:
         """Return the share whose item is the next: made, at least, of the first item dealt out."""
         dealer = self._dealer
         if dealer is None or not self._by_place:
@@ -282,7 +257,7 @@ class ReplicatedEpoch(PooledEpoch):
                     # It told of every item that it had taken before it sent this.
                     share.places.append(self._dealer.place(share.number))
 
-    def _replace(self, share: Share, death: WorkerDied) -> None:
+    def _replace(self, share: WorkerShare, death: WorkerDied) -> None:
         """Let another worker run the share from its beginning; what arrived before is dropped."""
         fresh = None
         if self._dealer is None:
@@ -302,18 +277,20 @@ class ReplicatedEpoch(PooledEpoch):
         for share in self._turn:
             if share.worker.is_gone:
                 self._replace(share, share.worker.death(self._limits.stop))
-            while share.waits_for() < self._limit and self._may_ask(share):
-                self._pool.give(share.worker, share.next(), *self._run)
+            while (waits := share.waits_for()) < self._limit:
+                # The one whose turn it is finds room in any case.
+                finds_room = not waits and self._is_needed(share)
+                if not finds_room and not self._room.has_room(self._pool.in_flight()):
+                    break
+                self._pool.give(share.worker, share.given, *self._run)
+                share.given += 1
             if self._dealer is not None:
-                needed = not self._flow.in_order or share is self._first()
+                needed = self._is_needed(share)
                 for deal in self._dealer.for_worker(share.number, needed=needed):
                     self._pool.send(share.worker, deal)
 
-    def _may_ask(self, share: Share) -> bool:
-        """Whether there is room for an item; the one whose turn it is finds it in any case."""
-        if not share.waits_for() and (not self._flow.in_order or share is self._first()):
-            return True
-        return self._room.has_room(self._pool.in_flight())
+    def _is_needed(self, share: WorkerShare) -> bool:
+        return not self._flow.in_order or share is self._first()
 
     def close(self) -> None:
         """End the pass; replicas keep their place in it, so they stay only if they are done."""
@@ -322,6 +299,5 @@ class ReplicatedEpoch(PooledEpoch):
         self._turn.clear()
         if self._dealer is not None:
             # Items that lie in a worker would be taken for those of the next epoch.
-            self._pool.broken = self._pool.broken or not self._dealer.all_taken
-            self._dealer.close()
+            self._pool.broken |= not self._dealer.close()
         super().close()

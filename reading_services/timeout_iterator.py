@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from ..adapters import Limits
-from ..batching import CURRENT_STEP, NOWHERE
+from ..batching.job import CURRENT_STEP, NOWHERE
 from ..core.errors import ItemTimeout
 from ..core.locks import timeout_or_none
 from ..datapipes.background_iterator import join_threads, note_progress
@@ -76,8 +76,8 @@ class TimeoutIterator:
         self._seconds = self._later
         if kind == _ITEM:
             if self._ahead:
-                self._room.arrived(None, bytes_of(value))
-                self._room.taken(None)
+                self._room.add(None, bytes_of(value))
+                self._room.remove(None)
             return value
         self.close()
         if kind == _ERROR:
@@ -117,9 +117,9 @@ class TimeoutIterator:
         """Return what the thread is at, and for how long it may: a noted step, or a pipe in it."""
         if self._poll is None:
             return (), math.inf
-        if self._seconds_at is not None and CURRENT_STEP.step != NOWHERE:
-            step = CURRENT_STEP.step
-            return (step, CURRENT_STEP.item), self._seconds_at(step)
+        at = CURRENT_STEP.read()
+        if self._seconds_at is not None and at[0] != NOWHERE:
+            return at, self._seconds_at(at[0])
         pipe, frames = frame_pipe(sys._current_frames().get(self._thread.ident or 0))
         return ((), math.inf) if pipe is None else ((id(pipe), *frames), self._limits.at(pipe))
 
@@ -140,7 +140,7 @@ class TimeoutIterator:
         self._requests.put(False)
         join_threads(self._thread, most=_SECONDS if self._late else math.inf)
 
-    def left(self) -> threading.Thread | None:
+    def running_thread(self) -> threading.Thread | None:
         """Return the thread, if it is still at an item after :meth:`close`."""
         return self._thread if self._closed and self._thread.is_alive() else None
 

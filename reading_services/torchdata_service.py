@@ -6,6 +6,7 @@ import contextlib
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ..adapters import Limits, note_of
@@ -13,12 +14,12 @@ from ..core import Stream
 from ..core.errors import add_location
 from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, clone, error_location, is_pipe
+from .delivered_batches import DeliveredBatches
 from .pipe_runner import as_raised
-from .place import Place
 from .reading_service import Epoch, begin, end
 from .replica import SeedGenerator
 from .timeout_iterator import TimeoutIterator
-from .work import Replicated, Work
+from .work import ReplicatedWork, Work
 
 
 class ReadingServiceInterface(ABC):
@@ -47,9 +48,7 @@ class ReadingServiceInterface(ABC):
         """Free what outlives an epoch; called at least once."""
 
     def initialize_iteration(
-        self,
-        seed_generator: SeedGenerator,
-        iter_reset_fn: Callable[[Any], Any] | None = None,
+        self, seed_generator: SeedGenerator, iter_reset_fn: Callable[[Any], Any] | None = None
     ) -> Callable[[Any], Any] | None:
         """Prepare an epoch; what is returned, if anything, is applied to what is iterated."""
         return None
@@ -87,11 +86,11 @@ class TorchdataService:
     def distribute(self, graph: Pipe) -> Work:
         """Leave the graph whole: what becomes of it is the service's affair."""
         reason = f"{type(self._service).__name__} prepares the graph in its own way"
-        return Replicated(graph, reason, shards=False, limits=note_of(graph, Limits))
+        return ReplicatedWork(graph, reason, shards=False, limits=note_of(graph, Limits))
 
-    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
+    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
         """Start one pass over what the service made of the graph."""
-        assert isinstance(work, Replicated)
+        assert isinstance(work, ReplicatedWork)
         if self._source is None:
             graph, service, state = clone(work.graph), self._service, self._state
             if state is None:
@@ -99,7 +98,7 @@ class TorchdataService:
             else:
                 assert isinstance(service, CheckpointableReadingServiceInterface)
                 self._source = service.restore(graph, state)
-        return TorchdataEpoch(self._service, self._source, work, (seed, epoch), place)
+        return TorchdataEpoch(self._service, self._source, work, (seed, epoch), delivered)
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the service; None if it has none."""
@@ -145,29 +144,27 @@ class TorchdataService:
         return repr(self._service)
 
 
+@dataclass(eq=False)
 class TorchdataEpoch:
     """One pass over what a service made of a graph."""
 
-    def __init__(
-        self,
-        service: ReadingServiceInterface,
-        source: Any,
-        work: Work,
-        run: tuple[int, int],
-        place: Place,
-    ) -> None:
-        self.last = -1
-        self._service = service
-        self._place = place
-        self._closed = False
+    _service: ReadingServiceInterface
+    _source: Any
+    _work: Work
+    _run: tuple[int, int]
+    _delivered: DeliveredBatches
+
+    def __post_init__(self) -> None:
+        self.last, self._closed = -1, False
         begin(self)
-        seeds = SeedGenerator(Stream(*run, (), "reading service").integer())
-        if is_pipe(source):
-            set_epoch(source, *run)
-        prepare = service.initialize_iteration(seeds)
-        self._items: Iterator[Any] = iter(source if prepare is None else prepare(source))
-        if work.limits.enforced:
-            self._items = TimeoutIterator(self._items, work.limits)
+        seeds = SeedGenerator(Stream(*self._run, (), "reading service").integer())
+        if is_pipe(self._source):
+            set_epoch(self._source, *self._run)
+        prepare = self._service.initialize_iteration(seeds)
+        made = self._source if prepare is None else prepare(self._source)
+        self._items: Iterator[Any] = iter(made)
+        if self._work.limits.enforced:
+            self._items = TimeoutIterator(self._items, self._work.limits)
 
     def __iter__(self) -> TorchdataEpoch:
         return self
@@ -177,7 +174,7 @@ class TorchdataEpoch:
             while not self._closed:
                 item = next(self._items)
                 self.last += 1
-                if not self._place.holds(self.last):
+                if not self._delivered.holds(self.last):
                     return item
             raise StopIteration
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""How a graph is run: split into planning and realizing, or whole. Nothing is started here."""
+"""The work of a service: a graph split into planning and realizing, or whole. Starts nothing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..adapters import Hints, Limits, note_of
-from ..batching import NOWHERE, ErrorPolicy, ErrorTolerant, Instruction, Job, Recipe
+from ..adapters import Limits, RuntimeHints, note_of
+from ..batching.job import NOWHERE, ErrorPolicy, ErrorTolerant, Instruction, Job, Recipe
 from ..core import CallSite
 from ..core.lru_cache import cached_property
 from ..datapipes import DataPipe
@@ -30,14 +30,13 @@ from ..graph import (
 )
 from ..storage.ranges import Table
 from .pipe_runner import PipeRunner
-from .place import DROP, PAD, WHOLE, Part
-from .planner import planned
+from .planner import DROP, PAD, WHOLE, RankPart, run_planner
 from .replica import (
     NO_HOOKS,
     DispatchedItems,
     Hooks,
     Replica,
-    Share,
+    ShareOfItems,
     apply_shares,
     lengths_in_shares,
     levels,
@@ -59,7 +58,7 @@ def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
     return None
 
 
-def indented(text: str) -> str:
+def indent(text: str) -> str:
     """Return ``text`` with each line two spaces to the right."""
     return "\n".join(f"  {line}" for line in text.splitlines())
 
@@ -77,11 +76,11 @@ class WorkerStatus:
 
 
 _RAISES = ErrorPolicy()
-_NO_HINTS = Hints()
+_NO_HINTS = RuntimeHints()
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Settings:
+class _WorkBase:
     """How a graph is run, split or not."""
 
     cache_bytes: int = 0  # decoded chunks that each process may keep during an epoch, in bytes
@@ -89,14 +88,14 @@ class _Settings:
     """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)  # which ranges become one request, by key
     remote: bool = False  # whether volumes lie behind URLs
-    part: Part = WHOLE  # which rank runs it, and what it makes of every batch
-    hints: Hints = _NO_HINTS  # what the graph asks for itself
+    part: RankPart = WHOLE  # which rank runs it, and what it makes of every batch
+    hints: RuntimeHints = _NO_HINTS  # what the graph asks for itself
     workers: int = 0  # worker processes of this rank; 0 for none
     threads: int = 1  # patches that each worker realizes at once
 
 
 @dataclass(frozen=True)
-class Planned(_Settings):
+class PlannedWork(_WorkBase):
     """The planner hands whole batches to whoever is free; any worker can do any batch."""
 
     cut: Cut
@@ -158,14 +157,14 @@ class Planned(_Settings):
         """Return which pipes run where."""
         planner = explain_graph(self.cut.planner)
         where = f"in each of {workers} workers" if workers else "in this process"
-        lines = ["planned in this process (no voxels)", indented(planner)]
+        lines = ["planned in this process (no voxels)", indent(planner)]
         if self.cut.realizing:
             # Numbering restarts: the realizing part reads what the planner hands over.
             shown = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
             realizing = "\n".join(f"· {describe(pipe)}" for pipe in shown)
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
             torch = ", without torch" if workers and self.recipe is not None else ""
-            lines += [f"realized {where}{per}{torch}", indented(realizing)]
+            lines += [f"realized {where}{per}{torch}", indent(realizing)]
         elif workers:
             them = f"none of the {workers} workers" if workers > 1 else "no worker"
             lines.append(
@@ -182,7 +181,7 @@ _DEPENDS = (
 
 
 @dataclass(frozen=True)
-class Replicated(_Settings):
+class ReplicatedWork(_WorkBase):
     """Each worker runs the whole graph on its share; torchdata's scheme."""
 
     graph: Pipe
@@ -196,7 +195,7 @@ class Replicated(_Settings):
     point: Pipe | None = None
     """Where its items are dealt out to workers; None where each worker makes its own."""
     as_ready: bool = False  # whether items come as they are ready, and not from each share in turn
-    replicas: dict[Share, Replica] = field(default_factory=dict, repr=False, compare=False)
+    replicas: dict[ShareOfItems, Replica] = field(default_factory=dict, repr=False, compare=False)
     """What of this process is kept from epoch to epoch, where the graph keeps items in memory."""
 
     @property
@@ -222,7 +221,7 @@ class Replicated(_Settings):
         once = dispatch_point(whole)
         assert once is not None
         apply_shares(once, ranks=self.part.ranks, rank=self.part.rank)
-        yield from planned(once, seed, epoch, 0, of=whole)
+        yield from run_planner(once, seed, epoch, 0, of=whole)
 
     @property
     def keeps_order(self) -> bool:
@@ -234,9 +233,9 @@ class Replicated(_Settings):
             traits_of(pipe).known and not traits_of(pipe).ahead for pipe in walk(self.of_worker())
         )
 
-    def share(self, worker: int, workers: int) -> Share:
+    def share(self, worker: int, workers: int) -> ShareOfItems:
         """Return the share of one worker of this rank."""
-        return Share(worker, workers, self.part.rank, self.part.ranks)
+        return ShareOfItems(worker, workers, self.part.rank, self.part.ranks)
 
     def seconds_at(self, step: int) -> float:
         """Return no limit: of a whole graph nothing is noted."""
@@ -249,64 +248,51 @@ class Replicated(_Settings):
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""
         if self.point is not None:
-            return self._explain_dealt(workers)
+            where = f"to {workers} workers" if workers else "in this process"
+            after = "; what gathers or mixes items sees a worker's share" if workers > 1 else ""
+            once, each = explain_graph(self.point), explain_graph(self.of_worker())
+            return (
+                f"not planned: {self.reason}\nrun once, in this process\n{indent(once)}\n"
+                f"dealt out item by item {where}{after}\n{indent(each)}"
+            )
         if self.shards and workers:
             how = f"each of {workers} workers runs the whole graph on its share; {_DEPENDS}"
         elif workers:
             how = "one worker runs the whole graph; add .sharding_filter() to use more"
         else:
             how = f"this process runs the whole graph; {_DEPENDS}"
-        return f"not split: {self.reason}\n{how}\n{indented(explain_graph(self.graph))}"
-
-    def _explain_dealt(self, workers: int) -> str:
-        assert self.point is not None
-        where = f"to {workers} workers" if workers else "in this process"
-        after = "what gathers or mixes items sees a worker's share" if workers > 1 else ""
-        lines = [
-            f"not planned: {self.reason}",
-            "run once, in this process",
-            indented(explain_graph(self.point)),
-            f"dealt out item by item {where}{after and '; '}{after}",
-            indented(explain_graph(self.of_worker())),
-        ]
-        return "\n".join(lines)
+        return f"not split: {self.reason}\n{how}\n{indent(explain_graph(self.graph))}"
 
 
-Work: TypeAlias = Planned | Replicated
+Work: TypeAlias = PlannedWork | ReplicatedWork
 """How a verified graph is run."""
 
 
 def work_of(graph: Pipe, hooks: Hooks = NO_HOOKS) -> Work:
     """Decide how a verified graph is run."""
     if hooks:
-        return replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
+        return replicate(graph, f"{hooks.names()} is handed the whole graph", hooks)
     split = cut(graph)
     if isinstance(split, NoCut):
-        return replicated(graph, split.reason)
+        return replicate(graph, split.reason)
     errors = note_of(graph, ErrorPolicy)
-    return Planned(split, note_of(graph, Limits), errors=errors, hints=note_of(graph, Hints))
-
-
-def replicated(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> Replicated:
-    """Leave a verified graph whole, for ``reason``."""
-    divided = levels(graph)
-    point = dispatch_point(graph)
-    shards = WORKERS in divided or bool(hooks) or point is not None
-    return Replicated(
-        graph,
-        reason,
-        shards,
-        note_of(graph, Limits),
-        shards_ranks=RANKS in divided or bool(hooks),
-        hooks=hooks,
-        hints=note_of(graph, Hints),
-        point=point,
+    return PlannedWork(
+        split, note_of(graph, Limits), errors=errors, hints=note_of(graph, RuntimeHints)
     )
+
+
+def replicate(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> ReplicatedWork:
+    """Leave a verified graph whole, for ``reason``."""
+    divided, point = levels(graph), dispatch_point(graph)
+    shards = WORKERS in divided or bool(hooks) or point is not None
+    shards_ranks = RANKS in divided or bool(hooks)
+    limits, hints = note_of(graph, Limits), note_of(graph, RuntimeHints)
+    return ReplicatedWork(graph, reason, shards, limits, shards_ranks, hooks, point, hints=hints)
 
 
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
-    if isinstance(work, Replicated):
+    if isinstance(work, ReplicatedWork):
         # What is dealt out is counted before; what the user's functions make of a share, they know.
         divided = work.shards and work.point is None and not work.hooks
         workers = max(1, work.workers) if divided else 1

@@ -29,16 +29,17 @@ def listing_key(location: str, listed: Iterable[tuple[str, int, str]]) -> str:
 
 def folder_key(folder: str) -> str:
     """Return a short key for a local folder: names, sizes and times of writing of its files."""
-    return listing_key(folder, _files(folder, ""))
+    return listing_key(folder, files_below(folder))
 
 
-def _files(folder: str, below: str) -> Iterable[tuple[str, int, str]]:
+def files_below(folder: str, below: str = "") -> Iterator[tuple[str, int, str]]:
+    """Yield name, bytes and time of writing of the files in a folder and those below."""
     # In one pass: a zarr folder may hold a hundred thousand chunks.
     with os.scandir(folder) as entries:
         for entry in entries:
             name = f"{below}{entry.name}"
             if entry.is_dir():
-                yield from _files(entry.path, f"{name}/")
+                yield from files_below(entry.path, f"{name}/")
             else:
                 status = entry.stat()
                 yield name, status.st_size, str(status.st_mtime_ns)

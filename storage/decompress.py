@@ -26,18 +26,12 @@ _EITHER = 32 + zlib.MAX_WBITS
 
 
 def decompress(
-    compressed: BinaryIO,
-    raw: BinaryIO,
-    encoding: str,
-    size: int,
-    name: str,
-    *,
-    trailing: bool = False,
+    source: BinaryIO, raw: BinaryIO, encoding: str, size: int, name: str, *, trailing: bool = False
 ) -> None:
     """Decompress a stream into ``raw``: exactly the bytes that the header speaks of."""
     written = 0
     is_zlib = encoding == "zlib"
-    pieces = _zlib_pieces(compressed) if is_zlib else _file_pieces(compressed, encoding)
+    pieces = _zlib_pieces(source) if is_zlib else _file_pieces(source, encoding)
     try:
         for piece in pieces:
             raw.write(piece[: max(0, size - written)])
@@ -45,17 +39,14 @@ def decompress(
             if written > size + _MOST_TRAILING_BYTES and trailing:
                 break
             if written > size and not trailing:
-                raise CorruptVolume(
-                    f"{name} decodes to more than the {size} bytes that its header speaks of.",
-                    do="Write the file again; the header and the voxels do not fit.",
-                )
+                what = f"{name} decodes to more than the {size} bytes that its header speaks of."
+                do = "Write the file again; the header and the voxels do not fit."
+                raise CorruptVolume(what, do=do)
     except EOFError:
         pass  # counted below
     except CorruptStream as error:
-        raise CorruptVolume(
-            f"{name} cannot be decoded after {written} of {size} bytes: {error}.",
-            do="Copy or download the file again.",
-        ) from error
+        what = f"{name} cannot be decoded after {written} of {size} bytes: {error}."
+        raise CorruptVolume(what, do="Copy or download the file again.") from error
     if written < size:
         raise TruncatedVolume(
             f"{name} ends after about {written} of {size} bytes, decoded, that its header "
@@ -70,10 +61,8 @@ def copy(stream: BinaryIO, raw: BinaryIO, size: int, name: str) -> None:
     while left:
         piece = stream.read(min(left, _PIECE_BYTES))
         if not piece:
-            raise TruncatedVolume(
-                f"{name} ends {left} bytes before its voxels do.",
-                do="Copy or download the file again.",
-            )
+            what = f"{name} ends {left} bytes before its voxels do."
+            raise TruncatedVolume(what, do="Copy or download the file again.")
         raw.write(piece)
         left -= len(piece)
 
@@ -142,13 +131,12 @@ def most_between(chunk_bytes: int) -> int:
 def check_most(size: int, most: int) -> None:
     """Raise ``ValueError`` where ``size`` bytes are more than a chunk can need."""
     if size > most:
-        msg = f"it decodes to more than the {most} bytes that its chunk can need"
-        raise ValueError(msg)
+        raise ValueError(f"it decodes to more than the {most} bytes that its chunk can need")
 
 
-def inflated(data: Any, most: int) -> bytes:
+def inflate(data: Any, most: int) -> bytes:
     """Undo gzip or zlib, whichever it is."""
-    return _stopped(zlib.decompressobj(32 + zlib.MAX_WBITS).decompress, data, most)
+    return _stop_at(zlib.decompressobj(32 + zlib.MAX_WBITS).decompress, data, most)
 
 
 def un_bzip2(data: Any, most: int) -> bytes:
@@ -162,7 +150,7 @@ def un_lzma(data: Any, most: int, kind: int, filters: Any = None) -> bytes:
     return _streams(lambda: lzma.LZMADecompressor(kind, None, own), data, most)
 
 
-def _stopped(decompress: Callable[[Any, int], bytes], data: Any, most: int) -> bytes:
+def _stop_at(decompress: Callable[[Any, int], bytes], data: Any, most: int) -> bytes:
     # One byte more tells that there are more.
     found = decompress(data, most + 1)
     check_most(len(found), most)
@@ -176,15 +164,14 @@ def _streams(make: Callable[[], Any], data: Any, most: int) -> bytes:
     while data:
         decoder = make()
         try:
-            found.append(_stopped(decoder.decompress, data, left))
+            found.append(_stop_at(decoder.decompress, data, left))
         except (OSError, lzma.LZMAError):
             if found:
                 break  # padding, which Python's own functions pass over too
             raise
         left -= len(found[-1])
         if not decoder.eof:
-            msg = "its compressed bytes end early"
-            raise ValueError(msg)
+            raise ValueError("its compressed bytes end early")
         data = decoder.unused_data
     return found[0] if len(found) == 1 else b"".join(found)
 

@@ -1,4 +1,4 @@
-"""Where decoded volumes and statistics are kept on this machine, and how small files get there.
+"""The folder of decoded volumes and statistics on this machine, and how one process fills it.
 
 An entry is trusted if this user wrote it, or root, and nobody else can write to it. In a folder
 that others may write to as well each user has a folder of their own, of a name that nobody can
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -17,15 +18,15 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from ..core.call_site import WarnOnce
-from ..core.errors import CacheBusy, CacheUnused, VolumeReadError
+from ..core.errors import CacheBusy, CacheUnused, VolumeReadError, VoxpipeError
 from .location import is_url, local_path, public_name
-from .locks import NO_LINK, is_still, lock, open_lock
 
 T = TypeVar("T")
 
@@ -37,8 +38,7 @@ DEFAULT_BUDGET = 32 * 1024**3
 MOST_KEPT_BYTES = 1024**3
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a disk says that has no more room: for anybody, this user, or this process (ulimit -f)."""
-FAILING = FULL | {errno.EIO}
-"""What a disk says that takes nothing more, be it full or broken."""
+FAILING = FULL | {errno.EIO}  # what a disk says that takes nothing more, be it full or broken
 # A pass over a volume of 100 GB takes it at 200 MB/s; after that each process makes its own.
 LONGEST_PASS = 600.0
 # Waits for nobody: a pipe would.
@@ -48,7 +48,17 @@ _BLOCK = 4096
 _MAGIC = b"voxpipe-entry-1"
 _ONCE = WarnOnce()
 _BETWEEN_REMOVALS = 64
-_until_removal = _BETWEEN_REMOVALS
+_WRITTEN = itertools.count(1)
+
+
+# Short beside what is waited for, a decoded or converted volume; long beside a look.
+POLL_SECONDS = 0.02
+# At a lock, while others may take a link away from there: each sees one more change at most.
+_LOOKS = 10
+CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
+"""What a folder says that may not be written to, or where somebody put a link in our way."""
+# Opens nothing that somebody put in our way.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -56,10 +66,8 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     if environment.get(DIRECTORY_VARIABLE):
         place = environment[DIRECTORY_VARIABLE]
         if is_url(place):
-            raise VolumeReadError(
-                f"{DIRECTORY_VARIABLE} is {public_name(place)}, and the cache is on a local disk.",
-                do="Set it to a folder, or unset it.",
-            )
+            msg = f"{DIRECTORY_VARIABLE} is {public_name(place)}, and the cache is on a local disk."
+            raise VolumeReadError(msg, do="Set it to a folder, or unset it.")
         return own_folder(Path(local_path(place)))
     root = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return own_folder(Path(root) / "voxpipe")
@@ -104,10 +112,8 @@ def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
     try:
         return int(text)
     except ValueError:
-        raise VolumeReadError(
-            f"{BUDGET_VARIABLE} is {text!r}, which is no number of bytes.",
-            do="Set it to an integer, or unset it for 32 GiB.",
-        ) from None
+        what = f"{BUDGET_VARIABLE} is {text!r}, which is no number of bytes."
+        raise VolumeReadError(what, do="Set it to an integer, or unset it for 32 GiB.") from None
 
 
 def make_directory(directory: Path) -> Path:
@@ -127,30 +133,50 @@ def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
 
 def write_entry(path: Path, content: bytes) -> None:
     """Write a small entry with a check sum; now and then the oldest beside it are removed."""
-    global _until_removal
     write_whole(path, with_check_sum(content))
-    _until_removal -= 1
-    if _until_removal <= 0:
-        _until_removal = _BETWEEN_REMOVALS
+    if next(_WRITTEN) % _BETWEEN_REMOVALS == 0:
         remove_oldest(path.parent, MOST_KEPT_BYTES)
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """Something that takes room."""
+
+    last_used: int  # in nanoseconds since 1970
+    size: int  # Bytes
+    remove: Callable[[], bool]  # removes it; False where somebody uses it, or the system refuses
 
 
 def remove_oldest(folder: Path, most: int) -> None:
     """Remove the files of a folder that were written first, until the rest takes ``most`` bytes."""
     held = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                status = entry.stat()
-                # A file of one byte takes a block of the disk.
-                held.append((status.st_mtime_ns, max(status.st_size, _BLOCK), entry.path))
-    used = sum(size for _, size, _ in held)
-    for _, size, path in sorted(held):
-        if used <= most:
-            return
+    for path in folder.iterdir():
         with suppress(OSError):
-            os.unlink(path)
-            used -= size
+            status = path.stat()
+            # A file of one byte takes a block of the disk.
+            size = max(status.st_size, _BLOCK)
+            held.append(CacheEntry(status.st_mtime_ns, size, partial(remove_file, path)))
+    make_room(held, most)
+
+
+def make_room(held: Iterable[CacheEntry], most: int) -> int:
+    """Remove the least recently used until the rest takes at most ``most``; return the rest."""
+    by_age = sorted(held, key=lambda each: each.last_used)
+    used = sum(each.size for each in by_age)
+    for each in by_age:
+        if used <= most:
+            break
+        if each.remove():
+            used -= each.size
+    return used
+
+
+def remove_file(path: Path) -> bool:
+    """Remove an entry that is a file, and its check sums; say whether it is gone."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        (path.parent / SUMS / path.stem).unlink()
+    return not path.exists()
 
 
 def with_check_sum(content: bytes) -> bytes:
@@ -213,27 +239,109 @@ def get_or_make(
 @contextmanager
 def _alone(file: Path, deadline: float) -> Iterator[bool]:
     """Keep other processes out that want to make the same; yield whether to look again."""
-    lock_file = file.with_name(f"{file.name}.lock")
-    held: BinaryIO | None = None
-    with suppress(OSError, ImportError, CacheBusy):  # the last: another process kept it too long
-        make_directory(file.parent)
-        while held is None:
-            opened = open_lock(lock_file)
-            try:
-                lock(opened, deadline, lambda: CacheBusy("waited too long.", do=""))
-                if is_still(opened.fileno(), lock_file):
-                    held = opened
-            finally:
-                if held is None:
-                    opened.close()
-    try:
-        yield held is not None
-    finally:
-        if held is not None:
+    lock_file, is_held = file.with_name(f"{file.name}.lock"), False
+    with ExitStack() as stack:
+        with suppress(OSError, ImportError, CacheBusy):  # the last: another process kept it long
+            make_directory(file.parent)
+            busy = partial(CacheBusy, "waited too long.", do="")
+            stack.enter_context(hold_lock(lock_file, deadline, busy))
+            is_held = True
+        try:
+            yield is_held
+        finally:
             # Removed while it is held: who waited sees that it is gone, and makes a new one.
-            with suppress(OSError):
-                lock_file.unlink()
-            held.close()
+            if is_held:
+                with suppress(OSError):
+                    lock_file.unlink()
+
+
+def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
+    """Wait before the next look."""
+    if time.monotonic() >= deadline:
+        raise busy()
+    time.sleep(POLL_SECONDS)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """Open the file of a lock, made where there is none.
+
+    A link in its place is replaced, and not followed. In a folder that may not be written to, a
+    lock that is there can be taken all the same.
+    """
+    for _ in range(_LOOKS):
+        try:
+            return _open_lock(path)
+        except OSError as error:
+            # Of a link that another process is just taking away the system says either.
+            is_going = error.errno == errno.ENOENT and path.parent.is_dir()
+            if error.errno != errno.ELOOP and not is_going:
+                raise
+        _remove_link(path)
+    return _open_lock(path)
+
+
+def _open_lock(path: Path) -> BinaryIO:
+    try:
+        return open(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600), "r+b", buffering=0)
+    except OSError as error:
+        if error.errno not in CLOSED:
+            raise
+        return open(os.open(path, os.O_RDONLY | NO_LINK), "rb", buffering=0)
+
+
+def _remove_link(path: Path) -> None:
+    """Take away a link, one process at a time: by then a lock of another may be there."""
+    import fcntl
+
+    fd = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)  # held for no longer than this
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def try_lock(file: BinaryIO, *, shared: bool = False) -> bool:
+    """Take the kernel's lock of a file, until that is closed, unless another process has it.
+
+    For a ``shared`` one it waits: who has the lock alone removes an entry, which takes a moment.
+    """
+    import fcntl
+
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+@contextmanager
+def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> Iterator[None]:
+    """Hold the kernel's lock of a file; polled, or it had no timeout.
+
+    It is made where there is none: whoever held it may remove it, and the folder that it is in.
+    """
+    while True:
+        try:
+            file = open_lock(path)
+        except FileNotFoundError:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            continue
+        with file:
+            while not try_lock(file):
+                pause(deadline, busy)
+            if is_still(file.fileno(), path):
+                yield
+                return
+
+
+def is_still(file: int, path: str | Path) -> bool:
+    """Whether an open file is the one that has this path now."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    return False
 
 
 def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
@@ -247,12 +355,7 @@ def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
 
 
 def write_beside(
-    path: Path,
-    pieces: Iterable[bytes],
-    mode: int = 0o666,
-    *,
-    synced: bool = True,
-    key: str = "",
+    path: Path, pieces: Iterable[bytes], mode: int = 0o666, *, synced: bool = True, key: str = ""
 ) -> None:
     """Write a file in a directory that is there; several may, and the last one stays.
 
@@ -261,20 +364,20 @@ def write_beside(
     ``key`` is the only one who writes under it, so what a killed writer left is written over.
     """
     # One of its own: of two that share one, the first gives its name to what is not finished.
-    partial = path.with_name(f"{path.name}.{key or uuid.uuid4().hex}.part")
+    unfinished = path.with_name(f"{path.name}.{key or uuid.uuid4().hex}.part")
     if key:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
     # A new file of ours, whatever lies there: no link is followed.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
     try:
-        with open(os.open(partial, flags, mode), "wb") as file:
+        with open(os.open(unfinished, flags, mode), "wb") as file:
             file.writelines(pieces)
             if synced:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(partial, path)
+        os.replace(unfinished, path)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -318,8 +421,7 @@ def warn_unused(
 # once after each start of the machine, and whenever a file has another size or time of writing than
 # it was left with.
 
-SUMS = "sums"
-"""Folder of the check sums, in that of the entries."""
+SUMS = "sums"  # folder of the check sums, in that of the entries
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PIECE_BYTES = 4 * 1024**2
 # Of entries in folders that cannot be written to: looked through once by each process.
@@ -337,29 +439,22 @@ def boot() -> str:
     return ""
 
 
-def seal(entry: Path, sums: Path) -> None:
-    """Bring an entry to the disk and note its check sums: a file or folder without its name yet."""
+def seal(entry: Path, sums: Path | None = None) -> None:
+    """Bring an entry without its name yet to the disk; note its check sums, where that is said."""
     found: Sums = {}
-    for name, path in _paths(entry):
+    for name, path in reversed(list(_paths(entry))):
         status = os.lstat(path)
-        if stat.S_IMODE(status.st_mode) & 0o022:
+        if sums is not None and stat.S_IMODE(status.st_mode) & 0o022:
             os.chmod(path, stat.S_IMODE(status.st_mode) & ~0o022)
         if stat.S_ISDIR(status.st_mode):
-            continue
-        with open(path, "rb", opener=open_trusted) as file:
-            os.fsync(file.fileno())
-            found[name] = (status.st_size, check_sum(file), status.st_mtime_ns)
-    _note(sums, found)
-
-
-def sync_files(entry: Path) -> None:
-    """Bring a folder and all that is in it to the disk."""
-    for _, path in reversed(list(_paths(entry))):
-        if os.path.isdir(path):
             sync_folder(Path(path))
             continue
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_trusted if sums is not None else None) as file:
             os.fsync(file.fileno())
+            if sums is not None:
+                found[name] = (status.st_size, check_sum(file), status.st_mtime_ns)
+    if sums is not None:
+        _note(sums, found)
 
 
 def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
@@ -370,7 +465,14 @@ def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
     with suppress(OSError, ValueError, TypeError, KeyError):
         document = json.loads(noted)
         expected: Sums = {str(name): tuple(sum_) for name, sum_ in document["files"].items()}
-        found = _statuses(entry)
+        found: dict[str, os.stat_result] = {}
+        for name, path in _paths(entry):
+            status = os.lstat(path)
+            regular = stat.S_ISREG(status.st_mode)
+            if not is_trusted(status) or not (regular or stat.S_ISDIR(status.st_mode)):
+                return False  # somebody else may have put it there
+            if regular:
+                found[name] = status
         if {name: status.st_size for name, status in found.items()} != {
             name: length for name, (length, _, _) in expected.items()
         }:
@@ -418,19 +520,6 @@ def _note(sums: Path, files: Sums) -> None:
     content = json.dumps({"boot": boot(), "files": files}).encode()
     # Where they are cut the entry is made again; that takes no wait for the disk.
     write_whole(sums, with_check_sum(content), synced=False)
-
-
-def _statuses(entry: Path) -> dict[str, os.stat_result]:
-    """Return the status of each file; ``PermissionError`` where somebody else may have put it."""
-    found = {}
-    for name, path in _paths(entry):
-        status = os.lstat(path)
-        regular = stat.S_ISREG(status.st_mode)
-        if not is_trusted(status) or not (regular or stat.S_ISDIR(status.st_mode)):
-            raise PermissionError(path)
-        if regular:
-            found[name] = status
-    return found
 
 
 def _paths(entry: Path) -> Iterator[tuple[str, str]]:

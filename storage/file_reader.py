@@ -1,4 +1,4 @@
-"""How bare voxels of a local file are read: mapped, by ``pread``, or past the page cache.
+"""Readers of bare voxels of a local file: mapped, by ``pread``, or past the page cache.
 
 One descriptor per open volume, and no offset that is shared: any thread, and any forked child,
 may read. Of what lies between rows one block at a time is in memory.
@@ -24,7 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ..core.errors import TruncatedVolume, VolumeError
-from ..core.locks import DeferredLock
+from ..core.locks import ForkSafeLock, renew_after_fork
 from .ranges import (
     LOCAL_GAP,
     LOCAL_RUN,
@@ -56,10 +56,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 class FileSystem:
     """Where a file lies."""
 
-    kind: str = ""
-    """As the kernel calls it, e.g. ``"ext4"``; empty where nobody tells."""
-    nvme: bool = False
-    """Whether it is on an NVMe disk of this machine."""
+    kind: str = ""  # as the kernel calls it, e.g. ``"ext4"``; empty where nobody tells.
+    nvme: bool = False  # whether it is on an NVMe disk of this machine
 
     @property
     def network(self) -> bool:
@@ -68,11 +66,10 @@ class FileSystem:
         return self.kind in NETWORK_KINDS or (fuse and self.kind != _FUSE_ON_A_DISK)
 
 
-_KNOWN: dict[int, FileSystem] = {}
-"""By device number: one file system has one kind for as long as it is mounted."""
+_KNOWN: dict[int, FileSystem] = {}  # by device number: one has one kind as long as it is mounted
 
 
-def file_system_of(file: BinaryIO) -> FileSystem:
+def kind_of_open_file(file: BinaryIO) -> FileSystem:
     """Return the file system of an open file; one of no kind where nobody tells."""
     return file_system_at(file.name, os.fstat(file.fileno()).st_dev)
 
@@ -84,14 +81,14 @@ def file_system_at(path: str, device: int = -1) -> FileSystem:
         found = FileSystem()
         with contextlib.suppress(OSError):
             with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
-                kind = kind_of(os.path.realpath(path), file.read())
+                kind = file_system_kind(os.path.realpath(path), file.read())
             disk = os.path.realpath(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
             found = FileSystem(kind, "/nvme" in disk)
         _KNOWN[device] = found
     return _KNOWN[device]
 
 
-def kind_of(path: str, mounts: str) -> str:
+def file_system_kind(path: str, mounts: str) -> str:
     r"""Return the kind of the file system that holds ``path``, of the text of a mountinfo file.
 
     The last mount of the longest mount point counts: it covers those before it. The device
@@ -110,8 +107,7 @@ def kind_of(path: str, mounts: str) -> str:
 
 
 IoMode = Literal["mmap", "pread", "direct"]
-IO_MODES = ("auto", "mmap", "pread", "direct")
-"""What ``io=`` may be."""
+IO_MODES = ("auto", "mmap", "pread", "direct")  # what ``io=`` may be
 
 # Where O_DIRECT is known to be worth a try without being asked for it.
 _DIRECT_KINDS = ("ext4", "xfs")
@@ -124,12 +120,9 @@ _FAR_BIGGER = 4
 class IoChoice:
     """How a file is read, and why."""
 
-    mode: IoMode
-    """How."""
-    reason: str
-    """Why, as the end of a sentence."""
-    network: bool = False
-    """Whether the file lies on a network file system."""
+    mode: IoMode  # How
+    reason: str  # why, as the end of a sentence
+    network: bool = False  # whether the file lies on a network file system
 
     def __str__(self) -> str:
         return f"{self.mode}: {self.reason}"
@@ -157,8 +150,7 @@ def choose_io(wanted: str, place: FileSystem, size: int, memory: int) -> IoChoic
 def check_io(io: str) -> str:
     """Return ``io``; ``ValueError`` for what is no mode."""
     if io not in IO_MODES:
-        msg = f"io is one of {', '.join(map(repr, IO_MODES))}, got {io!r}"
-        raise ValueError(msg)
+        raise ValueError(f"io is one of {', '.join(map(repr, IO_MODES))}, got {io!r}")
     return io
 
 
@@ -172,19 +164,14 @@ _GOLDEN = (1 + 5**0.5) / 2
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Bytes that are read at once."""
 
-    start: int
-    """First byte, counted from the beginning of the array."""
-    size: int
-    """How many, those between rows included."""
-    target: tuple[Any, ...]
-    """Index of the rows in ``Blocks.shape``."""
-    shape: tuple[int, ...]
-    """Of the rows: the last axis is the bytes of a row."""
-    strides: tuple[int, ...]
-    """Between rows, in bytes of the block."""
+    start: int  # first byte, counted from the beginning of the array
+    size: int  # how many, those between rows included
+    target: tuple[Any, ...]  # index of the rows in ``Blocks.shape``
+    shape: tuple[int, ...]  # of the rows: the last axis is the bytes of a row
+    strides: tuple[int, ...]  # between rows, in bytes of the block
 
     @property
     def is_whole(self) -> bool:
@@ -192,7 +179,7 @@ class Block:
         return math.prod(self.shape) == self.size
 
 
-class Blocks:
+class RowBlocks:
     """How a box is read."""
 
     def __init__(
@@ -203,11 +190,10 @@ class Blocks:
         self._start = sum(a * s for (a, _), s in zip(box[: row + 1], strides, strict=False))
         self._counts = [b - a for a, b in box[:row]]
         self._strides = strides[:row]
-        self.shape = (*self._counts, run)
-        """Of all rows, in order; bytes."""
-        self._axis, self._each, self._span = self._joined(run, gap, most)
+        self.shape = (*self._counts, run)  # of all rows, in order; bytes
+        self._axis, self._each, self._span = self._join_rows(run, gap, most)
 
-    def _joined(self, run: int, gap: int, most: int) -> tuple[int, int, int]:
+    def _join_rows(self, run: int, gap: int, most: int) -> tuple[int, int, int]:
         """Return the slowest axis along which rows are joined, how many, and the bytes then."""
         axis, span = len(self._counts), run
         while axis > 0:
@@ -233,7 +219,7 @@ class Blocks:
             found.append(at)
         return found
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[RowBlock]:
         """Yield the blocks in the order of the file."""
         axis, counts, strides = self._axis, self._counts, self._strides
         inner = tuple(strides[axis:]), tuple(self.shape[axis:])
@@ -245,21 +231,17 @@ class Blocks:
         for place in itertools.product(*steps):
             start = self._start + sum(n * s for n, s in zip(place, strides, strict=False))
             if whole:
-                yield Block(start, self._span, place, inner[1], (*inner[0], 1))
+                yield RowBlock(start, self._span, place, inner[1], (*inner[0], 1))
                 continue
             n = min(self._each, counts[axis] - place[-1])
             target = (*place[:-1], slice(place[-1], place[-1] + n))
             shape = (n, *self.shape[axis + 1 :])
             size = self._span + (n - 1) * strides[axis]
-            yield Block(start, size, target, shape, (*inner[0], 1))
+            yield RowBlock(start, size, target, shape, (*inner[0], 1))
 
 
 def rows_of_box(
-    lengths: Sequence[int],
-    box: Sequence[Span],
-    itemsize: int,
-    offset: int = 0,
-    most: int | None = None,
+    lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int, most: int | None = None
 ) -> list[Span]:
     """Return the runs of bytes that hold a box of an array, in the order of the file."""
     row, run = _row_of(lengths, box, itemsize, most)
@@ -326,7 +308,7 @@ class FileReader:
     ) -> NDArray[np.uint8]:
         """Return the bytes of a box of an array, C order, those of a row along the last axis."""
         gap, most = coalesce_policy(self.usual)
-        blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
+        blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
         out = np.empty(blocks.shape, np.uint8)
         scratch: NDArray[np.uint8] | None = None
         for block in blocks:
@@ -335,7 +317,7 @@ class FileReader:
                 self._read_whole(target.reshape(-1), start, most)
                 continue
             if scratch is None or scratch.size < block.size + 2 * ALIGNMENT:
-                scratch = aligned(block.size + 2 * ALIGNMENT)
+                scratch = aligned_memory(block.size + 2 * ALIGNMENT)
             bytes_ = self._cover(scratch, start, block.size)
             target[...] = as_strided(bytes_, block.shape, block.strides)
         return out
@@ -347,7 +329,7 @@ class FileReader:
         if self.choice.mode == "direct":
             return None
         gap, most = coalesce_policy(self.usual)
-        blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
+        blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
         return HINTS.tell(self._fd, offset, blocks)
 
     def _read_whole(self, target: NDArray[np.uint8], start: int, most: int) -> None:
@@ -356,7 +338,7 @@ class FileReader:
             self._cover(target, start, target.size)
             return
         piece = max(ALIGNMENT, min(most, target.size))
-        scratch = aligned(piece + 2 * ALIGNMENT)
+        scratch = aligned_memory(piece + 2 * ALIGNMENT)
         for at in range(0, target.size, piece):
             size = min(piece, target.size - at)
             target[at : at + size] = self._cover(scratch, start + at, size)
@@ -371,7 +353,11 @@ class FileReader:
             at = done - done % self._step
             got = self._preadv(view[at:whole], first + at)
             if at + got <= done:
-                raise self._truncated(start, size, max(0, done - head))
+                raise TruncatedVolume(
+                    f"{self.name} became shorter since it was opened: it ends "
+                    f"{size - max(0, done - head)} bytes before byte {start + size}.",
+                    do="Do not write into a volume that is read; copy it again.",
+                )
             done = at + got
         return room[head : head + size]
 
@@ -380,24 +366,14 @@ class FileReader:
             return os.preadv(self._fd, [view], offset)
         except OSError as error:
             if error.errno in _NO_DIRECT and self.choice.mode == "direct":
-                raise VolumeError(
-                    f"{self.name} cannot be read past the page cache: {error.strerror}.",
-                    do="Open it with io='pread'.",
-                ) from error
-            raise VolumeError(
-                f"reading {len(view)} bytes at {offset} of {self.name} failed: {error.strerror}.",
-                do="Check the disk, or the connection to the file server.",
-            ) from error
-
-    def _truncated(self, start: int, size: int, done: int) -> TruncatedVolume:
-        return TruncatedVolume(
-            f"{self.name} became shorter since it was opened: it ends {size - done} bytes before "
-            f"byte {start + size}.",
-            do="Do not write into a volume that is read; copy it again.",
-        )
+                what = f"{self.name} cannot be read past the page cache: {error.strerror}."
+                raise VolumeError(what, do="Open it with io='pread'.") from error
+            what = f"reading {len(view)} bytes at {offset} of {self.name} failed: {error.strerror}."
+            do = "Check the disk, or the connection to the file server."
+            raise VolumeError(what, do=do) from error
 
 
-def aligned(size: int) -> NDArray[np.uint8]:
+def aligned_memory(size: int) -> NDArray[np.uint8]:
     """Return memory whose address is a multiple of ``ALIGNMENT``."""
     room = np.empty(size + ALIGNMENT, np.uint8)
     first = -room.ctypes.data % ALIGNMENT
@@ -425,49 +401,57 @@ _WARM_ROW, _WARM_STEP = 16, 8
 class Hint:
     """What the system was told of one box; close it when it was read, or never will be."""
 
-    def __init__(self, hints: Hints, size: int) -> None:
+    def __init__(self, hints: KernelHints, size: int) -> None:
         self._hints, self._size = hints, size
 
     def close(self) -> None:
         """Make room for other hints; any number of times."""
         size, self._size = self._size, 0
-        self._hints.release(size)
+        self._hints.lock.defer(partial(self._hints.add, -size))
 
 
-class Hints:
+class KernelHints:
     """What one process has told the system, within a bound. Safe to use from several threads."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
-        self.hinted_bytes = 0
-        self._lock = DeferredLock()
-        self._warm = self._passed = 0
+        self.lock = ForkSafeLock()
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child, which has told nothing."""
+        self.hinted_bytes = self._warm = self._passed = 0
 
     def worth_asking(self) -> bool:
         """Whether to work out what is going to be read: not each time, where all is there."""
         if not hasattr(os, "posix_fadvise"):
             return False
-        with self._lock:
+        with self.lock:
             if self._warm < _WARM_ROW:
                 return True
             self._passed = (self._passed + 1) % _WARM_STEP
             return self._passed == 0
 
-    def tell(self, fd: int, offset: int, blocks: Blocks) -> Hint | None:
+    def add(self, size: int) -> None:
+        """Count so many bytes more; whoever calls it has the lock."""
+        self.hinted_bytes += size
+
+    def tell(self, fd: int, offset: int, blocks: RowBlocks) -> Hint | None:
         """Tell that a box is going to be read; None where it is there, or there is no room."""
         if not hasattr(os, "posix_fadvise"):
             return None
         warm = is_cached(fd, [offset + place for place in blocks.places(_SAMPLES)])
-        with self._lock:
+        with self.lock:
             self._warm = self._warm + 1 if warm else 0
         if warm:
             return None
         spans = [(offset + b.start, b.size) for b in islice(blocks, _MOST_HINTS)]
         size = sum(size for _, size in spans)
-        with self._lock:
+        with self.lock:
             if self.hinted_bytes and self.hinted_bytes + size > self.most_bytes:
                 return None
-            self.hinted_bytes += size
+            self.add(size)
         room = self.most_bytes
         # Some file systems take no advice; what is read tells what is wrong with the file.
         with contextlib.suppress(OSError):
@@ -478,18 +462,6 @@ class Hints:
                 os.posix_fadvise(fd, start, min(length, room), os.POSIX_FADV_WILLNEED)
                 room -= length
         return Hint(self, size)
-
-    def release(self, size: int) -> None:
-        """Make room for ``size`` bytes."""
-        self._lock.defer(partial(self._release, size))
-
-    def _release(self, size: int) -> None:
-        self.hinted_bytes -= size
-
-    def forget_parent(self) -> None:
-        """Start anew in a forked child, which has told nothing."""
-        self._lock = DeferredLock()
-        self.hinted_bytes = self._warm = self._passed = 0
 
 
 def is_cached(fd: int, places: list[int]) -> bool:
@@ -505,8 +477,4 @@ def is_cached(fd: int, places: list[int]) -> bool:
         raise
 
 
-HINTS = Hints()
-"""What this process has told."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=HINTS.forget_parent)
+HINTS = KernelHints()  # what this process has told

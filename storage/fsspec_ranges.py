@@ -15,17 +15,17 @@ from .location import Secrets, file_system, public_name, remote_errors
 from .remote_answers import (
     MOST_WHOLE,
     Answer,
-    Failure,
+    FaultAdvice,
     Head,
     NoRanges,
     RangeRequest,
     TooLong,
     WrongAnswer,
-    failure_of,
+    advice_on,
     has_expired,
     is_of_page,
 )
-from .remote_ranges import Entry, ObjectFacts, RemoteRanges, health_of
+from .remote_ranges import ObjectEntry, ObjectFacts, RemoteRanges, health_of
 from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retry_sync
 
 _S3 = ("s3", "s3a")
@@ -73,7 +73,7 @@ def open_fsspec(url: str, options: Mapping[str, Any], retry: Retry | None = None
     return FsspecRanges(url, options, system, root, retry)
 
 
-def reached(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+def file_system_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the file system of a path or URL, which tries nothing again, and the path in it."""
     system, path = file_system(url, with_defaults(url, options))
     _leave_retries_to_us(system)
@@ -89,12 +89,8 @@ def list_with(
     system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
 ) -> Any:
     """Return what ``glob`` or ``find`` of a file system lists; all attempts have one deadline."""
-    attempts = Attempts(
-        default_retry(),
-        f"listing {public_name(url)}",
-        Secrets(options, url).describe,
-        health=health_of(url, options),
-    )
+    what, describe = f"listing {public_name(url)}", Secrets(options, url).describe
+    attempts = Attempts(default_retry(), what, describe, health=health_of(url, options))
 
     def once() -> Any:
         if not getattr(system, "async_impl", False):
@@ -229,7 +225,7 @@ class FsspecRanges(RemoteRanges):
         try:
             info = await self._call("info", path)
         except Exception as error:
-            if not self._is_s3 or failure_of(error) is not Failure.DENIED:
+            if not self._is_s3 or advice_on(error) is not FaultAdvice.DENIED:
                 raise
             # A refusal of HEAD has no body, which would say whose it is: that of GET has.
             bucket, name, _ = self._system.split_path(path)
@@ -239,17 +235,15 @@ class FsspecRanges(RemoteRanges):
         if info.get("type") == "directory":
             raise FileNotFoundError(key)
         if info.get("size") is None:
-            raise VolumeNotFound(
-                f"the server of {self._place(key)} does not say how large the file is.",
-                do="Copy the file to a local disk or to an object store.",
-            )
+            what = f"the server of {self._place(key)} does not say how large the file is."
+            raise VolumeNotFound(what, do="Copy the file to a local disk or to an object store.")
         written = info.get("LastModified") or info.get("Last-Modified")  # s3fs, HTTP
         version = version_of(info) or str(written or "")
         return ObjectFacts(
             int(info["size"]), version, str(info.get("ETag") or ""), _seconds(written)
         )
 
-    async def ask_entries(self, prefix: str, most: int | None) -> list[Entry]:
+    async def ask_entries(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         """List everything; s3fs can stop, other clients list all or nothing."""
         path = self._path(prefix)
         # A listing that somebody made earlier in this process may be of an earlier version.
@@ -261,7 +255,7 @@ class FsspecRanges(RemoteRanges):
         else:
             found = await self._call("find", path, detail=True)
         return [
-            Entry(name[len(self._root) :].lstrip("/"), int(i.get("size") or 0), version_of(i))
+            ObjectEntry(name[len(self._root) :].lstrip("/"), int(i.get("size") or 0), version_of(i))
             for name, i in found.items()
         ]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from ..core.locks import renew_after_fork
 
 # More than the connections that hide 50 ms at 60 MB/s for patches of 10 MB; less than what a
 # store calls a flood, times eight workers.
@@ -23,10 +24,8 @@ class RequestPriority:
 
     def __init__(self) -> None:
         self.urgent = False
-        self.ended = False
-        """Whether nobody will ever wait for them."""
-        self.needs: list[RequestPriority] = []
-        """Requests of others whose answers these wait for too."""
+        self.ended = False  # whether nobody will ever wait for them
+        self.needs: list[RequestPriority] = []  # requests of others that these wait for, too
 
 
 _Turn = tuple["asyncio.Future[None]", int, "RequestPriority | None"]
@@ -117,11 +116,11 @@ class CallThreads:
 
     def __init__(self, most: int = MOST_THREADS) -> None:
         self._most = most
-        self.forget_parent()
+        self.after_fork()
+        renew_after_fork(self)
 
-    def forget_parent(self) -> None:
-        """Begin anew, as in a forked child, which has none of them."""
-        self._owner = os.getpid()
+    def after_fork(self) -> None:
+        """Begin anew in a forked child, which has none of them."""
         self._lock = threading.Lock()
         # A call, and its future, taken out when the answer is handed over: it is the loop's then.
         self._jobs: SimpleQueue[tuple[Callable[[], Any], list[asyncio.Future[Any]]]] = SimpleQueue()
@@ -150,7 +149,7 @@ class CallThreads:
         self._ended = True
         pause = threading.Event()
         waited = 0.0
-        while self._owner == os.getpid() and self._under_way and waited < _EXIT_GRACE:
+        while self._under_way and waited < _EXIT_GRACE:
             pause.wait(_EXIT_GRACE / 50)
             waited += _EXIT_GRACE / 50
 
@@ -199,8 +198,5 @@ def _answer(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-THREADS = CallThreads()
-"""Those of this process."""
+THREADS = CallThreads()  # those of this process
 atexit.register(THREADS.finish)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=THREADS.forget_parent)

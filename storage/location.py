@@ -14,24 +14,11 @@ from urllib.error import HTTPError
 from urllib.parse import quote, quote_plus, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from ..core.errors import (
-    AccessDenied,
-    MissingDependency,
-    VolumeNotFound,
-    VolumeReadError,
-    VoxpipeError,
-)
+from ..core import errors
 from ..core.redact import public_name, public_text, secrets_in, urls_in
-from .remote_answers import Failure, failure_of, is_of_no_bucket
+from .remote_answers import FaultAdvice, advice_on, is_of_no_bucket
 
-__all__ = [
-    "absolute_place",
-    "file_system",
-    "is_url",
-    "local_path",
-    "public_name",
-    "remote_errors",
-]
+__all__ = ["absolute_place", "file_system", "is_url", "local_path", "public_name", "remote_errors"]
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
 _LOCAL = re.compile(r"^(file|local)://")
@@ -65,54 +52,56 @@ def remote_errors(
     name = public_name(name)
     try:
         yield
-    except (VoxpipeError, MemoryError):
+    except (errors.VoxpipeError, MemoryError):
         raise
     except FileNotFoundError:
-        raise VolumeNotFound(
-            f"there is nothing at {name}.", do="Check the URL and the storage_options."
-        ) from None
+        what = f"there is nothing at {name}."
+        raise errors.VolumeNotFound(what, do="Check the URL and the storage_options.") from None
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
         raise remote_error(error, doing, name, secrets.describe(error)) from None
 
 
-def remote_error(error: Exception, doing: str, place: str, told: str) -> VoxpipeError:
+def remote_error(error: Exception, doing: str, place: str, told: str) -> errors.VoxpipeError:
     """Return our error for what went wrong at a place, with what is told of it without secrets."""
-    failure = failure_of(error)
+    failure = advice_on(error)
     if isinstance(error, ImportError):
-        return MissingDependency(
-            f"reaching {place} needs a package that is not installed: {told}.",
-            do="Install the file system package that fsspec asks for.",
-        )
-    if failure is Failure.NO_RANGES:
-        return VolumeReadError(
+        what = f"reaching {place} needs a package that is not installed: {told}."
+        do = "Install the file system package that fsspec asks for."
+        return errors.MissingDependency(what, do=do)
+    if failure is FaultAdvice.NO_RANGES:
+        return errors.VolumeReadError(
             f"the server of {place} sends all of it when asked for a part: it does not know "
             "ranges.",
             do="Copy the file to a local disk or to an object store.",
         )
-    if failure is Failure.DENIED:
-        return AccessDenied(
-            f"{doing} {place} was refused: {told}.",
-            do="Check the credentials in storage_options or in the environment.",
-        )
-    if failure is Failure.UNTRUSTED:
-        return VolumeReadError(
+    if failure is FaultAdvice.DENIED:
+        do = "Check the credentials in storage_options or in the environment."
+        return errors.AccessDenied(f"{doing} {place} was refused: {told}.", do=do)
+    if failure is FaultAdvice.UNTRUSTED:
+        return errors.VolumeReadError(
             f"the certificate of the server of {place} is not believed: {told}.",
             do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
             'its certificate, or client_kwargs={"verify": file} for S3.',
         )
-    kind = VolumeNotFound if is_of_no_bucket(error) else VolumeReadError
-    return kind(
-        f"{doing} {place} failed: {told}.",
-        do="Check the URL, the storage_options and the connection.",
-    )
+    kind = errors.VolumeNotFound if is_of_no_bucket(error) else errors.VolumeReadError
+    what = f"{doing} {place} failed: {told}."
+    return kind(what, do="Check the URL, the storage_options and the connection.")
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the file system of a URL, of which fsspec keeps one, and the path in it."""
     import fsspec
 
-    _refuse_split(url)
+    # A password that clients do not take for one: its / ends the server's name.
+    for part in urls_in(url):
+        if part.splits:
+            what = f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
+            raise errors.VolumeReadError(
+                f"{what}clients.",
+                do="Write it with %2F for /, %3F for ?, %23 for # and %5C for a backslash, or give "
+                "the password in storage_options.",
+            )
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_REDACTED)  # once, however often
     with remote_errors(url, options):
@@ -120,7 +109,7 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     return system, path
 
 
-class _Redacted(logging.Filter):
+class _RedactingFilter(logging.Filter):
     """Takes the credentials of URLs out of what a client logs: its users see DEBUG of all."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -138,19 +127,7 @@ _LOGGERS = (
     *("fsspec.local", "fsspec.mapping", "fsspec.memoryfs", "fsspec.reference", "fsspec.sftp"),
     *("s3fs", "gcsfs", "adlfs", "tar", "webhdfs"),
 )
-_REDACTED = _Redacted()
-
-
-def _refuse_split(url: str) -> None:
-    """Raise for a password that clients do not take for one: its / ends the server's name."""
-    for part in urls_in(url):
-        if part.splits:
-            raise VolumeReadError(
-                f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
-                "clients.",
-                do="Write it with %2F for /, %3F for ?, %23 for # and %5C for a backslash, or give "
-                "the password in storage_options.",
-            )
+_REDACTED = _RedactingFilter()
 
 
 def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> str:

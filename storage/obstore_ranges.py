@@ -25,16 +25,16 @@ from .fsspec_ranges import CONNECTING, open_fsspec
 from .in_flight import MOST_REQUESTS, THREADS
 from .remote_answers import (
     Answer,
-    Failure,
+    FaultAdvice,
     Head,
     NoRanges,
     RangeRequest,
     WrongAnswer,
-    failure_of,
+    advice_on,
     has_expired,
     is_of_page,
 )
-from .remote_ranges import Entry, ObjectFacts, RemoteRanges
+from .remote_ranges import ObjectEntry, ObjectFacts, RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Retry
 
 T = TypeVar("T")
@@ -88,17 +88,13 @@ _ODD_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]|[\ud800-\udfff]")
 _OTHER_REGION = re.compile(r"redirect without LOCATION|AuthorizationHeaderMalformed")
 
 
-class Settings(NamedTuple):
+class StoreSettings(NamedTuple):
     """How obstore reaches a place."""
 
-    config: dict[str, Any]
-    """What the store is made with."""
-    session: dict[str, Any] | None = None
-    """What botocore looks for credentials with, where they are not among those."""
-    headers: dict[str, str] | None = None
-    """Sent with each request."""
-    verify: bool | str | None = None
-    """Whether certificates are looked at, or the file of those that are believed."""
+    config: dict[str, Any]  # what the store is made with
+    session: dict[str, Any] | None = None  # what botocore finds credentials with that are not there
+    headers: dict[str, str] | None = None  # sent with each request
+    verify: bool | str | None = None  # whether certificates count, or the file of those that do
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(sorted(self.config))})"
@@ -106,7 +102,7 @@ class Settings(NamedTuple):
 
 def settings_of(
     url: str, options: Mapping[str, Any], environment: Mapping[str, str]
-) -> Settings | str:
+) -> StoreSettings | str:
     """Return obstore's settings for a URL and fsspec's options, or why there are none."""
     scheme, _, rest = url.partition("://")
     provider = _SCHEMES.get(scheme)
@@ -118,17 +114,17 @@ def settings_of(
     elsewhere = _ELSEWHERE.get(provider, "")
     if environment.get(elsewhere):
         return f"it does not know the variable {elsewhere}"
-    found = _mapped(provider, options)
+    found = _map_options(provider, options)
     if isinstance(found, str):
         return found
     if provider == "s3":
         return _of_s3(found, environment)
     if provider == "az":
         return _of_azure(found, environment)
-    return Settings({}, headers=found) if provider == "http" else Settings(found)
+    return StoreSettings({}, headers=found) if provider == "http" else StoreSettings(found)
 
 
-def _mapped(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | str:
+def _map_options(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | str:
     """Return options in obstore's words, or what it does not know; of a web server, the headers."""
     names, found = _NAMES[provider], dict[str, Any]()
     for name, value in options.items():
@@ -170,7 +166,7 @@ def _google(token: Any) -> dict[str, Any] | str:
     return "it does not know this kind of token"
 
 
-def _of_s3(found: dict[str, Any], environment: Mapping[str, str]) -> Settings | str:
+def _of_s3(found: dict[str, Any], environment: Mapping[str, str]) -> StoreSettings | str:
     profile = found.pop("profile", None)
     session: dict[str, Any] | None = None
     if found.pop("skip_signature", False):
@@ -190,15 +186,15 @@ def _of_s3(found: dict[str, Any], environment: Mapping[str, str]) -> Settings | 
     if session is None or region:
         # A profile may say another one.
         found["region"] = region or _USUAL_REGION
-    return Settings(found, session, verify=verify)
+    return StoreSettings(found, session, verify=verify)
 
 
-def _of_azure(found: dict[str, Any], environment: Mapping[str, str]) -> Settings | str:
+def _of_azure(found: dict[str, Any], environment: Mapping[str, str]) -> StoreSettings | str:
     given = any(name in found for name in _AZURE_SECRETS) or _first(environment, _AZURE_VARIABLES)
     anonymous = found.pop("skip_signature", None)
     if anonymous or (anonymous is None and not given):
-        return Settings({**found, "skip_signature": True})  # as adlfs
-    return Settings(found) if given else "it looks for credentials in other places"
+        return StoreSettings({**found, "skip_signature": True})  # as adlfs
+    return StoreSettings(found) if given else "it looks for credentials in other places"
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -212,7 +208,7 @@ class ObstoreRanges(RemoteRanges):
         self,
         url: str,
         options: Mapping[str, Any],
-        settings: Settings,
+        settings: StoreSettings,
         retry: Retry | None = None,
         *,
         only: bool = False,
@@ -220,6 +216,8 @@ class ObstoreRanges(RemoteRanges):
         super().__init__(url, options, retry)
         scheme, _, rest = url.partition("://")
         self._kind = _SCHEMES[scheme]
+        # Whether versions are told in the words of fsspec's client: S3 has one ETag for all.
+        self.versions_as_fsspec = self._kind == "s3"
         self._has_ranges = self._kind != "http"
         bucket, _, prefix = rest.partition("/")
         self._prefix = "" if self._kind == "http" else prefix.strip("/")
@@ -234,11 +232,6 @@ class ObstoreRanges(RemoteRanges):
         # Of buckets each page has its own limit, and there may be a thousand; others are fsspec's.
         self.limits_listing = self._kind == "http"
         self._refuse_after_fork()
-
-    @property
-    def versions_as_fsspec(self) -> bool:
-        """Whether versions are told in the words of fsspec's client: S3 has one ETag for all."""
-        return self._kind == "s3"
 
     def _refuse_after_fork(self) -> None:
         if self._only and not is_usable():
@@ -258,12 +251,6 @@ class ObstoreRanges(RemoteRanges):
         if not self._always_fsspec:
             _USERS.add(os.getpid())
 
-    def _by_fsspec(self) -> RemoteRanges:
-        """Return the other way to the same objects."""
-        if self._other is None:
-            self._other = open_fsspec(self._url, self._options, self._retry)
-        return self._other
-
     async def ask(self, asked: RangeRequest) -> Answer:
         """Send one request."""
         path = self._plain_path(asked.key)
@@ -276,7 +263,7 @@ class ObstoreRanges(RemoteRanges):
         here = None if path is None else partial(self._facts, path)
         return await self._either(here, lambda other: other.ask_facts(key))
 
-    async def ask_entries(self, prefix: str, most: int | None) -> list[Entry]:
+    async def ask_entries(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         """List everything below, or at least one more than ``most``."""
         here = partial(self._listed_below, prefix.rstrip("/"), most)
         there = None if self._kind == "http" else here
@@ -291,7 +278,7 @@ class ObstoreRanges(RemoteRanges):
             try:
                 return await THREADS.run(here)
             except Exception as error:
-                sends_all = failure_of(error) is Failure.NO_RANGES and not self._has_ranges
+                sends_all = advice_on(error) is FaultAdvice.NO_RANGES and not self._has_ranges
                 if self._kind != "http" and _OTHER_REGION.search(str(error)):
                     # s3fs goes where the bucket is; or each request was sent in vain first.
                     self._always_fsspec = True
@@ -304,8 +291,10 @@ class ObstoreRanges(RemoteRanges):
                     # They were found in files, roles or services, which have newer ones.
                     _SESSIONS.pop((os.getpid(), _session_name(session)), None)
                     return await THREADS.run(here)
+        if self._other is None:
+            self._other = open_fsspec(self._url, self._options, self._retry)
         try:
-            found = await there(self._by_fsspec())
+            found = await there(self._other)
         except NoRanges:
             self._always_fsspec |= sends_all
             raise
@@ -317,7 +306,7 @@ class ObstoreRanges(RemoteRanges):
     def _is_for_others(self, error: Exception) -> bool:
         """Whether fsspec can do this one thing that obstore cannot; a bad proxy may say so once."""
         if self._kind == "http":
-            return failure_of(error) is Failure.NO_RANGES
+            return advice_on(error) is FaultAdvice.NO_RANGES
         return "InvalidPathError" in {kind.__name__ for kind in type(error).__mro__}
 
     # What follows runs in threads of ours, and waits.
@@ -350,7 +339,7 @@ class ObstoreRanges(RemoteRanges):
         try:
             meta = first()
         except Exception as error:
-            if failure_of(error) is not (Failure.BEYOND if is_web else Failure.DENIED):
+            if advice_on(error) is not (FaultAdvice.BEYOND if is_web else FaultAdvice.DENIED):
                 raise
             meta = second()
         etag, written = meta["e_tag"] or "", meta["last_modified"]
@@ -359,17 +348,17 @@ class ObstoreRanges(RemoteRanges):
         version = etag or (str(written) if modified else "")
         return ObjectFacts(int(meta["size"]), version, etag, modified)
 
-    def _listed_below(self, prefix: str, most: int | None) -> list[Entry]:
+    def _listed_below(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         import obstore
 
-        found: list[Entry] = []
+        found: list[ObjectEntry] = []
         for page in obstore.list(
             self._store(), "/".join(filter(None, (self._prefix, prefix))) or None, chunk_size=1000
         ):
             for meta in page:
                 key = meta["path"][len(self._prefix) + 1 if self._prefix else 0 :]
                 version = meta["e_tag"] or str(meta["last_modified"])
-                found.append(Entry(key, int(meta["size"]), version))
+                found.append(ObjectEntry(key, int(meta["size"]), version))
             if most is not None and len(found) > most:
                 break
         return found
@@ -453,8 +442,7 @@ _SESSIONS: dict[tuple[int, str], tuple[Any, dict[str, Any]]] = {}
 """botocore's holder of credentials, region and endpoint of each profile."""
 _USERS: set[int] = set()
 """The processes that sent a request through obstore, as this process knows: itself, or parents."""
-_STORES: dict[str, Any] = {}
-"""One client per bucket and settings, so that volumes share its connections."""
+_STORES: dict[str, Any] = {}  # one per bucket and settings: volumes share its connections
 
 
 def is_usable() -> bool:
@@ -462,7 +450,9 @@ def is_usable() -> bool:
     return {os.getpid()} >= _USERS
 
 
-def _store(kind: str, bucket: str, config: Mapping[str, Any], how: Settings, retry: Retry) -> Any:
+def _store(
+    kind: str, bucket: str, config: Mapping[str, Any], how: StoreSettings, retry: Retry
+) -> Any:
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     limit = min(retry.attempt, max(retry.deadline, LEAST_ATTEMPT))

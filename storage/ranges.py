@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
@@ -21,11 +21,6 @@ from ..core.errors import (
 
 Span = tuple[int, int]
 """Half-open range of bytes."""
-
-
-def gap_worth(latency: float, bandwidth: float, under_way: int) -> int:
-    """Return the bytes that cost as much as one more request, in seconds and bytes per second."""
-    return round(latency * bandwidth / under_way)
 
 
 def coalesce(spans: Sequence[Span], gap: int, most: int) -> list[Span]:
@@ -52,21 +47,16 @@ MOST_DOCUMENT_BYTES = 8 * 1024**2
 def check_document(size: int, name: str, most: int = MOST_DOCUMENT_BYTES) -> None:
     """Raise ``BadHeader`` for metadata of a size that none have."""
     if size > most:
-        raise BadHeader(
-            f"{name} takes {size} bytes, and metadata take {most} at most.",
-            do="Write the volume again, or open the array in it by its path.",
-        )
+        msg = f"{name} takes {size} bytes, and metadata take {most} at most."
+        raise BadHeader(msg, do="Write the volume again, or open the array in it by its path.")
 
 
 class ReadRange(NamedTuple):
     """Bytes ``start`` to ``stop`` of one object; ``start < 0`` counts from its end."""
 
-    object: str
-    """Key below the root of the store."""
-    start: int = 0
-    """First byte, or how many bytes before the end."""
-    stop: int | None = None
-    """One past the last byte; None for the end."""
+    object: str  # key below the root of the store
+    start: int = 0  # first byte, or how many bytes before the end
+    stop: int | None = None  # one past the last byte; None for the end
 
     @property
     def length(self) -> int | None:
@@ -120,10 +110,9 @@ class LocalRanges:
 
     def get(self, key: str) -> bytes | None:
         """Return a small file such as metadata, None if there is none; ``BadHeader`` if long."""
-        path = os.path.join(self.name, key) if key else self.name
         try:
-            with os.fdopen(self._open(path), "rb", buffering=0) as file:
-                check_document(os.fstat(file.fileno()).st_size, path)
+            with os.fdopen(self._open(key), "rb", buffering=0) as file:
+                check_document(os.fstat(file.fileno()).st_size, self._path(key))
                 # One that grows has no end either.
                 return file.read(MOST_DOCUMENT_BYTES)
         except (FileNotFoundError, NotADirectoryError):
@@ -140,9 +129,8 @@ class LocalRanges:
         for place, wanted in enumerate(ranges):
             by_object.setdefault(wanted.object, []).append(place)
         for key, places in by_object.items():
-            path = os.path.join(self.name, key) if key else self.name
             try:
-                fd = self._open(path)
+                fd = self._open(key)
             except (FileNotFoundError, NotADirectoryError):
                 missing.add(os.path.dirname(key))
                 self.absences += 1
@@ -153,7 +141,7 @@ class LocalRanges:
                     if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
                         size = os.fstat(fd).st_size
                         if start == 0 and stop is None:
-                            check_whole(size, most, path)
+                            check_whole(size, most, self._path(key))
                         start = max(0, size + start) if start < 0 else start
                         stop = size if stop is None else min(stop, size)
                     pieces = []
@@ -165,14 +153,14 @@ class LocalRanges:
             finally:
                 os.close(fd)
         for folder in missing:
-            self.newest = max(self.newest, self._changed(folder))
+            self.newest = max(self.newest, self._change_time(folder))
         return found
 
-    def _changed(self, folder: str) -> int:
+    def _change_time(self, folder: str) -> int:
         """Return when something was added to a folder, or removed; of one that is gone, above."""
         while True:
             try:
-                return changed_at(os.stat(os.path.join(self.name, folder)))
+                return changed_at(os.stat(self._path(folder)))
             except (FileNotFoundError, NotADirectoryError):
                 if not folder:
                     return 0
@@ -189,7 +177,7 @@ class LocalRanges:
         for key, spans in by_object.items():
             # Whoever reads one that cannot be opened will say so.
             with suppress(OSError, VolumeError):
-                fd = self._open(os.path.join(self.name, key) if key else self.name)
+                fd = self._open(key)
                 try:
                     for start, length in spans:
                         os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
@@ -198,7 +186,7 @@ class LocalRanges:
 
     def size(self, key: str) -> int:
         """Return the size of a file in bytes."""
-        return os.stat(os.path.join(self.name, key) if key else self.name).st_size
+        return os.stat(self._path(key)).st_size
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the files below a folder, as keys."""
@@ -207,7 +195,11 @@ class LocalRanges:
             for file in files:
                 yield file if inside == "." else f"{inside}/{file}".replace(os.sep, "/")
 
-    def _open(self, path: str) -> int:
+    def _path(self, key: str) -> str:
+        return os.path.join(self.name, key) if key else self.name
+
+    def _open(self, key: str) -> int:
+        path = os.path.join(self.name, key) if key else self.name
         fd = open_regular(path)
         if self._real:
             try:
@@ -255,10 +247,9 @@ class Folder:
 
 def leads_outside(name: str, target: str) -> LeadsOutside:
     """Return the error for what names a target outside its folder."""
-    return LeadsOutside(
-        f"{name} leads out of its folder, to {target}.",
-        do='If you trust who made it: open_volume(follow="anywhere"), or Volume(...) likewise.',
-    )
+    msg = f"{name} leads out of its folder, to {target}."
+    do = 'If you trust who made it: open_volume(follow="anywhere"), or Volume(...) likewise.'
+    return LeadsOutside(msg, do=do)
 
 
 def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
@@ -280,10 +271,8 @@ def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
         return fd
     os.close(fd)
     kind = "no regular file, but a pipe, a socket or a device"
-    raise BadHeader(
-        f"{os.fspath(path)} is {'a folder' if stat.S_ISDIR(mode) else kind}.",
-        do="Put a file in its place.",
-    )
+    msg = f"{os.fspath(path)} is {'a folder' if stat.S_ISDIR(mode) else kind}."
+    raise BadHeader(msg, do="Put a file in its place.")
 
 
 def cannot_open(path: str | os.PathLike[str], error: OSError) -> VolumeReadError:
@@ -297,10 +286,8 @@ def cannot_open(path: str | os.PathLike[str], error: OSError) -> VolumeReadError
 def check_whole(size: int, most: int, name: str) -> None:
     """Raise ``CorruptVolume`` for an object of more bytes than its content can need."""
     if 0 < most < size:
-        raise CorruptVolume(
-            f"{name} takes {size} bytes, and a chunk that is stored in it at most {most}.",
-            do="Copy or write this file again.",
-        )
+        msg = f"{name} takes {size} bytes, and a chunk that is stored in it at most {most}."
+        raise CorruptVolume(msg, do="Copy or write this file again.")
 
 
 class CoalescedRanges:
@@ -308,35 +295,34 @@ class CoalescedRanges:
 
     def __init__(self, ranges: Sequence[ReadRange], gap: int, most: int) -> None:
         self._count = len(ranges)
-        self._alone: list[int] = []
-        self._spans: dict[str, list[tuple[int, int, int]]] = {}
+        self.requests: list[ReadRange] = []
+        # Of each request: from where to where in its answer which range lies.
+        self._parts: list[list[tuple[int, int | None, int]]] = []
+        by_object: dict[str, list[tuple[int, int, int]]] = {}
         for place, (key, start, stop) in enumerate(ranges):
             if start < 0 or stop is None:
-                self._alone.append(place)
+                self.requests.append(ranges[place])
+                self._parts.append([(0, None, place)])
             else:
-                self._spans.setdefault(key, []).append((start, stop, place))
-        self._joined: list[ReadRange] = []
-        for key, spans in self._spans.items():
+                by_object.setdefault(key, []).append((start, stop, place))
+        for key, spans in by_object.items():
             spans.sort()
-            runs = coalesce([span[:2] for span in spans], gap, most)
-            self._joined += [ReadRange(key, start, stop) for start, stop in runs]
-        self.requests = [*(ranges[place] for place in self._alone), *self._joined]
+            at = 0
+            for first, last in coalesce([span[:2] for span in spans], gap, most):
+                begin = at
+                while at < len(spans) and spans[at][1] <= last:
+                    at += 1
+                self.requests.append(ReadRange(key, first, last))
+                self._parts.append([(a - first, b - first, n) for a, b, n in spans[begin:at]])
 
     def split(self, answers: Sequence[bytes | None]) -> list[memoryview | None]:
         """Return the bytes of each range, of those of each request."""
         found: list[memoryview | None] = [None] * self._count
-        for place, answer in zip(self._alone, answers, strict=False):
-            found[place] = None if answer is None else memoryview(answer)
-        at = dict.fromkeys(self._spans, 0)
-        for run, answer in zip(self._joined, answers[len(self._alone) :], strict=True):
-            spans, n = self._spans[run.object], at[run.object]
-            whole = None if answer is None else memoryview(answer)
-            while n < len(spans) and spans[n][1] <= (run.stop or 0) and spans[n][0] >= run.start:
-                start, stop, place = spans[n]
-                if whole is not None:
-                    found[place] = whole[start - run.start : stop - run.start]
-                n += 1
-            at[run.object] = n
+        for parts, answer in zip(self._parts, answers, strict=True):
+            if answer is not None:
+                whole = memoryview(answer)
+                for start, stop, place in parts:
+                    found[place] = whole[start:stop]
         return found
 
 
@@ -365,40 +351,17 @@ NETWORK_GAP, NETWORK_RUN = 512 * KIB, 16 * MIB
 class CoalescePolicy(NamedTuple):
     """When neighbouring ranges become one request. It changes requests, never voxels."""
 
-    gap: int
-    """Bytes between two ranges that are worth reading for nothing."""
-    longest: int
-    """Most bytes of one request; a range that is longer alone stays whole."""
+    gap: int  # bytes between two ranges that are worth reading for nothing
+    longest: int  # most bytes of one request; a range that is longer alone stays whole
 
 
 Table = Mapping[str, CoalescePolicy]
-_TABLE: ContextVar[Table | None] = ContextVar("joinings", default=None)
-_KEY: ContextVar[str | None] = ContextVar("key", default=None)
-
-
-@contextmanager
-def using_coalesce_policies(table: Table) -> Iterator[None]:
-    """Let the reads of each key go by ``table`` inside the ``with`` block."""
-    token = _TABLE.set(table)
-    try:
-        yield
-    finally:
-        _TABLE.reset(token)
-
-
-@contextmanager
-def reads_of(key: str) -> Iterator[None]:
-    """Say that the reads inside the ``with`` block are those of one key of a sample."""
-    token = _KEY.set(key)
-    try:
-        yield
-    finally:
-        _KEY.reset(token)
+COALESCE_POLICIES: ContextVar[Table | None] = ContextVar("coalesce_policies", default=None)
+"""By key of a sample, what reads go by."""
+READ_KEY: ContextVar[str] = ContextVar("read_key", default="")
+"""Of which key of a sample the reads are."""
 
 
 def coalesce_policy(usual: CoalescePolicy) -> CoalescePolicy:
     """Return what holds for a read that begins now, by default ``usual``."""
-    table, key = _TABLE.get(), _KEY.get()
-    if table is None or key is None:
-        return usual
-    return table.get(key, usual)
+    return (COALESCE_POLICIES.get() or {}).get(READ_KEY.get(), usual)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Protocol, TypeGuard, TypeVar
 from weakref import ref
 
-from ..core.locks import DeferredLock
+from ..core.locks import ForkSafeLock, renew_after_fork
 from .in_flight import RequestPriority
 from .ranges import ReadRange
 
@@ -44,9 +44,9 @@ class SmallObjectCache:
         self.most_bytes, self.most_each = most_bytes, most_each
         self.held_bytes = 0
         self._answers: OrderedDict[tuple[str, tuple[Any, ...]], memoryview | None] = OrderedDict()
-        self._lock = DeferredLock()
+        self._lock = ForkSafeLock()
 
-    def found(self, token: str, chunks: Sequence[K]) -> dict[K, memoryview | None]:
+    def find(self, token: str, chunks: Sequence[K]) -> dict[K, memoryview | None]:
         """Return those of the chunks that are here; None for one that is not stored."""
         with self._lock:
             here = [index for index in chunks if (token, index) in self._answers]
@@ -74,16 +74,12 @@ class SmallObjectCache:
         with self._lock:
             return {key[1]: piece for key, piece in self._answers.items() if key[0] == token}
 
-    def forget(self, token: str, index: tuple[Any, ...]) -> None:
-        """Drop one that turned out to be damaged: it is asked for again."""
-        with self._lock:
-            self._drop((token, index))
-
-    def forget_all(self, token: str) -> None:
-        """Drop all of one array."""
+    def forget(self, token: str, index: tuple[Any, ...] | None = None) -> None:
+        """Drop all of one array, or one that turned out to be damaged: it is asked for again."""
         with self._lock:
             for key in [key for key in self._answers if key[0] == token]:
-                self._drop(key)
+                if index in (None, key[1]):
+                    self._drop(key)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -92,10 +88,6 @@ class SmallObjectCache:
     def _clear(self) -> None:
         self._answers.clear()
         self.held_bytes = 0
-
-    def forget_parent(self) -> None:
-        """Leave behind a lock that a thread of the parent may have held at the fork."""
-        self._lock = DeferredLock()
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -113,9 +105,6 @@ def _size(piece: memoryview | None) -> int:
 _DOCUMENT_BYTES = 32 * 1024**2
 # Metadata of a pyramid with many channels; a NIfTI header with extensions.
 _LONGEST_DOCUMENT = 256 * 1024
-DOCUMENTS = SmallObjectCache(_DOCUMENT_BYTES, _LONGEST_DOCUMENT)
-"""What was read to open volumes behind URLs: it outlives their handles, until they are closed."""
-
 
 # Answers that several deliveries take their chunks from: asked for once, here for the next.
 #
@@ -168,7 +157,7 @@ class SharedRequests:
                 shared = self._answers[key] = _SharedAnswer(key, size, stays)
                 self.held_bytes += size
                 shared.task = asyncio.ensure_future(ask(shared.later))
-                shared.task.add_done_callback(partial(self._arrived, shared))
+                shared.task.add_done_callback(partial(self._deliver, shared))
             self._answers.move_to_end(key)
             if later not in shared.users:
                 shared.users.add(later)
@@ -185,8 +174,9 @@ class SharedRequests:
     def used_by(self, later: RequestPriority) -> set[int]:
         """Return the ``id`` of each answer that is counted here and used by one delivery."""
         with self._lock:
-            done = [each for each in self._used.get(later, ()) if each.task.done()]
-            return {id(memoryview(each.task.result() or b"").obj) for each in done if _good(each)}
+            done = [each.task for each in self._used.get(later, ()) if each.task.done()]
+            good = [task for task in done if not task.cancelled() and task.exception() is None]
+            return {id(memoryview(task.result() or b"").obj) for task in good}
 
     def release(self, later: RequestPriority) -> None:
         """Note that one delivery uses its answers no more; drop what nobody waits for."""
@@ -242,7 +232,7 @@ class SharedRequests:
             del self._answers[shared.key]
             self.held_bytes -= shared.size
 
-    def _arrived(self, shared: _SharedAnswer, done: asyncio.Future[Answer]) -> None:
+    def _deliver(self, shared: _SharedAnswer, done: asyncio.Future[Answer]) -> None:
         with self._lock:
             if done.cancelled() or done.exception() is not None or done.result() is None:
                 self._drop(shared)  # the next one asks again
@@ -250,10 +240,6 @@ class SharedRequests:
                 size = memoryview(done.result() or b"").nbytes
                 self.held_bytes += size - shared.size
                 shared.size = size
-
-
-def _good(shared: _SharedAnswer) -> bool:
-    return not shared.task.cancelled() and shared.task.exception() is None
 
 
 Index = tuple[int, ...]
@@ -297,31 +283,19 @@ _SMALL_SHARE = 1 / 32
 class _Delivery:
     """Chunks of one array that are fetched together."""
 
-    token: str
-    """Names the array."""
+    token: str  # names the array
     chunks: Sequence[Index]
     store: AheadStore
     fetch_chunks: FetchChunks
-    size: int
-    """Bytes: at most, and what they hold in memory once they are here."""
-    later: RequestPriority = field(default_factory=RequestPriority)
-    """What its requests belong to."""
-    tickets: int = 0
-    """How many wait for it."""
-    future: Future[Found] | None = None
-    """What comes; None before it was asked for."""
+    size: int  # bytes: at most, and what they hold in memory once they are here
+    later: RequestPriority = field(default_factory=RequestPriority)  # what its requests belong to
+    tickets: int = 0  # how many wait for it
+    future: Future[Found] | None = None  # what comes; None before it was asked for
 
 
-class Ticket:
-    """Keeps bytes that were asked for; close it when they were read, or never will be."""
-
-    def __init__(self, ahead: ReadAhead, deliveries: list[_Delivery]) -> None:
-        self._ahead, self._deliveries = ahead, deliveries
-
-    def close(self) -> None:
-        """Let go; what nobody else waits for is dropped, and is not fetched any more."""
-        deliveries, self._deliveries = self._deliveries, []
-        self._ahead.release(deliveries)
+Ticket = contextlib.ExitStack
+"""Keeps bytes that were asked for; closed when they were read, or never will be, it drops what
+nobody else waits for."""
 
 
 class Closes(Protocol):
@@ -349,14 +323,19 @@ class ReadAhead:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.small = SmallObjectCache(0)
+        self.documents = SmallObjectCache(_DOCUMENT_BYTES, _LONGEST_DOCUMENT)
+        """What was read to open volumes behind URLs: it outlives their handles."""
         """Small answers, also of tickets that are closed."""
-        self.bound(most_bytes)
+        self.limit(most_bytes)
         self._start()
+        renew_after_fork(self)
 
     def _start(self) -> None:
         self._lock = threading.RLock()
         self._delivered = 0
-        self.shared = SharedRequests(self._lock, lambda: self._room - self._delivered)
+        self.shared = SharedRequests(
+            self._lock, lambda: self.most_bytes - self.small.most_bytes - self._delivered
+        )
         """Answers that several deliveries take their chunks from."""
         self._chunks: dict[tuple[str, Index], _Delivery] = {}
         self._waiting: deque[_Delivery] = deque()
@@ -366,11 +345,7 @@ class ReadAhead:
         """What is here and on its way, answers included that stay for others."""
         return self._delivered + self.shared.held_bytes
 
-    @property
-    def _room(self) -> int:
-        return self.most_bytes - self.small.most_bytes
-
-    def bound(self, most_bytes: int) -> None:
+    def limit(self, most_bytes: int) -> None:
         """Let what is fetched take so many bytes from now on."""
         self.most_bytes = most_bytes
         self.small.most_bytes = int(most_bytes * _SMALL_SHARE)
@@ -395,7 +370,8 @@ class ReadAhead:
                 deliveries.append(sent)
             for delivery in deliveries:
                 delivery.tickets += 1
-            ticket = Ticket(self, deliveries)
+            ticket = Ticket()
+            ticket.callback(self.release, deliveries)
             try:
                 self._go_on()
             except BaseException:
@@ -403,7 +379,7 @@ class ReadAhead:
                 raise
         return ticket
 
-    def taken(self, token: str, chunks: Sequence[Index]) -> Found:
+    def take(self, token: str, chunks: Sequence[Index]) -> Found:
         """Return the bytes of those chunks that are here or on their way; None: not stored.
 
         What was to be fetched and has not begun is left to the read, and so is what did not come
@@ -458,14 +434,13 @@ class ReadAhead:
         with self._lock:
             self._forget(set(self._chunks.values()))
         self.small.clear()
-        DOCUMENTS.clear()
+        self.documents.clear()
         self.shared.clear_idle()
 
-    def forget_parent(self) -> None:
+    def after_fork(self) -> None:
         """Start empty in a forked child, where nothing is on its way."""
         self._start()
         self.small = SmallObjectCache(self.small.most_bytes)
-        DOCUMENTS.forget_parent()
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -495,7 +470,7 @@ class ReadAhead:
                 self._delivered -= delivery.size
                 self._forget([delivery])
                 raise
-            delivery.future.add_done_callback(partial(self._arrived, ref(delivery)))
+            delivery.future.add_done_callback(partial(self._deliver, ref(delivery)))
             if not delivery.tickets:
                 self._forget([delivery])
 
@@ -513,7 +488,7 @@ class ReadAhead:
                 if self._chunks.get((delivery.token, index)) is delivery:
                     del self._chunks[delivery.token, index]
 
-    def _arrived(self, weak: ref[_Delivery], done: Future[Found]) -> None:
+    def _deliver(self, weak: ref[_Delivery], done: Future[Found]) -> None:
         # A future keeps its callbacks. One that held the delivery, which holds the future, would
         # keep the answer until garbage is collected, which may be never in an epoch.
         delivery = weak()

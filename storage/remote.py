@@ -1,35 +1,34 @@
-"""What lies behind a URL: a store of ranges, by obstore where it can, and single files."""
+"""Opens URLs: a store of ranges, by obstore where it can, and single files."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, BinaryIO
 
 from ..core.errors import MissingDependency, TruncatedVolume, VolumeChanged, VolumeNotFound
+from ..core.lru_cache import LRUCache
 from .content import content_key
 from .fsspec_ranges import open_fsspec
 from .in_flight import RequestPriority
 from .location import public_name, remote_errors
 from .obstore_ranges import ObstoreRanges, is_usable, settings_of
 from .ranges import ReadRange, Span
-from .read_ahead import AHEAD, Index, Ticket
+from .read_ahead import AHEAD, Index, ReadAhead, Ticket
 from .remote_ranges import RemoteRanges
 from .retry import Retry
 
-CLIENT_VARIABLE = "VOXPIPE_REMOTE"
-"""``fsspec`` or ``obstore``: which client to use instead of the one that is chosen."""
+CLIENT_VARIABLE = "VOXPIPE_REMOTE"  # ``fsspec`` or ``obstore``: the client, whatever suits better
 
 
 def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteRanges:
     """Return the objects below a URL."""
     wish = os.environ.get(CLIENT_VARIABLE, "")
     if wish not in ("", "fsspec", "obstore"):
-        msg = f"{CLIENT_VARIABLE} is fsspec or obstore, got {wish!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{CLIENT_VARIABLE} is fsspec or obstore, got {wish!r}")
     if wish == "fsspec":
         return open_fsspec(url, options, retry)
     settings = settings_of(url, options, os.environ)
@@ -69,9 +68,11 @@ Piece = bytes | memoryview
 class RemoteFile:
     """A file of which ranges can be read. It keeps no connection of its own."""
 
-    def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any], name: str, ahead: ReadAhead = AHEAD
+    ) -> None:
         self.name = name
-        self._url, self._options = url, options
+        self._url, self._options, self._ahead = url, options, ahead
         self.store = open_remote(url, options)
         """What reads this version of it, under an empty key: it is the root."""
         self._facts = self.store.facts("")
@@ -111,10 +112,10 @@ class RemoteFile:
 
     def ranges(self, spans: Sequence[Span]) -> list[Piece]:
         """Return the bytes of each span; requests run side by side where the store can."""
-        here = AHEAD.taken(self._token, spans)
+        here = self._ahead.take(self._token, spans)
         absent = [span for span in spans if span not in here]
         self._is_read |= bool(here)
-        fetched = self._fetched([ReadRange("", *span) for span in absent])
+        fetched = self._fetch([ReadRange("", *span) for span in absent])
         self._is_read = True
         found: dict[Index, Piece | None] = {**here}
         found.update(zip(absent, fetched, strict=True))
@@ -123,7 +124,7 @@ class RemoteFile:
             raise VolumeNotFound(f"there is nothing at {self.name} any more.", do="Check the URL.")
         return pieces
 
-    def _fetched(self, wanted: Sequence[ReadRange]) -> Sequence[Piece | None]:
+    def _fetch(self, wanted: Sequence[ReadRange]) -> Sequence[Piece | None]:
         """Return bytes of ranges; if nothing was read before, of another version than was said."""
         try:
             return self.store.get_ranges(wanted)
@@ -142,10 +143,8 @@ class RemoteFile:
         pieces = self.ranges(spans)
         for (start, stop), piece in zip(spans, pieces, strict=True):
             if len(piece) != stop - start:
-                raise TruncatedVolume(
-                    f"{self.name} sent {len(piece)} of the {stop - start} bytes from {start} on.",
-                    do="Read again, or check the store.",
-                )
+                what = f"{self.name} sent {len(piece)} of the {stop - start} bytes from {start} on."
+                raise TruncatedVolume(what, do="Read again, or check the store.")
         return pieces
 
     def prefetch(self, spans: Sequence[Span]) -> Ticket | None:
@@ -163,12 +162,12 @@ class RemoteFile:
             pieces = (None if piece is None else memoryview(piece) for piece in found)
             return dict(zip(wanted, pieces, strict=True))
 
-        return AHEAD.begin(self._token, spans, lambda span: span[1] - span[0], store, fetch_chunks)
+        return self._ahead.begin(self._token, spans, lambda s: s[1] - s[0], store, fetch_chunks)
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
         """Open the file to read it from beginning to end."""
-        with io.BufferedReader(_Stream(self), _PIECE_BYTES) as stream:
+        with io.BufferedReader(_RemoteStream(self), _PIECE_BYTES) as stream:
             yield stream
 
 
@@ -191,10 +190,6 @@ class Seekable(io.RawIOBase):
         """Say that it can be read anywhere."""
         return True
 
-    def tell(self) -> int:
-        """Return where the next read begins."""
-        return self._at
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to where the next read begins."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
@@ -213,7 +208,7 @@ class Seekable(io.RawIOBase):
         return len(found)
 
 
-class _Stream(Seekable):
+class _RemoteStream(Seekable):
     """A remote file read in order from wherever it stands, a few pieces at a time."""
 
     def __init__(self, file: RemoteFile) -> None:
@@ -249,27 +244,22 @@ class RangeFile(Seekable):
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file.size)
         self._file = file
-        self._pages: OrderedDict[int, bytes] = OrderedDict()
+        self._pages: LRUCache[bytes] = LRUCache(_MOST_PAGES)
 
     def piece(self, start: int, stop: int) -> Piece:
         """Return bytes, from memory where they are there."""
         if stop - start > _PAGE_BYTES:
             return self._fetch([(start, stop)])[0]
         number, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES
-        pages = b"".join(map(self._page, range(number, last + 1)))
+        pages = b"".join(
+            self._pages.get_or(n, partial(self._page, n)) for n in range(number, last + 1)
+        )
         return pages[start - number * _PAGE_BYTES : stop - number * _PAGE_BYTES]
 
     def _page(self, number: int) -> bytes:
-        found = self._pages.get(number)
-        if found is None:
-            start = number * _PAGE_BYTES
-            span = (start, min(start + _PAGE_BYTES, self._file.size))
-            found = bytes(self._fetch([span])[0])
-            self._pages[number] = found
-        self._pages.move_to_end(number)
-        while len(self._pages) > _MOST_PAGES:
-            self._pages.popitem(last=False)
-        return found
+        start = number * _PAGE_BYTES
+        span = (start, min(start + _PAGE_BYTES, self._file.size))
+        return bytes(self._fetch([span])[0])
 
     def _fetch(self, spans: Sequence[Span]) -> list[Piece]:
         return self._file.whole_ranges(spans)

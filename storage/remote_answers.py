@@ -1,4 +1,4 @@
-"""What is asked of a remote store, and whether an answer is that: every client is checked here.
+"""Requests to a remote store, and the check whether an answer fits: the same for every client.
 
 A proxy, a cache or a cut connection gives other bytes under a status that says that all is well:
 so span, version and length are compared, before the body where the client tells, and after it.
@@ -49,14 +49,10 @@ class NoRanges(OSError):
 class Head(NamedTuple):
     """What an answer says to hold."""
 
-    start: int
-    """First byte."""
-    stop: int
-    """One past the last byte."""
-    total: int | None
-    """Bytes of the whole object; None where the answer does not say."""
-    etag: str = ""
-    """Version of the object; empty where the answer does not say."""
+    start: int  # first byte
+    stop: int  # one past the last byte
+    total: int | None  # bytes of the whole object; None where the answer does not say
+    etag: str = ""  # version of the object; empty where the answer does not say
     modified: float = 0.0
     """When the object was written, in seconds since 1970 by the clock of the store; 0.0 where the
     answer does not say."""
@@ -76,32 +72,23 @@ class Head(NamedTuple):
 class Answer(NamedTuple):
     """The bytes that a store sent."""
 
-    body: Any
-    """Bytes-like."""
-    head: Head | None = None
-    """What it says to hold; None where the client hides it."""
+    body: Any  # Bytes-like
+    head: Head | None = None  # what it says to hold; None where the client hides it
 
 
 class RangeRequest(NamedTuple):
     """Bytes of one object, and what is known of it."""
 
-    key: str
-    """Below the root of the store."""
-    start: int = 0
-    """First byte; counted from the end if it is negative."""
-    stop: int | None = None
-    """One past the last byte; None for the end."""
-    etag: str = ""
-    """The only version that will do; any if it is empty."""
+    key: str  # below the root of the store
+    start: int = 0  # first byte; counted from the end if it is negative
+    stop: int | None = None  # one past the last byte; None for the end
+    etag: str = ""  # the only version that will do; any if it is empty
     modified: float = 0.0
     """When that was written, in seconds since 1970: what tells it where there are no ETags. 0.0 for
     any."""
-    size: int | None = None
-    """Bytes of the whole object, where that is known."""
-    most: int = 0
-    """Bytes that a whole object has at most, about; 0 where that is not known."""
-    limit: int = 0
-    """Bytes of which a whole object must not have more; 0 for no such limit."""
+    size: int | None = None  # bytes of the whole object, where that is known
+    most: int = 0  # bytes that a whole object has at most, about; 0 where that is not known
+    limit: int = 0  # bytes of which a whole object must not have more; 0 for no such limit
 
     @property
     def end(self) -> int | None:
@@ -196,7 +183,7 @@ class RangeRequest(NamedTuple):
 # name.
 
 
-class Failure(Enum):
+class FaultAdvice(Enum):
     """What to do about an error."""
 
     ABSENT = "there is no such object"
@@ -253,19 +240,19 @@ _UNREADABLE_DATE = re.compile(r"^Invalid timestamp |Invalid last modified ")
 _SLOW_REQUEST = "RequestTimeout"
 
 
-def failure_of(error: BaseException) -> Failure:
+def advice_on(error: BaseException) -> FaultAdvice:
     """Return what an error of a remote store means."""
     if isinstance(error, NoRanges):
-        return Failure.NO_RANGES
+        return FaultAdvice.NO_RANGES
     if isinstance(error, WrongAnswer):
-        return Failure.WRONG
+        return FaultAdvice.WRONG
     error = cause_of(error)
     if has_expired(error):
-        return Failure.DENIED
+        return FaultAdvice.DENIED
     if _UNTRUSTED.search(_text(error)):
-        return Failure.UNTRUSTED
+        return FaultAdvice.UNTRUSTED
     if _UNREADABLE_DATE.search(str(error)):
-        return Failure.WRONG
+        return FaultAdvice.WRONG
     status = _status(error)
     if status is not None and status >= 300:
         return _of_status(status, error)
@@ -273,22 +260,27 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
         return _of_status(404, error)
     if "PreconditionError" in names:  # obstore's
-        return Failure.CHANGED
+        return FaultAdvice.CHANGED
     if isinstance(error, PermissionError) or names & _DENIED_NAMES:
-        return Failure.DENIED
+        return FaultAdvice.DENIED
     # asyncio has a TimeoutError of its own before Python 3.11.
     if isinstance(error, (ConnectionError, TimeoutError)) or "TimeoutError" in names:
-        return Failure.TRANSIENT
+        return FaultAdvice.TRANSIENT
     if names & _TRANSIENT_NAMES or getattr(error, "errno", None) in _TRANSIENT_ERRNO:
-        return Failure.TRANSIENT
+        return FaultAdvice.TRANSIENT
     if "obstore" in type(error).__module__:
-        return _of_obstore(str(error))
-    return Failure.FINAL
+        text = str(error)
+        if _NO_RANGES.search(text):
+            return FaultAdvice.NO_RANGES
+        if _WRONG_HEAD.search(text):
+            return FaultAdvice.WRONG
+        return FaultAdvice.TRANSIENT if _NO_ANSWER.search(text) else FaultAdvice.FINAL
+    return FaultAdvice.FINAL
 
 
 def is_of_page(error: BaseException) -> bool:
     """Whether an error answer of an object store is somebody else's: stores do not send pages."""
-    if failure_of(error) is Failure.TRANSIENT:  # of what stands before a store that is busy
+    if advice_on(error) is FaultAdvice.TRANSIENT:  # of what stands before a store that is busy
         return False
     if _PAGE.search(_text(error)):
         return True
@@ -308,15 +300,6 @@ def wants_pause(error: BaseException) -> bool:
     if "obstore" in type(error).__module__:
         return bool(_NOT_REACHED.search(str(error)))
     return bool(names & _NOT_REACHED_NAMES)
-
-
-def _of_obstore(text: str) -> Failure:
-    """Return what a failure without a status means."""
-    if _NO_RANGES.search(text):
-        return Failure.NO_RANGES
-    if _WRONG_HEAD.search(text):
-        return Failure.WRONG
-    return Failure.TRANSIENT if _NO_ANSWER.search(text) else Failure.FINAL
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -351,19 +334,19 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, FileExistsError) or _status(error) in _CONFLICT
 
 
-def _of_status(status: int, error: BaseException) -> Failure:
+def _of_status(status: int, error: BaseException) -> FaultAdvice:
     if status in (404, 410):
         # A bucket that is not there is a mistake; an object that is not there may be fill.
-        return Failure.FINAL if is_of_no_bucket(error) else Failure.ABSENT
+        return FaultAdvice.FINAL if is_of_no_bucket(error) else FaultAdvice.ABSENT
     if status == 412:
-        return Failure.CHANGED
+        return FaultAdvice.CHANGED
     if status == 416:
-        return Failure.BEYOND
+        return FaultAdvice.BEYOND
     if status in _DENIED:
-        return Failure.DENIED
+        return FaultAdvice.DENIED
     if status == 400 and _SLOW_REQUEST in f"{error} {error.__cause__}":
-        return Failure.TRANSIENT
-    return Failure.TRANSIENT if status in _TRANSIENT else Failure.FINAL
+        return FaultAdvice.TRANSIENT
+    return FaultAdvice.TRANSIENT if status in _TRANSIENT else FaultAdvice.FINAL
 
 
 def _status(error: BaseException) -> int | None:

@@ -20,23 +20,23 @@ from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from ..core.errors import AccessDenied, VolumeChanged, VolumeNotFound, VoxpipeError
-from ..core.redact import origin_of
+from ..core.redact import server_of
 from .content import content_key
 from .in_flight import InFlight, RequestPriority
 from .location import Secrets, public_name, redirect_of, remote_error, s3_address
 from .ranges import MOST_DOCUMENT_BYTES, ReadRange, check_document
-from .read_ahead import DOCUMENTS
+from .read_ahead import SmallObjectCache
 from .remote_answers import (
     Answer,
-    Failure,
+    FaultAdvice,
     Gone,
     Head,
     OtherVersion,
     RangeRequest,
     TooLong,
     WrongAnswer,
+    advice_on,
     cause_of,
-    failure_of,
     has_expired,
 )
 from .retry import MOST_MISSING, MOST_WRONG, Attempts, Health, Retry, default_retry, retry_async
@@ -61,44 +61,35 @@ _MOST_MISLED = 2
 _SETTLED = 60.0
 
 
-class Entry(NamedTuple):
+class ObjectEntry(NamedTuple):
     """One object of a listing."""
 
-    key: str
-    """Below the root."""
-    size: int
-    """In bytes."""
-    version: str
-    """ETag or time of writing; empty where the store does not tell."""
+    key: str  # below the root
+    size: int  # in bytes
+    version: str  # ETag or time of writing; empty where the store does not tell
 
 
 @dataclass(frozen=True)
 class ObjectFacts:
     """What a store says of one object."""
 
-    size: int
-    """In bytes."""
-    version: str
-    """Differs between versions of its content; empty where the store does not tell."""
-    etag: str = ""
-    """With which a request can ask for this version only; empty where there is none."""
+    size: int  # in bytes
+    version: str  # differs between versions of its content; empty where the store does not tell
+    etag: str = ""  # with which a request can ask for this version only; empty where there is none
     modified: float = 0.0
     """When it was written, in seconds since 1970 by the clock of the store; 0.0 where the store
     does not tell."""
 
 
-class _Seen(NamedTuple):
+class _LastAnswer(NamedTuple):
     """What the last answer said of an object."""
 
     etag: str
     total: int | None
     modified: float
-    at: int
-    """When it came, in nanoseconds since 1970."""
-    required: float
-    """When parts that are asked for now have to be written; 0.0 for any time."""
-    once: bool = True
-    """Whether no answer before had this ETag."""
+    at: int  # when it came, in nanoseconds since 1970
+    required: float  # when parts that are asked for now have to be written; 0.0 for any time
+    once: bool = True  # whether no answer before had this ETag
 
     def agrees_with(self, head: Head) -> bool:
         """Whether an answer may be of the same version."""
@@ -109,14 +100,13 @@ class _Seen(NamedTuple):
         return not (self.etag and head.etag) or self.etag == head.etag
 
 
-_HEALTH: dict[str, Health] = {}
-"""How each store answers, by host or bucket and options."""
+_HEALTH: dict[str, Health] = {}  # how each store answers, by host or bucket and options
 
 
 def health_of(url: str, options: Mapping[str, Any]) -> Health:
     """Return how the store of a URL answers, as this process knows."""
     # Digested: options hold credentials.
-    place = content_key(origin_of(url), (sorted(map(repr, options.items())),))
+    place = content_key(server_of(url), (sorted(map(repr, options.items())),))
     return _HEALTH.setdefault(place, Health())
 
 
@@ -125,29 +115,26 @@ class RemoteRanges(ABC):
 
     gap = GAP_BYTES
     most = MOST_BYTES
-    limits_listing = True
-    """Whether one listing has a limit; not where each of its requests has one of its own."""
-    cuts_off = True
-    """Whether an attempt that takes too long can be given up, and may be sent twice."""
+    limits_listing = True  # whether a listing has a limit, and not each of its requests
+    cuts_off = True  # whether an attempt that takes too long can be given up, and may be sent twice
 
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
         self._url, self._options = url, options
-        self.name = public_name(url).rstrip("/")
-        """The URL, without credentials."""
+        self.name = public_name(url).rstrip("/")  # the URL, without credentials
         self._retry = retry or default_retry()
         self._secrets = Secrets(options, url)
-        self._health = health_of(url, options)
-        self._documents = ""
-        self.absences = 0
-        """How often the store has said that there is no such object."""
+        self.health = health_of(url, options)
+        # While documents are read: what is asked for is kept, and may be asked for ahead.
+        self.documents_token = ""
+        self._documents: SmallObjectCache
+        self.absences = 0  # how often the store has said that there is no such object
         self._owner = os.getpid()
         # The process that sent the last request.
         self._user = 0
         self._address = s3_address(url, options, os.environ)
         self._expected: dict[str, ObjectFacts] = {}
-        self.rewritten: set[str] = set()
-        """Objects of which another version was found than the expected one."""
-        self._seen: dict[str, _Seen] = {}
+        self.rewritten: set[str] = set()  # objects of which another version was found than expected
+        self._seen: dict[str, _LastAnswer] = {}
         # By what it has answered; of S3 and its like it is known before.
         self._has_ranges = False
         self._doubts = float(DOUBTS_AT_ONCE)
@@ -169,7 +156,7 @@ class RemoteRanges(ABC):
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Ask once what the store knows of an object; ``FileNotFoundError`` for a folder."""
 
-    async def ask_entries(self, prefix: str, most: int | None) -> list[Entry]:
+    async def ask_entries(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         """Ask once for all objects below a prefix; of more than ``most`` at least one more."""
         raise NotImplementedError
 
@@ -186,21 +173,16 @@ class RemoteRanges(ABC):
         self.rewritten.discard(key)
 
     @contextmanager
-    def documents(self, token: str) -> Iterator[None]:
-        """Keep whole objects that are read in the ``with`` block, unless it fails."""
-        self._documents = token
+    def documents(self, token: str, cache: SmallObjectCache) -> Iterator[None]:
+        """Keep whole objects that are read in the ``with`` block in ``cache``, unless it fails."""
+        self.documents_token, self._documents = token, cache
         try:
             yield
         except BaseException:
-            DOCUMENTS.forget_all(token)
+            cache.forget(token)
             raise
         finally:
-            self._documents = ""
-
-    @property
-    def keeps_documents(self) -> bool:
-        """Whether what is asked for now is kept, and may be asked for ahead."""
-        return bool(self._documents)
+            self.documents_token = ""
 
     def get(self, key: str, limit: int = MOST_DOCUMENT_BYTES) -> bytes | None:
         """Return a whole small object, None if there is none; ``BadHeader`` beyond ``limit``."""
@@ -217,16 +199,18 @@ class RemoteRanges(ABC):
         """
         if not ranges:
             return []
-        token = self._documents
+        token = self.documents_token
         if not token:
             return self._wait(self.get_ranges_async(ranges, whole=whole, limit=limit))
         limit = limit or (0 if whole else MOST_DOCUMENT_BYTES)
-        here = DOCUMENTS.found(token, [(r.object,) for r in ranges if r == ReadRange(r.object)])
+        whole_ones = [(r.object,) for r in ranges if r == ReadRange(r.object)]
+        here = self._documents.find(token, whole_ones)
         asked = [r for r in ranges if (r.object,) not in here or r != ReadRange(r.object)]
         came = self._wait(self.get_ranges_async(asked, whole=whole, limit=limit)) if asked else ()
         answers = dict(zip(asked, came, strict=True))
         new = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
-        DOCUMENTS.keep(token, {k: None if a is None else memoryview(a) for k, a in new.items()})
+        views = {k: None if a is None else memoryview(a) for k, a in new.items()}
+        self._documents.keep(token, views)
         kept = {key: None if piece is None else bytes(piece) for key, piece in here.items()}
         return [answers[r] if r in answers else kept[r.object,] for r in ranges]
 
@@ -272,46 +256,44 @@ class RemoteRanges(ABC):
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
         found = self._wait(self._facts_async(key))
         if found is None:
-            raise VolumeNotFound(
-                f"there is nothing at {self._place(key)}.",
-                do="Check the URL and the storage_options.",
-            )
+            what = f"there is nothing at {self._place(key)}."
+            raise VolumeNotFound(what, do="Check the URL and the storage_options.")
         return found
 
     async def _facts_async(self, key: str) -> ObjectFacts | None:
         """Return what the store says of an object: twice the same where it tells no version."""
 
-        async def agreed() -> ObjectFacts:
+        async def agree() -> ObjectFacts:
             facts = await self.ask_facts(key)
             if self.cuts_off and not facts.version and facts != await self.ask_facts(key):
                 raise WrongAnswer("it says something else of the object each time")
             return facts
 
-        found: ObjectFacts | None = await self._tried(key, agreed, 0)
+        found: ObjectFacts | None = await self._try(key, agree, 0)
         return found
 
     def size(self, key: str) -> int:
         """Return the size of an object in bytes."""
         return self.facts(key).size
 
-    def entries(self, most: int | None = None) -> list[Entry]:
+    def entries(self, most: int | None = None) -> list[ObjectEntry]:
         """Return what lies below the root; of more than ``most`` objects at least one more."""
         return self._wait(self.entries_async(most))
 
-    async def entries_async(self, most: int | None = None, prefix: str = "") -> list[Entry]:
+    async def entries_async(self, most: int | None = None, prefix: str = "") -> list[ObjectEntry]:
         """Return the same; for coroutines given to :meth:`begin`. A listing is not sent twice."""
         call = partial(self.ask_entries, prefix, most)
         limited = self.limits_listing
-        return await self._tried(prefix, call, 0, hedges=False, limited=limited) or []
+        return await self._try(prefix, call, 0, hedges=False, limited=limited) or []
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
         yield from (entry.key for entry in self._wait(self.entries_async(prefix=prefix)))
 
-    async def entry_async(self, key: str) -> Entry | None:
+    async def entry_async(self, key: str) -> ObjectEntry | None:
         """Return what a listing says of one object, None where there is none; for :meth:`begin`."""
-        found: ObjectFacts | None = await self._tried(key, partial(self.ask_facts, key), 0)
-        return None if found is None else Entry(key, found.size, found.version)
+        found: ObjectFacts | None = await self._try(key, partial(self.ask_facts, key), 0)
+        return None if found is None else ObjectEntry(key, found.size, found.version)
 
     async def _one(
         self, wanted: ReadRange, ahead: RequestPriority | None, whole: int, limit: int
@@ -322,12 +304,12 @@ class RemoteRanges(ABC):
             return b""
         misled, looks, odd = 0, 0, set[str]()
         while True:
-            asked = self._asked(wanted, whole, limit)
+            asked = self._request_for(wanted, whole, limit)
             unknown = max(0, (asked.size or whole or _USUAL_BYTES) - start)
             size = -start if start < 0 else unknown if stop is None else stop - start
             try:
-                call = partial(self._checked, asked, odd)
-                found: bytes | None = await self._tried(key, call, size, ahead=ahead)
+                call = partial(self._check, asked, odd)
+                found: bytes | None = await self._try(key, call, size, ahead=ahead)
             except VolumeChanged:
                 misled += 1
                 if misled > _MOST_MISLED or not await self._was_misled(asked):
@@ -336,14 +318,14 @@ class RemoteRanges(ABC):
                 continue
             looks += 1
             # Not of documents: which of them are there says of which kind a volume is.
-            may_doubt = looks < MOST_MISSING and not self._documents and self._doubts >= 1
+            may_doubt = looks < MOST_MISSING and not self.documents_token and self._doubts >= 1
             if found is None and may_doubt:
                 self._doubts -= 1
                 continue
             self.absences += found is None
             return found
 
-    def _asked(self, wanted: ReadRange, whole: int, limit: int) -> RangeRequest:
+    def _request_for(self, wanted: ReadRange, whole: int, limit: int) -> RangeRequest:
         """Return what is asked for, with what is known of the object."""
         known = self._expected.get(wanted.object)
         if known is not None:
@@ -354,7 +336,7 @@ class RemoteRanges(ABC):
         # Parts of one object are of one version: what an index says holds for no other.
         return RangeRequest(*wanted, seen.etag, seen.required, most=whole, limit=limit)
 
-    async def _checked(self, asked: RangeRequest, odd: set[str]) -> Any:
+    async def _check(self, asked: RangeRequest, odd: set[str]) -> Any:
         """Send one request and return what it brings.
 
         ``odd`` notes the first answer of a server that seems not to know ranges: a page of
@@ -365,10 +347,10 @@ class RemoteRanges(ABC):
             answer = await self.ask(asked)
             asked.check_body(answer)
         except Exception as error:
-            failure = failure_of(error)
-            if failure is Failure.ABSENT and (key in self._expected or key in self._seen):
+            failure = advice_on(error)
+            if failure is FaultAdvice.ABSENT and (key in self._expected or key in self._seen):
                 raise Gone("it is not there any more") from None
-            if failure is Failure.NO_RANGES:
+            if failure is FaultAdvice.NO_RANGES:
                 if self._has_ranges or not (odd or self._lacks_ranges):
                     odd.add("no ranges")
                     raise WrongAnswer("it sent all of the object instead of a part") from None
@@ -424,21 +406,16 @@ class RemoteRanges(ABC):
         self._has_ranges |= total not in (None, head.stop - head.start)
         self.newest, now = max(self.newest, modified), time.time_ns()
         if modified * 1e9 > now:
-            self._health.wrote(modified, now / 1e9)
+            self.health.wrote(modified, now / 1e9)
         once = before is None or before.etag != etag
-        self._seen[key] = _Seen(etag, total, modified, now, modified, once)
-
-    @property
-    def ahead(self) -> float:
-        """Seconds by which the clock of the store is ahead of ours, as far as that is known."""
-        return self._health.ahead
+        self._seen[key] = _LastAnswer(etag, total, modified, now, modified, once)
 
     def forget_versions(self) -> None:
         """Take any version from now on of objects that were read in part."""
         for key, seen in list(self._seen.items()):
             self._seen[key] = seen._replace(etag="", required=0.0)
 
-    async def _tried(
+    async def _try(
         self,
         key: str,
         call: Callable[[], Awaitable[T]],
@@ -457,7 +434,7 @@ class RemoteRanges(ABC):
             try:
                 return await call()
             except Exception as error:
-                wrong += failure_of(error) is Failure.WRONG
+                wrong += advice_on(error) is FaultAdvice.WRONG
                 if self._may_be_elsewhere(error) and not doubted:
                     doubted = True
                     raise WrongAnswer("it refused, maybe by another host") from None
@@ -472,7 +449,7 @@ class RemoteRanges(ABC):
         try:
             # The time begins here: what waits for others has not failed.
             what, describe = f"reading {self._place(key)}", self._secrets.describe
-            attempts = Attempts(self._retry, what, describe, health=self._health, size=size)
+            attempts = Attempts(self._retry, what, describe, health=self.health, size=size)
             if self.cuts_off:
                 return await retry_async(looked_at, attempts, limited=limited, hedges=hedges)
             return await retry_async(looked_at, attempts, limited=None)
@@ -481,17 +458,15 @@ class RemoteRanges(ABC):
         except Exception as error:
             host = await self._redirect(key) if self._may_be_elsewhere(error) else ""
             if host:
-                raise AccessDenied(
-                    f"{what} was refused by {host}, to which the store redirects.",
-                    do="Check the region and the endpoint_url.",
-                ) from None
+                msg = f"{what} was refused by {host}, to which the store redirects."
+                raise AccessDenied(msg, do="Check the region and the endpoint_url.") from None
             return self._answer_to(error, key)
         finally:
             room.leave(size)
 
     def _may_be_elsewhere(self, error: Exception) -> bool:
         """Whether a refusal may be that of a host to which S3 redirected the request."""
-        is_refusal = failure_of(error) is Failure.DENIED and not has_expired(error)
+        is_refusal = advice_on(error) is FaultAdvice.DENIED and not has_expired(error)
         return bool(self._address) and is_refusal
 
     async def _redirect(self, key: str) -> str:
@@ -501,22 +476,20 @@ class RemoteRanges(ABC):
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
         """Return what an error says of the bytes that were asked for, or raise ours for it."""
-        failure, place = failure_of(error), self._place(key)
-        if failure is Failure.ABSENT:
+        failure, place = advice_on(error), self._place(key)
+        if failure is FaultAdvice.ABSENT:
             return None
-        if failure is Failure.BEYOND:
+        if failure is FaultAdvice.BEYOND:
             return b""
         if isinstance(error, TooLong):
             check_document(error.size, place, error.most)
-        if failure is Failure.CHANGED or isinstance(error, OtherVersion):
+        if failure is FaultAdvice.CHANGED or isinstance(error, OtherVersion):
             self.rewritten.add(key)
             if isinstance(error, Gone):
                 self._gone.add(key)
             how = "removed" if isinstance(error, Gone) else "written again"
-            raise VolumeChanged(
-                f"{place} was {how} since its header was read.",
-                do="Make a new Volume once the file is written.",
-            ) from None
+            what = f"{place} was {how} since its header was read."
+            raise VolumeChanged(what, do="Make a new Volume once the file is written.") from None
         # Not chained: the text of the original may hold a signed URL or a key.
         told = self._secrets.describe(cause_of(error))
         raise remote_error(error, "reading", place, told) from None

@@ -1,4 +1,4 @@
-"""How often a request to a remote store is tried again: until a deadline, with growing pauses.
+"""Retries of requests to a remote store: until a deadline, with growing pauses.
 
 One policy for every client; those that retry by themselves are told not to, or counts multiply.
 """
@@ -16,20 +16,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
-from ..core.errors import (
-    BadHeader,
-    CorruptVolume,
-    StoreUnavailable,
-    TruncatedVolume,
-    VolumeChanged,
-)
-from .remote_answers import Failure, Gone, OtherVersion, failure_of, wants_pause
+from ..core import errors
+from .remote_answers import FaultAdvice, Gone, OtherVersion, advice_on, wants_pause
 
 T = TypeVar("T")
 Clock = Callable[[], float]
 
-DEADLINE_VARIABLE = "VOXPIPE_REMOTE_DEADLINE"
-"""Seconds that a request which keeps failing may take."""
+DEADLINE_VARIABLE = "VOXPIPE_REMOTE_DEADLINE"  # seconds that a request which keeps failing may take
 HEDGE_VARIABLE = "VOXPIPE_REMOTE_HEDGE"
 """``0``: no request is sent a second time because its answer takes long."""
 # A bucket that scales up answers SlowDown for seconds, not minutes.
@@ -71,8 +64,8 @@ _HANGS = 4
 MOST_AHEAD = 30.0
 # How often bytes are read that make no sense, before the file is called damaged.
 LOOKS = 3
-DAMAGED = (BadHeader, CorruptVolume, TruncatedVolume)
-"""What is told of bytes that make no sense."""
+# What is told of bytes that make no sense.
+DAMAGED = errors.BadHeader, errors.CorruptVolume, errors.TruncatedVolume
 # How long a store that kept failing gets short attempts only, in seconds, or until it answers: what
 # a loader takes to be opened and to begin an epoch.
 OUTAGE = 60.0
@@ -84,20 +77,15 @@ OUTAGE_PAUSE = 1.0
 class Retry:
     """When a failed request is sent again."""
 
-    deadline: float = _DEADLINE
-    """Seconds after the first attempt at which a request that keeps failing is given up."""
-    first: float = 0.1
-    """Longest first pause, in seconds; it doubles each time."""
-    most: float = 5.0
-    """Longest pause of all, in seconds."""
-    attempt: float = 20.0
-    """Most seconds that one attempt may take: 16 MiB at 0.8 MB/s."""
+    deadline: float = _DEADLINE  # seconds after which a request that keeps failing is given up
+    first: float = 0.1  # longest first pause, in seconds; it doubles each time
+    most: float = 5.0  # longest pause of all, in seconds
+    attempt: float = 20.0  # most seconds that one attempt may take: 16 MiB at 0.8 MB/s
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value > 0:
-                msg = f"{name} is a positive number of seconds, got {value!r}"
-                raise ValueError(msg)
+                raise ValueError(f"{name} is a positive number of seconds, got {value!r}")
 
     def pause(self, pauses: int, draw: float) -> float:
         """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd."""
@@ -159,21 +147,21 @@ class Attempts:
             return None
         return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)
 
-    def failed(self, error: BaseException) -> float:
+    def note_failure(self, error: BaseException) -> float:
         """Return the pause before the next attempt; or raise the error, or ``StoreUnavailable``."""
         try:
-            failure = failure_of(error)
-            if failure not in (Failure.TRANSIENT, Failure.WRONG):
-                self.health.answered()
+            failure = advice_on(error)
+            if failure not in (FaultAdvice.TRANSIENT, FaultAdvice.WRONG):
+                self.health.note_answer()
                 raise error
             self._failures += 1
-            self._wrong = self._wrong + 1 if failure is Failure.WRONG else 0
+            self._wrong = self._wrong + 1 if failure is FaultAdvice.WRONG else 0
             pause = 0.0
             # None where the store answers others, and does not ask for fewer requests.
             if (
                 self._failures > AT_ONCE
                 or wants_pause(error)
-                or not (failure is Failure.WRONG or self.health.may_go_on_at_once())
+                or not (failure is FaultAdvice.WRONG or self.health.may_go_on_at_once())
             ):
                 self._pauses += 1
                 pause = self._policy.pause(self._pauses, self._draw())
@@ -191,7 +179,7 @@ class Attempts:
             if spent + pause < deadline and not self._looks and not self.health.is_out:
                 return pause
             if self._looks:
-                self.health.looked(self._describe(error))
+                self.health.note_probe(self._describe(error))
             else:
                 self.health.gave_up(self._begin, deadline)
             do = (
@@ -203,10 +191,10 @@ class Attempts:
             # on the way here would wait for a collection of garbage.
             del error
 
-    def _unavailable(self, spent: float, error: BaseException, do: str) -> StoreUnavailable:
+    def _unavailable(self, spent: float, error: BaseException, do: str) -> errors.StoreUnavailable:
         times = "once" if self._failures == 1 else f"{self._failures} times"
         # Not chained: the text of the original may hold a signed URL or a key.
-        return StoreUnavailable(
+        return errors.StoreUnavailable(
             f"{self._what} failed {times} in {spent:.1f} s, at last with {self._describe(error)}.",
             do=do,
         )
@@ -219,15 +207,13 @@ class Health:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._new, self._slow = 0, 0.0
-        self.answers = 0
-        """How many requests were answered."""
+        self.answers = 0  # how many requests were answered
         self._hedges = _HEDGES_AT_ONCE
         self._at_once = 0.0
         self._answered = -float("inf")
         self._out_until = self._quiet_until = -float("inf")
         self._told = ""
-        self.ahead = 0.0
-        """Seconds by which its clock is ahead of ours at least, as its answers tell."""
+        self.ahead = 0.0  # seconds by which its clock is ahead of ours, at least
 
     @property
     def hedge_after(self) -> float:
@@ -262,7 +248,7 @@ class Health:
         self._at_once -= 1
         return True
 
-    def answered(self, seconds: float | None = None) -> None:
+    def note_answer(self, seconds: float | None = None) -> None:
         """Note that the store answers, and how long that took."""
         self._at_once = min(_AT_ONCE_SAVED, self._at_once + _AT_ONCE_SHARE)
         self._answered = self._clock()
@@ -283,7 +269,7 @@ class Health:
         if self._answered < begin:  # else it answers others
             self._out_until = self._clock() + max(OUTAGE, deadline)
 
-    def looked(self, told: str) -> None:
+    def note_probe(self, told: str) -> None:
         """Note that a request which looked whether it is back failed, and what was told of it."""
         self._quiet_until, self._told = self._clock() + OUTAGE_PAUSE, told
 
@@ -291,10 +277,8 @@ class Health:
         """Return :attr:`is_out`; ``StoreUnavailable`` where somebody looked a moment ago."""
         now = self._clock()
         if now < min(self._out_until, self._quiet_until):
-            raise StoreUnavailable(
-                f"{what} was not tried: the store failed a moment ago, with {self._told}.",
-                do="Check the store, and try again.",
-            )
+            msg = f"{what} was not tried: the store failed a moment ago, with {self._told}."
+            raise errors.StoreUnavailable(msg, do="Check the store, and try again.")
         return now < self._out_until
 
 
@@ -319,10 +303,10 @@ async def retry_async(
             limit = attempts.limit if limited else None if limited is None else attempts.rest
             async with asyncio.timeout(limit):
                 found = await call()
-            attempts.health.answered()
+            attempts.health.note_answer()
             return found
         except Exception as error:
-            pause = attempts.failed(error)
+            pause = attempts.note_failure(error)
         if pause:
             await sleep(pause)
 
@@ -348,13 +332,14 @@ async def hedge_request(
         beside.add_done_callback(take)
 
     def take(done: asyncio.Task[T]) -> None:
-        if task is not None and not done.cancelled():
-            done.exception()  # somebody looks at it: the task, or nobody has to
-            task.cancel()
+        if not done.cancelled():
+            done.exception()  # taken: by the task, or nobody has to
+            if task is not None:
+                task.cancel()
 
     timer = loop.call_later(min(pause, limit), look)
     try:
-        return await _timed(call, health)
+        return await _time(call, health)
     except asyncio.CancelledError:
         if beside is None or not beside.done() or task is None or task.uncancel():
             raise
@@ -390,7 +375,9 @@ async def _beside(
     try:
         while loop.time() < end:
             if health.may_hedge(hangs=pause >= hangs and health.answers > answers):
-                others.add(loop.create_task(_timed(call, health)))
+                others.add(each := loop.create_task(_time(call, health)))
+                # Whether or not anybody looks at it: another may answer in the same moment.
+                each.add_done_callback(lambda done: done.cancelled() or done.exception())
             pause *= 2
             due = min(loop.time() + pause, end)
             timeout = min(pause, end - loop.time())
@@ -413,14 +400,13 @@ async def _beside(
         raise TimeoutError
     finally:
         for each in others:
-            each.add_done_callback(lambda done: done.cancelled() or done.exception())
             each.cancel()
 
 
-async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
+async def _time(call: Callable[[], Awaitable[T]], health: Health) -> T:
     begin = time.monotonic()
     found = await call()
-    health.answered(time.monotonic() - begin)
+    health.note_answer(time.monotonic() - begin)
     return found
 
 
@@ -429,7 +415,7 @@ def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) 
     for _ in range(LOOKS - 1):
         try:
             return read()
-        except VolumeChanged:  # nobody brings the version back that is gone
+        except errors.VolumeChanged:  # nobody brings the version back that is gone
             raise
         except DAMAGED:
             forget()
@@ -443,9 +429,9 @@ def retry_sync(
     while True:
         try:
             found = call()
-            attempts.health.answered()
+            attempts.health.note_answer()
             return found
         except Exception as error:
-            pause = attempts.failed(error)
+            pause = attempts.note_failure(error)
         if pause:
             sleep(pause)

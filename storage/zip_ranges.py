@@ -33,8 +33,7 @@ class ZipRanges:
         self, outer: RangeStore, key: str, name: str, *, checks_parts: bool = False
     ) -> None:
         self._outer, self._key = outer, key
-        self.name = name
-        """The archive."""
+        self.name = name  # the archive
         self._checks_parts = checks_parts
         self._checked: set[str] = set()
         # As the store below: the members lie in it.
@@ -45,9 +44,8 @@ class ZipRanges:
         except FileNotFoundError:
             raise VolumeNotFound(f"there is no file {name}.", do="Check the path.") from None
         except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
-            raise BadHeader(
-                f"{name} is no sound zip archive: {error}.", do="Copy or write it again."
-            ) from error
+            what = f"{name} is no sound zip archive: {error}."
+            raise BadHeader(what, do="Copy or write it again.") from error
         # A member may have been written again; the last entry of the directory counts.
         self._members = {info.filename: info for info in infos}
         self._starts: dict[str, int] = {}
@@ -126,11 +124,11 @@ class ZipRanges:
         if info.compress_type != zipfile.ZIP_DEFLATED:
             raise self._corrupt(wanted.object, f"its compression {info.compress_type} is not known")
         try:
-            return self._inflated(wanted, info, data)
+            return self._inflate(wanted, info, data)
         except zlib.error as error:
             raise self._corrupt(wanted.object, str(error)) from error
 
-    def _inflated(self, wanted: ReadRange, info: zipfile.ZipInfo, data: memoryview) -> bytes:
+    def _inflate(self, wanted: ReadRange, info: zipfile.ZipInfo, data: memoryview) -> bytes:
         """Return a part of a deflated member, which is inflated and checked piece by piece."""
         start, stop = _inside(wanted, info.file_size)
         inflate, at, found = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
@@ -163,9 +161,8 @@ class ZipRanges:
         self._checked.add(key)
 
     def _corrupt(self, key: str, what: str) -> CorruptVolume:
-        return CorruptVolume(
-            f"{key} in {self.name} cannot be read: {what}.", do="Copy or write the archive again."
-        )
+        do = "Copy or write the archive again."
+        return CorruptVolume(f"{key} in {self.name} cannot be read: {what}.", do=do)
 
 
 def _inside(wanted: ReadRange, size: int) -> tuple[int, int]:

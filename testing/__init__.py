@@ -8,26 +8,7 @@ from typing import TYPE_CHECKING
 from ..first_use import at_first_use
 
 if TYPE_CHECKING:
-    from .adapter_contract import AdapterContract
-    from .decoder_contract import DecoderCase, DecoderContract
-    from .op_contract import SpatialOpContract, ValueOpContract
-    from .range_store_contract import RANGE_OBJECTS, RangeStoreContract
-    from .service_contract import ServiceContract
-    from .store_contract import BackendContract, StoreCase, StoreContract
-
-__all__ = [
-    "RANGE_OBJECTS",
-    "AdapterContract",
-    "BackendContract",
-    "DecoderCase",
-    "DecoderContract",
-    "RangeStoreContract",
-    "ServiceContract",
-    "SpatialOpContract",
-    "StoreCase",
-    "StoreContract",
-    "ValueOpContract",
-]
+    from .exported_names import *  # noqa: F403  (written by tools/write_chained_forms.py)
 
 # Imported at first use: the child that a store's contract spawns needs neither pytest nor what the
 # other contracts are about, of which torch alone takes a second.

@@ -1,4 +1,4 @@
-"""What every adapter promises, as tests.
+"""The contract of adapters, as tests.
 
 Subclass in a test module, and say how the adapter is made::
 

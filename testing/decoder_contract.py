@@ -1,4 +1,4 @@
-"""What every decoder of chunks must do, as tests: subclass it for a codec of your own.
+"""The contract of decoders of chunks, as tests: subclass it for a codec of your own.
 
 ::
 
@@ -136,38 +136,23 @@ class DecoderContract:
 
 
 def _write(path: Path, case: DecoderCase, version: int) -> Path:
+    """Write an array of one chunk, and return where that is."""
     shape, configuration = list(case.array.shape), dict(case.configuration)
-    path.mkdir()
+    document: dict[str, Any] = {"zarr_format": version, "shape": shape, "fill_value": 0}
     if version == 2:
-        document: dict[str, Any] = {
-            "zarr_format": 2,
-            "shape": shape,
-            "chunks": shape,
-            "dtype": case.array.dtype.newbyteorder("<").str,
-            "compressor": {"id": case.name, **configuration},
-            "fill_value": 0,
-            "filters": None,
-            "order": "C",
-        }
-        (path / ".zarray").write_text(json.dumps(document))
-        chunk = path / "0.0.0"
+        codec = {"id": case.name, **configuration}
+        document |= {"chunks": shape, "compressor": codec, "filters": None, "order": "C"}
+        document["dtype"] = case.array.dtype.newbyteorder("<").str
+        header, chunk = path / ".zarray", path / "0.0.0"
     else:
+        keys = {"name": "default", "configuration": {"separator": "/"}}
         grid = {"name": "regular", "configuration": {"chunk_shape": shape}}
-        document = {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": shape,
-            "data_type": case.array.dtype.name,
-            "chunk_grid": grid,
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": 0,
-            "codecs": [
-                {"name": "bytes", "configuration": {"endian": "little"}},
-                {"name": case.name, "configuration": configuration},
-            ],
-        }
-        (path / "zarr.json").write_text(json.dumps(document))
-        chunk = path / "c" / "0" / "0" / "0"
-        chunk.parent.mkdir(parents=True)
+        document |= {"node_type": "array", "chunk_grid": grid, "chunk_key_encoding": keys}
+        codec = {"name": case.name, "configuration": configuration}
+        document["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}, codec]
+        document["data_type"] = case.array.dtype.name
+        header, chunk = path / "zarr.json", path / "c" / "0" / "0" / "0"
+    chunk.parent.mkdir(parents=True)
+    header.write_text(json.dumps(document))
     chunk.write_bytes(case.stored)
     return chunk

@@ -1,4 +1,4 @@
-"""What every op promises, as tests: of a spatial op, and of one that changes values.
+"""The contract of ops, as tests: of a spatial op, and of one that changes values.
 
 Subclass in a test module, and say how the op is made::
 
@@ -12,6 +12,7 @@ Subclass in a test module, and say how the op is made::
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from dataclasses import replace
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from ..core import Grid, Region, Stream
 from ..datapipes.iter import from_cases
 from ..intensity import ValueOp, ValueStep
-from ..spatial import LazyPatch, Policy, Rotate, Source, SpatialOp, SpatialPlan, resample
+from ..spatial import LazyPatch, Policy, Rotate, SourceVoxels, SpatialOp, SpatialPlan, resample
 from ..spatial.plans.policy import Mode, Padding
 from ..volumes import Volume
 from .spatial_oracle import inside, sample_plan
@@ -38,6 +39,7 @@ _MOST_DRAWS = 512
 _ITEMS = 3
 _PADDINGS: tuple[Padding, ...] = ("border", "reflection", "constant", "zeros")
 _MODES: tuple[Mode, ...] = ("linear", "nearest")
+_POLICIES = [Policy(m, p, fill=-5) for m, p in itertools.product(_MODES, _PADDINGS)]
 
 
 class OpContract:
@@ -132,7 +134,7 @@ class SpatialOpContract(OpContract):
 
         assert plan.shape == self.GRID.shape
         assert np.array_equal(plan.affine, self.GRID.affine)
-        assert np.array_equal(_resampled(volume, plan, Policy(), volume.dtype), volume)
+        assert np.array_equal(_resample(volume, plan, Policy(), volume.dtype), volume)
 
     def test_the_affine_is_that_of_the_output(self) -> None:
         """Each output voxel lies in the world where the plan takes its value, moved by the op.
@@ -160,7 +162,7 @@ class SpatialOpContract(OpContract):
         second = self.apply(self.make(), SpatialPlan.identity(first.grid))
         nan_outside = Policy("linear", "constant", fill=np.nan)
 
-        fused = _resampled(ramp, self.apply(self.make(), first), Policy(), np.dtype(np.float64))
+        fused = _resample(ramp, self.apply(self.make(), first), Policy(), np.dtype(np.float64))
         halfway = sample_plan(ramp, first, nan_outside)
         halfway[:, ~inside(first)] = np.nan
         expected = sample_plan(halfway, second, nan_outside)
@@ -175,12 +177,10 @@ class SpatialOpContract(OpContract):
         plan = self.apply(Rotate((4, 3, -5)), SpatialPlan.identity(self.GRID))
         plan = self.apply(self.make(), plan)
 
-        for padding in _PADDINGS:
-            for mode in _MODES:
-                policy = Policy(mode, padding, fill=-5)
-                found = _resampled(volume, plan, policy, np.dtype(np.float32))
-                expected = sample_plan(volume, plan, policy)
-                assert np.allclose(found, expected, rtol=0, atol=_TOLERANCE), (mode, padding)
+        for policy in _POLICIES:
+            found = _resample(volume, plan, policy, np.dtype(np.float32))
+            expected = sample_plan(volume, plan, policy)
+            assert np.allclose(found, expected, rtol=0, atol=_TOLERANCE), policy
 
     def test_the_source_region_suffices(self) -> None:
         """Voxels outside the region that is asked for have no influence."""
@@ -188,16 +188,13 @@ class SpatialOpContract(OpContract):
 
         for item in range(3):
             plan = self.apply(self.make(), SpatialPlan.identity(self.GRID), item)
-            for padding in _PADDINGS:
-                for mode in _MODES:
-                    policy = Policy(mode, padding, fill=-5)
-                    region = plan.source_region(policy)
-                    poisoned = np.full_like(volume, np.nan)
-                    kept = (slice(None), *region.slices)
-                    poisoned[kept] = volume[kept]
-                    found = _resampled(poisoned, plan, policy, np.dtype(np.float64))
-                    clean = _resampled(volume, plan, policy, np.dtype(np.float64))
-                    assert np.array_equal(found, clean), (item, mode, padding)
+            for policy in _POLICIES:
+                kept = (slice(None), *plan.source_region(policy).slices)
+                poisoned = np.full_like(volume, np.nan)
+                poisoned[kept] = volume[kept]
+                found = _resample(poisoned, plan, policy, np.dtype(np.float64))
+                clean = _resample(volume, plan, policy, np.dtype(np.float64))
+                assert np.array_equal(found, clean), (item, policy)
 
     def test_what_is_drawn_survives_json(self) -> None:
         """A plan of numbers that were written down is the plan."""
@@ -364,10 +361,10 @@ def _close(found: NDArray[Any], expected: NDArray[Any]) -> bool:
     return bool(np.allclose(found, wide, rtol=0, atol=most))
 
 
-def _resampled(
+def _resample(
     volume: NDArray[Any], plan: SpatialPlan, policy: Policy, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     out = np.empty((volume.shape[0], *plan.shape), dtype)
-    source = Source(volume, (0, 0, 0), Region(plan.bounds.start, plan.bounds.stop))
+    source = SourceVoxels(volume, (0, 0, 0), Region(plan.bounds.start, plan.bounds.stop))
     resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out

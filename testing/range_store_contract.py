@@ -1,4 +1,4 @@
-"""What every store of byte ranges must do, as tests: subclass it for a client of your own.
+"""The contract of stores of byte ranges, as tests: subclass it for a client of your own.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What spatial work should give, computed the slow and obvious way in float64.
+"""Reference results of spatial work, computed the slow and obvious way in float64.
 
 Independent of the resampler: a coordinate is not clamped or folded, the *volume* is extended to
 all integers by its padding rule, and every output value is the plain sum over eight corners.
@@ -28,19 +28,19 @@ def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floa
 
 def places(plan: SpatialPlan) -> tuple[Floats, NDArray[np.bool_]]:
     """Return where each output voxel comes from, (3, N), and which a hard crop left out."""
-    where = moved(plan.matrix, np.indices(plan.shape, dtype=np.float64).reshape(3, -1))
+    where = move(plan.matrix, np.indices(plan.shape, dtype=np.float64).reshape(3, -1))
     outside = np.zeros(where.shape[1], dtype=bool)
     for stage in reversed(plan.stages):
         if isinstance(stage, Clip):
-            at = moved(stage.matrix, where)
+            at = move(stage.matrix, where)
             last = np.array(stage.shape, dtype=np.float64)[:, None] - 1
             outside |= np.any((at < -0.5) | (at > last + 0.5), axis=0)
         else:
-            where = where + spline_at(stage.control, moved(stage.matrix, where))
+            where = where + spline_at(stage.control, move(stage.matrix, where))
     return where, outside
 
 
-def moved(matrix: NDArray[Any], points: Floats) -> Floats:
+def move(matrix: NDArray[Any], points: Floats) -> Floats:
     """Return ``points``, (3, N), after an affine 4x4 matrix."""
     result: Floats = np.asarray(matrix)[:3, :3] @ points + np.asarray(matrix)[:3, 3:]
     return result
@@ -83,32 +83,30 @@ def sample_at(values: NDArray[Any], where: Floats, bounds: Region, policy: Polic
         where = np.clip(where, first, last)
     found = np.zeros((values.shape[0], where.shape[1]))
     if policy.mode == "nearest":
-        found = _extended(values, np.rint(where).astype(np.int64), bounds, policy.padding)
+        found = _extend(values, np.rint(where).astype(np.int64), bounds, policy.padding)
     else:
         lower = np.floor(where).astype(np.int64)
         for corner in itertools.product((0, 1), repeat=3):
             up = np.array(corner)[:, None]
             weight = np.prod(np.where(up == 1, where - lower, 1 - (where - lower)), axis=0)
-            found += weight * _extended(values, lower + up, bounds, policy.padding)
+            found += weight * _extend(values, lower + up, bounds, policy.padding)
     if policy.padding == "constant":
         found[:, outside] = policy.fill
     return found
 
 
-def _extended(
-    values: NDArray[Any], index: NDArray[np.int64], bounds: Region, padding: str
-) -> Floats:
+def _extend(values: NDArray[Any], index: NDArray[np.int64], bounds: Region, padding: str) -> Floats:
     """Return the volume at any integer index, (3, N) to (C, N)."""
     inside = np.ones(index.shape[1], dtype=bool)
     mapped: list[Any] = []
     for one, (a, b) in zip(index, bounds, strict=True):
         inside &= (one >= a) & (one < b)
-        mapped.append(_mirrored(one, a, b) if padding == "reflection" else np.clip(one, a, b - 1))
+        mapped.append(_mirror(one, a, b) if padding == "reflection" else np.clip(one, a, b - 1))
     found: Floats = values[:, mapped[0], mapped[1], mapped[2]].astype(np.float64)
     return found * inside if padding == "zeros" else found
 
 
-def _mirrored(index: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
+def _mirror(index: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
     """Reflect an index with the last voxel repeated: ... 1 0 | 0 1 2 | 2 1 ..."""
     length = stop - start
     there = (index - start) % (2 * length)

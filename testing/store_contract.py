@@ -1,4 +1,4 @@
-"""What every store of volumes must do, as tests: subclass it for a format of your own.
+"""The contract of stores of volumes, as tests: subclass it for a format of your own.
 
 ::
 
@@ -77,14 +77,9 @@ class StoreContract:
     ) -> None:
         """Making a volume and showing it asks the disk for nothing."""
         with monkeypatch.context() as patch:
-            for module, name in (
-                (builtins, "open"),
-                (os, "stat"),
-                (os, "open"),
-                (os, "listdir"),
-                (os, "scandir"),
-            ):
-                patch.setattr(module, name, _refuse)
+            patch.setattr(builtins, "open", _refuse)
+            for name in ("stat", "open", "listdir", "scandir"):
+                patch.setattr(os, name, _refuse)
             text = repr(_volume(case))
 
         assert text.startswith("Volume(")
@@ -282,11 +277,11 @@ class StoreContract:
 class BackendContract(StoreContract):
     """What a ``Backend`` of your own tells the scheme, the caches and ``diagnose()``, as tests.
 
-    A subclass gives ``case``, and by :meth:`rewritten` a source of other content if it has a
+    A subclass gives ``case``, and by :meth:`rewrite` a source of other content if it has a
     ``content_key``.
     """
 
-    def rewritten(self, case: StoreCase, folder: Path) -> StoreCase | None:
+    def rewrite(self, case: StoreCase, folder: Path) -> StoreCase | None:
         """Return the case with other voxels, as if it had been written anew; None to skip."""
         return None
 
@@ -314,7 +309,7 @@ class BackendContract(StoreContract):
     def test_other_content_has_another_name(self, case: StoreCase, tmp_path: Path) -> None:
         """Caches must not serve numbers of voxels that are no longer there."""
         before = _volume(case).content_key
-        other = self.rewritten(case, tmp_path)
+        other = self.rewrite(case, tmp_path)
         if other is None:
             pytest.skip("the subclass has no source of other content")
         assert before, "without a key nothing is kept, and nothing can be tested"
@@ -342,8 +337,7 @@ def _volume(case: StoreCase) -> Volume:
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
-    msg = f"nothing may be opened here, got {args}"
-    raise AssertionError(msg)
+    raise AssertionError(f"nothing may be opened here, got {args}")
 
 
 def _assert_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:

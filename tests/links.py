@@ -1,12 +1,11 @@
 """A worker's and the consumer's side of the slots in one process, joined as two would be."""
 
-import os
-
 import numpy as np
 import torch
 
 from voxpipe.reading_services.memory_budget import SlotBudget
 from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.shared_memory import SharedMemory
 from voxpipe.reading_services.transport.slot_reader import Arrival, SlotReader
 from voxpipe.reading_services.transport.slot_writer import SlotWriter
 
@@ -26,7 +25,7 @@ class Link:
 
     def announce(self, slot):
         self.made.append(slot)
-        self.reader.add(slot.number, os.dup(slot.fd), slot.size)
+        self.reader.add(slot.number, SharedMemory(slot.fd, slot.size))
 
     def retire(self, number):
         self.retired.append(number)
@@ -38,7 +37,7 @@ class Link:
 
     def send(self, batch):
         data, used = pack(batch, self.writer)
-        self.writer.sent(used)
+        self.writer.note_sent(used)
         return unpack(data, Arrival(self.reader)), used
 
     def deliver(self, value, size=1000):

@@ -127,7 +127,7 @@ class Answer:
         """Return the same answer with a shorter body whose length says so."""
         return replace(self, length=length, to_send=length)
 
-    def shifted(self) -> Answer:
+    def shift(self) -> Answer:
         """Return as many bytes of another range; of a whole file, a range of it."""
         asked = self.headers.get("Content-Range")
         size = int(asked.rpartition("/")[2]) if asked else self.length

@@ -545,7 +545,7 @@ def _spoilt(answer: Answer, kind: Kind) -> Answer:
     if kind == "short":
         return answer.shortened(int(answer.length * _BROKEN_SHARE))
     if kind == "shift":
-        return answer.shifted()
+        return answer.shift()
     if kind in _HEADERS:
         return replace(answer, headers=_HEADERS[kind](answer.headers))
     if kind == "garble":

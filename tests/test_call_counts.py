@@ -7,7 +7,7 @@ import pytest
 from checkout import ROOT
 
 # Functions and modules, by what `tools/count_calls.py` calls it; a range for each client.
-BOUNDS = {"range": (2, 40, 12), "batch": (1, 216, 52)}
+BOUNDS = {"range": (2, 40, 12), "batch": (1, 170, 40)}
 
 
 @pytest.mark.parametrize("what", BOUNDS)

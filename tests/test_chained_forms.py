@@ -2,6 +2,8 @@
 
 import importlib.util
 import inspect
+import subprocess
+import sys
 
 import pytest
 from checkout import ROOT
@@ -20,9 +22,8 @@ def tool():
 
 def test_the_stub_is_what_the_tool_writes():
     """After a new form or argument: ``python tools/write_chained_forms.py``."""
-    written = (ROOT / "datapipes" / "chained_forms.pyi").read_text("utf-8")
-
-    assert tool().stub() == written
+    for place, text in tool().stubs().items():
+        assert place.read_text("utf-8") == text
 
 
 def test_every_form_has_its_arguments():
@@ -41,3 +42,74 @@ def test_forms_stay_in_torchs_table(name):
     """The stub is for type checkers alone: no method hides what torch looks up."""
     assert not any(name in vars(kind) for kind in DataPipe.__mro__)
     assert inspect.isclass(DataPipe)
+
+
+SKEW = """
+from dataclasses import dataclass
+from typing import ClassVar
+from voxpipe.spatial.ops.axis_op import Flip
+
+@dataclass(frozen=True)
+class Skew(Flip):
+    "Lean to one side."
+    name: ClassVar[str] = "skew"
+
+OPS = (Skew,)
+"""
+POSTERIZE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from voxpipe.intensity.brightness import Brightness
+
+@dataclass(frozen=True)
+class Posterize(Brightness):
+    "Leave few values."
+    name: ClassVar[str] = "posterize"
+
+OPS = (Posterize,)
+"""
+PROGRAM = """
+import importlib.util, pickle, sys
+from importlib.machinery import PathFinder
+
+class Beside:
+    "Finds the files of a second folder as if they lay in the package."
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in ("voxpipe.spatial.ops", "voxpipe.intensity"):
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        sys.meta_path.insert(0, self)
+        spec.submodule_search_locations.append(f"{sys.argv[1]}/{name.split('.')[1]}")
+        return spec
+
+sys.meta_path.insert(0, Beside())
+sys.path.insert(0, sys.argv[2])
+import numpy as np
+import voxpipe as vp
+import write_chained_forms
+from voxpipe.datapipes.iter import PosterizePipe, SkewPipe
+
+assert (vp.spatial.Skew.name, vp.intensity.Posterize.name) == ("skew", "posterize")
+pipe = vp.from_cases([{"image": np.ones((4, 4, 4))}]).open_volume().skew(0).posterize(2.0)
+assert (type(pipe), type(pipe.parent)) == (PosterizePipe, SkewPipe)
+assert next(iter(pickle.loads(pickle.dumps(pipe)).realize()))["image"].max() == 2
+stubs = "".join(write_chained_forms.stubs().values())
+assert "def skew(self, axes: " in stubs
+assert "class PosterizePipe(ValuePipe): ..." in stubs
+assert "from .ops.skew import Skew" in stubs
+assert "from .posterize import Posterize" in stubs
+"""
+
+
+def test_an_op_of_ones_own_is_one_file(tmp_path):
+    """Its export, its chained form, its pipe and the stubs follow from what the file lists."""
+    for folder, name, text in (("spatial", "skew", SKEW), ("intensity", "posterize", POSTERIZE)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text(text)
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(ROOT / "tools")]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr

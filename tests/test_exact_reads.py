@@ -50,7 +50,7 @@ def test_a_rotated_patch_reads_the_chunks_of_its_region_once(stored):
         done = IO_COUNTERS - before
 
     region = Region(*zip(*batch["meta"][0]["sources"]["image"]["region"], strict=True))
-    touched = list(ChunkGrid(SHAPE, CHUNK).touched(region))
+    touched = list(ChunkGrid(SHAPE, CHUNK).touched_parts(region))
     chunks = [key for key in store.asked if "/" in key]
     assert sorted(chunks) == sorted(f"c/{i}/{j}/{k}" for i, j, k in touched)
     assert len(touched) < ChunkGrid(SHAPE, CHUNK).counts[0] ** 3 / 2

@@ -17,6 +17,18 @@ GIVEN_NAMES = {
     "voxpipe.datapipes.utils",
     "voxpipe.dataloader2.utils",
 }
+# Participles that do not end in "ed", and words that do and are none.
+PARTICIPLES = {
+    *("begun", "bound", "bought", "broken", "brought", "built", "caught", "chosen", "done"),
+    *("drawn", "driven", "fallen", "fed", "forgotten", "found", "frozen", "given", "gone"),
+    *("grown", "held", "hidden", "kept", "known", "laid", "left", "lent", "lost"),
+    *("made", "meant", "met", "rebuilt", "rewritten", "said", "seen", "sent", "shown"),
+    *("sought", "spent", "stuck", "taken", "thought", "thrown", "told", "torn", "unbound"),
+    *("undone", "won", "written"),
+}
+NO_PARTICIPLES = {"bed", "breed", "exceed", "feed", "need", "proceed", "red", "seed", "speed"}
+# A word of the design, torch's name for training on many machines, and the field's for memory.
+ALLOWED_PARTICIPLES = {"Refused", "distributed", "strided"}
 # Folders of text that is published with the project; build folders and environments are not.
 TEXT_FOLDERS = [
     "tests",
@@ -76,6 +88,38 @@ def test_modules_are_named_by_what_they_hold():
     named = {name: parts for name, parts in words.items() if name not in GIVEN_NAMES}
 
     assert [] == [name for name, parts in named.items() if parts & EMPTY_NAMES]
+
+
+def is_participle(name):
+    """Whether a name is one word, or a class ends with one, that says what was done to it."""
+    word = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)[-1].lower()
+    ends = word in PARTICIPLES or (word.endswith("ed") and word not in NO_PARTICIPLES)
+    return ends and (name[:1].isupper() or name.strip("_") == word)
+
+
+def is_exception(node):
+    """Whether a class is an error or a warning by its name or its bases; it says what happened."""
+    names = " ".join(map(ast.unparse, node.bases))
+    return bool(re.search(r"Error|Exception|Warning|CorruptVolume|OtherVersion", names))
+
+
+@pytest.mark.parametrize("name", modules())
+def test_names_are_no_participles(name):
+    """A function is named by what it does or returns: not ``checked``, but ``check``."""
+    tree = ast.parse(modules()[name].read_text("utf-8"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    found = {n.name for n in nodes if not (isinstance(n, ast.ClassDef) and is_exception(n))}
+    module = name.rpartition(".")[2]
+
+    assert {n for n in {*found, module} if is_participle(n.lstrip("_"))} <= ALLOWED_PARTICIPLES
+
+
+def test_one_place_handles_forks():
+    """Who has something to do at a fork says so to that place."""
+    texts_of = {name: path.read_text("utf-8") for name, path in modules().items()}
+
+    assert [n for n, t in texts_of.items() if "os.register_at_fork(" in t] == ["voxpipe.core.locks"]
 
 
 def test_no_text_names_a_machine_path():

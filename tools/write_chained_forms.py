@@ -1,8 +1,10 @@
-"""Write ``datapipes/chained_forms.pyi``: the chained forms, for editors and type checkers.
+"""Write the stubs that tell editors and type checkers what is found out when voxpipe is imported.
 
-torch finds a chained form in a table when it is called, which no type checker can see. This reads
-the table and writes a class with a method per form. ``--check`` only says whether the file is
-what would be written.
+torch finds a chained form in a table when it is called: ``datapipes/chained_forms.pyi`` is a class
+with a method per form, and has the pipes that are made of ops. The files of ops list what they
+offer: ``exported_ops.pyi`` of ``spatial`` and ``intensity`` has their names. A package that imports
+at first use has a table of names: ``exported_names.pyi`` has them as imports. ``--check`` only says
+whether the files are what would be written.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import builtins
 import inspect
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-STUB = Path(__file__).resolve().parent.parent / "datapipes" / "chained_forms.pyi"
+ROOT = Path(__file__).resolve().parent.parent
 HEADER = '''"""The chained forms of every pipe, written by tools/write_chained_forms.py."""
 
 '''
@@ -58,6 +62,39 @@ def _relative(module: str) -> str:
     if module.startswith("voxpipe.datapipes."):
         return module.removeprefix("voxpipe.datapipes")
     return "." + module.removeprefix("voxpipe") if module.startswith("voxpipe.") else module
+
+
+def exported_ops(package: str) -> str:
+    """Return the text of the stub of the ops that ``spatial`` or ``intensity`` exports."""
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for op in import_module(f"voxpipe.{package}").OPS:
+        homes[op.__module__.removeprefix(f"voxpipe.{package}")].append(op.__name__)
+    return exports(f"The ops of voxpipe.{package}", homes)
+
+
+def exported_names(package: str) -> str:
+    """Return the text of the stub of the names that a package imports at their first use."""
+    homes = import_module(package)._HOMES
+    return exports(f"The names of {package}", {f".{home}": homes[home].split() for home in homes})
+
+
+def exports(what: str, homes: Mapping[str, Iterable[str]]) -> str:
+    """Return the text of a stub that imports names by home and lists them."""
+    names = sorted(name for home in homes.values() for name in home)
+    lines = [f"from {home} import {', '.join(sorted(homes[home]))}" for home in sorted(homes)]
+    header = f'"""{what}, written by tools/write_chained_forms.py."""'
+    return "\n".join([header, "", *lines, "", f"__all__: list[str] = {names}", ""])
+
+
+def pipes_of_ops() -> str:
+    """Return the classes that no file writes out, and the list of them."""
+    names, classes = [], []
+    for kind in sorted(forms().values(), key=lambda kind: kind.__name__):
+        source = inspect.getsource(sys.modules[kind.__module__])
+        if "op_class" in vars(kind) and f"class {kind.__name__}(" not in source:
+            names.append(kind.__name__)
+            classes.append(f"class {kind.__name__}({kind.__mro__[1].__name__}): ...\n")
+    return "".join(classes) + f"\n__all__ = {names}\n"
 
 
 def forms() -> dict[str, type]:
@@ -168,15 +205,24 @@ def stub() -> str:
         f"{INDENT}def __iter__(self) -> Iterator[Any]:\n"
         f'{INDENT}{INDENT}"""Yield the items."""\n\n'
     )
-    return f"{HEADER}{imports.text()}\n\n{own}" + "\n".join(methods)
+    return f"{HEADER}{imports.text()}\n\n{own}" + "\n".join([*methods, pipes_of_ops()])
+
+
+def stubs() -> dict[Path, str]:
+    """Return the text of each stub."""
+    texts = {ROOT / p / "exported_ops.pyi": exported_ops(p) for p in ("intensity", "spatial")}
+    lazy = {"package": "voxpipe"} | {p: f"voxpipe.{p}" for p in ("reading_services", "testing")}
+    texts |= {ROOT / p / "exported_names.pyi": exported_names(name) for p, name in lazy.items()}
+    return {ROOT / "datapipes" / "chained_forms.pyi": stub(), **texts}
 
 
 def main() -> int:
-    """Write the stub, or check it."""
-    text = stub()
+    """Write the stubs, or check them."""
+    texts = stubs().items()
     if "--check" in sys.argv[1:]:
-        return int(not STUB.exists() or STUB.read_text("utf-8") != text)
-    STUB.write_text(text, "utf-8")
+        return int(any(not at.exists() or at.read_text("utf-8") != text for at, text in texts))
+    for at, text in texts:
+        at.write_text(text, "utf-8")
     return 0
 
 

@@ -1,69 +1,41 @@
 """Volume, the backend registry, one file per format."""
 
-from .axis_map import AxisMap
-from .backend import Backend
-from .catalog.catalog import Finding, catalogued, describe_volume, index_cases, serve
-from .catalog.find import (
-    cases_without_label,
-    find_by_folder,
-    find_volumes,
-    is_glob,
-    is_volume,
-    matches_volumes,
-)
-from .catalog.manifest import Entry, Manifest, read_manifest, write_manifest
-from .catalog.statistics import Statistics, volume_statistics
-from .catalog.whole_pass import volume_histogram
-from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
-from .conversion.convert import convert
-from .conversion.recached import recached
-from .header import Header
-from .registry import (
-    BackendRequest,
-    custom_backends,
-    register_backend,
-    resolve_backend,
-    unregister_backend,
-)
-from .session import close_volumes
-from .volume import Volume
-from .voxels import Voxels, normalize_index
+from ..first_use import export as _export
+from .axis_map import AxisMap as AxisMap
+from .backend import Backend as Backend
+from .catalog.catalog import Finding as Finding
+from .catalog.catalog import catalog_volume as catalog_volume
+from .catalog.catalog import describe_volume as describe_volume
+from .catalog.catalog import index_cases as index_cases
+from .catalog.catalog import serve as serve
+from .catalog.find import cases_without_label as cases_without_label
+from .catalog.find import find_by_folder as find_by_folder
+from .catalog.find import find_volumes as find_volumes
+from .catalog.find import is_glob as is_glob
+from .catalog.find import is_volume as is_volume
+from .catalog.find import matches_volumes as matches_volumes
+from .catalog.manifest import Entry as Entry
+from .catalog.manifest import Manifest as Manifest
+from .catalog.manifest import read_manifest as read_manifest
+from .catalog.manifest import write_manifest as write_manifest
+from .catalog.whole_pass import Statistics as Statistics
+from .catalog.whole_pass import volume_histogram as volume_histogram
+from .catalog.whole_pass import volume_statistics as volume_statistics
+from .chunks.decoders import Decoder as Decoder
+from .chunks.decoders import custom_decoders as custom_decoders
+from .chunks.decoders import register_decoder as register_decoder
+from .chunks.decoders import unregister_decoder as unregister_decoder
+from .conversion.convert import convert as convert
+from .conversion.convert import recache as recache
+from .header import Header as Header
+from .registry import BackendRequest as BackendRequest
+from .registry import custom_backends as custom_backends
+from .registry import register_backend as register_backend
+from .registry import resolve_backend as resolve_backend
+from .registry import unregister_backend as unregister_backend
+from .session import close_volumes as close_volumes
+from .volume import Volume as Volume
+from .voxels import Voxels as Voxels
+from .voxels import normalize_index as normalize_index
 
-__all__ = [
-    "AxisMap",
-    "Backend",
-    "BackendRequest",
-    "Decoder",
-    "Entry",
-    "Finding",
-    "Header",
-    "Manifest",
-    "Statistics",
-    "Volume",
-    "Voxels",
-    "cases_without_label",
-    "catalogued",
-    "close_volumes",
-    "convert",
-    "custom_backends",
-    "custom_decoders",
-    "describe_volume",
-    "find_by_folder",
-    "find_volumes",
-    "index_cases",
-    "is_glob",
-    "is_volume",
-    "matches_volumes",
-    "normalize_index",
-    "read_manifest",
-    "recached",
-    "register_backend",
-    "register_decoder",
-    "resolve_backend",
-    "serve",
-    "unregister_backend",
-    "unregister_decoder",
-    "volume_histogram",
-    "volume_statistics",
-    "write_manifest",
-]
+_export(globals())

@@ -13,7 +13,6 @@ import mmap
 import os
 import sys
 import tempfile
-import threading
 import uuid
 import weakref
 from collections.abc import Callable
@@ -25,10 +24,11 @@ from numpy.typing import NDArray
 
 from ..core import Affine
 from ..core.errors import VolumeReadError
+from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
 from ..storage.disk_cache import FAILING, cache_directory, get_or_make, warn_unused
-from .backend import Backend, ViewBackend, as_array, boxed, counted_read, only_in_torch
+from .backend import Backend, ViewBackend, as_array, counted_read, only_in_torch, smallest_box
 from .formats.npy import map_npy
 from .header import Header, affine_entries, array_header, channels_first
 from .voxels import index_ranges
@@ -41,7 +41,7 @@ SMALL_BYTES = 1024**2
 """An array of fewer bytes is digested in a millisecond, by each process that asks."""
 _PLACES: weakref.WeakKeyDictionary[Any, tuple[int, str, int]] = weakref.WeakKeyDictionary()
 _ORIGINALS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-_WRITING = threading.Lock()
+_WRITING = ForkSafeLock()
 # Weak: it is closed when the last array in it is gone.
 _CURRENT: dict[bool, weakref.ref[_SharedFile]] = {}
 
@@ -94,7 +94,8 @@ class SharedArraySource:
         return ArrayBackend(map_npy(path, self.name, start), self._header, self.name, self.token)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_shared, (*self._place, self.token, self.name, self._header)
+        place = *self._place, self.token, self.name, self._header
+        return arrive, (self.token, SharedArraySource, *place)
 
 
 def share_array(source: Any, header: Header, voxels: Callable[[], NDArray[Any]]) -> tuple[Any, ...]:
@@ -109,12 +110,13 @@ def share_array(source: Any, header: Header, voxels: Callable[[], NDArray[Any]])
         if owner != os.getpid():
             path, start = _write(voxels(), source)
             _PLACES[source] = (os.getpid(), path, start)
-    return open_shared, (path, start, source.token, source.name, header)
+    place = path, start, source.token, source.name, header
+    return arrive, (source.token, SharedArraySource, *place)
 
 
-def open_shared(path: str, start: int, token: str, name: str, header: Header) -> Any:
-    """Return the original if it lives in this process, else the source of its file."""
-    return original(token) or SharedArraySource(path, start, token, name, header)
+def arrive(token: str, kind: Callable[..., Any], *args: Any) -> Any:
+    """Return the original if it lives in this process, else one of a kind."""
+    return original(token) or kind(*args)
 
 
 def remember(source: Any) -> None:
@@ -216,16 +218,6 @@ def _remove(path: str, owner: int) -> None:
         os.unlink(path)
 
 
-def _renew_lock() -> None:
-    """Forget a lock that a thread of the parent may have held at the fork."""
-    global _WRITING
-    _WRITING = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
-
-
 class ArraySource:
     """An array (C, I, J, K) in this process. Its voxels must not change while a pass reads them."""
 
@@ -262,11 +254,8 @@ class ArraySource:
         # It arrives with the values of this moment, where something may be kept of earlier ones.
         self.backend.note()
         # ``copy`` drops the rest of a larger array of which this is a view.
-        return _arrive_inline, (self.array.copy(), header, self.name, self.token)
-
-
-def _arrive_inline(array: NDArray[Any], header: Header, name: str, token: str) -> Any:
-    return original(token) or ArraySource(array, header, name, token)
+        inline = self.array.copy(), header, self.name, self.token
+        return arrive, (self.token, ArraySource, *inline)
 
 
 def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
@@ -279,10 +268,10 @@ def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
     return ArraySource(values, header, name)
 
 
-def cut_out(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:
+def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:
     """Return what an index selects, as a source in memory; its affine is that of the part."""
     ranges = index_ranges(item, backend.shape, name)
-    channels, region, selection = boxed(ranges)
+    channels, region, selection = smallest_box(ranges)
     voxels = counted_read(backend, region, channels)
     array = voxels.array[selection].copy(order="K")
     if voxels.boolean:
@@ -292,14 +281,9 @@ def cut_out(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySour
     steps[:3, 3] = [r.start for r in ranges[1:]]
     entries = affine_entries(affine @ steps, name)
     part = f"{name}[{', '.join(map(_range_text, ranges))}]"
-    header = array_header(
-        array,
-        entries,
-        part,
-        slope=voxels.slope,
-        intercept=voxels.intercept,
-        tensor_dtype=backend.header.tensor_dtype,
-    )
+    line = {"slope": voxels.slope, "intercept": voxels.intercept}
+    torch_type = backend.header.tensor_dtype
+    header = array_header(array, entries, part, tensor_dtype=torch_type, **line)
     return ArraySource(array, header, part)
 
 

@@ -1,4 +1,4 @@
-"""Which stored section stands at each place of an axis: missing, doubled and shifted sections.
+"""Maps of the sections of an axis: missing, doubled and shifted ones.
 
 A map is a few rules, which become tables from the index that a user sees (virtual) to the stored
 one (physical) once the length of the axis is known. The affine stays what it was: virtual index
@@ -35,24 +35,20 @@ Table = NDArray[np.int64]
 class AxisRule:
     """What happens along one axis."""
 
-    axis: int
-    """Index in (C, I, J, K)."""
+    axis: int  # index in (C, I, J, K)
     table: tuple[int, ...] | None = None
     """Physical index by virtual index, -1 for a missing one; None: the others say it."""
-    offset: int = 0
-    """Virtual index ``i`` shows the physical index ``i + offset``."""
-    missing: tuple[int, ...] = ()
-    """Virtual indices of sections that are not to be shown."""
+    offset: int = 0  # virtual index ``i`` shows the physical index ``i + offset``
+    missing: tuple[int, ...] = ()  # virtual indices of sections that are not to be shown
     stored: bool = True
     """Whether those are in the file nevertheless; else they make the axis longer."""
-    policy: AxisPolicy = "nearest"
-    """What is shown in place of a missing section."""
+    policy: AxisPolicy = "nearest"  # what is shown in place of a missing section
     fill: float = 0.0
     """The value of a missing section, after slope and intercept; not used by ``"nearest"``."""
 
-    def applied(self, before: Table, name: str) -> Table:
+    def apply(self, before: Table, name: str) -> Table:
         """Return the table of an axis to which this is done after ``before``."""
-        picked = self._picked(len(before), name)
+        picked = self._pick(len(before), name)
         after = np.where(picked < 0, MISSING, before[np.maximum(picked, 0)])
         # What was missing before this rule stays what it was: a filled section is shown as one.
         gaps = picked < 0
@@ -67,7 +63,7 @@ class AxisRule:
             )
         return np.where(gaps, after[_nearest(present, len(after))], after)
 
-    def _picked(self, length: int, name: str) -> Table:
+    def _pick(self, length: int, name: str) -> Table:
         """Return which section of an axis of ``length`` stands at each virtual index."""
         if self.table is not None:
             self._refuse_beyond(max(self.table), length, name)
@@ -131,7 +127,7 @@ class AxisMap:
 
     Everything is two late, then one section is twice there:
 
-    >>> late = AxisMap.shifted("K", 2, "fill", fill=-1)
+    >>> late = AxisMap.shift("K", 2, "fill", fill=-1)
     >>> stack.with_axis_map(late).numpy().ravel().tolist()
     [2, 3, 4, -1, -1]
     >>> stack.with_axis_map(AxisMap.from_table("K", [0, 1, 1, 4])).numpy().ravel().tolist()
@@ -142,13 +138,8 @@ class AxisMap:
     """The first is applied to what is stored, the next to what that shows."""
 
     @classmethod
-    def shifted(
-        cls,
-        axis: str | int,
-        offset: int,
-        policy: AxisPolicy = "nearest",
-        *,
-        fill: float = 0.0,
+    def shift(
+        cls, axis: str | int, offset: int, policy: AxisPolicy = "nearest", *, fill: float = 0.0
     ) -> AxisMap:
         """Return the map by which virtual index ``i`` shows the stored section ``i + offset``.
 
@@ -191,8 +182,7 @@ class AxisMap:
         """
         wanted = tuple(sorted({operator.index(index) for index in indices}))
         if wanted and wanted[0] < 0:
-            msg = f"sections are counted from 0, got {wanted[0]}"
-            raise ValueError(msg)
+            raise ValueError(f"sections are counted from 0, got {wanted[0]}")
         return cls((_rule(axis, policy, fill, missing=wanted, stored=bool(stored)),))
 
     @classmethod
@@ -226,15 +216,14 @@ class AxisMap:
         """Return this map followed by another, which speaks of the sections that this one shows."""
         return AxisMap((*self.rules, *other.rules))
 
-    def filled(self, fill: float) -> AxisMap:
+    def with_fill(self, fill: float) -> AxisMap:
         """Return the same map with another fill value."""
         return AxisMap(tuple(replace(rule, fill=float(fill)) for rule in self.rules))
 
     def __post_init__(self) -> None:
         fills = {rule.fill for rule in self.rules if rule.policy != "nearest"}
         if len(fills) > 1:
-            msg = f"one volume has one fill value, got {sorted(fills)}"
-            raise ValueError(msg)
+            raise ValueError(f"one volume has one fill value, got {sorted(fills)}")
 
     @property
     def has_mask(self) -> bool:
@@ -252,7 +241,7 @@ class AxisMap:
         for rule in self.rules:
             before = tables[rule.axis]
             now = np.arange(shape[rule.axis]) if before is None else before
-            tables[rule.axis] = rule.applied(now, name)
+            tables[rule.axis] = rule.apply(now, name)
         return tuple(
             None if table is None or np.array_equal(table, np.arange(length)) else table
             for table, length in zip(tables, shape, strict=True)
@@ -279,7 +268,7 @@ class AxisMap:
             if found["table"] is not None:
                 one = cls.from_table(axis, found["table"], **how)
             elif found["offset"]:
-                one = cls.shifted(axis, found["offset"], **how)
+                one = cls.shift(axis, found["offset"], **how)
             else:
                 one = cls.missing(axis, found["missing"], stored=found["stored"], **how)
             joined = joined.then(one)

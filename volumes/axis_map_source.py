@@ -10,37 +10,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import OrientedBox, Region
+from ..core import Region
 from ..core.errors import VolumeError
 from ..storage.content import content_key
 from ..storage.read_ahead import Closes, closed_together
 from .axis_map import AxisMap, Table
 from .backend import Backend, Channels, content_of
-from .chunks.chunked_array import Needed
+from .chunks.chunked_array import NeededChunks
 from .header import Header, Shape
-from .scheme import ReadScheme, Refused, StoreLayout
+from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Source, opening_session
 from .source import LocatedSource
-from .stacked import ComposedBackend
+from .stack_source import ComposedBackend, OwnSource
 from .voxels import Voxels
 
 
-class Run(NamedTuple):
+class SectionRun(NamedTuple):
     """Stored sections that are read at once, and where they are shown."""
 
-    start: int
-    """First stored section."""
-    stop: int
-    """One past the last."""
-    shown: Any
-    """Where in the virtual range, as a slice or an array of indices."""
-    taken: Any
-    """Which section of the run stands there, likewise."""
+    start: int  # first stored section
+    stop: int  # one past the last
+    shown: Any  # where in the virtual range, as a slice or an array of indices
+    taken: Any  # which section of the run stands there, likewise
     shift: int | None
     """What to add to a virtual index to get the stored one; None where that differs."""
 
 
-def runs_of(table: Table, start: int, stop: int, chunk: int = 1) -> list[Run]:
+def section_runs(table: Table, start: int, stop: int, chunk: int = 1) -> list[SectionRun]:
     """Return the runs that show the virtual sections ``start`` to ``stop``; missing ones have none.
 
     Each stored section is in one run at most. Between two runs lies a chunk that neither needs:
@@ -48,7 +44,8 @@ def runs_of(table: Table, start: int, stop: int, chunk: int = 1) -> list[Run]:
 
     Examples
     --------
-    >>> [(r.start, r.stop, r.shown, r.taken) for r in runs_of(np.array([0, 1, -1, 9, 8]), 0, 5)]
+    >>> runs = section_runs(np.array([0, 1, -1, 9, 8]), 0, 5)
+    >>> [(r.start, r.stop, r.shown, r.taken) for r in runs]
     [(0, 2, slice(0, 2, 1), slice(0, 2, 1)), (8, 10, slice(3, 5, 1), slice(1, None, -1))]
     """
     part = table[start:stop]
@@ -65,7 +62,7 @@ def runs_of(table: Table, start: int, stop: int, chunk: int = 1) -> list[Run]:
         taken = part[shown] - first
         shift = part[shown] - (shown + start)
         same = int(shift[0]) if (shift == shift[0]).all() else None
-        runs.append(Run(first, last + 1, _as_slice(shown), _as_slice(taken), same))
+        runs.append(SectionRun(first, last + 1, _as_slice(shown), _as_slice(taken), same))
     return runs
 
 
@@ -87,14 +84,14 @@ class AxisMappedSource:
         self.axis_map = axis_map
         self.name = source.name
         self.token = content_key(source.token, ("axis map", axis_map.fingerprint()))
-        before = getattr(source, "rearranged", "")
-        self.rearranged = content_key(before, ("axis map", axis_map.fingerprint()))
+        before = getattr(source, "axis_map_key", "")
+        self.axis_map_key = content_key(before, ("axis map", axis_map.fingerprint()))
         self._held: Backend | None = None
 
     @property
-    def located(self) -> LocatedSource | None:
+    def located_source(self) -> LocatedSource | None:
         """The path or URL of what is stored."""
-        inner = getattr(self.source, "located", self.source)
+        inner = getattr(self.source, "located_source", self.source)
         return inner if isinstance(inner, LocatedSource) else None
 
     @property
@@ -102,13 +99,12 @@ class AxisMappedSource:
         """The backend, where the voxels are in memory and nothing has to be opened."""
         inner: Backend | None = getattr(self.source, "backend", None)
         if self._held is None and inner is not None:
-            self._held = AxisMapped(inner, self.axis_map)
+            self._held = AxisMappedBackend(inner, self.axis_map)
         return self._held
 
     def known_header(self) -> Header:
         """Return the header as it is seen through the map; reads that of the source at most."""
-        known = getattr(self.source, "known_header", None)
-        header = known() if known is not None else self._inner().header
+        header = _header_of(self.source)
         return mapped_header(header, self.axis_map.tables(header.shape, self.name))
 
     def opened_anew(self, by: str) -> AxisMappedSource:
@@ -121,17 +117,19 @@ class AxisMappedSource:
 
     def open(self) -> Backend:
         """Open the source, and look at it through the map."""
-        return AxisMapped(self._inner(), self.axis_map)
-
-    def _inner(self) -> Backend:
-        held: Backend | None = getattr(self.source, "backend", None)
         # Among the handles: whoever reads the volume without the map shares the open file.
-        if held is not None:
-            return held
-        return opening_session().handles.acquire(self.source, verify=True)
+        inner = opening_session().handles.acquire(self.source, verify=True)
+        return AxisMappedBackend(inner, self.axis_map)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}
+
+
+def _header_of(source: Any) -> Header:
+    if hasattr(source, "known_header"):
+        known: Header = source.known_header()
+        return known
+    return opening_session().handles.acquire(source, verify=True).header
 
 
 def seen_through(source: Source, axis_map: AxisMap) -> AxisMappedSource:
@@ -150,7 +148,7 @@ def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     return replace(header, shape=(c, i, j, k))
 
 
-class AxisMapped(ComposedBackend):
+class AxisMappedBackend(ComposedBackend):
     """An opened store seen through an axis map. What is not shown is not read."""
 
     def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
@@ -164,47 +162,37 @@ class AxisMapped(ComposedBackend):
 
     @property
     def below(self) -> Sequence[Backend]:
-        """The store."""
         return (self._inner,)
 
     def check_version(self) -> None:
-        """Let the store say whether it is what a manifest says."""
         self._inner.check_version()
 
     @property
     def shards(self) -> Any:
-        """Those of the store."""
         return self._inner.shards
 
     @property
     def content_key(self) -> str:
-        """That of the store, and of the map."""
         inner = content_of(self._inner)
         return content_key(inner, ("axis map", self._map.fingerprint())) if inner else ""
 
     def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return the layout of the store, of the shape that is shown."""
         whole = replace(self._inner.header, shape=self.header.shape)
         itemsize = StoreLayout.of(whole, volumes).itemsize
         stored = self._inner.layout(volumes)
         return replace(stored, shape=self.header.shape[1:], itemsize=itemsize)
 
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
-        """Ask the store."""
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         return self._inner.adjust(scheme)
 
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
-        """Return the voxels of a region as the map shows them."""
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         first, last = channels or (0, self.shape[0])
         i, j, k = region.shape
         shape = (last - first, i, j, k)
-        inner: Any = self._inner
         out: NDArray[Any] | None = None
         slope, intercept = self.header.slope, self.header.intercept
         for runs in self._runs(region, channels):
-            voxels = inner.read(_region(runs), _channels(runs), *self._culling(box, runs))
+            voxels = self._inner.read(*_box_of(runs, region))
             slope, intercept = voxels.slope, voxels.intercept
             if out is None and _shows_all(runs, shape):
                 # One piece, perhaps backwards: a view, as the store gave it.
@@ -218,62 +206,40 @@ class AxisMapped(ComposedBackend):
             out = np.full(shape, self._fill, np.uint8 if stored.kind == "b" else stored)
         return Voxels(out, slope, intercept)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
-        """Begin to bring in what :meth:`read` is going to ask the store for."""
-        return closed_together(
-            self._inner.prefetch(_region(runs), _moved(box, runs))
-            for runs in self._runs(region, None)
-        )
+    def prefetch(self, region: Region) -> Closes | None:
+        every = self._runs(region, None)
+        return closed_together(self._inner.prefetch(_box_of(runs, region)[0]) for runs in every)
 
-    def touched_bytes(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int:
-        """Return how many bytes of stored voxels a read touches, in whole chunks."""
-        inner: Any = self._inner
-        total = 0
-        for runs in self._runs(region, channels):
-            total += inner.touched_bytes(_region(runs), _channels(runs), *self._culling(box, runs))
-        return total
+    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+        every = self._runs(region, channels)
+        return sum(self._inner.touched_bytes(*_box_of(runs, region)) for runs in every)
 
-    def needed(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Needed | None:
+    def needed_chunks(
+        self, region: Region, channels: Channels | None = None
+    ) -> NeededChunks | None:
         """Return the chunks of the store that a read needs, each once."""
-        every = [
-            self._inner.needed(_region(runs), _channels(runs), _moved(box, runs))
-            for runs in self._runs(region, channels)
-        ]
+        runs = self._runs(region, channels)
+        every = [self._inner.needed_chunks(*_box_of(one, region)) for one in runs]
         found = [needed for needed in every if needed is not None]
         if self.chunks is None or not found:  # nothing is stored there
-            return super().needed(Region((0, 0, 0), (0, 0, 0)), channels)
+            return super().needed_chunks(Region((0, 0, 0), (0, 0, 0)), channels)
         chunks = np.unique(np.concatenate([needed.chunks for needed in found]), axis=0)
-        return Needed(chunks, sum(needed.voxels for needed in found), found[0].chunk_bytes)
+        return NeededChunks(chunks, sum(needed.voxels for needed in found), found[0].chunk_bytes)
 
-    def fetch(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int | None:
-        """Bring in the stored bytes; None where the store cannot tell that from decoding."""
-        inner: Any = self._inner
-        total = 0
-        for runs in self._runs(region, channels):
-            fetched = inner.fetch(_region(runs), _channels(runs), *self._culling(box, runs))
-            if fetched is None:
-                return None
-            total += fetched
-        return total
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        every = self._runs(region, channels)
+        fetched = [self._inner.fetch(*_box_of(runs, region)) for runs in every]
+        return None if None in fetched else sum(filter(None, fetched))
 
-    def _runs(self, region: Region, channels: Channels | None) -> Iterator[tuple[Run, ...]]:
+    def _runs(self, region: Region, channels: Channels | None) -> Iterator[tuple[SectionRun, ...]]:
         """Yield one run per axis, for every box of stored voxels that is needed."""
         ends = (channels or (0, self.shape[0]), *region)
         per_axis = []
         for (start, stop), table, unit in zip(ends, self._tables, self._units, strict=True):
             every = slice(0, stop - start)
-            one = [Run(start, stop, every, every, 0)]
-            per_axis.append(one if table is None else runs_of(table, start, stop, unit))
+            one = [SectionRun(start, stop, every, every, 0)]
+            per_axis.append(one if table is None else section_runs(table, start, stop, unit))
         return product(*per_axis)
-
-    def _culling(self, box: OrientedBox | None, runs: tuple[Run, ...]) -> tuple[Any, ...]:
-        return (_moved(box, runs),) if self.culls else ()
 
 
 def stored_fill(
@@ -297,7 +263,7 @@ def stored_fill(
     return round(number)
 
 
-def _shows_all(runs: tuple[Run, ...], shape: Shape) -> bool:
+def _shows_all(runs: tuple[SectionRun, ...], shape: Shape) -> bool:
     """Whether one read gives everything, without gathering."""
     return all(
         isinstance(run.taken, slice)
@@ -307,7 +273,7 @@ def _shows_all(runs: tuple[Run, ...], shape: Shape) -> bool:
     )
 
 
-def _put(block: NDArray[Any], runs: tuple[Run, ...], out: NDArray[Any]) -> None:
+def _put(block: NDArray[Any], runs: tuple[SectionRun, ...], out: NDArray[Any]) -> None:
     """Write a block that was read to where it is shown."""
     for axis, run in enumerate(runs):
         if isinstance(run.taken, slice):
@@ -321,37 +287,32 @@ def _put(block: NDArray[Any], runs: tuple[Run, ...], out: NDArray[Any]) -> None:
     out[tuple(shown)] = block
 
 
-def _region(runs: tuple[Run, ...]) -> Region:
-    return Region(tuple(run.start for run in runs[1:]), tuple(run.stop for run in runs[1:]))
+def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Channels]:
+    """Return the stored sections and channels of runs that show some of a region.
 
-
-def _channels(runs: tuple[Run, ...]) -> Channels:
-    return runs[0].start, runs[0].stop
-
-
-def _moved(box: OrientedBox | None, runs: tuple[Run, ...]) -> OrientedBox | None:
-    """Return the box among the stored sections, or None where these do not lie as they are shown.
-
-    A read without a box reads all of its region: more than is needed, never less.
+    Without its box where these do not lie as they are shown: all is read then, which is more than
+    is needed and never less.
     """
-    shifts = [run.shift for run in runs[1:]]
-    if box is None or None in shifts:
-        return None
-    offset = np.array(shifts)
-    matrix = box.matrix.copy()
-    matrix[:3, 3] += offset
-    clamp = None if box.clamp is None else box.clamp.shift([int(n) for n in offset])
-    return replace(box, matrix=matrix, clamp=clamp)
+    box = region.box
+    shifts = [run.shift for run in runs[1:] if run.shift is not None]
+    if box is not None and len(shifts) == 3:
+        matrix = box.matrix.copy()
+        matrix[:3, 3] += shifts
+        clamp = None if box.clamp is None else box.clamp.shift(shifts)
+        box = replace(box, matrix=matrix, clamp=clamp)
+    else:
+        box = None
+    start, stop = [run.start for run in runs[1:]], [run.stop for run in runs[1:]]
+    return Region(start, stop, box), (runs[0].start, runs[0].stop)
 
 
-class StoredMaskSource:
+class StoredMaskSource(OwnSource):
     """A mask that is worked out from tables alone: no voxel is read for it."""
 
     def __init__(self, mapped: AxisMappedSource) -> None:
         self.mapped = mapped
         self.name = f"{mapped.name} (what is stored)"
         self.token = content_key(mapped.token, ("stored mask",))
-        self._backend: Backend | None = None
 
     def known_header(self) -> Header:
         """Return the header; asks for that of the volume."""
@@ -362,28 +323,11 @@ class StoredMaskSource:
         mapped = self.mapped.opened_anew(by)
         return self if mapped is self.mapped else StoredMaskSource(mapped)
 
-    @property
-    def backend(self) -> Backend:
-        """The mask: never among the handles, where one of another version of the file may be."""
-        if self._backend is None:
-            self._backend = StoredMask(*self._facts(), self.name)
-        return self._backend
-
-    def open(self) -> Backend:
-        """Return the mask; opens nothing but, perhaps, the header of the volume."""
-        return self.backend
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_backend": None}
+    def _make(self) -> Backend:
+        return StoredMask(*self._facts(), self.name)
 
     def _facts(self) -> tuple[Header, tuple[NDArray[np.bool_], ...]]:
-        source: Any = self.mapped.source
-        known = getattr(source, "known_header", None)
-        held = getattr(source, "backend", None)
-        if known is not None:
-            header = known()
-        else:
-            header = (held or opening_session().handles.acquire(source, verify=True)).header
+        header = _header_of(self.mapped.source)
         tables = self.mapped.axis_map.tables(header.shape, self.mapped.name)
         stored = tuple(
             np.ones(length, bool) if table is None else table >= 0
@@ -403,19 +347,14 @@ class StoredMask(Backend):
         self._stored = stored
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return the mask of a region."""
         parts = [slice(*(channels or (0, self.shape[0]))), *region.slices]
         flags = [stored[part] for stored, part in zip(self._stored, parts, strict=True)]
         c, i, j, k = flags
         shown = c[:, None, None, None] & i[:, None, None] & j[:, None] & k
         return Voxels(shown.view(np.uint8))
 
-    def touched_bytes(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int:
-        """Return 0: no stored voxel is touched."""
+    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         return 0
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Return 0: there is nothing to bring in."""
         return 0

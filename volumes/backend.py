@@ -1,4 +1,4 @@
-"""What every format answers, and how a backend written for TorchIO answers it too."""
+"""The base class of backends, one per format, and the adapter for those written for TorchIO."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, Affine, ChunkGrid, Grid, OrientedBox, Region
+from ..core import IO_COUNTERS, Affine, ChunkGrid, Grid, Region
 from ..core.errors import (
     BadHeader,
     CorruptVolume,
@@ -24,9 +24,9 @@ from ..core.errors import (
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
-from .chunks.chunked_array import Needed
+from .chunks.chunked_array import NeededChunks
 from .header import Header, Triple, affine_entries, affine_matrix
-from .scheme import ReadScheme, Refused, StoreLayout
+from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
 
 if TYPE_CHECKING:
@@ -84,15 +84,14 @@ class Backend(ABC):
         self.access: str = header.access
         """``"view"``, ``"range"`` or ``"stream"``."""
 
-    culls: bool = False
-    """Whether ``read`` takes an ``OrientedBox`` as third argument and reads no chunk beside it."""
-
     counts_below: bool = False
     """Whether reads are entered in the tally by the backends that this one reads from."""
     keeps_chunks: bool = False
     """Whether decoded chunks go into the cache of the process."""
     remote: bool = False
     """Whether the store is reached through a network."""
+    looks_ahead: bool = True
+    """Whether it may be worth working out what a read needs, and calling :meth:`prefetch`."""
 
     levels: tuple[Affine, ...] = ()
     """Where coarser levels of the image lie, the next one first: 4x4, their index to the own."""
@@ -104,7 +103,7 @@ class Backend(ABC):
         Parameters
         ----------
         region
-            Three axes (I, J, K), not empty.
+            Three axes (I, J, K), not empty. In chunks beside its ``box`` anything may be returned.
         channels
             First, and one past the last; None for all.
 
@@ -113,12 +112,7 @@ class Backend(ABC):
         Voxels: (C, i, j, k) of :attr:`disk_dtype`, with the slope and intercept of the header.
         """
 
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether it may be worth working out what a read needs, and calling :meth:`prefetch`."""
-        return self.access != "view"
-
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
+    def prefetch(self, region: Region) -> Closes | None:
         """Begin to bring in the stored bytes of a region that is going to be read, all channels.
 
         They wait until the ticket is closed. None where nothing is gained by it.
@@ -129,13 +123,13 @@ class Backend(ABC):
         """Return what a scheme needs to know of ``volumes`` volumes like this one."""
         return StoreLayout.of(self.header, volumes, remote=self.remote, shard=self.shards)
 
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         """Return the scheme as this store can follow it, or why it cannot at all.
 
         A store may ask for less than it is given, not for more.
         """
         if scheme.cache_bytes and not self.keeps_chunks:
-            return Refused(f"{self.name} is decoded by a reader that keeps no chunks")
+            return SchemeRefusal(f"{self.name} is decoded by a reader that keeps no chunks")
         return scheme
 
     @property
@@ -205,20 +199,15 @@ class Backend(ABC):
         """4x4 float64, voxel index to world millimetres, RAS+."""
         return affine_matrix(self.header.affine)
 
-    def needed(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Needed | None:
+    def needed_chunks(
+        self, region: Region, channels: Channels | None = None
+    ) -> NeededChunks | None:
         """Return the chunks that a read needs; None where every voxel can be read alone."""
-        return needed_of(self.header, region, channels, box if self.culls else None)
+        return needed_of(self.header, region.pad(0), channels)  # whatever its box
 
-    def touched_bytes(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int:
-        """Return how many bytes of stored voxels a read of ``region`` touches, in whole chunks.
-
-        ``box`` is given to those that cull.
-        """
-        needed = self.needed(region, channels, box)
+    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+        """Return how many bytes of stored voxels a read of ``region`` touches, in whole chunks."""
+        needed = self.needed_chunks(region, channels)
         first, last = channels or (0, self.shape[0])
         voxels = region.size * (last - first) if needed is None else needed.voxels
         return voxels * self.disk_dtype.itemsize
@@ -234,33 +223,29 @@ class Backend(ABC):
     def __getitem__(self, item: Any) -> torch.Tensor:
         """Return values as a 4-D tensor; integers keep their axis."""
         voxels, selection = self.select(item)
-        shown = self._shown(replace(voxels, array=voxels.array[selection]))
+        shown = self._show(replace(voxels, array=voxels.array[selection]))
         return as_tensor(shown.values(), self.header.tensor_dtype)
 
     def select(self, item: Any) -> tuple[Voxels, tuple[slice, ...]]:
         """Read the box around an index; return it and what remains to be selected from it."""
         self.check_version()
-        channels, region, selection = boxed(index_ranges(item, self.shape, self.name))
+        channels, region, selection = smallest_box(index_ranges(item, self.shape, self.name))
         return self.read(region, channels), selection
 
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
         self.check_version()
-        shown = self._shown(self.read(Region.of_shape(self.shape[1:])))
+        shown = self._show(self.read(Region.of_shape(self.shape[1:])))
         return as_tensor(shown.values(), self.header.tensor_dtype)
 
-    def _shown(self, voxels: Voxels) -> Voxels:
+    def _show(self, voxels: Voxels) -> Voxels:
         return replace(voxels, boolean=self.header.dtype.kind == "b")
 
 
-def counted_read(
-    backend: Backend, region: Region, channels: Channels, box: OrientedBox | None = None
-) -> Voxels:
-    """Return the voxels of a region, checked and entered in the tally.
-
-    Of chunked stores only those near the box.
-    """
-    shape = (channels[1] - channels[0], *region.shape)
+def counted_read(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
+    """Return the voxels of a region, checked and entered in the tally."""
+    first, last = channels or (0, backend.shape[0])
+    shape = (last - first, *region.shape)
     size = math.prod(shape) * backend.disk_dtype.itemsize
     # A wrong header may speak of any size. A view costs nothing before it is touched.
     if backend.access != "view" and 0 < usable_memory() < size:
@@ -270,16 +255,12 @@ def counted_read(
             do="Read smaller regions, or check the header.",
         )
     if backend.counts_below:
-        parts: Any = backend
-        found: Voxels = parts.read(region, channels, box)
-        return found
+        return backend.read(region, channels)
     if backend.version_check is not None:
         backend.version_check()
-    culling: Any = () if box is None or not backend.culls else (box,)
     try:
-        touched = backend.touched_bytes(region, channels, *culling)
-        IO_COUNTERS.count(reads=1, bytes_read=touched)
-        voxels = backend.read(region, channels, *culling)
+        IO_COUNTERS.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
+        voxels = backend.read(region, channels)
     except CorruptVolume as error:
         if isinstance(error, VolumeChanged) or backend.is_current:
             raise
@@ -301,30 +282,27 @@ def check_inside(region: Region, shape: tuple[int, ...], name: str) -> None:
     axes = zip(region.start, region.stop, shape[1:], strict=False)
     inside = region.is_empty or all(start >= 0 and stop <= n for start, stop, n in axes)
     if len(region.start) != len(shape) - 1 or not inside:
-        raise OutOfVolume(
-            f"{region} does not lie inside {name}, of shape {shape}.",
-            do="Intersect it with the volume first.",
-        )
+        msg = f"{region} does not lie inside {name}, of shape {shape}."
+        raise OutOfVolume(msg, do="Intersect it with the volume first.")
 
 
 def needed_of(
-    header: Header,
-    region: Region,
-    channels: Channels | None = None,
-    box: OrientedBox | None = None,
-) -> Needed | None:
+    header: Header, region: Region, channels: Channels | None = None
+) -> NeededChunks | None:
     """Return the chunks that a read needs as far as a header tells: each of all channels asked."""
     if header.chunks is None:
         return None
     cuts = ChunkGrid(header.shape[1:], header.chunks)
     first, last = channels or (0, header.shape[0])
-    chunks = cuts.needed(region, box)
+    chunks = cuts.touched_parts(region)
     size = math.prod(header.chunks) * (last - first) * header.disk_dtype.itemsize
-    return Needed(chunks, cuts.voxels(chunks) * (last - first), size)
+    return NeededChunks(chunks, cuts.voxels(chunks) * (last - first), size)
 
 
 class ViewBackend(Backend):
     """Voxels that can be addressed as one array, in memory or mapped: a region is a view."""
+
+    looks_ahead = False
 
     def __init__(self, view: NDArray[Any], header: Header, name: str = "") -> None:
         super().__init__(header, name)
@@ -352,12 +330,12 @@ class ViewBackend(Backend):
         return touch(self.read(region, channels).array)
 
 
-def boxed(ranges: tuple[range, ...]) -> tuple[Channels, Region, tuple[slice, ...]]:
+def smallest_box(ranges: tuple[range, ...]) -> tuple[Channels, Region, tuple[slice, ...]]:
     """Return the smallest box around four ranges, and the ranges as an index of that box.
 
     Examples
     --------
-    >>> boxed((range(1), range(8, 2, -2), range(3), range(4)))[1:]
+    >>> smallest_box((range(1), range(8, 2, -2), range(3), range(4)))[1:]
     (Region(4:9, 0:3, 0:4), (slice(0, 1, 1), slice(4, None, -2), slice(0, 3, 1), slice(0, 4, 1)))
     """
     low = [min(r[0], r[-1]) for r in ranges]
@@ -393,10 +371,8 @@ class ForeignBackend(Backend):
         self._content: str | None = None
         shape = tuple(int(n) for n in backend.shape)
         if len(shape) != 4 or min(shape) < 1:
-            raise BadHeader(
-                f"the backend {type(backend).__name__} of {name} says shape {shape}.",
-                do="A backend's shape is (C, I, J, K), all of them positive.",
-            )
+            msg = f"the backend {type(backend).__name__} of {name} says shape {shape}."
+            raise BadHeader(msg, do="A backend's shape is (C, I, J, K), all of them positive.")
         first = as_array(backend[(slice(0, 1),) * 4])
         try:
             disk_dtype = np.dtype(backend.dtype)
@@ -423,10 +399,10 @@ class ForeignBackend(Backend):
         """Ask the backend again."""
         self._content = None
 
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         """Ask the backend, if it has an opinion."""
         own = getattr(self._backend, "adjust", None)
-        answer: ReadScheme | Refused = super().adjust(scheme) if own is None else own(scheme)
+        answer: ReadScheme | SchemeRefusal = super().adjust(scheme) if own is None else own(scheme)
         return answer
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
@@ -451,12 +427,9 @@ def _digest_of(backend: Any, key: str) -> str:
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Return a tensor or an array as an array, sharing memory where possible.
+    """Return a tensor or an array as an array, in the same memory if it can lie there.
 
-    Raises
-    ------
-    UnknownFormat
-        It is a tensor of packed or quantized numbers.
+    ``UnknownFormat`` for a tensor of packed or quantized numbers.
     """
     if not hasattr(values, "detach"):
         return np.asarray(values)
@@ -467,10 +440,9 @@ def as_array(values: Any) -> NDArray[Any]:
     try:
         return np.asarray(held.numpy())
     except (TypeError, RuntimeError):
-        raise UnknownFormat(
-            f"a tensor of {values.dtype} holds no plain numbers.",
-            do="Convert it first: tensor.float(), or tensor.dequantize().",
-        ) from None
+        msg = f"a tensor of {values.dtype} holds no plain numbers."
+        do = "Convert it first: tensor.float(), or tensor.dequantize()."
+        raise UnknownFormat(msg, do=do) from None
 
 
 def only_in_torch(values: Any) -> str:

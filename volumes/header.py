@@ -1,9 +1,9 @@
-"""What is known of a volume once its header was read. Small, frozen, travels in pickles."""
+"""Headers: all that is known of a volume before its voxels are read. Small, frozen, picklable."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -123,20 +123,12 @@ class Header:
         >>> Header.of_document(header.document()) == header
         True
         """
-        return {
-            "shape": list(self.shape),
-            "affine": list(self.affine),
-            "unit": UNIT,
-            "dtype": self.dtype.str,
-            "disk_dtype": self.disk_dtype.str,
-            "chunks": None if self.chunks is None else list(self.chunks),
-            "access": self.access,
-            "slope": self.slope,
-            "intercept": self.intercept,
-            "value_type": None if self.value_type is None else self.value_type.str,
-            "stamp": list(self.stamp),
-            "tensor_dtype": self.tensor_dtype,
-        }
+        found: dict[str, Any] = {"unit": UNIT, "dtype": self.dtype.str}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            value = value.str if isinstance(value, np.dtype) else value
+            found[field.name] = list(value) if isinstance(value, tuple) else value
+        return found
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Header:
@@ -159,14 +151,13 @@ class Header:
 
     def agrees_with(self, other: Header) -> bool:
         """Whether both describe the same voxels, whenever they were written."""
-        # Bare voxels may be mapped on one machine and read on another.
-        mine, theirs = (
-            replace(
-                h, stamp=(), access="view" if (h.chunks, h.access) == (None, "range") else h.access
-            )
-            for h in (self, other)
-        )
-        return mine == theirs
+
+        def without_stamp(header: Header) -> Header:
+            # Bare voxels may be mapped on one machine and read on another.
+            is_bare = header.chunks is None and header.access == "range"
+            return replace(header, stamp=(), access="view" if is_bare else header.access)
+
+        return without_stamp(self) == without_stamp(other)
 
 
 def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
@@ -174,26 +165,22 @@ def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
     matrix = np.asarray(affine, dtype=np.float64)
     # Written so that NaN is none.
     if matrix.shape != (4, 4) or not (np.abs(matrix) <= _LARGEST).all():
-        raise BadHeader(
-            f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}.",
-            do="Pass affine= to say where the voxels lie.",
-        )
+        msg = f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}."
+        raise BadHeader(msg, do="Pass affine= to say where the voxels lie.")
     return tuple(float(v) for v in matrix.ravel())
 
 
 def given_affine(affine: ArrayLike, name: str) -> tuple[float, ...]:
     """Return the affine that a user gave as 16 plain floats; refuse one without an inverse too."""
     if np.shape(affine) != (4, 4):
-        raise BadHeader(
-            f"the affine given for {name} has the shape {np.shape(affine)}, and a 4x4 is needed.",
-            do="Its first three columns are the step of each axis in mm, the fourth is the origin.",
-        )
+        msg = f"the affine given for {name} has the shape {np.shape(affine)}, and a 4x4 is needed."
+        do = "Its first three columns are the step of each axis in mm, the fourth is the origin."
+        raise BadHeader(msg, do=do)
     entries = affine_entries(affine, name)
     if np.linalg.matrix_rank(affine_matrix(entries)[:3, :3]) < 3:
-        raise BadHeader(
-            f"the affine given for {name} has no inverse: voxels would lie on top of each other.",
-            do="Pass a 4x4 whose first three columns say where each axis steps, in millimetres.",
-        )
+        msg = f"the affine given for {name} has no inverse: voxels would lie on top of each other."
+        do = "Pass a 4x4 whose first three columns say where each axis steps, in millimetres."
+        raise BadHeader(msg, do=do)
     return entries
 
 
@@ -204,37 +191,17 @@ def affine_matrix(entries: tuple[float, ...]) -> Affine:
 
 def channels_first(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Return (I, J), (I, J, K) or (C, I, J, K) as (C, I, J, K), a view."""
-    if array.ndim == 2:
-        return array[None, :, :, None]
-    if array.ndim == 3:
-        return array[None]
-    if array.ndim == 4:
-        return array
-    raise BadHeader(
-        f"{name} has {array.ndim} axes.",
-        do="Give (I, J), (I, J, K) or (C, I, J, K).",
-    )
+    if not 2 <= array.ndim <= 4:
+        what = f"{name} has {array.ndim} axes."
+        raise BadHeader(what, do="Give (I, J), (I, J, K) or (C, I, J, K).")
+    array = array[..., None] if array.ndim == 2 else array
+    return array[None] if array.ndim == 3 else array
 
 
-def array_header(
-    array: NDArray[Any],
-    affine: tuple[float, ...],
-    name: str,
-    *,
-    slope: float = 1.0,
-    intercept: float = 0.0,
-    tensor_dtype: str = "",
-) -> Header:
-    """Return the header of an array (C, I, J, K) in memory."""
+def array_header(array: NDArray[Any], affine: tuple[float, ...], name: str, **more: Any) -> Header:
+    """Return the header of an array (C, I, J, K) in memory; ``more`` are fields of it."""
     refuse_unreadable(array.dtype, name)
     shape = array.shape
     if min(shape) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Give at least one voxel.")
-    return Header(
-        shape,
-        affine,
-        array.dtype,
-        slope=slope,
-        intercept=intercept,
-        tensor_dtype=tensor_dtype,
-    )
+    return Header(shape, affine, array.dtype, **more)

@@ -1,4 +1,4 @@
-"""Which backend opens what: an ordered list of matchers, extensible from outside.
+"""The registry of backends: an ordered list of matchers, extensible from outside.
 
 The names and rules are TorchIO's, so that a backend written for it works here.
 """
@@ -74,23 +74,23 @@ Matcher = Callable[[BackendRequest], bool]
 Factory = Callable[[BackendRequest], Any]
 
 
-class _Entry(NamedTuple):
+class _Matcher(NamedTuple):
     name: str
     matcher: Matcher
     factory: Factory
 
 
-_ENTRIES: list[_Entry] = []
+_ENTRIES: list[_Matcher] = []
 _FORMATS: list[Any] = []
 
 
 def add_formats(formats: Iterable[Any]) -> None:
     """Add the formats of this package behind what is registered, those of lower rank first."""
     _FORMATS.extend(sorted(formats, key=lambda each: each.rank))
-    _ENTRIES.extend(_Entry(each.name, each.recognises, each.backend) for each in _FORMATS)
+    _ENTRIES.extend(_Matcher(each.name, each.recognises, each.backend) for each in _FORMATS)
 
 
-def _entries() -> list[_Entry]:
+def _entries() -> list[_Matcher]:
     """Return what is registered, which begins with the formats of this package."""
     importlib.import_module(".builtin", __package__)
     return _ENTRIES
@@ -120,7 +120,7 @@ def register_backend(
     """
     unregister_backend(name)  # which also drops handles that others have opened
     entries = _entries()
-    entries.insert(0 if prepend else len(entries), _Entry(name, matcher, factory))
+    entries.insert(0 if prepend else len(entries), _Matcher(name, matcher, factory))
 
 
 def unregister_backend(name: str) -> None:
@@ -136,15 +136,17 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     A reader that the user gave comes first; then the first matcher that answers
     true. What a factory raises is not hidden by trying the next one.
     """
-    if request.reader is not None:
-        return _read_with(request)
+    reader = request.reader
+    if reader is not None:
+        makes = hasattr(reader, "create_backend")
+        return reader.create_backend(request) if makes else ReaderBackend(reader, request)
     for entry in tuple(_entries()):
         if entry.matcher(request):
             return entry.factory(request)
     return None
 
 
-def recognised(request: BackendRequest) -> bool:
+def is_recognised(request: BackendRequest) -> bool:
     """Return whether a registered backend would open ``request``; opens nothing."""
     return any(entry.matcher(request) for entry in tuple(_entries()))
 
@@ -167,13 +169,6 @@ def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
     )
 
 
-def _read_with(request: BackendRequest) -> Any:
-    reader = request.reader
-    if hasattr(reader, "create_backend"):
-        return reader.create_backend(request)
-    return ReaderBackend(reader, request)
-
-
 class ReaderBackend(ViewBackend):
     """The voxels that ``reader(path)`` returned, kept in memory as long as the handle is."""
 
@@ -191,11 +186,7 @@ class ReaderBackend(ViewBackend):
 # What SimpleITK opens as soon as it is installed; the most common of many.
 _ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")
 # Packages that read what voxpipe does not read by itself.
-_READERS = {
-    ".mnc": "nibabel",
-    ".npz": "numpy",
-    ".par": "nibabel",
-}
+_READERS = {".mnc": "nibabel", ".npz": "numpy", ".par": "nibabel"}
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
@@ -208,7 +199,7 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     """
     suffix = os.path.splitext(name)[1].lower()
     _entries()
-    missing = {each.needs for each in _FORMATS if each.needs and not _installed(each.needs)}
+    missing = {each.needs for each in _FORMATS if each.needs and not _is_installed(each.needs)}
     here = [suffix for each in _FORMATS if each.needs not in missing for suffix in each.suffixes]
     what = (
         f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
@@ -221,17 +212,17 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
 def _advice(suffix: str, remote: bool) -> str:
     reader = "pass reader=, a function of the path that returns (voxels, affine)"
     convert = "convert the file to .nii or zarr."
-    if suffix in _ITK and not _installed("SimpleITK"):
+    if suffix in _ITK and not _is_installed("SimpleITK"):
         return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
     package = _READERS.get(suffix)
     if package is None:
         return f"Register a backend with register_backend(), {reader}, or {convert}"
     if remote:
         return f"Copy it to a local disk, where {package} can read it, and {reader}, or {convert}"
-    if _installed(package):
+    if _is_installed(package):
         return f"{package} reads {suffix} and is installed: {reader}, or {convert}"
     return f"Install {package} (pip install {package}) and {reader}, or {convert}"
 
 
-def _installed(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None

@@ -1,8 +1,8 @@
-"""How voxels are read: what a store offers, what patches ask, what may be spent, what follows.
+"""Read schemes: what a store offers, what patches ask, what may be spent, what follows.
 
-Four frozen values. :func:`~voxpipe.volumes.negotiate.negotiate` makes the fourth of the other
-three. A scheme says which bytes are read, when, and what is kept of them; it never says what a
-patch contains.
+Four frozen values. :func:`~voxpipe.volumes.choose_scheme.choose_scheme` makes the fourth of the
+other three. A scheme says which bytes are read, when, and what is kept of them; it never says what
+a patch contains.
 """
 
 from __future__ import annotations
@@ -13,15 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..storage.in_flight import MOST_REQUESTS
-from ..storage.ranges import (
-    LOCAL_GAP,
-    LOCAL_RUN,
-    NETWORK_GAP,
-    NETWORK_RUN,
-    REMOTE_GAP,
-    REMOTE_RUN,
-    gap_worth,
-)
+from ..storage.ranges import LOCAL_GAP, LOCAL_RUN, NETWORK_GAP, NETWORK_RUN, REMOTE_GAP, REMOTE_RUN
 from .header import Access, Header, Triple
 
 Mode = Literal["view", "spool", "resident", "direct", "regional"]
@@ -48,8 +40,9 @@ NETWORK_BANDWIDTH, NETWORK_LATENCY = 300e6, 2e-3
 # What one connection to a bucket brings; S3's own advice counts with 85 to 90 MB/s.
 STREAM_BANDWIDTH = 60e6
 # Bare voxels are a run for each plane of a patch: as many requests as may be under way at once.
-# Chunks are a request or two for each shard, hence the larger gap above.
-REMOTE_ROWS_GAP = gap_worth(REMOTE_LATENCY, STREAM_BANDWIDTH, MOST_REQUESTS)
+# Chunks are a request or two for each shard, hence the larger gap above. As many bytes cost as much
+# as one more request.
+REMOTE_ROWS_GAP = round(REMOTE_LATENCY * STREAM_BANDWIDTH / MOST_REQUESTS)
 # Stored by decoded bytes: 69 MB of 113 MB of CT-like int16 in blosc-lz4 (measured).
 STORED_RATIO = 0.6
 # Patches per second where nobody says how many are wanted: 10 steps of 2 patches, what an
@@ -61,49 +54,30 @@ USUAL_RATE = 20.0
 class StoreLayout:
     """What a store says of itself, and how fast it is taken to be."""
 
-    shape: Triple
-    """(I, J, K) of one volume, in voxels."""
-    itemsize: int
-    """Bytes of one voxel as stored, all channels."""
-    chunk: Triple | None = None
-    """Decode unit in voxels; None where every voxel can be read alone."""
+    shape: Triple  # (I, J, K) of one volume, in voxels
+    itemsize: int  # bytes of one voxel as stored, all channels
+    chunk: Triple | None = None  # decode unit in voxels; None where every voxel can be read alone
     shard: Triple | None = None
     """Object that holds chunks, in voxels; None where each chunk is an object."""
-    access: Access = "view"
-    """Mapped, by byte ranges, or only from its beginning."""
-    volumes: int = 1
-    """How many volumes of this kind there are."""
-    decode_rate: float = DECODE_RATE
-    """Decoded bytes per second and core."""
-    bandwidth: float = LOCAL_BANDWIDTH
-    """Stored bytes per second, all readers together."""
-    latency: float = LOCAL_LATENCY
-    """Seconds until the first byte of a request."""
-    requests: int = LOCAL_REQUESTS
-    """Requests that may be under way at once."""
-    gap: int = LOCAL_GAP
-    """Bytes between two ranges up to which they are read as one."""
-    longest_run: int = LOCAL_RUN
-    """Most bytes that are read as one."""
-    io: str = ""
-    """How bare voxels are read, and why; empty for chunks and objects."""
-    remote: bool = False
-    """Whether what the next patches need is fetched while others are made."""
+    access: Access = "view"  # mapped, by byte ranges, or only from its beginning
+    volumes: int = 1  # how many volumes of this kind there are
+    decode_rate: float = DECODE_RATE  # decoded bytes per second and core
+    bandwidth: float = LOCAL_BANDWIDTH  # stored bytes per second, all readers together
+    latency: float = LOCAL_LATENCY  # seconds until the first byte of a request
+    requests: int = LOCAL_REQUESTS  # requests that may be under way at once
+    gap: int = LOCAL_GAP  # bytes between two ranges up to which they are read as one
+    longest_run: int = LOCAL_RUN  # most bytes that are read as one
+    io: str = ""  # how bare voxels are read, and why; empty for chunks and objects
+    remote: bool = False  # whether what the next patches need is fetched while others are made
 
     @classmethod
     def of(
         cls, header: Header, volumes: int, *, remote: bool = False, shard: Triple | None = None
     ) -> StoreLayout:
         """Return the layout of volumes with this header, at the usual speed of their place."""
-        layout = cls(
-            shape=header.shape[1:],
-            itemsize=header.shape[0] * header.disk_dtype.itemsize,
-            chunk=header.chunks,
-            shard=shard,
-            access=header.access,
-            volumes=volumes,
-            decode_rate=STREAM_DECODE_RATE if header.access == "stream" else DECODE_RATE,
-        )
+        itemsize = header.shape[0] * header.disk_dtype.itemsize
+        rate = STREAM_DECODE_RATE if header.access == "stream" else DECODE_RATE
+        layout = cls(header.shape[1:], itemsize, header.chunks, shard, header.access, volumes, rate)
         if not remote:
             return layout
         return replace(
@@ -165,24 +139,18 @@ class StoreLayout:
 class Demand:
     """What the patches of a chain ask of one key's volumes; measured on plans, without voxels."""
 
-    support: tuple[float, float, float]
-    """Mean extent of a patch's source region, in voxels."""
+    support: tuple[float, float, float]  # mean extent of a patch's source region, in voxels
     support_p99: tuple[float, float, float]
     """Extent that 99 in 100 source regions do not exceed, per axis."""
-    chunks: float
-    """Mean number of chunks that a patch reads, those beside a turned patch left out."""
-    items: int = 1
-    """Patches in a batch."""
-    batch_bytes: int = 0
-    """Bytes of this key in one batch."""
-    rate: float = USUAL_RATE
-    """Patches per second that are wanted."""
+    chunks: float  # mean number of chunks that a patch reads, those beside a turned patch left out
+    items: int = 1  # patches in a batch
+    batch_bytes: int = 0  # bytes of this key in one batch
+    rate: float = USUAL_RATE  # patches per second that are wanted
     patch: Triple = (1, 1, 1)
     """Size of the patches that are drawn, in voxels of the grid in which they are drawn."""
     region: Triple | None = None
     """Region in which ``lazy_patch(region=...)`` draws the patches of a visit; None: anywhere."""
-    draws: int = 1
-    """Patches that are drawn on one visit to a volume."""
+    draws: int = 1  # patches that are drawn on one visit to a volume
     together: int = 1
     """Visits whose batches take turns, each batch of one visit: ``interleave(visits=...)``."""
     scattered: bool = True
@@ -198,18 +166,14 @@ class Budget:
 
     memory_bytes: int
     """Memory that batches, buffers and kept chunks may take together, in all processes."""
-    workers: int = 0
-    """Worker processes; 0 if everything happens in one."""
+    workers: int = 0  # worker processes; 0 if everything happens in one
     batches_ahead: int = 1
     """Batches that exist at once: those being made, those waiting, the one in use."""
-    threads: int = 1
-    """Patches that each process realizes at once."""
-    spool_bytes: int | None = None
-    """Disk for decoded copies; None where it is not limited."""
+    threads: int = 1  # patches that each process realizes at once
+    spool_bytes: int | None = None  # disk for decoded copies; None where it is not limited
     thrifty: bool = False
     """Whether to keep no more than the chunks of one visit to a volume, unless all fit."""
-    sharing: int = 1
-    """Keys that share what a process may have under way to remote stores."""
+    sharing: int = 1  # keys that share what a process may have under way to remote stores
 
     @property
     def processes(self) -> int:
@@ -221,50 +185,36 @@ class Budget:
 class ReadScheme:
     """How the voxels of one key are read, and what that takes."""
 
-    mode: Mode
-    """How they are read."""
+    mode: Mode  # how they are read
     memory: Mapping[str, int] = field(default_factory=dict)
     """Projected bytes of all processes together, by term."""
-    cache_bytes: int = 0
-    """Decoded chunks that each process keeps, in bytes."""
-    in_flight_requests: int = 1
-    """Requests that must be under way at once to keep the rate."""
-    in_flight_bytes: int = 0
-    """Stored bytes of these requests."""
+    cache_bytes: int = 0  # decoded chunks that each process keeps, in bytes
+    in_flight_requests: int = 1  # requests that must be under way at once to keep the rate
+    in_flight_bytes: int = 0  # stored bytes of these requests
     ahead_bytes: int = 0
     """Most bytes that each process fetches for later patches of this key, and keeps for them."""
-    gap: int = LOCAL_GAP
-    """Bytes between two ranges up to which they are read as one."""
-    longest_run: int = LOCAL_RUN
-    """Most bytes that are read as one."""
+    gap: int = LOCAL_GAP  # bytes between two ranges up to which they are read as one
+    longest_run: int = LOCAL_RUN  # most bytes that are read as one
     region: Triple | None = None
     """With ``regional``: where the patches of one visit are drawn, in voxels."""
-    align: Triple | None = None
-    """With ``regional``: regions begin at multiples of this, the chunk."""
-    draws: int = 1
-    """With ``regional``: patches that are drawn on each visit."""
+    align: Triple | None = None  # with ``regional``: regions begin at multiples of this, the chunk
+    draws: int = 1  # with ``regional``: patches that are drawn on each visit
     meanwhile: Mode | None = None
     """With ``regional``: how reads are while the chain draws its patches anywhere; the figures of
     this scheme are then those of these reads. None where the scheme is in effect as it is."""
-    readers: int = 1
-    """With ``regional``: processes that decode the same region."""
-    items: int = 1
-    """Patches in a batch."""
+    readers: int = 1  # with ``regional``: processes that decode the same region
+    items: int = 1  # patches in a batch
     chunks_then: float = 0.0
     """With ``regional``: chunks that are decoded per patch once it is in effect."""
-    keeps_up: bool = True
-    """Whether the wanted rate is expected to be reached on half of the cores."""
-    amplification: float = 1.0
-    """Voxels that are decoded by voxels that the patches need."""
+    keeps_up: bool = True  # whether the wanted rate is expected to be reached on half of the cores
+    amplification: float = 1.0  # voxels that are decoded by voxels that the patches need
     chunks: float = 0.0
     """Chunks that are decoded per patch; with ``resident`` those that it touches."""
-    vetoes: tuple[str, ...] = ()
-    """Why the store refused another scheme."""
-    io: str = ""
-    """How bare voxels of local files are read, and why; empty for chunks and objects."""
+    vetoes: tuple[str, ...] = ()  # why the store refused another scheme
+    io: str = ""  # how bare voxels of local files are read, and why; empty for chunks and objects
 
     @property
-    def projected(self) -> int:
+    def projected_bytes(self) -> int:
         """Projected bytes of all terms."""
         return sum(self.memory.values())
 
@@ -330,7 +280,7 @@ class ReadScheme:
         if self.io:
             lines.append(f"  file access {self.io}")
         terms = ", ".join(f"{term} {_size(size)}" for term, size in self.memory.items() if size)
-        lines.append(f"  memory {_size(self.projected)}" + (f": {terms}" if terms else ""))
+        lines.append(f"  memory {_size(self.projected_bytes)}" + (f": {terms}" if terms else ""))
         if not self.keeps_up:
             lines.append("  slower than wanted: decoding or fetching is expected to limit")
         if self.advice:
@@ -344,11 +294,10 @@ class ReadScheme:
 
 
 @dataclass(frozen=True)
-class Refused:
+class SchemeRefusal:
     """A store's veto against a scheme."""
 
-    reason: str
-    """Why, as one sentence."""
+    reason: str  # why, as one sentence
 
 
 _WORDS: Mapping[str, str] = {

@@ -1,23 +1,22 @@
-"""What reads of volumes hold in a process: open files, decoded chunks, bytes on their way."""
+"""The session of a process: open files, decoded chunks, bytes on their way."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
-from weakref import WeakSet
 
+from ..core.context import holding
 from ..core.errors import VolumeChanged
-from ..core.locks import DeferredLock
+from ..core.locks import ForkSafeLock, renew_after_fork
 from ..core.lru_cache import LRUCache
 from ..storage.read_ahead import AHEAD, ReadAhead
 from .backend import Backend
-from .chunks.chunk_cache import CHUNKS, ChunkCache
+from .chunks.chunked_array import CHUNKS, ChunkCache
 from .header import Header
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
@@ -69,17 +68,22 @@ class Handles:
         self._open = open_source
         self._most, self._most_remote = most, most_remote
         self._most_bytes = most_bytes
-        self._owner = os.getpid()
-        self._lock = DeferredLock()
+        self._lock = ForkSafeLock()
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         # What a forked child found of its parent. Dropping it would run the parent's
         # clean-up in the child, with locks and threads that do not exist there.
         self._inherited: list[OrderedDict[str, _Handle]] = []
+        renew_after_fork(self)
 
     def acquire(self, source: Source, *, verify: bool = False) -> Backend:
-        """Return the open backend of ``source``."""
-        if self._owner != os.getpid():
-            self.forget_parent()
+        """Return the open backend of ``source``.
+
+        Of voxels in memory the source holds it: here it would keep the array when the volume is
+        gone.
+        """
+        held: Backend | None = getattr(source, "backend", None)
+        if held is not None:
+            return held
         # Asked before the lock is taken: a source may have to open others to tell.
         token = source.token
         with self._lock:
@@ -107,8 +111,6 @@ class Handles:
 
     def forget_content_key(self, token: str) -> None:
         """Let an open backend look again at what is stored; one that is not open does so anyway."""
-        if self._owner != os.getpid():
-            self.forget_parent()
         with self._lock:
             handle = self._handles.get(token)
         if handle is not None and handle.backend is not None:
@@ -123,17 +125,10 @@ class Handles:
                 del self._handles[source.token]
         return self.acquire(source)
 
-    def agreeing(self, source: Source, known: Header | None) -> Backend:
-        """Return the open backend of ``source``, and make sure that it is what is known of it.
-
-        Of voxels in memory the source holds it: here it would keep the array when the volume is
-        gone.
-        """
-        held: Backend | None = getattr(source, "backend", None)
-        if held is not None:
-            return held
-        backend = self.acquire(source, verify=known is None)
-        if known is None or backend.header is known or backend.header == known:
+    def agreeing(self, source: Source, known: Header) -> Backend:
+        """Return the open backend of ``source``, opened again unless it is what is known of it."""
+        backend = self.acquire(source)
+        if backend.header == known:
             return backend
         # The file may have been written again since, or only touched.
         del backend
@@ -151,11 +146,9 @@ class Handles:
         """Drop every handle."""
         self._lock.defer(self._handles.clear)
 
-    def forget_parent(self) -> None:
-        """Start empty in a forked child, whose locks may be held by threads it lacks."""
+    def after_fork(self) -> None:
+        """Start empty in a forked child."""
         self._inherited.append(self._handles)
-        self._owner = os.getpid()
-        self._lock = DeferredLock()
         self._handles = OrderedDict()
 
     def __len__(self) -> int:
@@ -184,38 +177,33 @@ class Handles:
 MOST_VERSIONS = 16_384
 
 
-class Opened(NamedTuple):
+class OpenedVersion(NamedTuple):
     """Which version of a volume a process has opened first, of those that one pass reads."""
 
-    key: tuple[str, str]
-    """The pass, and the token of the volume."""
-    version: Hashable
-    """What tells it from others."""
-    moment: int
-    """When, in nanoseconds since 1970."""
-    name: str
-    """What messages call the volume."""
-    case: str = ""
-    """Of which case it is, where that is known."""
+    key: tuple[str, str]  # the pass, and the token of the volume
+    version: Hashable  # what tells it from others
+    moment: int  # when, in nanoseconds since 1970
+    name: str  # what messages call the volume
+    case: str = ""  # of which case it is, where that is known
 
 
 class Versions:
     """The versions of volumes that passes read in this process, the first of each."""
 
     def __init__(self) -> None:
-        self._first: LRUCache[Opened] = LRUCache(MOST_VERSIONS)
-        self._new: deque[Opened] = deque(maxlen=MOST_VERSIONS)
+        self._first: LRUCache[OpenedVersion] = LRUCache(MOST_VERSIONS)
+        self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
 
-    def first(self, opened: Opened) -> Opened:
+    def first(self, opened: OpenedVersion) -> OpenedVersion:
         """Return what was opened first of the same volume in the same pass: this, or another."""
 
-        def note() -> Opened:
+        def note() -> OpenedVersion:
             self._new.append(opened)
             return opened
 
         return self._first.get_or(opened.key, note)
 
-    def take(self) -> tuple[Opened, ...]:
+    def take(self) -> tuple[OpenedVersion, ...]:
         """Return those that were opened since this was asked last."""
         new = []
         with contextlib.suppress(IndexError):
@@ -227,7 +215,7 @@ class Versions:
 class Session:
     """One owner of what reads of volumes hold; two in one process share none of the four below.
 
-    What they still share: maps of local files, hints to the kernel, small documents of stores.
+    What they share belongs to files, and not to reads: maps of local files and hints to the kernel.
 
     A process has one by default, :data:`SESSION`, which volumes use unless they are bound to
     another: ``volume.in_session(session)``. What a volume is bound to does not travel: in another
@@ -235,24 +223,16 @@ class Session:
     """
 
     def __init__(self, chunks: ChunkCache | None = None, ahead: ReadAhead | None = None) -> None:
-        self.handles = Handles(open_source=self._open)
-        """Open backends."""
+        self.handles = Handles(open_source=self._open)  # open backends
         self.chunks = ChunkCache(0) if chunks is None else chunks
         """Decoded chunks; who reads lends it memory."""
         self.ahead = ReadAhead() if ahead is None else ahead
         """Stored bytes that were asked for before they are needed."""
-        self.versions = Versions()
-        """The versions of volumes that passes read."""
-        _EVERY.add(self)
+        self.versions = Versions()  # the versions of volumes that passes read
 
-    @contextmanager
-    def opening(self) -> Iterator[None]:
+    def opening(self) -> AbstractContextManager[None]:
         """Let what is opened inside the ``with`` block belong to this session."""
-        token = _OPENING.set(self)
-        try:
-            yield
-        finally:
-            _OPENING.reset(token)
+        return holding(_OPENING, self)
 
     def _open(self, source: Source) -> Backend:
         with self.opening():
@@ -264,17 +244,9 @@ class Session:
         self.handles.close()
         self.chunks.clear()
 
-    def forget_parent(self) -> None:
-        """Start empty in a forked child, whose locks may be held by threads it lacks."""
-        self.handles.forget_parent()
-        self.chunks.forget_parent()
-        self.ahead.forget_parent()
 
-
-_EVERY: WeakSet[Session] = WeakSet()
 _OPENING: ContextVar[Session | None] = ContextVar("opening", default=None)
-SESSION = Session(CHUNKS, AHEAD)
-"""The one of this process, for volumes that are bound to no other."""
+SESSION = Session(CHUNKS, AHEAD)  # the one of this process, for volumes that are bound to no other
 
 
 def opening_session() -> Session:
@@ -285,12 +257,3 @@ def opening_session() -> Session:
 def close_volumes() -> None:
     """Close the files that volumes of this process hold open; the next read opens them again."""
     SESSION.close()
-
-
-def _after_fork() -> None:
-    for session in list(_EVERY):
-        session.forget_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Where the voxels of a volume are: a value that travels, and opens itself elsewhere.
+"""Sources of volumes: values that travel, and open themselves elsewhere.
 
 A source never holds a handle. Its token is the same in every process, so that the
 many copies of one volume that travel with the batches share one open handle.
@@ -31,18 +31,12 @@ from .registry import BackendRequest, registered_names, resolve_backend, unknown
 class Options:
     """What the user said about a source."""
 
-    affine: tuple[float, ...] | None = None
-    """Overrides the stored one."""
-    reader: Any = None
-    """Opens the source instead of the registered backends."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """For fsspec."""
-    reader_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """For the backend or the reader."""
-    io: str = "auto"
-    """How bare voxels of local files are read."""
-    follow: str = "beside"
-    """How far what a header names is followed: one of ``FOLLOW``."""
+    affine: tuple[float, ...] | None = None  # overrides the stored one
+    reader: Any = None  # opens the source instead of the registered backends
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
+    reader_kwargs: Mapping[str, Any] = field(default_factory=dict)  # for the backend or the reader
+    io: str = "auto"  # how bare voxels of local files are read
+    follow: str = "beside"  # how far what a header names is followed: one of ``FOLLOW``
 
     def __post_init__(self) -> None:
         check_io(self.io)
@@ -52,49 +46,32 @@ class Options:
 
     def request(self, **place: Any) -> BackendRequest:
         """Return what a factory gets to know."""
-        return BackendRequest(
-            affine=None if self.affine is None else affine_matrix(self.affine),
-            reader=self.reader,
-            storage_options=self.storage_options,
-            reader_kwargs=self.reader_kwargs,
-            io=self.io,
-            follow=self.follow,
-            **place,
-        )
+        affine = None if self.affine is None else affine_matrix(self.affine)
+        return BackendRequest(**{**vars(self), "affine": affine}, **place)
 
 
 @dataclass(frozen=True, eq=False)
 class LocatedSource:
     """A path or a URL, with all that is needed to open it."""
 
-    location: str = field(repr=False)
-    """As the user wrote it; may hold credentials."""
-    options: Options = Options()
-    """What the user said about it."""
-    path: str = ""
-    """Absolute local path, empty for a URL."""
-    token: str = ""
-    """Equal for equal sources, in every process."""
+    location: str = field(repr=False)  # as the user wrote it; may hold credentials
+    options: Options = Options()  # what the user said about it
+    path: str = ""  # absolute local path, empty for a URL
+    token: str = ""  # equal for equal sources, in every process
+    name: str = ""  # the location without credentials
 
     def __post_init__(self) -> None:
         if self.token:
             return
         # Made absolute now: a worker may run in another directory.
         path = "" if is_url(self.location) else absolute_place(self.location)
-        object.__setattr__(self, "path", path)
-        said = dict(vars(self.options))
+        name = self.location if path else public_name(self.location)
+        self.__dict__.update(path=path, name=name)
         # What is read is the same, so what is usual leaves no trace in the names of copies.
-        if said["io"] == "auto":
-            del said["io"]
-        if said["follow"] == "beside":
-            del said["follow"]
-        token = content_key(path or self.location, tuple(map(_stable, said.values())))
+        usual = [("io", "auto"), ("follow", "beside")]
+        said = [value for key, value in vars(self.options).items() if (key, value) not in usual]
+        token = content_key(path or self.location, tuple(map(_stable, said)))
         object.__setattr__(self, "token", token)
-
-    @property
-    def name(self) -> str:
-        """The location without credentials."""
-        return public_name(self.location) if not self.path else self.location
 
     def part_of(self, content: str) -> str:
         """Return the name of what the options choose of stored content, e.g. one data set of it."""

@@ -16,21 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..core import Affine, Grid, OrientedBox, Region
+from ..core import Affine, Grid, Region
 from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
-from .array_source import cut_out, from_array
+from .array_source import from_array, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, StoredMaskSource, seen_through
-from .backend import (
-    Backend,
-    as_array,
-    as_tensor,
-    check_inside,
-    content_of,
-    counted_read,
-    needed_of,
-)
-from .chunks.chunked_array import Needed
+from .backend import Backend, as_array, as_tensor, check_inside, content_of, counted_read, needed_of
+from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
 from .header import (
     IDENTITY,
@@ -42,10 +34,10 @@ from .header import (
     affine_matrix,
     given_affine,
 )
-from .scheme import ReadScheme, Refused, StoreLayout
-from .session import SESSION, Opened, Session, Source
+from .scheme import ReadScheme, SchemeRefusal, StoreLayout
+from .session import SESSION, OpenedVersion, Session, Source
 from .source import LocatedSource, Options
-from .stacked import StackedSource
+from .stack_source import StackedSource
 from .voxels import Voxels, for_numpy
 
 if TYPE_CHECKING:
@@ -117,8 +109,7 @@ class Volume:
         **reader_kwargs: Any,
     ) -> None:
         if kind not in KINDS:
-            msg = f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}"
-            raise ValueError(msg)
+            raise ValueError(f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}")
         override = None if affine is None else given_affine(as_array(affine), "this volume")
         options = Options(override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
         self._begin(_source_of(source, options, kind, affine), kind, override)
@@ -153,9 +144,9 @@ class Volume:
         return self._source.token
 
     @property
-    def located(self) -> LocatedSource | None:
+    def located_source(self) -> LocatedSource | None:
         """The path or URL and its options; None for voxels in memory and zarr objects."""
-        inner = getattr(self._source, "located", self._source)
+        inner = getattr(self._source, "located_source", self._source)
         return inner if isinstance(inner, LocatedSource) else None
 
     @property
@@ -169,9 +160,9 @@ class Volume:
         return getattr(self._source, "axis_map", None)
 
     @property
-    def rearranged(self) -> str:
+    def axis_map_key(self) -> str:
         """A key of all axis maps between the file and this volume; empty if there is none."""
-        return getattr(self._source, "rearranged", "")
+        return getattr(self._source, "axis_map_key", "")
 
     def with_axis_map(self, axis_map: AxisMap) -> Volume:
         """Return the volume with its sections where a map says; the affine stays, keys differ."""
@@ -226,13 +217,13 @@ class Volume:
     def content_key(self) -> str:
         """Equal for the same part of a file with the same content; empty if nobody can tell."""
         content = content_of(self._backend())
-        part_of = getattr(self.located or self._source, "part_of", None)
+        part_of = getattr(self.located_source or self._source, "part_of", None)
         return content if part_of is None else str(part_of(content))
 
     @property
     def shape(self) -> Shape:
         """(C, I, J, K)."""
-        return self.header.shape
+        return (self._header or self.header).shape
 
     @property
     def spatial_shape(self) -> Triple:
@@ -278,7 +269,7 @@ class Volume:
     @property
     def chunks(self) -> Triple | None:
         """Spatial decode unit in voxels; None where every voxel can be read alone."""
-        return self.header.chunks
+        return (self._header or self.header).chunks
 
     @property
     def access(self) -> Access:
@@ -302,19 +293,18 @@ class Volume:
         """Return how ``volumes`` volumes like this one are stored; reads the header."""
         return self._backend().layout(volumes)
 
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         """Return the scheme as the store can follow it, or why it cannot; reads the header."""
         return self._backend().adjust(scheme)
 
-    def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
+    def read(self, region: Region) -> Voxels:
         """Return the stored voxels of a spatial region, all channels.
 
         Parameters
         ----------
         region
-            Three axes (I, J, K), inside the volume.
-        box
-            Where in it voxels are needed; those in chunks beside it hold anything.
+            Three axes (I, J, K), inside the volume. Where it has a ``box``, voxels in chunks beside
+            that hold anything.
 
         Raises
         ------
@@ -327,40 +317,38 @@ class Volume:
         if region.is_empty:
             empty = np.empty((header.shape[0], *region.shape), header.disk_dtype)
             return Voxels(empty, header.slope, header.intercept)
-        return counted_read(backend, region, (0, header.shape[0]), box)
+        return counted_read(backend, region)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
-        """Begin to bring in what :meth:`read` with the same arguments is going to need.
+    def prefetch(self, region: Region) -> Closes | None:
+        """Begin to bring in what :meth:`read` of the same region is going to need.
 
         It waits, within a bound, until the ticket is closed; None if nothing is gained.
         """
-        return None if region.is_empty else self._backend().prefetch(region, box)
+        return None if region.is_empty else self._backend().prefetch(region)
 
     @property
     def looks_ahead(self) -> bool:
         """Whether :meth:`prefetch` may gain anything; opens the volume."""
         return self._backend().looks_ahead
 
-    def needed(self, region: Region, box: OrientedBox | None = None) -> Needed | None:
-        """Return the chunks that :meth:`read` with the same arguments needs; reads no voxel.
+    def needed_chunks(self, region: Region) -> NeededChunks | None:
+        """Return the chunks that :meth:`read` of the same region needs; reads no voxel.
 
         Opens the volume, unless a manifest tells its chunks. None where there are none.
         """
         if self.axis_map is None and hasattr(self._source, "known_header"):
-            return needed_of(self.header, region, box=box)
-        return self._backend().needed(region, box=box)
+            return needed_of(self.header, region)
+        return self._backend().needed_chunks(region)
 
-    def fetch(self, region: Region, box: OrientedBox | None = None) -> int | None:
+    def fetch(self, region: Region) -> int | None:
         """Bring in the stored bytes that :meth:`read` needs, undecoded: for measuring.
 
         Returns how many: as stored for chunks, of the region where its voxels lie bare. None, and
         nothing is fetched, where the format cannot tell the two apart.
         """
-        backend: Any = self.probe()
+        backend = self.probe()
         check_inside(region, backend.shape, self.name)
-        culling = (box,) if backend.culls else ()
-        fetched: int | None = 0 if region.is_empty else backend.fetch(region, None, *culling)
-        return fetched
+        return 0 if region.is_empty else backend.fetch(region)
 
     def refuse_change(self) -> None:
         """Raise ``VolumeChanged`` where what is stored is not the version that was opened.
@@ -371,7 +359,7 @@ class Volume:
         backend = self._backend()
         version, moment = self._opened or (backend.version, 0)
         if self._pass:
-            opened = Opened((self._pass, self._source.token), version, moment, backend.name)
+            opened = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
             first = (self._session or SESSION).versions.first(opened)
             version, moment = first.version, first.moment
         try:
@@ -382,10 +370,9 @@ class Volume:
         except VolumeNotFound:
             how = "was removed"
         del backend  # whoever keeps the error must not keep the file open
-        raise VolumeChanged(
-            f"{self.name} {how} since it was opened for this epoch.",
-            do="Leave volumes as they are while an epoch reads them, and begin the epoch again.",
-        )
+        msg = f"{self.name} {how} since it was opened for this epoch."
+        do = "Leave volumes as they are while an epoch reads them, and begin the epoch again."
+        raise VolumeChanged(msg, do=do)
 
     def opened_anew(self, by: str) -> Volume:
         """Return the volume for a pass: its header is read again, as it may have changed.
@@ -400,7 +387,7 @@ class Volume:
         anew = self.__copy__()
         anew._source = source
         anew._header = anew._grid = anew._opened = None
-        if self.located is not None and not known:
+        if self.located_source is not None and not known:
             anew._pass = by
         return anew
 
@@ -420,8 +407,8 @@ class Volume:
         TypeError
             The index is none of the above.
         """
-        whole = self._backend() if self._data is None else self._loaded()
-        return Volume.of_source(cut_out(whole, item, self.affine, self.name), self.kind)
+        whole = self._backend() if self._data is None else self._load()
+        return Volume.of_source(select_to_memory(whole, item, self.affine, self.name), self.kind)
 
     @property
     def data(self) -> torch.Tensor:
@@ -434,7 +421,7 @@ class Volume:
             self._data = as_tensor(self.numpy(), self.header.tensor_dtype)
         return self._data
 
-    def _loaded(self) -> Backend:
+    def _load(self) -> Backend:
         backend = from_array(self._data, affine_entries(self.affine, self.name)).backend
         backend.name = self.name
         return backend
@@ -465,7 +452,7 @@ class Volume:
         whole = Region.of_shape(self.spatial_shape)
         if self._data is None:
             return self.read(whole).values()
-        return counted_read(self._loaded(), whole, (0, self.shape[0])).values()
+        return counted_read(self._load(), whole).values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         is_view = (self.is_loaded or self.access == "view") and not self.header.tensor_dtype
@@ -473,13 +460,13 @@ class Volume:
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
-        if self._header is None and hasattr(self._source, "known_header"):
-            with self.session.opening():
-                self._header = self._source.known_header()
+        known = self.header if hasattr(self._source, "known_header") else self._header
         # Before it is opened: what is written meanwhile was written since.
-        now = time.time_ns() if self._header is None else 0
+        now = time.time_ns() if known is None else 0
         handles = (self._session or SESSION).handles
-        backend = handles.agreeing(self._source, self._header)
+        backend = handles.acquire(self._source, verify=known is None)
+        if known is not None and backend.header is not known:
+            backend = handles.agreeing(self._source, known)
         self._header = backend.header
         if now:
             self._opened = backend.version, now
@@ -539,10 +526,8 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
     named = [*options.reader_kwargs, *(["reader"] if options.reader else [])]
     named += ["storage_options"] if options.storage_options else []
     if named:
-        raise SampleError(
-            f"voxels in memory need no reader and no options, and were given {named[0]}=",
-            do=f"Leave {named[0]}= out.",
-        )
+        msg = f"voxels in memory need no reader and no options, and were given {named[0]}="
+        raise SampleError(msg, do=f"Leave {named[0]}= out.")
     if is_itk:
         from .formats.itk import from_itk
 
@@ -562,7 +547,7 @@ def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
     Those of files whose metadata say so: OME-Zarr and NIfTI-Zarr by path or URL. May read the
     header.
     """
-    if volume.located is None or volume.axis_map is not None:
+    if volume.located_source is None or volume.axis_map is not None:
         return ()
     return volume.probe().levels
 
@@ -575,7 +560,7 @@ def at_level(volume: Volume, number: int) -> Volume:
     if number == 0:
         return volume
     levels = coarser_levels(volume)
-    located = volume.located
+    located = volume.located_source
     if located is None or not 0 < number <= len(levels):
         msg = f"{volume.name} has {len(levels)} coarser levels, so 0 to that; got {number!r}"
         raise IndexError(msg)

@@ -181,16 +181,12 @@ def index_ranges(item: Any, shape: tuple[int, ...], name: str) -> tuple[range, .
     ranges = []
     for axis, (entry, length) in enumerate(zip(_expand(item, len(shape)), shape, strict=True)):
         if isinstance(entry, int) and not -length <= entry < length:
-            raise OutOfVolume(
-                f"index {entry} is out of range for axis {axis} of {name}, of length {length}.",
-                do=f"Use {-length} to {length - 1}.",
-            )
+            msg = f"index {entry} is out of range for axis {axis} of {name}, of length {length}."
+            raise OutOfVolume(msg, do=f"Use {-length} to {length - 1}.")
         selected = range(length)[_as_slice(entry)]
         if not selected:
-            raise OutOfVolume(
-                f"{entry} selects nothing on axis {axis} of {name}, of length {length}.",
-                do="Select at least one voxel.",
-            )
+            msg = f"{entry} selects nothing on axis {axis} of {name}, of length {length}."
+            raise OutOfVolume(msg, do="Select at least one voxel.")
         ranges.append(selected)
     return tuple(ranges)
 
@@ -199,8 +195,7 @@ def _expand(item: Any, ndim: int) -> list[int | slice]:
     entries = list(item) if isinstance(item, tuple) else [item]
     holes = [at for at, entry in enumerate(entries) if entry is Ellipsis]
     if len(holes) > 1:
-        msg = f"Only one ellipsis is allowed in an index, got {len(holes)}"
-        raise IndexError(msg)
+        raise IndexError(f"Only one ellipsis is allowed in an index, got {len(holes)}")
     missing = ndim - len(entries) + len(holes)
     if missing < 0:
         msg = f"Too many indices: a volume has {ndim} axes, got {len(entries) - len(holes)}"
@@ -219,8 +214,7 @@ def _entry(entry: Any) -> int | slice:
             return operator.index(entry)
         except TypeError:
             pass
-    msg = f"Index not understood: {entry!r}. Use integers, slices and one ellipsis."
-    raise TypeError(msg)
+    raise TypeError(f"Index not understood: {entry!r}. Use integers, slices and one ellipsis.")
 
 
 def _as_slice(entry: int | slice) -> slice:

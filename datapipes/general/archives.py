@@ -19,17 +19,10 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ...core.errors import StreamError
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, PerItem
-from ..forms import offered
-from .streams import (
-    MOST_BYTES,
-    bounded,
-    length_or_type_error,
-    named_stream,
-    naming_damage,
-    validate_most_bytes,
-)
+from .streams import MOST_BYTES, bound_stream, named_stream, naming_damage
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _DRIVE = re.compile(r"^[A-Za-z]:")
@@ -100,24 +93,24 @@ class _ArchiveLoader(DataPipe):
     traits: ClassVar[Any] = Traits(voxels=True)
 
     def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int | None = None) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.length = length
-        self.most_bytes = None if most_bytes is None else validate_most_bytes(most_bytes)
+        if most_bytes is not None:
+            validate_int("most_bytes", most_bytes, least=0, unit="bytes")
+        self.most_bytes = most_bytes
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         for item in self.parent:
             name, stream = named_stream(self, item)
             del item
-            stream = self.prepared(stream)
+            stream = self.prepare(stream)
             try:
                 yield from self.members(name, stream)
             finally:
                 # Closed now, or with the last member that somebody holds.
                 stream.autoclose()
 
-    def prepared(self, stream: Any) -> Any:
-        """Return the stream as it can be read."""
+    def prepare(self, stream: Any) -> Any:
         return stream
 
     def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
@@ -125,11 +118,13 @@ class _ArchiveLoader(DataPipe):
         raise NotImplementedError
 
     def __len__(self) -> int:
-        return length_or_type_error(self, None, self.length)
+        if self.length < 0:
+            msg = f"{type(self).__name__} instance doesn't have valid length: it shows when all "
+            raise TypeError(msg + "are read")
+        return self.length
 
 
-@offered("load_from_tar")
-class TarArchiveLoader(_ArchiveLoader):
+class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
     """Yield ``(path of the member, stream)`` for each file in each tar archive.
 
     The archive is read as the members are, gzip, bzip2 or xz included: nothing is unpacked ahead.
@@ -175,7 +170,6 @@ class TarArchiveLoader(_ArchiveLoader):
         self.mode = mode
 
     def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the members that are files."""
         given = stream.file_obj
         tar = given if isinstance(given, tarfile.TarFile) else open_tar(name, stream, self.mode)
         while True:
@@ -196,7 +190,7 @@ class TarArchiveLoader(_ArchiveLoader):
                         tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
                     )
                     most = info.size if is_plain and not info.issparse() else MOST_BYTES
-                yield path, bounded(file, most, path, stream, size=info.size)
+                yield path, bound_stream(file, most, path, stream, size=info.size)
 
 
 _COPY_BYTES = 1024**2
@@ -226,8 +220,7 @@ def seekable_copy(stream: Any) -> Any:
     return StreamWrapper(copy)
 
 
-@offered("load_from_zip")
-class ZipArchiveLoader(_ArchiveLoader):
+class ZipArchiveLoader(_ArchiveLoader, form="load_from_zip"):
     """Yield ``(path of the member, stream)`` for each file in each zip archive.
 
     Members are decoded as they are read. An archive that arrives as a stream that cannot go back
@@ -258,13 +251,11 @@ class ZipArchiveLoader(_ArchiveLoader):
     [('a.zip/p0/note.txt', b'hello')]
     """
 
-    def prepared(self, stream: Any) -> Any:
-        """Return a stream that can go back."""
+    def prepare(self, stream: Any) -> Any:
         is_open = isinstance(stream.file_obj, zipfile.ZipFile)
         return stream if is_open else seekable_copy(stream)
 
     def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the members that are files, in the order of the table of contents."""
         given = stream.file_obj
         archive = given if isinstance(given, zipfile.ZipFile) else open_zip(name, stream)
         del given
@@ -278,7 +269,7 @@ class ZipArchiveLoader(_ArchiveLoader):
             if most is None:
                 is_stored = info.compress_type == zipfile.ZIP_STORED
                 most = info.file_size if is_stored else MOST_BYTES
-            yield path, bounded(file, most, path, stream, size=info.file_size)
+            yield path, bound_stream(file, most, path, stream, size=info.file_size)
             del file
 
 
@@ -310,8 +301,7 @@ _DECODERS: dict[CompressionType, Callable[[Any], Any]] = {
 }
 
 
-@offered("decompress")
-class Decompressor(PerItem):
+class Decompressor(PerItem, form="decompress"):
     """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``.
 
     gzip, xz and bzip2 become a stream of bytes. For tar and zip the stream wraps an open
@@ -357,17 +347,16 @@ class Decompressor(PerItem):
         if isinstance(file_type, str):
             file_type = CompressionType(file_type.lower())
         self.file_type = file_type
-        self.most_bytes = validate_most_bytes(most_bytes)
+        self.most_bytes = validate_int("most_bytes", most_bytes, least=0, unit="bytes")
 
     def apply(self, item: Any) -> tuple[str, Any]:
-        """Return the decoded stream; it closes the compressed one."""
         name, stream = named_stream(self, item)
         try:
-            return name, self._opened(name, stream, self.file_type or self._type_of(name))
+            return name, self._open(name, stream, self.file_type or self._type_of(name))
         finally:
             stream.autoclose()
 
-    def _opened(self, name: str, stream: Any, kind: CompressionType) -> Any:
+    def _open(self, name: str, stream: Any, kind: CompressionType) -> Any:
         if kind is CompressionType.TAR:
             return StreamWrapper(open_tar(name, stream), stream, name=name)
         if kind is CompressionType.ZIP:
@@ -375,7 +364,7 @@ class Decompressor(PerItem):
             opened = StreamWrapper(open_zip(name, held), held, name=name)
             held.autoclose()
             return opened
-        return bounded(_DECODERS[kind](stream), self.most_bytes, name, stream)
+        return bound_stream(_DECODERS[kind](stream), self.most_bytes, name, stream)
 
     def _type_of(self, name: str) -> CompressionType:
         lower = name.lower()
@@ -383,14 +372,11 @@ class Decompressor(PerItem):
             if lower.endswith(suffix):
                 return kind
         kinds = ", ".join(repr(kind.value) for kind in CompressionType)
-        raise StreamError(
-            f"{name} has a suffix which does not match any compression that is known.",
-            do=f"Give file_type=, one of {kinds}.",
-        ).at(self.origin)
+        msg = f"{name} has a suffix which does not match any compression that is known."
+        raise StreamError(msg, do=f"Give file_type=, one of {kinds}.").at(self.origin)
 
 
-@offered("extract")
-class Extractor(Decompressor):
+class Extractor(Decompressor, form="extract"):
     """The older name of :class:`Decompressor`."""
 
 
@@ -407,21 +393,20 @@ class _CompressedLoader(PerItem):
     def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int = MOST_BYTES) -> None:
         super().__init__(parent)
         self.length = length
-        self.most_bytes = validate_most_bytes(most_bytes)
+        self.most_bytes = validate_int("most_bytes", most_bytes, least=0, unit="bytes")
 
     def apply(self, item: Any) -> tuple[str, Any]:
         name, stream = named_stream(self, item)
         path = name.removesuffix(self.suffix)
-        made = bounded(self.decoder(stream), self.most_bytes, path, stream)
+        made = bound_stream(self.decoder(stream), self.most_bytes, path, stream)
         stream.autoclose()
         return path, made
 
     def __len__(self) -> int:
-        return length_or_type_error(self, self.parent, self.length)
+        return self.length if self.length >= 0 else super().__len__()
 
 
-@offered("load_from_xz")
-class XzFileLoader(_CompressedLoader):
+class XzFileLoader(_CompressedLoader, form="load_from_xz"):
     """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
 
     ``length`` is what ``len()`` says if the parent does not know, ``most_bytes`` what one file may
@@ -441,8 +426,7 @@ class XzFileLoader(_CompressedLoader):
     decoder = lzma.LZMAFile
 
 
-@offered("load_from_bz2")
-class Bz2FileLoader(_CompressedLoader):
+class Bz2FileLoader(_CompressedLoader, form="load_from_bz2"):
     """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``.
 
     ``length`` is what ``len()`` says if the parent does not know, ``most_bytes`` what one file may

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
@@ -15,7 +16,6 @@ from ...core.locks import ForkSafeLock
 from ...core.validate import validate_int
 from ...graph import Pipe
 from ..datapipe import DataPipe, Running, length_of
-from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
 
 UNBOUNDED = -1  # as ``buffer_size``: no limit
@@ -24,7 +24,7 @@ UNBOUNDED = -1  # as ``buffer_size``: no limit
 class _Trunk(Running, DataPipe):
     """Deals the items of the parent out to branches, and keeps what waits for the others."""
 
-    chained = "unzip"
+    form_name = "unzip"
     running = (
         *("_lock", "_items", "_waiting", "_bytes", "_left", "_begun", "_ended", "_overflow"),
         "_generation",
@@ -38,13 +38,14 @@ class _Trunk(Running, DataPipe):
         buffer_bytes: int | None = None,
         columns: Sequence[int] | None = None,
     ) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.count, self.columns = count, columns
         self.buffer_size = validate_int("buffer_size", buffer_size, least=UNBOUNDED)
         self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
         if self.buffer_bytes is None:
-            text = f"Unlimited buffer size is set for `{self.chained}`: a branch that is read much "
+            text = (
+                f"Unlimited buffer size is set for `{self.form_name}`: a branch that is read much "
+            )
             text += "faster than another can fill the memory"
             warn(text, UserWarning)
         self.fresh()
@@ -56,7 +57,7 @@ class _Trunk(Running, DataPipe):
         self._restart()
 
     def describe(self) -> str:
-        return f"{self.chained}({self.count} pipes)"
+        return f"{self.form_name}({self.count} pipes)"
 
     def _restart(self) -> None:
         self._items: Iterator[Any] | None = None
@@ -74,12 +75,9 @@ class _Trunk(Running, DataPipe):
             self._restart()
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError(f"what {self.chained}() divides is read through the pipes that it returned")
-
-    def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
-        if self.columns is None:
-            return [(number % self.count, item)]
-        return [(branch, item[column]) for branch, column in enumerate(self.columns)]
+        raise TypeError(
+            f"what {self.form_name}() divides is read through the pipes that it returned"
+        )
 
     def branch_length(self, branch: int) -> int:
         """Return how many items a branch has; TypeError if that is not known."""
@@ -133,7 +131,10 @@ class _Trunk(Running, DataPipe):
             self._ended, self._items = True, None
             return
         number, item = following
-        for branch, value in self.deal(item, number):
+        dealt = [(number % self.count, item)]
+        if self.columns is not None:
+            dealt = [(branch, item[column]) for branch, column in enumerate(self.columns)]
+        for branch, value in dealt:
             # What the asker takes at once does not wait.
             size = 0 if branch == asker or self.buffer_bytes is None else bytes_of(value)
             self._waiting[branch].append((value, size))
@@ -156,7 +157,7 @@ class _Trunk(Running, DataPipe):
             more = "buffer_bytes="
         else:
             return None
-        text = f"{self.chained}() buffer overflow, {what}: one branch is read that much further "
+        text = f"{self.form_name}() buffer overflow, {what}: one branch is read that much further "
         text += f"than another. Read them in turn, or give a larger {more}."
         error = BufferError(text)
         add_location(error, self.origin)
@@ -183,8 +184,7 @@ class Branch(DataPipe):
         self.number = number
 
     def describe(self) -> str:
-        """Return which branch of what it is."""
-        return f"{self.main_datapipe.chained}(…)[{self.number}]"
+        return f"{self.main_datapipe.form_name}(…)[{self.number}]"
 
     def __iter__(self) -> Iterator[Any]:
         return self.main_datapipe.items_of(self.number)  # type: ignore[no-any-return]
@@ -222,8 +222,7 @@ def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) ->
     return kept
 
 
-@offered("unzip")
-class UnZipper(DataPipe):
+class UnZipper(DataPipe, form="unzip"):
     """Return a list of pipes, one per column of the parent's sequences.
 
     Parameters
@@ -262,14 +261,12 @@ class UnZipper(DataPipe):
         *,
         buffer_bytes: int | None = None,
     ) -> list[Branch]:
-        """Return the pipes."""
         columns = kept_columns(sequence_length, columns_to_skip)
         trunk = _Trunk(source_datapipe, len(columns), buffer_size, buffer_bytes, columns)
         return [Branch(trunk, number) for number in range(len(columns))]
 
 
-@offered("round_robin_demux")
-class RoundRobinDemultiplexer(DataPipe):
+class RoundRobinDemultiplexer(DataPipe, form="round_robin_demux"):
     """Return a list of pipes among which the parent's items are dealt out in turn.
 
     Parameters
@@ -302,7 +299,6 @@ class RoundRobinDemultiplexer(DataPipe):
         *,
         buffer_bytes: int | None = None,
     ) -> list[Any]:
-        """Return the pipes."""
         if validate_int("num_instances", num_instances, least=1) == 1:
             text = "The operation of `round_robin_demux` with `num_instances=1` is an no-op and "
             warn(text + "returns the provided `datapipe` in a list directly", UserWarning)
@@ -312,11 +308,10 @@ class RoundRobinDemultiplexer(DataPipe):
 
 
 class _InTurn(_Trunk):
-    chained = "round_robin_demux"
+    form_name = "round_robin_demux"
 
 
-@offered("random_split")
-class RandomSplitter(DataPipe):
+class RandomSplitter(DataPipe, form="random_split"):
     """Return a list of pipes among which the parent's items are divided at random.
 
     The same seed divides as it does in torchdata 0.9. Nothing is buffered: one part can be
@@ -364,7 +359,6 @@ class RandomSplitter(DataPipe):
         total_length: int | None = None,
         target: Any = None,
     ) -> Any:
-        """Return the parts, or one of them."""
         if total_length is None:
             try:
                 total_length = length_of(source_datapipe, source_datapipe)
@@ -384,22 +378,22 @@ class RandomSplitter(DataPipe):
         return list(parts.values()) if target is None else parts[target]
 
 
+@dataclass
 class _Division:
     """Which part gets which item: drawn one after the other, the weights without replacement."""
 
-    def __init__(self, weights: dict[Any, float], seed: int, total_length: int) -> None:
-        self.weights = weights
-        self.seed = seed
-        self.total_length = total_length
+    weights: dict[Any, float]
+    seed: int
+    total_length: int
 
-    def _scaled(self, weights: Iterable[float], length: int) -> list[float]:
+    def _scale(self, weights: Iterable[float], length: int) -> list[float]:
         total = sum(weights := list(weights))
         return [float(weight) * length / total for weight in weights]
 
     def draws(self) -> Iterator[Any]:
         rng = random.Random(self.seed)
         names = list(self.weights)
-        left = self._scaled(self.weights.values(), self.total_length)
+        left = self._scale(self.weights.values(), self.total_length)
         for drawn in range(1, self.total_length + 1):
             name = rng.choices(names, left)[0]
             index = names.index(name)
@@ -408,12 +402,12 @@ class _Division:
                 left[index] = 0
                 # What is left goes to the others; after the last item there is nothing.
                 if sum(left) > 0:
-                    left = self._scaled(left, self.total_length - drawn)
+                    left = self._scale(left, self.total_length - drawn)
             yield name
 
     def length(self, name: Any) -> int:
         """Return the length of a part; TypeError unless the weights are the lengths."""
-        scaled = self._scaled(self.weights.values(), self.total_length)
+        scaled = self._scale(self.weights.values(), self.total_length)
         if not all(weight.is_integer() for weight in scaled):
             msg = "Lengths of the split cannot be known in advance. Please supply integer "
             msg += "`weights` that sum up to `total_length`, or use `.set_length(...)`."
@@ -424,11 +418,10 @@ class _Division:
 class SplitterIterator(DataPipe):
     """One part of a division."""
 
-    chained = "random_split"
+    form_name = "random_split"
 
     def __init__(self, parent: Pipe, division: _Division, target: Any) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.division = division
         self.target = target
 
@@ -438,11 +431,9 @@ class SplitterIterator(DataPipe):
         return self
 
     def describe(self) -> str:
-        """Return which part of what it is."""
         return f"random_split({self.division.weights})[{self.target!r}]"
 
     def settings(self) -> Any:
-        """Return what the division depends on, and which part this is."""
         of = self.division
         return (list(of.weights.items()), of.seed, of.total_length, self.target)
 

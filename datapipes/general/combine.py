@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from itertools import cycle, islice, zip_longest
 from typing import Any, ClassVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe
@@ -14,7 +15,6 @@ from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, SameLength, length_of
 from ..epoch import Drawing
-from ..forms import offered
 from ..tensors import buffer_limit, bytes_of
 from .functions import function
 
@@ -29,8 +29,7 @@ def iterable_pipes(name: str, pipes: tuple[Any, ...]) -> tuple[Pipe, ...]:
     return pipes
 
 
-@offered("mux_longest")
-class MultiplexerLongest(DataPipe):
+class MultiplexerLongest(DataPipe, form="mux_longest"):
     """Yield one item of each pipe in turn, until all are exhausted.
 
     Parameters
@@ -50,21 +49,16 @@ class MultiplexerLongest(DataPipe):
         self.parents = iterable_pipes("mux_longest", datapipes)
 
     def __iter__(self) -> Iterator[Any]:
-        running = [iter(pipe) for pipe in self.parents]
-        while running:
-            for items in list(running):
-                item = next(items, _ENDED)
-                if item is _ENDED:
-                    running.remove(items)
-                else:
-                    yield item
+        turns = iter([iter(pipe) for pipe in self.parents])
+        for left in range(len(self.parents), 0, -1):
+            turns = cycle(islice(turns, left))  # without the one that has just ended
+            yield from map(next, turns)
 
     def __len__(self) -> int:
         return sum(length_of(self, pipe) for pipe in self.parents)
 
 
-@offered("zip_longest")
-class ZipperLongest(DataPipe):
+class ZipperLongest(DataPipe, form="zip_longest"):
     """Yield tuples of one item of each pipe, until all are exhausted.
 
     Parameters
@@ -87,17 +81,7 @@ class ZipperLongest(DataPipe):
         self.fill_value = fill_value
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        running: list[Iterator[Any] | None] = [iter(pipe) for pipe in self.parents]
-        while True:
-            together = []
-            for number, items in enumerate(running):
-                item = _ENDED if items is None else next(items, _ENDED)
-                if item is _ENDED:
-                    running[number] = None
-                together.append(self.fill_value if item is _ENDED else item)
-            if not any(running):
-                return
-            yield tuple(together)
+        yield from zip_longest(*self.parents, fillvalue=self.fill_value)
 
     def __len__(self) -> int:
         return max((length_of(self, pipe) for pipe in self.parents), default=0)
@@ -127,13 +111,12 @@ class _KeyZipper(SameLength):
         self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
         self.keep_key = keep_key
 
-    def _joined(self, key: Hashable, item: Any, other: Any) -> Any:
+    def _join(self, key: Hashable, item: Any, other: Any) -> Any:
         merged = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
         return (key, merged) if self.keep_key else merged
 
 
-@offered("zip_with_iter")
-class IterKeyZipper(_KeyZipper):
+class IterKeyZipper(_KeyZipper, form="zip_with_iter"):
     """Yield each item together with the item of another pipe that has the same key.
 
     Parameters
@@ -198,7 +181,7 @@ class IterKeyZipper(_KeyZipper):
         self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size is None)
 
     def __iter__(self) -> Iterator[Any]:
-        kept = _Kept(self.buffer_size, self.buffer_bytes)
+        kept = _KeyBuffer(self.buffer_size, self.buffer_bytes)
         reference = iter(self.reference)
         warned = False
         try:
@@ -216,12 +199,12 @@ class IterKeyZipper(_KeyZipper):
                     if full and not warned:
                         warned = True
                         warn(f"{_DROPPED} {full}", UserWarning, self.origin)
-                yield self._joined(key, item, kept.take(key))
+                yield self._join(key, item, kept.take(key))
         finally:
             kept.close()
 
 
-class _Kept:
+class _KeyBuffer:
     """Items by key, the oldest first, as many as may be kept."""
 
     def __init__(self, most: int | None, most_bytes: int | None) -> None:
@@ -268,8 +251,7 @@ class _Kept:
             StreamWrapper.close_streams(item)
 
 
-@offered("zip_with_map")
-class MapKeyZipper(_KeyZipper):
+class MapKeyZipper(_KeyZipper, form="zip_with_map"):
     """Yield each item together with what a map-style pipe holds under its key.
 
     Parameters
@@ -319,7 +301,7 @@ class MapKeyZipper(_KeyZipper):
             except (KeyError, IndexError) as error:
                 msg = f"key_fn maps {item!r} to {key!r}, which is not a valid key in the given "
                 raise KeyError(msg + "MapDataPipe.") from error
-            yield self._joined(key, item, other)
+            yield self._join(key, item, other)
 
 
 class SampleMultiplexer(Drawing):
@@ -342,7 +324,7 @@ class SampleMultiplexer(Drawing):
     ([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], True)
     """
 
-    chained = "SampleMultiplexer"
+    form_name = "SampleMultiplexer"
 
     def __init__(
         self, pipes_to_weights_dict: Mapping[Pipe, float], seed: int | None = None
@@ -362,14 +344,12 @@ class SampleMultiplexer(Drawing):
         self.origin = CallSite(call, self.origin.file, self.origin.line)
 
     def reset(self) -> None:
-        """Seed the generator for a pass."""
         if self._seed is None and self.seed is not None:
             self._rng.seed(self.seed)
         else:
             super().reset()
 
     def seed_of_pass(self, seed: int) -> int:
-        """Return the seed of a pass, mixed with the one that was given."""
         if self.seed is None:
             return seed
         return Stream(seed % 2**64, 0, (), f"SampleMultiplexer {self.seed}").integer()

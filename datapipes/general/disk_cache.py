@@ -18,102 +18,79 @@ import hashlib
 import json
 import os
 import socket
-import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache
+from ...core.locks import renew_after_fork
 from ...core.sample import parse_json
-from ...graph import Pipe, Traits, parents_of, walk
-from ...storage.locks import is_still
+from ...graph import Pipe, Traits, walk
+from ...storage.disk_cache import is_still
 from ...storage.ranges import open_regular
-from ..datapipe import DataPipe, located
-from ..forms import offered
-from .saver import ExpectedHashes, checked_mode, write_atomically
-from .streams import janitor, pair_of
+from ..datapipe import DataPipe, locate_errors
+from .streams import ExpectedHashes, checked_mode, janitor, pair_of, write_atomically
 
 # The right to make one file, held by one process at a time.
 #
 # A promise is a file beside the one that is promised. Its owner holds the kernel's lock on it and
 # has written into it who it is. A dead owner holds no lock, so what it left is simply taken over;
-# where a child that it forked still holds the lock for it, the number of the process tells.
+# a child that it forked lets go of the lock at once.
 
 PROMISE = ".promise"  # end of the name of a promise
-_MOST_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class _Owner:
-    """Who makes a file."""
-
-    pid: int  # number of the process
-    started: int  # when the kernel started it, in its own ticks: a number may be given out again
-    place: str  # machine, and space of process numbers on it; elsewhere the number says nothing
-    thread: int  # thread in it
-
-    def is_dead(self) -> bool:
-        """Whether that process is known to be gone."""
-        return self.place == _place() and _started(self.pid) != self.started
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.place.partition(' ')[0]}"
-
-
-def this_owner() -> _Owner:
-    """Return who asks."""
-    pid = os.getpid()
-    return _Owner(pid, _started(pid), _place(), threading.get_ident())
+_MOST_BYTES = 256
 
 
 class _FileLock:
-    """A promise that is held; leaving the context gives it up."""
+    """A promise that is held; leaving the context gives it up. A forked child holds none."""
 
-    def __init__(self, path: str, file: int) -> None:
-        self._path, self._file = path, file
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        renew_after_fork(self)
 
     def __enter__(self) -> _FileLock:
         return self
 
     def __exit__(self, *error: object) -> None:
         # Removed before it is unlocked: whoever gets the lock after that sees that it is gone.
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
-        os.close(self._file)
+        if self.file >= 0:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+            self.after_fork()
+
+    def after_fork(self) -> None:
+        """Let go of the lock, as far as it is this process's, and leave the file."""
+        file, self.file = self.file, -1
+        if file >= 0:
+            os.close(file)
 
 
 def claim(path: str) -> _FileLock | None:
     """Return the promise to make the file at ``path``; None if another process holds it."""
     import fcntl
 
-    promise = f"{path}{PROMISE}"
-    folder = os.path.dirname(promise)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     while True:
-        file = os.open(promise, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        held = _FileLock(f"{path}{PROMISE}")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            if _remove_orphan(promise):
-                continue
-            return None
-        except BaseException:
-            os.close(file)
+            fcntl.flock(held.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            held.after_fork()
+            if isinstance(error, BlockingIOError):
+                return None
             raise
-        if not is_still(file, promise):
+        if not is_still(held.file, f"{path}{PROMISE}"):
             # Its owner gave it up in between.
-            os.close(file)
+            held.after_fork()
             continue
-        held = _FileLock(promise, file)
         try:
-            os.ftruncate(file, 0)
-            os.write(file, json.dumps(asdict(this_owner())).encode())
+            os.ftruncate(held.file, 0)
+            os.write(held.file, f"process {os.getpid()} on {socket.gethostname()}".encode())
         except BaseException:
             # The disk is full, say: held without an owner it would keep everybody waiting.
             held.__exit__()
@@ -121,60 +98,11 @@ def claim(path: str) -> _FileLock | None:
         return held
 
 
-def owner_of(path: str) -> _Owner | None:
-    """Return who makes the file at ``path``; None if nobody does, or has not said so yet."""
-    with suppress(OSError, ValueError, TypeError), open(f"{path}{PROMISE}", "rb") as file:
-        return _Owner(**parse_json(file.read(_MOST_BYTES)))
-    return None
-
-
-def _remove_orphan(promise: str) -> bool:
-    """Remove a promise that only a child of its dead owner still holds; say whether it is gone."""
-    # One process at a time does so: the next one would remove the new promise in its place.
-    import fcntl
-
-    path = promise.removesuffix(PROMISE)
-    owner = owner_of(path)
-    if owner is None or not owner.is_dead():
-        return not os.path.exists(promise)
-    folder = os.open(os.path.dirname(promise) or ".", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        owner = owner_of(path)
-        if owner is not None and owner.is_dead():
-            os.unlink(promise)
-            return True
-        return not os.path.exists(promise)
-    finally:
-        os.close(folder)
-
-
-def _place() -> str:
-    space = ""
-    with suppress(OSError):
-        space = os.readlink("/proc/self/ns/pid")
-    return f"{socket.gethostname()} {space}"
-
-
-def _started(pid: int) -> int:
-    """Return when a process was started; -1 if there is none, 0 where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The second field, the name, may hold anything, but only its own ) is the last.
-            fields = file.read().rpartition(b")")[2].split()
-        # Of one that nobody has waited for yet there is nothing left that could write.
-        return -1 if fields[0] in (b"Z", b"X") else int(fields[19])
-    except FileNotFoundError:
-        pass
-    if os.path.exists("/proc/self/stat"):
-        return -1
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return -1
-    except OSError:
-        return 0
-    return 0
+def owner_of(path: str) -> str:
+    """Return who makes the file at ``path``; nothing if nobody does, or has not said so yet."""
+    with suppress(OSError), open(f"{path}{PROMISE}", "rb") as file:
+        return file.read(_MOST_BYTES).decode("utf-8", "replace")
+    return ""
 
 
 LIST = ".files.json"
@@ -190,8 +118,7 @@ _POLL_SECONDS = 0.02
 _END: Any = object()
 
 
-@offered("on_disk_cache")
-class OnDiskCacheHolder(DataPipe):
+class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
     """Begin a part of the chain whose results are kept on the local disk.
 
     ``end_caching()`` ends it. What stands in between is run for one item at a time, and not at all
@@ -239,8 +166,7 @@ class OnDiskCacheHolder(DataPipe):
         hash_type: str = "sha256",
         extra_check_fn: Callable[[str], bool] | None = None,
     ) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.filepath_fn = filepath_fn
         hashes = ExpectedHashes(hash_dict or {}, hash_type)
         self.hashes = None if hash_dict is None else hashes
@@ -251,7 +177,6 @@ class OnDiskCacheHolder(DataPipe):
 
     @property
     def traits(self) -> Traits:
-        """Runs functions, if it was given some."""
         return Traits(runs_user_code=bool(self.filepath_fn or self.check))
 
     def path_of(self, item: Any) -> str:
@@ -288,7 +213,7 @@ class OnDiskCacheHolder(DataPipe):
 
 
 @dataclass
-class _Entry:
+class _PendingItem:
     """An item whose files were not handed out yet."""
 
     item: Any
@@ -296,8 +221,7 @@ class _Entry:
     files: list[str] | None = None  # none while another process makes them
 
 
-@offered("end_caching")
-class EndOnDiskCacheHolder(DataPipe):
+class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
     """End what ``on_disk_cache()`` began: write ``(name, data)`` to files, and yield their paths.
 
     Paths come in the order of the items, whether the files were there or not. Other processes may
@@ -347,11 +271,10 @@ class EndOnDiskCacheHolder(DataPipe):
         skip_read: bool = False,
         timeout: float = TIMEOUT_SECONDS,
     ) -> None:
-        super().__init__()
+        super().__init__(parent)
         if filepath_fn is not None and same_filepath_fn:
             msg = "`filepath_fn` is mutually exclusive with `same_filepath_fn`"
             raise GraphError(msg).at(self.origin)
-        self.parent = parent
         self.mode = checked_mode(mode)
         self.timeout = timeout
         holder = _unended_cache(self)
@@ -367,7 +290,7 @@ class EndOnDiskCacheHolder(DataPipe):
             if isinstance(pipe, OnDiskCacheHolder) and pipe.token == self.token
         )
         items = iter(holder.parent)
-        held: deque[_Entry] = deque()
+        held: deque[_PendingItem] = deque()
         waiting_since = 0.0
         at_end = False
         while True:
@@ -380,7 +303,7 @@ class EndOnDiskCacheHolder(DataPipe):
                 item = next(items, _END)
                 at_end = item is _END
                 if not at_end:
-                    held.append(_Entry(item, holder.path_of(item)))
+                    held.append(_PendingItem(item, holder.path_of(item)))
                     self._settle(holder, held[-1])
                 continue
             if not held:
@@ -388,7 +311,7 @@ class EndOnDiskCacheHolder(DataPipe):
             waiting_since = waiting_since or time.monotonic()
             self._wait(held[0], waiting_since)
 
-    def _settle(self, holder: OnDiskCacheHolder, entry: _Entry) -> bool:
+    def _settle(self, holder: OnDiskCacheHolder, entry: _PendingItem) -> bool:
         """Find the files of an item, or make them; False if another process is at it."""
         entry.files = holder.files_of(entry.path)
         if entry.files is None:
@@ -406,7 +329,7 @@ class EndOnDiskCacheHolder(DataPipe):
         entry.item = None
         return True
 
-    def _make(self, holder: OnDiskCacheHolder, entry: _Entry) -> list[str]:
+    def _make(self, holder: OnDiskCacheHolder, entry: _PendingItem) -> list[str]:
         """Run the part of the chain on one item; return the paths of what it made."""
         key = hashlib.blake2b(entry.path.encode(), digest_size=8).hexdigest()
         made: list[str] = []
@@ -414,7 +337,7 @@ class EndOnDiskCacheHolder(DataPipe):
         holder.feed(entry.item)
         results = iter(self.parent)
         try:
-            with located(self):
+            with locate_errors(self):
                 for found in results:
                     name, data = pair_of(self, found)
                     path = name if self.filepath_fn is None else self.filepath_fn(name)
@@ -428,11 +351,10 @@ class EndOnDiskCacheHolder(DataPipe):
             holder.feed()
         return made
 
-    def _wait(self, entry: _Entry, since: float) -> None:
+    def _wait(self, entry: _PendingItem, since: float) -> None:
         """Wait a little for the process that makes the files of an item."""
         if time.monotonic() - since >= self.timeout:
-            owner = owner_of(entry.path)
-            whom = "another process" if owner is None else str(owner)
+            whom = owner_of(entry.path) or "another process"
             raise CacheBusy(
                 f"waited {self.timeout:g} s for {whom} to make {entry.path}.",
                 do="If it hangs, end it, and its work is taken over; if it only takes long, add "
@@ -443,18 +365,11 @@ class EndOnDiskCacheHolder(DataPipe):
 
 def _unended_cache(end: EndOnDiskCacheHolder) -> OnDiskCacheHolder:
     """Return the nearest cache upstream that was not ended."""
-    nearest: deque[Pipe] = deque([end.parent])
-    seen: set[int] = set()
-    any_ended = False
-    while nearest:
-        pipe = nearest.popleft()
-        if isinstance(pipe, OnDiskCacheHolder):
-            if not pipe.ended:
-                return pipe
-            any_ended = True
-        nearest += [p for p in parents_of(pipe) if id(p) not in seen]
-        seen.update(id(p) for p in parents_of(pipe))
-    if any_ended:
+    every = [pipe for pipe in walk(end.parent) if isinstance(pipe, OnDiskCacheHolder)]
+    for pipe in reversed(every):
+        if not pipe.ended:
+            return pipe
+    if every:
         msg = "`end_caching` can only be invoked once per `on_disk_cache`"
     else:
         msg = "Expected `OnDiskCacheHolder` existing in pipeline when `end_caching` is invoked"

@@ -11,20 +11,24 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.utils.common import StreamWrapper, match_masks
 
-from ...core.redact import Redacted
+from ...core.redact import RedactedDict
 from ...graph import Pipe, Traits, is_pipe
-from ...storage.fsspec_ranges import reached
+from ...storage.fsspec_ranges import file_system_of
 from ...storage.location import is_url, local_path, public_name, remote_errors
 from ...storage.remote import RangeFile, RemoteFile
-from ..datapipe import located
-from ..forms import offered
+from ..datapipe import locate_errors
 from .http_reader import http_stream
-from .saver import RedactedFile, pieces_of, write_atomically
-from .streams import StoragePipe, janitor, pair_of, with_retries
+from .streams import (
+    FileWriter,
+    RedactingFile,
+    StoragePipe,
+    pieces_of,
+    with_retries,
+    write_atomically,
+)
 
 
-@offered("list_files_by_fsspec")
-class FSSpecFileLister(StoragePipe):
+class FSSpecFileLister(StoragePipe, form="list_files_by_fsspec"):
     """Yield the path or URL of everything directly in a folder, sorted.
 
     Parameters
@@ -76,14 +80,14 @@ class FSSpecFileLister(StoragePipe):
 
     def _below(self, root: str) -> Iterator[str]:
         options = self.storage_options
-        system, path = reached(root, options)
+        system, path = file_system_of(root, options)
 
-        def asked() -> list[str] | None:
+        def ask() -> list[str] | None:
             # Another process may have written since the listing that the file system keeps.
             system.invalidate_cache()
             return None if system.isfile(path) else list(system.ls(path, detail=False))
 
-        found = with_retries(root, options, "listing", asked)
+        found = with_retries(root, options, "listing", ask)
         if found is None:
             yield root
             return
@@ -110,8 +114,7 @@ _REQUEST_BYTES = 4 * 1024**2
 _TEXT = frozenset({"encoding", "errors", "newline"})
 
 
-@offered("open_files_by_fsspec")
-class FSSpecFileOpener(StoragePipe):
+class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
     """Yield ``(path, stream)`` for each path or URL.
 
     A stream from a bucket or a server asks for ranges as it is read, tries again what fails for
@@ -154,16 +157,16 @@ class FSSpecFileOpener(StoragePipe):
     ) -> None:
         super().__init__(parent, options)
         self.mode = mode
-        self.kwargs_for_open = Redacted(kwargs_for_open or {})
+        self.kwargs_for_open = RedactedDict(kwargs_for_open or {})
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         for url in self.parent:
-            with located(self):
-                stream = self._opened(url)
+            with locate_errors(self):
+                stream = self._open(url)
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream
 
-    def _opened(self, url: str) -> Any:
+    def _open(self, url: str) -> Any:
         reads = sorted(self.mode.replace("t", "")) in (["r"], ["b", "r"], ["b"])
         if not reads or set(self.kwargs_for_open) - _TEXT:
             return self._by_file_system(url)
@@ -177,14 +180,13 @@ class FSSpecFileOpener(StoragePipe):
         return file if "b" in self.mode else io.TextIOWrapper(file, **self.kwargs_for_open)
 
     def _by_file_system(self, url: str) -> Any:
-        system, path = reached(url, self.storage_options)
+        system, path = file_system_of(url, self.storage_options)
         options, rest = self.storage_options, self.kwargs_for_open
         file = with_retries(url, options, "opening", lambda: system.open(path, self.mode, **rest))
-        return RedactedFile(file, url, options) if is_url(url) else file
+        return RedactingFile(file, url, options) if is_url(url) else file
 
 
-@offered("save_by_fsspec")
-class FSSpecSaver(StoragePipe):
+class FSSpecSaver(StoragePipe, FileWriter, form="save_by_fsspec"):
     """Write the data of each ``(name, data)`` to a path or URL, and yield that.
 
     Whole objects are put in one go, so a failed attempt is simply made again. Local files appear
@@ -224,41 +226,22 @@ class FSSpecSaver(StoragePipe):
         super().__init__(parent, options)
         self.mode = mode
         self.filepath_fn = filepath_fn
-        self.kwargs_for_open = Redacted(kwargs_for_open or {})
+        self.kwargs_for_open = RedactedDict(kwargs_for_open or {})
 
-    @property
-    def traits(self) -> Traits:
-        """Yields paths; may run a function."""
-        return Traits(per_item=True, plain=True, runs_user_code=self.filepath_fn is not None)
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self.parent:
-            name, data = pair_of(self, item)
-            del item
-            url = name if self.filepath_fn is None else self.filepath_fn(name)
-            try:
-                with located(self):
-                    self._write(url, data)
-            finally:
-                janitor(data)
-            yield url
-
-    def _write(self, url: str, data: Any) -> None:
+    def write(self, path: str, data: Any) -> None:
         is_whole = self.mode.strip("bt") == "w" and not self.kwargs_for_open
-        if is_whole and not is_url(url):
-            write_atomically(local_path(url), data)
+        if is_whole and not is_url(path):
+            write_atomically(local_path(path), data)
             return
-        system, path = reached(url, self.storage_options)
+        options = self.storage_options
+        system, inner = file_system_of(path, options)
         content = b"".join(pieces_of(data))
         if is_whole:
-            with_retries(
-                url, self.storage_options, "writing", lambda: system.pipe_file(path, content)
-            )
+            with_retries(path, options, "writing", lambda: system.pipe_file(inner, content))
             return
         binary = f"{self.mode.replace('t', '').replace('b', '')}b"
-        remote = is_url(url)
         with (
-            remote_errors(url, self.storage_options, "writing") if remote else nullcontext(),
-            system.open(path, binary, **self.kwargs_for_open) as file,
+            remote_errors(path, options, "writing") if is_url(path) else nullcontext(),
+            system.open(inner, binary, **self.kwargs_for_open) as file,
         ):
             file.write(content)

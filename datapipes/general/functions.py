@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, ClassVar
@@ -17,10 +17,6 @@ from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, PerItem, SameLength, length_of
 from ..epoch import Shuffling
-from ..forms import offered
-
-Column = Hashable | list[Hashable] | tuple[Hashable, ...] | None
-"""An index or key, several, or None for the item itself."""
 
 APPEND = -1  # as ``output_col``: put the result at the end
 
@@ -41,7 +37,7 @@ class Columns:
     target: Any = None  # index or key; None for the first of ``source``, whose others are removed
 
     @classmethod
-    def checked(cls, fn: Callable[..., Any], input_col: Any, output_col: Any) -> Columns:
+    def check(cls, fn: Callable[..., Any], input_col: Any, output_col: Any) -> Columns:
         """Return the columns, if the function takes as many arguments."""
         function("fn", fn)
         if input_col is None and output_col is not None:
@@ -61,7 +57,7 @@ class Columns:
             return tuple(item[column] for column in self.source)
         return (item[self.source],)
 
-    def placed(self, item: Any, result: Any) -> Any:
+    def place(self, item: Any, result: Any) -> Any:
         """Return the item with the result in its place; the item given stays as it is."""
         if self.source is None:
             return result
@@ -89,8 +85,7 @@ class Columns:
             fields[self.source] = result
 
 
-@offered("rows2columnar")
-class Rows2Columnar(PerItem):
+class Rows2Columnar(PerItem, form="rows2columnar"):
     """Make a mapping from column to values of each batch of rows.
 
     Parameters
@@ -121,7 +116,6 @@ class Rows2Columnar(PerItem):
         self.column_names = list(column_names or ())
 
     def apply(self, item: Any) -> defaultdict[str, list[Any]]:
-        """Return the columns of one batch."""
         columns: defaultdict[str, list[Any]] = defaultdict(list)
         for row in item:
             if isinstance(row, Mapping):
@@ -141,8 +135,7 @@ def identity(item: Any, *others: Any) -> Any:
     return (item, *others) if others else item
 
 
-@offered("flatmap")
-class FlatMapper(DataPipe):
+class FlatMapper(DataPipe, form="flatmap"):
     """Apply a function to each item, and yield the items that it returns.
 
     Parameters
@@ -165,10 +158,9 @@ class FlatMapper(DataPipe):
     def __init__(
         self, datapipe: Pipe, fn: Callable[..., Iterable[Any]] | None = None, input_col: Any = None
     ) -> None:
-        super().__init__()
-        self.parent = datapipe
+        super().__init__(datapipe)
         self.fn = identity if fn is None else fn
-        self.columns = Columns.checked(self.fn, input_col, None)
+        self.columns = Columns.check(self.fn, input_col, None)
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.parent:
@@ -181,8 +173,7 @@ class FlatMapper(DataPipe):
 _ENDED = object()
 
 
-@offered("shuffled_flatmap")
-class ShuffledFlatMapper(FlatMapper, Shuffling):
+class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
     """Apply a function to each item, and yield what it returns, drawn from several at a time.
 
     Which of them comes next is drawn; within one result the order stays. Without shuffling it is
@@ -246,8 +237,7 @@ class ShuffledFlatMapper(FlatMapper, Shuffling):
         return sum(map(len, self.parent))
 
 
-@offered("map_batches")
-class BatchMapper(SameLength):
+class BatchMapper(SameLength, form="map_batches"):
     """Gather items, apply a function to each group, and yield the items that it returns.
 
     Parameters
@@ -291,8 +281,7 @@ class BatchMapper(SameLength):
         raise TypeError("BatchMapper's length relies on the output of its function.")
 
 
-@offered("bucketbatch")
-class BucketBatcher(DataPipe):
+class BucketBatcher(DataPipe, form="bucketbatch"):
     """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes.
 
     Parameters
@@ -328,7 +317,6 @@ class BucketBatcher(DataPipe):
         sort_key: Callable[[list[Any]], list[Any]] | None = None,
         use_in_batch_shuffle: bool = True,
     ) -> Any:
-        """Return the last pipe of the chain."""
         validate_int("batch_size", batch_size, least=1)
         bucket = batch_size * validate_int("batch_num", batch_num, least=1)
         pool = bucket * validate_int("bucket_num", bucket_num, least=1)
@@ -349,8 +337,7 @@ class BucketBatcher(DataPipe):
         return datapipe.shuffle(buffer_size=bucket)
 
 
-@offered("max_token_bucketize")
-class MaxTokenBucketizer(DataPipe):
+class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
     """Gather items of similar length into batches whose lengths add up to a limit at most.
 
     Parameters
@@ -388,7 +375,7 @@ class MaxTokenBucketizer(DataPipe):
         buffer_size: int = 1000,
         include_padding: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(datapipe)
         longest = max_token_count if max_len is None else max_len
         if not 0 <= min_len <= longest:
             msg = "``min_len`` should be larger than 0 and equal to or smaller than ``max_len``, "
@@ -396,7 +383,6 @@ class MaxTokenBucketizer(DataPipe):
         if longest > max_token_count:
             msg = "``max_token_count`` must be equal to or greater than ``max_len``, "
             raise ValueError(msg + f"got {max_token_count} and {longest}")
-        self.parent = datapipe
         self.max_token_count = max_token_count
         self.len_fn = function("len_fn", len_fn)
         self.min_len, self.max_len = min_len, longest
@@ -433,8 +419,7 @@ class MaxTokenBucketizer(DataPipe):
             yield heapq.heappop(heap)[::2]
 
 
-@offered("in_batch_shuffle")
-class InBatchShuffler(Shuffling):
+class InBatchShuffler(Shuffling, form="in_batch_shuffle"):
     """Yield each batch with its items in a drawn order.
 
     Parameters
@@ -450,8 +435,7 @@ class InBatchShuffler(Shuffling):
     """
 
     def __init__(self, datapipe: Pipe) -> None:
-        super().__init__()
-        self.parent = datapipe
+        super().__init__(datapipe)
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.parent:

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
@@ -20,9 +20,8 @@ from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound
 from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retry_sync
-from ..forms import offered
 from .not_offered import DRIVE
-from .streams import StoragePipe
+from .streams import StoragePipe, T
 
 _SAME = frozenset({"headers", "params", "cookies", "allow_redirects", "max_redirects", "ssl"})
 _TRANSLATED = frozenset({"auth", "verify", "proxies", "proxy", "client_kwargs"})
@@ -72,7 +71,6 @@ def http_settings(url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any],
 # for again from where it broke; the answer must then be of the same version. Where the server
 # knows ranges the stream can go anywhere, which is another request.
 
-T = TypeVar("T")
 
 _PIECE_BYTES = 256 * 1024
 _ABSENT = (404, 410)
@@ -115,7 +113,7 @@ class _HttpStream(io.RawIOBase):
         self._inherited: list[Any] = []
         self._session: Any = None
         self._response: Any = None
-        self._tried(self._connect)
+        self._try(self._connect)
         _OPEN.add(self)
 
     def readable(self) -> bool:
@@ -148,7 +146,7 @@ class _HttpStream(io.RawIOBase):
             found: bytes = await self._response.content.read(len(buffer))
             return found
 
-        found = self._tried(piece)
+        found = self._try(piece)
         buffer[: len(found)] = found
         self._at += len(found)
         return len(found)
@@ -168,7 +166,7 @@ class _HttpStream(io.RawIOBase):
             self._inherited.append((self._session, self._response))
             self._session = self._response = None
 
-    def _tried(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _try(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._after_fork()
 
         def once() -> T:
@@ -215,15 +213,12 @@ class _HttpStream(io.RawIOBase):
             self._size, self._ranges = 0, True  # of an empty file there is no range
             return
         if response.status in _ABSENT:
-            raise VolumeNotFound(
-                f"the server answered {response.status} for {self.name}: there is nothing.",
-                do="Check the URL and the storage_options.",
-            )
+            msg = f"the server answered {response.status} for {self.name}: there is nothing."
+            raise VolumeNotFound(msg, do="Check the URL and the storage_options.")
         if response.status in _DENIED:
-            raise AccessDenied(
-                f"reading {self.name} was refused with status {response.status}.",
-                do="Check the credentials: auth=, headers=, or those in the URL.",
-            )
+            msg = f"reading {self.name} was refused with status {response.status}."
+            do = "Check the credentials: auth=, headers=, or those in the URL."
+            raise AccessDenied(msg, do=do)
         response.raise_for_status()
         await self._begin(response)
 
@@ -260,8 +255,7 @@ class _HttpStream(io.RawIOBase):
 _DRIVE = re.compile(r"^https?://(drive|docs)[.]google[.]com(/|$)")
 
 
-@offered("read_from_http")
-class HttpReader(StoragePipe):
+class HttpReader(StoragePipe, form="read_from_http"):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server.
 
     The file arrives as it is read. Where the connection breaks, the rest is asked for again from
@@ -317,13 +311,12 @@ class HttpReader(StoragePipe):
 
     @property
     def traits(self) -> Traits:
-        """Opens files; yields one for each URL unless some are left out."""
         return Traits(per_item=not self.skip_on_error, voxels=True)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         for url in self.parent:
             try:
-                stream = self._opened(url)
+                stream = self._open(url)
             except Exception as error:
                 if self.skip_on_error:
                     told = Secrets(self.storage_options, url).describe(error)
@@ -335,14 +328,13 @@ class HttpReader(StoragePipe):
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream
 
-    def _opened(self, url: str) -> Any:
+    def _open(self, url: str) -> Any:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"a URL of http or https expected, got {public_name(url)!r}")
         return http_stream(url, self.storage_options, self.timeout)
 
 
-@offered("read_from_remote")
-class OnlineReader(HttpReader):
+class OnlineReader(HttpReader, form="read_from_remote"):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server, as ``read_from_http``.
 
     Parameters are those of :class:`HttpReader`. Links of Google Drive, which torchdata read here
@@ -360,8 +352,8 @@ class OnlineReader(HttpReader):
     read_from_remote()
     """
 
-    def _opened(self, url: str) -> Any:
+    def _open(self, url: str) -> Any:
         if _DRIVE.match(url):
             why, do = DRIVE
             raise NotOffered(why, do=do)
-        return super()._opened(url)
+        return super()._open(url)

@@ -15,15 +15,14 @@ from ...graph import Pipe, describe, walk
 from ...spatial import LazyPatch, TransformChain
 from ...spatial.lazy.stack import StackedPatch
 from ..datapipe import DataPipe, Running, first_random_pipe, length_of
-from ..epoch import Seeded
-from ..forms import offered
+from ..epoch import SeedStamper
 from ..tensors import bytes_of
 from .items import Cycler
 
 MEGABYTE = 1024 * 1024
 
 
-def limit_of(size: float | None) -> float:
+def limit_in_bytes(size: float | None) -> float:
     """Return a limit given in megabytes in bytes; infinity for None."""
     if size is None:
         return float("inf")
@@ -32,8 +31,7 @@ def limit_of(size: float | None) -> float:
     return size * MEGABYTE
 
 
-@offered("in_memory_cache")
-class InMemoryCacheHolder(Running, DataPipe):
+class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
     """Keep the last items of the first pass in memory, and yield them from there in later ones.
 
     The very same objects are yielded in every pass: do not change them in place. Only samples
@@ -73,9 +71,8 @@ class InMemoryCacheHolder(Running, DataPipe):
     _before: int
 
     def __init__(self, source_dp: Pipe, size: float | None = None) -> None:
-        super().__init__()
-        self.parent = source_dp
-        self.most_bytes = limit_of(size)
+        super().__init__(source_dp)
+        self.most_bytes = limit_in_bytes(size)
         drawing = first_random_pipe(source_dp)
         if drawing is not None:
             told = describe(drawing)
@@ -83,13 +80,12 @@ class InMemoryCacheHolder(Running, DataPipe):
             do = "Put in_memory_cache() before it, or leave it out: decoded chunks are kept anyway."
             raise GraphError(msg, do=do).at(self.origin)
         for pipe in walk(source_dp):
-            if hasattr(type(pipe), "set_seed") and not isinstance(pipe, (Seeded, Cycler)):
+            if hasattr(type(pipe), "set_seed") and not isinstance(pipe, (SeedStamper, Cycler)):
                 text = f"in_memory_cache() keeps the order that {describe(pipe)} draws in the first"
                 warn(f"{text} pass; put it after the cache.", UserWarning, self.origin)
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin with nothing kept."""
         self._kept, self._before = None, 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -104,7 +100,7 @@ class InMemoryCacheHolder(Running, DataPipe):
 
     def _run(self) -> tuple[int, int] | None:
         """Return seed and epoch of this pass, if samples come in."""
-        sources = [pipe for pipe in walk(self.parent) if isinstance(pipe, Seeded)]
+        sources = [pipe for pipe in walk(self.parent) if isinstance(pipe, SeedStamper)]
         run = [source.coming_run() for source in sources][:1]
         for source in sources if self._before == 0 else ():
             source.skip_run()  # as it is not iterated

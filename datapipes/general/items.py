@@ -15,11 +15,9 @@ from ...core.validate import validate_int
 from ...graph import Pipe
 from ..datapipe import DataPipe, PerItem, SameLength, length_of
 from ..epoch import seed_again
-from ..forms import offered
 
 
-@offered("header")
-class Header(SameLength):
+class Header(SameLength, form="header"):
     """Yield the first items of the parent.
 
     Parameters
@@ -62,8 +60,7 @@ class Header(SameLength):
         return found if self.limit is None else min(found, self.limit)
 
 
-@offered("set_length")
-class LengthSetter(SameLength):
+class LengthSetter(SameLength, form="set_length"):
     """Say how long the parent is, where that cannot be known: after ``filter``, for instance.
 
     Parameters
@@ -91,8 +88,7 @@ class LengthSetter(SameLength):
         return self.length
 
 
-@offered("cycle")
-class Cycler(SameLength):
+class Cycler(SameLength, form="cycle"):
     """Yield all items of the parent ``count`` times, or for ever.
 
     A loader's seed covers every turn: random pipes above are seeded anew for each, so that
@@ -116,7 +112,6 @@ class Cycler(SameLength):
         self._seed: int | None = None
 
     def set_seed(self, seed: int) -> Cycler:
-        """Set the seed from which the turns of the next pass are seeded."""
         self._seed = seed
         return self
 
@@ -141,8 +136,7 @@ class Cycler(SameLength):
         return self.count * length_of(self, self.parent)
 
 
-@offered("repeat")
-class Repeater(SameLength):
+class Repeater(SameLength, form="repeat"):
     """Yield each item of the parent ``times`` times, one after the other.
 
     The very same object is yielded. Only a sample gets an identity of its own from the second
@@ -198,8 +192,7 @@ class _ColumnPipe(PerItem):
             warn(text, UserWarning, self.origin)
 
 
-@offered("drop")
-class Dropper(_ColumnPipe):
+class Dropper(_ColumnPipe, form="drop"):
     """Leave out columns of tuples and lists, or keys of mappings.
 
     What an item lacks, and items that have no columns, bring one warning.
@@ -221,17 +214,15 @@ class Dropper(_ColumnPipe):
         self.indices = list(indices) if isinstance(indices, list) else [indices]
 
     def apply(self, item: Any) -> Any:
-        """Return the item without the columns."""
         columns = self.columns_of(item)
         if columns is None:
             return item
         self.warn_of_missing(item, self.indices)
         dropped = _from_the_beginning(item, self.indices)
-        return _rebuilt(item, {key: v for key, v in columns.items() if key not in dropped})
+        return _rebuild(item, {key: v for key, v in columns.items() if key not in dropped})
 
 
-@offered("slice")
-class Slicer(_ColumnPipe):
+class Slicer(_ColumnPipe, form="slice"):
     """Keep columns of tuples and lists, or keys of mappings.
 
     What an item lacks, and items that have no columns, bring one warning.
@@ -267,7 +258,6 @@ class Slicer(_ColumnPipe):
             warn(text, UserWarning, self.origin)
 
     def apply(self, item: Any) -> Any:
-        """Return the item with these columns only."""
         columns = self.columns_of(item)
         if columns is None:
             return item
@@ -283,11 +273,10 @@ class Slicer(_ColumnPipe):
             text += "Please be aware that no filter was done or new item created."
             warn(text, UserWarning, self.origin)
             return item
-        return _rebuilt(item, {key: v for key, v in columns.items() if key in kept})
+        return _rebuild(item, {key: v for key, v in columns.items() if key in kept})
 
 
-@offered("enumerate")
-class Enumerator(SameLength):
+class Enumerator(SameLength, form="enumerate"):
     """Yield ``(index, item)``.
 
     Parameters
@@ -310,8 +299,7 @@ class Enumerator(SameLength):
         yield from enumerate(self.parent, self.starting_index)
 
 
-@offered("add_index")
-class IndexAdder(SameLength):
+class IndexAdder(SameLength, form="add_index"):
     """Write the number of each item into it.
 
     Parameters
@@ -344,8 +332,7 @@ class IndexAdder(SameLength):
                 raise NotImplementedError(msg + type(item).__name__)
 
 
-@offered("to_iter_datapipe", to=MapDataPipe)
-class MapToIterConverter(DataPipe):
+class MapToIterConverter(DataPipe, form="to_iter_datapipe", to=MapDataPipe):
     """Yield the items of a map-style pipe.
 
     Parameters
@@ -363,11 +350,10 @@ class MapToIterConverter(DataPipe):
     """
 
     def __init__(self, datapipe: Any, indices: Sequence[Any] | None = None) -> None:
-        super().__init__()
+        super().__init__(datapipe)
         if not isinstance(datapipe, MapDataPipe):
             msg = f"MapToIterConverter can only apply on MapDataPipe, but found {type(datapipe)}"
             raise TypeError(msg)
-        self.parent = datapipe
         self.indices = indices
 
     def __iter__(self) -> Iterator[Any]:
@@ -378,8 +364,7 @@ class MapToIterConverter(DataPipe):
         return length_of(self, self.parent) if self.indices is None else len(self.indices)
 
 
-@offered("flatten")
-class Flattener(_ColumnPipe):
+class Flattener(_ColumnPipe, form="flatten"):
     """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level.
 
     A key that there is already keeps its value, with one warning; so does what an item lacks.
@@ -403,10 +388,9 @@ class Flattener(_ColumnPipe):
         self.indices = indices if indices is None or isinstance(indices, list) else [indices]
 
     def apply(self, item: Any) -> Any:
-        """Return the item with less nesting."""
         self.warn_of_missing(item, self.indices or ())
         if isinstance(item, Mapping):
-            return _rebuilt(item, self._unpacked(item))
+            return _rebuild(item, self._unpack(item))
         flat: list[Any] = []
         for index, value in enumerate(item):
             if isinstance(value, (list, tuple)) and self._is_meant(index, len(item)):
@@ -415,7 +399,7 @@ class Flattener(_ColumnPipe):
                 flat.append(value)
         return tuple(flat) if isinstance(item, tuple) else flat
 
-    def _unpacked(self, item: Mapping[Any, Any]) -> dict[Any, Any]:
+    def _unpack(self, item: Mapping[Any, Any]) -> dict[Any, Any]:
         flat: dict[Any, Any] = {}
         for key, value in item.items():
             nested = isinstance(value, Mapping) and self._is_meant(key, 0)
@@ -434,7 +418,7 @@ class Flattener(_ColumnPipe):
         return index in self.indices or (length > 0 and index - length in self.indices)
 
 
-def _rebuilt(item: Any, columns: dict[Any, Any]) -> Any:
+def _rebuild(item: Any, columns: dict[Any, Any]) -> Any:
     """Return an item of the kind of ``item`` that holds other things; the item itself stays."""
     if isinstance(item, Sample):
         return item.replace(data=columns)

@@ -7,32 +7,25 @@ from typing import Any, ClassVar
 
 from torch.utils.data import IterDataPipe
 from torch.utils.data import MapDataPipe as MapDataPipe
-from torch.utils.data.datapipes.map import Batcher as Batcher
-from torch.utils.data.datapipes.map import Concater as Concater
-from torch.utils.data.datapipes.map import Mapper as Mapper
-from torch.utils.data.datapipes.map import SequenceWrapper as SequenceWrapper
-from torch.utils.data.datapipes.map import Shuffler as Shuffler
-from torch.utils.data.datapipes.map import Zipper as Zipper
+from torch.utils.data.datapipes.map import *  # noqa: F403
 
 from ...core.call_site import warn
 from ...core.locks import ForkSafeLock
 from ...graph import Traits
-from ..datapipe import Named, Running, length_of
-from ..forms import offered
+from ..datapipe import PipeBase, Running, length_of
 from ..tensors import bytes_of
 from .branches import kept_columns
 from .functions import function
-from .in_memory_cache import limit_of
+from .in_memory_cache import limit_in_bytes
 
 
-class MapPipe(Named, MapDataPipe[Any]):
+class MapPipe(PipeBase, MapDataPipe[Any]):
     """A map-style pipe that remembers where the user wrote it."""
 
     traits: ClassVar[Traits] = Traits()  # what rewrites and the cut need to know
 
 
-@offered("to_map_datapipe", to=IterDataPipe)
-class IterToMapConverter(Running, MapPipe):
+class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPipe):
     """Hold the items of a pipe by key; they are loaded when the first one is asked for.
 
     Parameters
@@ -62,16 +55,14 @@ class IterToMapConverter(Running, MapPipe):
     def __init__(
         self, datapipe: Any, key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(datapipe)
         if not isinstance(datapipe, IterDataPipe):
             msg = f"IterToMapConverter can only apply on IterDataPipe, but found {type(datapipe)}"
             raise TypeError(msg)
-        self.parent = datapipe
         self.key_value_fn = None if key_value_fn is None else function("key_value_fn", key_value_fn)
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin with nothing loaded."""
         self._map = None
 
     def _load_map(self) -> dict[Hashable, Any]:
@@ -79,14 +70,13 @@ class IterToMapConverter(Running, MapPipe):
         for item in self.parent:
             pair = item if self.key_value_fn is None else self.key_value_fn(item)
             try:
-                parts = len(pair)
+                key, value = pair
             except TypeError:
                 msg = f"Cannot convert dictionary update element {type(pair)} ({pair}) to a pair"
                 raise TypeError(msg) from None
-            if parts != 2:
-                msg = f"dictionary update sequence element has length {parts}, 2 is required"
-                raise ValueError(msg)
-            key, value = pair
+            except ValueError:
+                msg = f"dictionary update sequence element has length {len(pair)}, 2 is required"
+                raise ValueError(msg) from None
             if key in loaded:
                 text = f"Found duplicate key {key!r}. Please check your `key_value_fn`"
                 warn(text, UserWarning, self.origin)
@@ -112,8 +102,7 @@ class IterToMapConverter(Running, MapPipe):
             return len(self._load_map())
 
 
-@offered("in_memory_cache")
-class InMemoryCacheHolder(Running, MapPipe):
+class InMemoryCacheHolder(Running, MapPipe, form="in_memory_cache"):
     """Keep each item that was asked for in memory.
 
     The very same object is returned each time: do not change it in place. What was kept does
@@ -140,13 +129,11 @@ class InMemoryCacheHolder(Running, MapPipe):
     _bytes: int
 
     def __init__(self, source_dp: MapDataPipe[Any], size: float | None = None) -> None:
-        super().__init__()
-        self.parent = source_dp
-        self.most_bytes = limit_of(size)
+        super().__init__(source_dp)
+        self.most_bytes = limit_in_bytes(size)
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin with nothing kept."""
         self._kept, self._bytes = {}, 0
         self._lock = ForkSafeLock()
 
@@ -169,18 +156,13 @@ class InMemoryCacheHolder(Running, MapPipe):
         return length_of(self, self.parent)
 
 
-@offered("unzip")
-class UnZipper(MapPipe):
+class UnZipper(MapPipe, form="unzip"):
     """Return a list of map-style pipes, one per column of the parent's sequences.
 
     Parameters
     ----------
-    source_datapipe
-        The parent; every item is a sequence of ``sequence_length`` things.
-    sequence_length
-        Number of columns.
-    columns_to_skip
-        Columns for which there is to be no pipe.
+    source_datapipe, sequence_length, columns_to_skip
+        As of the iterable pipe of this name.
 
     Examples
     --------
@@ -196,7 +178,6 @@ class UnZipper(MapPipe):
         sequence_length: int,
         columns_to_skip: Sequence[int] | None = None,
     ) -> Any:
-        """Return the pipes."""
         kept = kept_columns(sequence_length, columns_to_skip)
         return [Column(source_datapipe, column) for column in kept]
 
@@ -204,15 +185,13 @@ class UnZipper(MapPipe):
 class Column(MapPipe):
     """One column of a map-style pipe."""
 
-    chained = "unzip"
+    form_name = "unzip"
 
     def __init__(self, parent: MapDataPipe[Any], column: int) -> None:
-        super().__init__()
-        self.parent = parent
+        super().__init__(parent)
         self.column = column
 
     def describe(self) -> str:
-        """Return which column it is."""
         return f"unzip(…)[{self.column}]"
 
     def __getitem__(self, index: Any) -> Any:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from ...core.errors import NotOffered
 from ..datapipe import DataPipe
-from ..forms import offered
 
 _OBJECTS = (
     "Use .list_files_by_fsspec(), .open_files_by_fsspec() or .save_by_fsspec(): fsspec opens "
@@ -54,12 +53,10 @@ _RAR = (
 class _LeftOut(DataPipe):
     refusal: ClassVar[tuple[str, str]]
 
-    def __init_subclass__(cls, *, refusal: tuple[str, str], form: str = "", **more: Any) -> None:
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls, *, refusal: tuple[str, str], **more: Any) -> None:
         cls.refusal = refusal
         cls.__doc__ = "Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."
-        if form:
-            offered(form)(cls)
+        super().__init_subclass__(**more)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         why, do = self.refusal

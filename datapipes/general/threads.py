@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import os
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,7 +24,6 @@ from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..background_iterator import join_threads, note_progress, warn_still_running
 from ..datapipe import SameLength, length_of
-from ..forms import offered
 from ..tensors import BUFFER_BYTES, WAITING_BYTES, bytes_of
 from .functions import Columns
 
@@ -105,12 +105,17 @@ class Threads:
             del given, future, call
 
 
+def _at_once(most: int, busy: int, most_bytes: int, largest: int) -> int:
+    """Return how many calls there may be, if the largest result had that many bytes."""
+    # While nothing is known of results there are as many as keep threads or tasks busy.
+    return max(1, min(most, most_bytes // largest)) if largest else min(most, busy)
+
+
 # What ThreadPoolExecutor itself takes where it is not told.
 _EXTRA_THREADS, _MOST_THREADS = 4, 32
 
 
-@offered("threadpool_map")
-class ThreadPoolMapper(SameLength):
+class ThreadPoolMapper(SameLength, form="threadpool_map"):
     """Apply a function to each item in a pool of threads; the order of the items is kept.
 
     What the function draws from the global generators of ``random``, NumPy or torch depends on
@@ -162,7 +167,7 @@ class ThreadPoolMapper(SameLength):
     ) -> None:
         super().__init__(source_datapipe)
         self.fn = fn
-        self.columns = Columns.checked(fn, input_col, output_col)
+        self.columns = Columns.check(fn, input_col, output_col)
         self.scheduled_tasks = validate_int("scheduled_tasks", scheduled_tasks, least=1)
         self.max_workers = (
             None if max_workers is None else validate_int("max_workers", max_workers, least=1)
@@ -171,15 +176,16 @@ class ThreadPoolMapper(SameLength):
         self.threadpool_kwargs = threadpool_kwargs
 
     def __iter__(self) -> Iterator[Any]:
-        pool = Threads(self._threads(), **self.threadpool_kwargs)
+        threads = self.max_workers or min(_MOST_THREADS, (os.cpu_count() or 1) + _EXTRA_THREADS)
+        pool = Threads(threads, **self.threadpool_kwargs)
         scheduled: deque[Future[Any]] = deque()
         items = iter(self.parent)
         largest = 0
         try:
             while True:
-                room = max(0, self._at_once(largest) - len(scheduled))
-                for item in islice(items, room):
-                    scheduled.append(pool.submit(self._applied, item))
+                most = _at_once(self.scheduled_tasks, threads, self.buffer_bytes, largest)
+                for item in islice(items, max(0, most - len(scheduled))):
+                    scheduled.append(pool.submit(self._apply, item))
                 if not scheduled:
                     return
                 result, size = scheduled.popleft().result()
@@ -188,23 +194,12 @@ class ThreadPoolMapper(SameLength):
         finally:
             pool.stop()
 
-    def _at_once(self, largest: int) -> int:
-        """Return how many calls there may be, if the largest result had that many bytes."""
-        if largest:
-            return max(1, min(self.scheduled_tasks, self.buffer_bytes // largest))
-        # Nothing is known of the results yet: keep the threads busy and no more.
-        return min(self.scheduled_tasks, self._threads())
-
-    def _threads(self) -> int:
-        return self.max_workers or min(_MOST_THREADS, (os.cpu_count() or 1) + _EXTRA_THREADS)
-
-    def _applied(self, item: Any) -> tuple[Any, int]:
-        result = self.columns.placed(item, self.fn(*self.columns.arguments(item)))
+    def _apply(self, item: Any) -> tuple[Any, int]:
+        result = self.columns.place(item, self.fn(*self.columns.arguments(item)))
         return result, bytes_of(result)
 
 
-@offered("async_map_batches")
-class BatchAsyncMapper(SameLength):
+class BatchAsyncMapper(SameLength, form="async_map_batches"):
     """Apply a coroutine function to the items of a group concurrently; their order is kept.
 
     The event loop runs in a thread of its own, so this works in a notebook too, and lives as
@@ -217,12 +212,8 @@ class BatchAsyncMapper(SameLength):
         An ``async def`` function.
     batch_size
         Items in a group; the last may be smaller.
-    input_col
-        Index or key of what ``async_fn`` gets, or a list of them for several arguments; None for
-        the item.
-    output_col
-        Where the result goes; by default in place of the (first) input, whose others are
-        removed. -1 is the end of a list or tuple.
+    input_col, output_col
+        As of :class:`ThreadPoolMapper`.
     max_concurrency
         Calls that are under way at once.
     flatten
@@ -267,15 +258,12 @@ class BatchAsyncMapper(SameLength):
             raise ValueError(msg)
         self.async_fn = async_fn
         self.batch_size = validate_int("batch_size", batch_size, least=1)
-        self.columns = Columns.checked(async_fn, input_col, output_col)
+        self.columns = Columns.check(async_fn, input_col, output_col)
         self.max_concurrency = validate_int("max_concurrency", max_concurrency, least=1)
         self.flat = flatten
         usual = BUFFER_BYTES if flatten else WAITING_BYTES
-        self.buffer_bytes = (
-            usual
-            if buffer_bytes is None
-            else validate_int("buffer_bytes", buffer_bytes, least=1, unit="bytes")
-        )
+        most = usual if buffer_bytes is None else buffer_bytes
+        self.buffer_bytes = validate_int("buffer_bytes", most, least=1, unit="bytes")
 
     def __iter__(self) -> Iterator[Any]:
         loop = asyncio.new_event_loop()
@@ -283,7 +271,7 @@ class BatchAsyncMapper(SameLength):
         under_way: list[asyncio.Task[list[Any]]] = []
         largest = 0
 
-        def made(group: list[Any]) -> list[Any]:
+        def make(group: list[Any]) -> list[Any]:
             under_way[:] = [loop.create_task(self._all_of(group))]
             return loop.run_until_complete(under_way[0])
 
@@ -293,8 +281,11 @@ class BatchAsyncMapper(SameLength):
 
         try:
             items = iter(self.parent)
-            while group := [*islice(items, self._at_once(largest))]:
-                done = thread.submit(made, group).result()
+            most, busy, room = self.batch_size, self.max_concurrency, self.buffer_bytes
+            if not self.flat:  # lists of that size were asked for
+                busy, room = most, sys.maxsize
+            while group := [*islice(items, _at_once(most, busy, room, largest))]:
+                done = thread.submit(make, group).result()
                 sizes = [bytes_of(result) for result in done]
                 largest = max(largest, *sizes)
                 del group
@@ -314,22 +305,13 @@ class BatchAsyncMapper(SameLength):
             loop.call_soon_threadsafe(cancel)  # of no effect if nothing is under way
             thread.end(lambda: _close(loop))
 
-    def _at_once(self, largest: int) -> int:
-        """Return how many items make a group, if the largest result had so many bytes."""
-        if not self.flat:
-            return self.batch_size
-        if largest:
-            return max(1, min(self.batch_size, self.buffer_bytes // largest))
-        # Nothing is known of the results yet: as many as are under way at once, and no more.
-        return min(self.batch_size, self.max_concurrency)
-
     async def _all_of(self, group: list[Any]) -> list[Any]:
         turn = asyncio.Semaphore(self.max_concurrency)
 
         async def one_of(item: Any) -> Any:
             async with turn:
                 result = await self.async_fn(*self.columns.arguments(item))
-            return self.columns.placed(item, result)
+            return self.columns.place(item, result)
 
         calls = [asyncio.ensure_future(one_of(item)) for item in group]
         try:

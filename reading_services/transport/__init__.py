@@ -1,1 +1,1 @@
-"""How batches travel between processes."""
+"""The transport of batches between processes."""

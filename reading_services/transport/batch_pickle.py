@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...batching import Realized
+from ...batching.collate import RealizedArray
 from .slot_writer import SlotWriter
 
 if TYPE_CHECKING:  # the consumer's side, which a worker does without
@@ -63,7 +63,7 @@ class _BatchPickler(pickle.Pickler):
 
 def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
     """Return what becomes a tensor as its array and torch's name of its type; else None."""
-    if type(thing) is Realized:
+    if type(thing) is RealizedArray:
         return thing.array, thing.dtype.name
     if "torch" not in sys.modules:
         return None

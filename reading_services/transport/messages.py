@@ -1,13 +1,13 @@
-"""What the consumer's process and its workers say to each other. Frozen; pickled whole."""
+"""Messages between the consumer's process and its workers. Frozen; pickled whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias
 
 from ...core.counters import Key, PipeCounts
-from ...volumes.session import Opened
+from ...volumes.session import OpenedVersion
 
 
 @dataclass(frozen=True)
@@ -61,54 +61,37 @@ class RetireSlot(NamedTuple):
     number: int
 
 
-class Report(NamedTuple):
+class WorkerReport(NamedTuple):
     """What a worker did besides making the batch."""
 
     ledger: dict[Key, PipeCounts]
     warnings: tuple[tuple[str, type[Warning]], ...]
-    versions: tuple[Opened, ...]  # which versions of volumes it has opened
+    versions: tuple[OpenedVersion, ...]  # which versions of volumes it has opened
 
 
 @dataclass(frozen=True)
-class Done:
+class BatchMessage:
     """From a worker: a batch."""
 
     index: int
-    data: bytes
-    report: Report
-
-
-class Exhausted(NamedTuple):
-    """From a worker: its replica of the graph has no more items."""
-
-    report: Report
+    data: bytes | None  # None if its replica of the graph has no more items
+    report: WorkerReport
 
 
 @dataclass(frozen=True)
-class Failed:
+class ErrorMessage:
     """From a worker: an error in the pipes."""
 
     index: int
     error: bytes  # the exception, pickled; empty if it cannot be
     what: str  # its class and message
     text: str  # the worker's traceback
-    report: Report  # what it did and warned of until then
+    report: WorkerReport  # what it did and warned of until then
 
 
 Feed: TypeAlias = Callable[[], Any]
-"""Waits for the next item of a worker; raises ``EndOfItems`` after the last."""
-
-
-@runtime_checkable
-class Fed(Protocol):
-    """What makes a worker's batches of items that are dealt out to it."""
-
-    def fed(self, feed: Feed) -> None:
-        """Take them from ``feed``."""
-
-
-class EndOfItems(Exception):
-    """There are no more items."""
+"""Waits for the next item of a worker; returns ``END_OF_ITEMS`` after the last."""
+END_OF_ITEMS = object()  # known in one process only
 
 
 class SourceFailed(RuntimeError):

@@ -27,16 +27,10 @@ _FAILED = ctypes.c_void_p(-1).value
 _LIBC = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
 if _LIBC is not None:
     _LIBC.mmap.restype = ctypes.c_void_p
-    _LIBC.mmap.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_long,
-    ]
-    _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    _AREA = (ctypes.c_void_p, ctypes.c_size_t)
+    _LIBC.mmap.argtypes = [*_AREA, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    _LIBC.munmap.argtypes = [*_AREA]
+    _LIBC.madvise.argtypes = [*_AREA, ctypes.c_int]
 # Not in Python's mmap: gives the pages of a shared mapping back, for everyone who has it.
 _MADV_REMOVE = 9
 
@@ -113,6 +107,15 @@ def receive_descriptor(channel: Connection) -> int:
     with _socket_of(channel) as twin:
         fd: int = reduction.recvfds(twin, 1)[0]
         return fd
+
+
+def receive_memory(channel: Connection, size: int) -> SharedMemory:
+    """Return the memory file whose descriptor was sent, mapped."""
+    fd = receive_descriptor(channel)
+    try:
+        return SharedMemory(fd, size)
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.locks import at_fork
 from ..memory_budget import SlotBudget
 from .shared_memory import SharedMemory
 
@@ -170,12 +171,9 @@ class SlotReader:
         self._given_up: list[int] = []
         _READERS[next(_NUMBERS)] = self
 
-    def add(self, number: int, fd: int, size: int) -> None:
-        """Map a slot that the worker announced; the descriptor is closed."""
-        try:
-            self._memory[number] = SharedMemory(fd, size)
-        finally:
-            os.close(fd)
+    def add(self, number: int, memory: SharedMemory) -> None:
+        """Note a slot that the worker announced."""
+        self._memory[number] = memory
 
     def retire(self, number: int) -> None:
         """Forget a slot; it is unmapped when nothing looks into it any more."""
@@ -217,10 +215,6 @@ class SlotReader:
         numbers, self._given_up = self._given_up, []
         return numbers
 
-    def before_fork(self) -> None:
-        """Note which slots a child that is about to be forked looks into."""
-        self._inherited.update(self._looks)
-
     def open(self, number: int, others: int = 0) -> tuple[NDArray[np.uint8], bool]:
         """Return the bytes of a slot for one batch, and whether the batch may stay in it.
 
@@ -237,10 +231,16 @@ class SlotReader:
         if stays:
             self._kept[number] = memory.size
             self.budget.shared.add(whole, memory.size, 0 if others else 1)
-            self._pin(number)
+            # Page-lock it as soon as there is a device to copy to; that is tried once.
+            registrar, tried = self._registrar, (self._pinned, self._refused)
+            if not any(number in slots for slots in tried) and registrar.is_ready():
+                is_pinned = registrar.pin(memory.address, memory.size)
+                (self._pinned if is_pinned else self._refused).add(number)
+                if is_pinned:
+                    memory.before_unmap.append(partial(registrar.unpin, memory.address))
         return whole, stays
 
-    def copied(self, private: NDArray[np.uint8], size: int, *, is_first: bool) -> None:
+    def note_copy(self, private: NDArray[np.uint8], size: int, *, is_first: bool) -> None:
         """Count ``size`` bytes that were copied to ``private``, and say so."""
         self.budget.copies.add(private, size, 1 if is_first else 0)
         self.budget.say_copied(self._share, self._largest, self._ahead)
@@ -253,18 +253,6 @@ class SlotReader:
         if not inherited:
             self._before = None
         return kept + inherited
-
-    def _pin(self, number: int) -> None:
-        """Page-lock a slot as soon as there is a device to copy to; it is tried once."""
-        if number in self._pinned or number in self._refused or not self._registrar.is_ready():
-            return
-        memory = self._memory[number]
-        registrar, address = self._registrar, memory.address
-        if registrar.pin(address, memory.size):
-            self._pinned.add(number)
-            memory.before_unmap.append(lambda: registrar.unpin(address))
-        else:
-            self._refused.add(number)
 
 
 class Arrival:
@@ -289,7 +277,7 @@ class Arrival:
         if private is None:
             return whole[inside]
         private[inside] = whole[inside]
-        self._slots.copied(private, size, is_first=not self._copies)
+        self._slots.note_copy(private, size, is_first=not self._copies)
         self._copies += 1
         return private[inside]
 
@@ -298,8 +286,7 @@ def _before_fork() -> None:
     for found in _READERS.valuerefs():
         reader = found()
         if reader is not None:
-            reader.before_fork()
+            reader._inherited.update(reader._looks)  # a child that is forked looks into them, too
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork)
+at_fork(before=_before_fork)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...batching import ArraySpec
+from ...batching.collate import ArraySpec
 from ...core.call_site import warn
 from ...core.errors import SlotsUsedUp
 from .shared_memory import SharedMemory
@@ -51,22 +51,17 @@ class Slot:
         return self.memory.size
 
 
+@dataclass(eq=False)
 class SlotWriter:
     """The worker's side: hands out memory for batches, in slots."""
 
-    def __init__(
-        self,
-        announce: Callable[[Slot], None],
-        retire: Callable[[int], None],
-        limit: int = sys.maxsize,
-        ahead: int = 0,
-        workers: int = 1,
-    ) -> None:
-        self._announce = announce
-        self._retire = retire
-        self._limit = limit
-        self._ahead = ahead
-        self._workers = workers
+    _announce: Callable[[Slot], None]
+    _retire: Callable[[int], None]
+    _limit: int = sys.maxsize
+    _ahead: int = 0
+    _workers: int = 1
+
+    def __post_init__(self) -> None:
         self._asked = 0  # bytes of the largest batch that was asked for
         self._full_said = False
         self._slots: dict[int, Slot] = {}
@@ -106,7 +101,15 @@ class SlotWriter:
         slot = self._free_slot(array.nbytes)
         if slot is None:
             self._asked = max(self._asked, array.nbytes)
-            self._say_full()
+            # Once: batches may differ in size, and the consumer repeats what differs in its words.
+            if not self._full_said:
+                self._full_said = True
+                needed = needed_text(_round_up(self._asked), self._ahead, self._workers)
+                warn(
+                    f"a batch found no room in the {self._limit} bytes of shared memory that each "
+                    f"worker has, so it travels through a pipe, which takes two copies: {needed}.",
+                    SlotsUsedUp,
+                )
             return None
         memory = self._look_into(slot)
         self._copies.append(memory)  # until it is sent, or it would be free at once
@@ -114,21 +117,21 @@ class SlotWriter:
         inside[...] = array
         return slot.number, 0
 
-    def sent(self, numbers: Collection[int]) -> None:
+    def note_sent(self, numbers: Collection[int]) -> None:
         """Note in which slots the batch lies that is sent now, if any; the consumer has them."""
         for number in numbers:
             self._slots[number].sent += 1
         self._copies.clear()
 
-    def release(self, numbers: Sequence[int]) -> None:
-        """Take back what the consumer no longer looks into: each slot once for each sending."""
+    def release(self, numbers: Sequence[int], given_up: Sequence[int] = ()) -> None:
+        """Take back what the consumer no longer looks into: each slot once for each sending.
+
+        Those ``given_up`` are left, as they are, to others, and not used again.
+        """
         for number in numbers:
             if number in self._slots:
                 self._slots[number].sent -= 1
-
-    def give_up(self, numbers: Sequence[int]) -> None:
-        """Leave slots, as they are, to others that look into them: they are not used again."""
-        for number in numbers:
+        for number in given_up:
             if self._slots.pop(number, None) is not None:
                 self._retire(number)
 
@@ -150,25 +153,13 @@ class SlotWriter:
             if slot is not None:
                 slot.held -= 1
 
-    def _say_full(self) -> None:
-        # Once: batches may differ in size, and the consumer repeats what differs in its words.
-        if self._full_said:
-            return
-        self._full_said = True
-        needed = needed_text(_rounded(self._asked), self._ahead, self._workers)
-        warn(
-            f"a batch found no room in the {self._limit} bytes of shared memory that each worker "
-            f"has, so it travels through a pipe, which takes two copies: {needed}.",
-            SlotsUsedUp,
-        )
-
     def _free_slot(self, size: int) -> Slot | None:
         self._settle()
         free = [slot for slot in self._slots.values() if not slot.busy]
         fitting = [slot for slot in free if slot.size >= size]
         if fitting:
             return min(fitting, key=lambda s: s.size)
-        size = _rounded(size)
+        size = _round_up(size)
         if sum(slot.size for slot in self._slots.values() if slot.busy) + size > self._limit:
             return None
         # Free slots that are too small would pile up where batches grow.
@@ -177,9 +168,6 @@ class SlotWriter:
             # The consumer unmaps it when it gets to it; its memory counts no longer now.
             slot.memory.discard()
             self._retire(slot.number)
-        return self._new_slot(size)
-
-    def _new_slot(self, size: int) -> Slot:
         fd = os.memfd_create("voxpipe", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
@@ -207,7 +195,7 @@ def needed_text(batch: int, ahead: int, workers: int) -> str:
     )
 
 
-def _rounded(size: int) -> int:
+def _round_up(size: int) -> int:
     return max(1, -(-size // _STEP)) * _STEP
 
 

@@ -1,4 +1,4 @@
-"""What a worker is sent at its start: what it runs, and what was registered here."""
+"""The payload that a worker gets at its start: what it runs, and what was registered here."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import ast
 import functools
 import io
 import pickle
-import symtable
 from collections.abc import Mapping, Sequence
 from importlib import util
 from typing import Any, TypeAlias
 
-from ...batching import ApplyValue, Job
+from ...batching.collate import ApplyValue
+from ...batching.job import Job
 from ...core.call_site import shorten
 from ...core.errors import NotPicklable
 from ...graph import Pipe, describe, is_pipe, origin_of, walk
 from ...intensity import ValueStep
 from ...volumes import custom_backends, custom_decoders
 from ..replica import Hooks, Replica
-from ..work import Planned, Work
+from ..work import PlannedWork, Work
 
 # Which names of a script only exist in the process that was started with it.
 #
@@ -40,26 +40,24 @@ def is_guarded(thing: Any, script: Mapping[str, str]) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _guarded_names(path: str) -> frozenset[str]:
+    """Return what a script defines at its top level under the guard, and not elsewhere, too."""
     try:
         with open(path, "rb") as file:
-            tree = ast.parse(file.read())
+            left: list[tuple[ast.AST, bool]] = [(ast.parse(file.read()), False)]
     except (OSError, SyntaxError, ValueError):
         return frozenset()
-    everywhere = _defined_in(tree)
-    return everywhere - _defined_in(_WithoutGuarded().visit(tree))
-
-
-def _defined_in(tree: ast.Module) -> frozenset[str]:
-    """Return the names that a script defines at its top level."""
-    names = symtable.symtable(ast.unparse(tree), "script", "exec").get_symbols()
-    return frozenset(n.get_name() for n in names if n.is_assigned() or n.is_imported())
-
-
-class _WithoutGuarded(ast.NodeTransformer):
-    def visit_If(self, node: ast.If) -> Any:
-        """Leave what is run where the script is imported."""
-        self.generic_visit(node)
-        return (node.orelse or ast.Pass()) if _is_guard(node.test) else node
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for one, guarded in left:  # grows meanwhile
+        if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found[guarded].add(one.name)
+        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+            found[guarded].add(one.id)
+        elif isinstance(one, ast.alias):
+            found[guarded].add((one.asname or one.name).partition(".")[0])
+        else:
+            inner = set(one.body) if isinstance(one, ast.If) and _is_guard(one.test) else set()
+            left += [(each, guarded or each in inner) for each in ast.iter_child_nodes(one)]
+    return frozenset(found[True] - found[False])
 
 
 def _is_guard(test: ast.expr) -> bool:
@@ -143,7 +141,7 @@ def payload_of(
 
     What cannot be pickled, or imported from the ``script``, is refused with the pipe that holds it.
     """
-    if isinstance(work, Planned):
+    if isinstance(work, PlannedWork):
         thing: Any = work.maker()
         pipes, hooks = work.cut.realizing, Hooks()
         # Value ops that are planned travel with the samples, of which there are none yet.
@@ -151,7 +149,7 @@ def payload_of(
             steps = (getattr(pipe, "step", None), getattr(pipe, "change", None))
             ops = [op for op in steps if isinstance(op, (ValueStep, ApplyValue))]
             if ops:
-                _packed(ops, [(describe(pipe), ops, pipe)], script)
+                _pack(ops, [(describe(pipe), ops, pipe)], script)
     else:
         graph = work.of_worker()
         thing = Replica(graph, work.share(worker, workers), work.hooks)
@@ -164,10 +162,10 @@ def payload_of(
     for pipe in pipes:
         settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
         parts.append((describe(pipe), settings, pipe))
-    return _packed((custom_backends(), custom_decoders(), thing), parts, script)
+    return _pack((custom_backends(), custom_decoders(), thing), parts, script)
 
 
-def _packed(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> bytes:
+def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> bytes:
     """Return a pickle of a thing; raise ``NotPicklable`` with the part that cannot travel."""
     try:
         data = pickle.dumps(thing)
@@ -195,7 +193,7 @@ def _packed(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None
     raise refused.at(at)
 
 
-def pickled(job: Any) -> bytes:
+def pickle_job(job: Any) -> bytes:
     """Return one job, pickled."""
     try:
         return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)

@@ -14,18 +14,18 @@ from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
-from ...batching import Job
+from ...batching.job import Job
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
 from ..memory_budget import SlotBudget
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
-from ..transport.shared_memory import receive_descriptor
+from ..transport.shared_memory import receive_memory
 from ..transport.slot_reader import SlotReader
-from ..work import Replicated, Work, WorkerStatus
-from .payload import pickled
-from .script import WORKER_NAME, not_sent, preload, script_of_this_process
-from .worker import SETTINGS, Settings, run_worker
-from .worker_process import Worker, without_interrupts
+from ..work import ReplicatedWork, Work, WorkerStatus
+from .payload import pickle_job
+from .script import WORKER_NAME, hide_script, preload, script_of_this_process
+from .worker import SETTINGS, WorkerSettings, run_worker
+from .worker_process import Worker, pause_collector, without_interrupts
 
 # Which worker makes a batch: one that has seen the volumes before, unless another would wait.
 #
@@ -67,7 +67,7 @@ class Affinity:
         waiting = sum(not worker.jobs for worker in free)
         return owner if waiting <= coming else best
 
-    def given(self, job: Any, worker: Worker) -> None:
+    def remember(self, job: Any, worker: Worker) -> None:
         """Remember who had a job; whoever had a case first still has most of its chunks."""
         self._given += 1
         self._last_given[worker.number] = self._given
@@ -127,7 +127,7 @@ class WorkerPool:
         self._context = context
         self._budget = budget
         self._at = work.at
-        torch = isinstance(work, Replicated) or work.recipe is None
+        torch = isinstance(work, ReplicatedWork) or work.recipe is None
         own = script_of_this_process()
         if context.get_start_method() == "forkserver":
             first = [*(["__main__"] if own else []), *PRELOAD_TORCH] if torch else []
@@ -135,7 +135,7 @@ class WorkerPool:
         self._share = budget.share(len(payloads))
         # A worker that is sent pipes has imported the script.
         self._sends_script = torch and bool(own)
-        self._settings = Settings(
+        self._settings = WorkerSettings(
             torch,
             work.threads,
             {} if torch else own,
@@ -167,9 +167,9 @@ class WorkerPool:
             name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
-        script = contextlib.nullcontext() if self._sends_script else not_sent()
+        script = contextlib.nullcontext() if self._sends_script else hide_script()
         try:
-            with script, without_interrupts(self._context.get_start_method()):
+            with script, pause_collector(), without_interrupts(self._context.get_start_method()):
                 process.start()
         except BaseException:
             ours.close()
@@ -210,10 +210,9 @@ class WorkerPool:
         index = getattr(job, "index", job)
         freed = tuple(worker.slots.take_freed())
         given_up = tuple(worker.slots.take_given_up())
-        message = DoJob(index, pickled(job), seed, epoch, freed, given_up)
+        message = DoJob(index, pickle_job(job), seed, epoch, freed, given_up)
         worker.jobs.append(job)
-        worker.given += 1
-        self.affinity.given(job, worker)
+        self.affinity.remember(job, worker)
         self.send(worker, message)
 
     def send(self, worker: Worker, message: DoJob | Deal) -> None:
@@ -223,7 +222,7 @@ class WorkerPool:
             try:
                 worker.channel.send(message)
             except BlockingIOError:
-                self._stuck(worker)
+                self._raise_stuck(worker)
 
     def is_up(self) -> bool:
         """Whether every worker has started."""
@@ -263,16 +262,22 @@ class WorkerPool:
         if self._woken in ready:
             self._woken.recv_bytes()
             return
-        if poll is not None:
-            self._look_for_overdue()
+        for worker in self.workers if poll is not None else ():
+            doing = None if worker.is_gone else worker.overdue(time.monotonic())
+            if doing is not None:
+                what = f"{worker} stayed for {doing.seconds:g} s at {doing.what}"
+                self._refuse(what, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
         if not ready:
             if time.monotonic() < deadline:
                 return
-            self._timed_out(seconds)
+            busy = {worker: worker.busy_with() for worker in self.workers if worker.jobs}
+            where = "; ".join(f"{worker} is at {doing}" for worker, doing in busy.items())
+            what = f"no batch for {seconds:g} s: {where}"
+            self._refuse(what, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
         for worker in dict.fromkeys(by_handle[handle] for handle in ready):
-            yield from ((worker, answer) for answer in self._received(worker))
+            yield from ((worker, answer) for answer in self._receive(worker))
 
-    def _received(self, worker: Worker) -> Iterator[Any]:
+    def _receive(self, worker: Worker) -> Iterator[Any]:
         """Yield what lies in a worker's channel, and how it ended if it died with jobs."""
         try:
             while worker.channel.poll():
@@ -281,47 +286,33 @@ class WorkerPool:
                     worker.is_up = True
                     worker.limit_waits(self.limits.item)
                 elif isinstance(message, Notes):
-                    worker.show_notes(receive_descriptor(worker.channel), message.size)
+                    worker.notes = receive_memory(worker.channel, message.size).bytes()
                 elif isinstance(message, NewSlot):
-                    fd = receive_descriptor(worker.channel)
-                    worker.slots.add(message.number, fd, message.size)
+                    memory = receive_memory(worker.channel, message.size)
+                    worker.slots.add(message.number, memory)
                 elif isinstance(message, RetireSlot):
                     worker.slots.retire(message.number)
-                elif isinstance(message, Took):
-                    yield message
                 else:
-                    worker.jobs.popleft()
+                    if not isinstance(message, Took):
+                        worker.jobs.popleft()
                     yield message
         except BlockingIOError:
-            self._stuck(worker)
+            self._raise_stuck(worker)
         except (EOFError, OSError):  # it was killed between two messages, or inside of one
-            yield from self._ended(worker)
+            yield from self._note_end(worker)
             return
         if not worker.process.is_alive() and not worker.channel.poll():
-            yield from self._ended(worker)
+            yield from self._note_end(worker)
 
-    def _ended(self, worker: Worker) -> Iterator[WorkerDied]:
+    def _note_end(self, worker: Worker) -> Iterator[WorkerDied]:
         worker.is_gone = True
         if worker.jobs:
             yield worker.death(self.limits.stop)
 
-    def _stuck(self, worker: Worker) -> NoReturn:
+    def _raise_stuck(self, worker: Worker) -> NoReturn:
         doing = worker.busy_with()
         what = f"{worker} took no message for {worker.patience:g} s; it had {doing.what}"
         self._refuse(what, "Was it stopped by a debugger or a signal?", doing)
-
-    def _look_for_overdue(self) -> None:
-        for worker in self.workers:
-            doing = None if worker.is_gone else worker.overdue(time.monotonic())
-            if doing is not None:
-                what = f"{worker} stayed for {doing.seconds:g} s at {doing.what}"
-                self._refuse(what, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
-
-    def _timed_out(self, seconds: float) -> NoReturn:
-        busy = {worker: worker.busy_with() for worker in self.workers if worker.jobs}
-        where = "; ".join(f"{worker} is at {doing}" for worker, doing in busy.items())
-        what = f"no batch for {seconds:g} s: {where}"
-        self._refuse(what, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
 
     def _refuse(self, what: str, do: str, *at: WorkerStatus) -> NoReturn:
         self.broken = True

@@ -1,4 +1,4 @@
-"""What workers are born with: the user's script, where it is needed, and a fork server."""
+"""The user's script in new workers, where it is needed, and the fork server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from multiprocessing import forkserver, process, spawn
 from typing import Any
 
 from ...core.errors import NotPicklable
-from ...core.locks import ForkSafeLock
+from ...core.locks import ForkSafeLock, at_fork
 
 # multiprocessing imports the script that is running into every worker, and all that it imports,
 # torch for one. A worker that is sent instructions gets the script's name instead, and imports it
@@ -46,7 +46,7 @@ def script_of_this_process() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def not_sent() -> Iterator[None]:
+def hide_script() -> Iterator[None]:
     """Leave the script out of what new workers of ours are told, inside the ``with`` block."""
     with _LOCK:
         whole = spawn.get_preparation_data
@@ -75,14 +75,14 @@ def begin_with_interrupts_blocked() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
     prepare: Any = spawn.prepare
 
-    def prepared(data: Mapping[str, Any]) -> None:
+    def prepare_process(data: Mapping[str, Any]) -> None:
         if data.get("name", "").startswith(WORKER_NAME):
             ignore_interrupts()
         else:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)
         prepare(data)
 
-    spawn.prepare = prepared
+    spawn.prepare = prepare_process
 
 
 class ScriptUnpickler(pickle.Unpickler):
@@ -99,10 +99,9 @@ class ScriptUnpickler(pickle.Unpickler):
         try:
             return super().find_class(module, name)
         except AttributeError as error:
-            raise NotPicklable(
-                f"a worker cannot find {name!r} in {module}: {error}",
-                do="Define it at the top level of the module, where importing is enough.",
-            ) from error
+            msg = f"a worker cannot find {name!r} in {module}: {error}"
+            do = "Define it at the top level of the module, where importing is enough."
+            raise NotPicklable(msg, do=do) from error
 
 
 def _end_if_unguarded() -> None:
@@ -213,5 +212,4 @@ def _forget_parent() -> None:
         children.discard(child)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_parent)
+at_fork(after=_forget_parent)

@@ -16,32 +16,32 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process, util
 from typing import Any
 
-from ...batching import CURRENT_STEP, Job, batches_in, using_threads
+from ...batching.collate import batches_in, using_threads
+from ...batching.job import CURRENT_STEP, Job
+from ...core.context import holding
 from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
 from ...spatial.lazy.virtual_volume import divide_tiles
-from ...storage.ranges import Table, using_coalesce_policies
+from ...storage.ranges import COALESCE_POLICIES, Table
 from ...volumes import register_backend, register_decoder
 from ...volumes.session import SESSION
 from ..transport.batch_pickle import pack
 from ..transport.messages import (
     STOP,
+    BatchMessage,
     DoJob,
-    Done,
-    Exhausted,
-    Failed,
-    Fed,
+    ErrorMessage,
     NewSlot,
     Notes,
     Ready,
-    Report,
     RetireSlot,
     Took,
+    WorkerReport,
 )
 from ..transport.shared_memory import SharedMemory, send_descriptor
 from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
-from .inbox import Inbox
+from .job_queue import JobQueue
 from .script import ScriptUnpickler, ignore_interrupts
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
@@ -59,7 +59,7 @@ _TOOK = pickle.dumps(Took())
 
 
 @dataclass(frozen=True)
-class Settings:
+class WorkerSettings:
     """What a worker is told at its start, besides what it runs."""
 
     torch: bool  # whether what it runs needs torch
@@ -82,13 +82,14 @@ def run_worker(
     channel: connection.Connection,
     inherited: list[connection.Connection],
     payload: bytes,
-    settings: Settings,
+    settings: WorkerSettings,
 ) -> None:
     """Serve jobs until told to stop, or until the parent is gone."""
     ignore_interrupts()
     # What the fork server imported is never garbage. Collecting would write into each object's
-    # header and so copy every page of it into this worker.
+    # header and so copy every page of it into this worker. A fork has turned that off until now.
     gc.freeze()
+    gc.enable()
     for other in inherited:
         other.close()
     adopt(settings.environment, os.environ)
@@ -98,17 +99,17 @@ def run_worker(
     SESSION.chunks.lend(settings.cache_bytes)  # for life: the loan ends with the process
     divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
-        SESSION.ahead.bound(settings.ahead_bytes)
-    inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
-    threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
+        SESSION.ahead.limit(settings.ahead_bytes)
+    queued = JobQueue(lambda data: ScriptUnpickler(data, settings.script).load())
+    threading.Thread(target=_listen, args=(channel, queued), daemon=True).start()
     with (
-        using_coalesce_policies(settings.joinings),
+        holding(COALESCE_POLICIES, settings.joinings),
         using_threads(settings.threads),
         warnings.catch_warnings(record=True) as caught,
     ):
         # For life, and of all threads: what is fetched ahead is planned in another than this one.
         try:
-            _serve(channel, inbox, payload, settings, caught)
+            _serve(channel, queued, payload, settings, caught)
         except (BrokenPipeError, ConnectionResetError):
             # The consumer is gone, and the other thread did not notice it first. What the user's
             # code raises is told, and does not come here.
@@ -123,7 +124,7 @@ def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) ->
     environment.update(settings)
 
 
-def _listen(channel: connection.Connection, inbox: Inbox) -> None:
+def _listen(channel: connection.Connection, queued: JobQueue) -> None:
     """Take messages while the main thread works, so that the consumer never waits to send."""
     parent = parent_process()
     watched: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
@@ -135,7 +136,7 @@ def _listen(channel: connection.Connection, inbox: Inbox) -> None:
             message = channel.recv_bytes()
             if message == STOP:
                 os._exit(0)
-            inbox.put(message)
+            queued.put(message)
     except (EOFError, OSError):
         pass
     except BaseException:  # a worker that hears nothing is worse than one that is gone
@@ -149,9 +150,9 @@ def _listen(channel: connection.Connection, inbox: Inbox) -> None:
 class _Line:
     """Sends each message whole: threads of the user's pipes may take what is dealt out."""
 
-    def __init__(self, channel: connection.Connection, inbox: Inbox) -> None:
+    def __init__(self, channel: connection.Connection, queued: JobQueue) -> None:
         self._channel = channel
-        self._inbox = inbox
+        self._queued = queued
         self._sending = threading.Lock()
 
     def announce(self, slot: Slot) -> None:
@@ -165,7 +166,7 @@ class _Line:
     def dealt(self) -> Any:
         """Wait for the next item that is dealt out, and say that it, or the end, was taken."""
         try:
-            return self._inbox.dealt()
+            return self._queued.dealt()
         finally:
             self.send_bytes(_TOOK)
 
@@ -176,9 +177,9 @@ class _Line:
 
 def _serve(
     channel: connection.Connection,
-    inbox: Inbox,
+    queued: JobQueue,
     payload: bytes,
-    settings: Settings,
+    settings: WorkerSettings,
     caught: list[warnings.WarningMessage],
 ) -> None:
     if settings.torch:
@@ -190,7 +191,7 @@ def _serve(
         # Workers divide the machine between them; a thread pool in each would fight over it.
         torch.set_num_threads(1)
 
-    line = _Line(channel, inbox)
+    line = _Line(channel, queued)
     if HAS_SLOTS:
         _note_where_it_is(channel)
     slots: SlotWriter | None = None
@@ -201,24 +202,26 @@ def _serve(
     source: Any = None
     channel.send(Ready())
     while True:
-        waiting = inbox.get()
+        waiting = queued.get()
         message = waiting.message
         if slots is not None:
-            slots.release(message.freed)
-            slots.give_up(message.given_up)
+            slots.release(message.freed, message.given_up)
         job: Any = None
         try:
             if source is None:
-                source = _opened(payload, settings.script)
+                # With the backends of its parent registered.
+                backends, decoders, source = ScriptUnpickler(payload, settings.script).load()
+                for name, matcher, factory in reversed(backends):
+                    register_backend(name, matcher, factory)
+                for codec, maker in decoders:
+                    register_decoder(codec, maker)
                 warnings.simplefilter("always")  # the consumer's filters decide
-                if isinstance(source, Fed):
-                    source.fed(line.dealt)
-                inbox.look_ahead()
+                if hasattr(source, "feed"):
+                    source.feed(line.dealt)
+                queued.look_ahead()
             job = waiting.job()
-            data = _made(source, job, message, slots)
-            report = _report(caught, job)
-            answer = Exhausted(report) if data is None else Done(message.index, data, report)
-            told = pickle.dumps(answer)
+            data = _make(source, job, message, slots)
+            told = pickle.dumps(BatchMessage(message.index, data, _report(caught, job)))
         except BaseException as error:  # told to the consumer, whatever it is
             told = pickle.dumps(_failure(message.index, job, error, _report(caught, job)))
         waiting.close()
@@ -237,17 +240,7 @@ def _note_where_it_is(channel: connection.Connection) -> None:
         os.close(fd)
 
 
-def _opened(payload: bytes, script: dict[str, str]) -> Any:
-    """Return what this worker runs, with the backends of its parent registered."""
-    backends, decoders, thing = ScriptUnpickler(payload, script).load()
-    for name, matcher, factory in reversed(backends):
-        register_backend(name, matcher, factory)
-    for codec, maker in decoders:
-        register_decoder(codec, maker)
-    return thing
-
-
-def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> bytes | None:
+def _make(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> bytes | None:
     """Return the packed batch of a job; None if the replica has no more."""
     try:
         with batches_in(slots):
@@ -262,38 +255,31 @@ def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> by
         raise NotPicklable(msg, do=_PLAIN).at(getattr(source, "last", None)) from error
     finally:
         if slots is not None:
-            slots.sent(used)
+            slots.note_sent(used)
     return data
 
 
-def _report(caught: list[warnings.WarningMessage], job: Any) -> Report:
+def _report(caught: list[warnings.WarningMessage], job: Any) -> WorkerReport:
     """Return what was counted, warned of and opened since the last report."""
     new = caught[:]  # other threads may add to it meanwhile
     del caught[: len(new)]
-    told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in new))
+    told: dict[tuple[str, type[Warning]], None] = {}
+    for each in new:
+        text, category = type(each.message).__name__, each.category
+        with contextlib.suppress(Exception):  # a user's __str__ may fail
+            text = str(each.message)
+        try:
+            pickle.loads(pickle.dumps(category))
+        except Exception:  # the consumer has no such class, e.g. one defined inside a function
+            category = UserWarning
+        told[text, category] = None
     opened = SESSION.versions.take()
     if isinstance(job, Job):
         opened = tuple(one._replace(case=job.cases_with(one.name)) for one in opened)
-    return Report(PIPE_STATS.take(), told, opened)
+    return WorkerReport(PIPE_STATS.take(), tuple(told), opened)
 
 
-def _words(message: Warning | str) -> str:
-    try:
-        return str(message)
-    except Exception:  # a user's __str__ may fail
-        return type(message).__name__
-
-
-def _category(category: type[Warning]) -> type[Warning]:
-    """Return a class of warnings that the consumer's process has."""
-    try:
-        pickle.loads(pickle.dumps(category))
-    except Exception:  # e.g. a class defined inside a function
-        return UserWarning
-    return category
-
-
-def _failure(index: int, job: Any, error: BaseException, report: Report) -> Failed:
+def _failure(index: int, job: Any, error: BaseException, report: WorkerReport) -> ErrorMessage:
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
@@ -311,7 +297,7 @@ def _failure(index: int, job: Any, error: BaseException, report: Report) -> Fail
     trace, what = public_text(trace), public_text(what)
     cases = f" ({job.cases()})" if isinstance(job, Job) and job.cases() else ""
     text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
-    return Failed(index, data, what, text, report)
+    return ErrorMessage(index, data, what, text, report)
 
 
 def make_semaphores_nameless() -> None:

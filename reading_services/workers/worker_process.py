@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import gc
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing import connection, forkserver, resource_tracker
 from types import FrameType
 from typing import Any, TypeAlias
 
-from ...batching import NOWHERE
-from ...batching.job import step_noted_in
+from ...batching.job import NOWHERE, step_noted_in
 from ...core.errors import WorkerDied
 from ...core.locks import timeout_or_none
 from ..transport.batch_pickle import unpack
-from ..transport.shared_memory import SharedMemory, limit_waits
+from ..transport.shared_memory import limit_waits
 from ..transport.slot_reader import Arrival, SlotReader
 from ..work import WorkerStatus
 from .script import INTERRUPT, UNGUARDED
@@ -78,29 +78,21 @@ At: TypeAlias = "Callable[[int, int, Any], WorkerStatus]"
 """What a worker does, of the step and item that it notes and its job."""
 
 
+@dataclass(eq=False)
 class Worker:
     """One process, its channel, and what it is busy with."""
 
-    def __init__(
-        self,
-        number: int,
-        process: Any,
-        channel: connection.Connection,
-        slots: SlotReader,
-        at: At,
-    ) -> None:
-        self.number = number
-        self.process = process
-        self.channel = channel
-        self.jobs: deque[Any] = deque()
-        self.given = 0
-        self.slots = slots
-        self._at = at
-        self._notes: Any = None
-        self._standing: tuple[tuple[int, int, int], float] | None = None
-        self.is_up = False  # whether it has started
-        self.is_gone = False  # whether it was found dead
-        self.patience = 0.0  # seconds that a message to it may wait
+    number: int
+    process: Any
+    channel: connection.Connection
+    slots: SlotReader
+    _at: At
+    jobs: deque[Any] = field(default_factory=deque)
+    notes: Any = None  # memory in which it notes what it is at
+    _standing: tuple[tuple[int, int, int], float] | None = None
+    is_up: bool = False  # whether it has started
+    is_gone: bool = False  # whether it was found dead
+    patience: float = 0.0  # seconds that a message to it may wait
 
     def __str__(self) -> str:
         return f"worker {self.number} (pid {self.process.pid})"
@@ -116,26 +108,19 @@ class Worker:
         batch = unpack(data, arrival)
         return batch, len(data) + arrival.bytes
 
-    def show_notes(self, fd: int, size: int) -> None:
-        """Look from now on at the memory in which it notes what it is at; closes ``fd``."""
-        try:
-            self._notes = SharedMemory(fd, size).bytes()
-        finally:
-            os.close(fd)
-
     def busy_with(self) -> WorkerStatus:
         """Return what it is doing, for messages."""
         if not self.jobs:
             return WorkerStatus("nothing to do")
-        step, item = (NOWHERE, NOWHERE) if self._notes is None else step_noted_in(self._notes)
+        step, item = (NOWHERE, NOWHERE) if self.notes is None else step_noted_in(self.notes)
         return self._at(step, item, self.jobs[0])
 
     def overdue(self, now: float) -> WorkerStatus | None:
         """Return what it has been at for longer than it may; asked from time to time."""
-        if not self.jobs or self._notes is None:
+        if not self.jobs or self.notes is None:
             self._standing = None
             return None
-        step, item = step_noted_in(self._notes)
+        step, item = step_noted_in(self.notes)
         at = (id(self.jobs[0]), step, item)
         if self._standing is None or self._standing[0] != at:
             self._standing = at, now
@@ -163,7 +148,7 @@ class Worker:
         """Close its channel and forget its slots; batches that lie in them stay."""
         self.channel.close()
         self.slots.close()
-        self._notes = None
+        self.notes = None
 
 
 def without_interrupts(method: str) -> contextlib.AbstractContextManager[None]:
@@ -175,12 +160,27 @@ def without_interrupts(method: str) -> contextlib.AbstractContextManager[None]:
     # It sets a mask of its own, and Python 3.11 and 3.12 leave Ctrl-C let in after that.
     resource_tracker.ensure_running()
     if method == "spawn":
-        return interrupts_blocked()
-    with interrupts_blocked():
+        return block_interrupts()
+    with block_interrupts():
         forkserver.ensure_running()
     # The server blocks it for all that it forks. Whoever waits for it may interrupt that: it
     # imports torch first, for seconds.
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def pause_collector() -> Iterator[None]:
+    """Begin forked workers without garbage collection, which they turn on when they are up.
+
+    What the parent left behind is not theirs to end: a group of ranks would wait for its threads.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextlib.contextmanager
@@ -191,14 +191,14 @@ def interrupts_later() -> Iterator[None]:
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        with interrupts_blocked():
+        with block_interrupts():
             yield  # signals are handled elsewhere
         return
     came: list[tuple[int, FrameType | None]] = []
     # Another thread may let it in; this one handles it then.
     signal.signal(signal.SIGINT, lambda *of_signal: came.append(of_signal))
     try:
-        with interrupts_blocked():
+        with block_interrupts():
             yield
     finally:
         signal.signal(signal.SIGINT, handler)
@@ -207,7 +207,7 @@ def interrupts_later() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interrupts_blocked() -> Iterator[None]:
+def block_interrupts() -> Iterator[None]:
     """Block Ctrl-C in this thread, and so in what it starts, until the block ends."""
     if sys.platform == "win32":
         yield

@@ -14,6 +14,7 @@ import json
 import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import count
 from pathlib import Path
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -28,7 +29,6 @@ from ...core.lru_cache import LRUCache
 from ...storage.content import content_key, opened_key
 from ...volumes import Volume
 from ...volumes.conversion.convert import version_of
-from ..volume_like import PatchLike, stored_of
 
 # Part of every name: higher when resampling gives other bits, so that nothing old is read.
 _REVISION = 1
@@ -44,18 +44,22 @@ def digest_of_made(made: Any, *, opened: bool = False) -> str:
     return _key_of(made.patch, (made.soft, made.tiled), opened)
 
 
-def _key_of(patch: PatchLike, made: tuple[bool, ...], opened: bool) -> str:
+def _key_of(patch: Any, made: tuple[bool, ...], opened: bool) -> str:
     content = functools.partial(_content_of, opened=opened)
     values = [
         (
             _text_of_step(step),
             json.dumps(drawn),
-            step.key if _differs_by_key(step, drawn) else "",
+            # Volumes under two keys get other numbers of what draws its own, or has recorded ones.
+            # All else makes the same of a file under whatever key, and is kept once.
+            step.key if step.is_drawn or '"key"' in json.dumps(drawn) else "",
             "" if step.mask is None else content(step.mask),
         )
         for step, drawn in patch.acting
     ]
-    recorded = repr(getattr(stored_of(patch.volume), "recorded_statistics", None))
+    recorded = repr(
+        getattr(getattr(patch.volume, "stored_volume", patch.volume), "recorded_statistics", None)
+    )
     how = (
         *(_REVISION, json.dumps(patch.plan.to_json()), repr(patch.policy), str(patch.dtype)),
         *(patch.kind, patch.filled_after, values, recorded if values else "", *made),
@@ -64,35 +68,30 @@ def _key_of(patch: PatchLike, made: tuple[bool, ...], opened: bool) -> str:
     if patch.members:
         members = tuple(_key_of(member, (), opened) for member in patch.members)
         return content_key("members", (members, how))
-    of = digest_of_made(within, opened=opened) if hasattr(within, "patch") else content(within)
+    is_made = getattr(within, "access", "") == "made"
+    of = digest_of_made(within, opened=opened) if is_made else content(within)
     return content_key(of, how)
 
 
-def _differs_by_key(step: Any, drawn: Any) -> bool:
-    """Whether volumes under two keys get other numbers of one step: its own, or recorded ones."""
-    # All else makes the same of a file under whatever key, and is kept once.
-    return step.is_drawn or '"key"' in json.dumps(drawn)
-
-
-def refuse_drawn(patch: PatchLike) -> None:
+def refuse_drawn(patch: Any) -> None:
     """Raise ``GraphError`` with the pipe that draws something for a patch, if one does."""
-    for step in _drawn(patch):
+    for step in _digest_draws(patch):
         raise GraphError(
             f"{step.describe()} draws for each item and epoch, and what is kept is the same in all",
             do="Put it after cache(), and leave it out of what is converted.",
         ).at(step.origin)
 
 
-def _drawn(patch: PatchLike) -> Iterator[Any]:
+def _digest_draws(patch: Any) -> Iterator[Any]:
     made = patch.volume
     for member in patch.members:
-        yield from _drawn(member)
-    if hasattr(made, "patch") and not patch.members:
-        yield from _drawn(made.patch)
+        yield from _digest_draws(member)
+    if getattr(made, "access", "") == "made" and not patch.members:
+        yield from _digest_draws(made.patch)
     pending = patch.pending
-    plan = pending.begun
+    plan = pending.first_plan
     for step in pending.steps:
-        seen = pending.whole(plan) if step.looks_at_stored else plan
+        seen = pending.through_flushes(plan) if step.looks_at_stored else plan
         if step.is_drawn(seen):
             yield step
         plan = step.apply(plan, pending.draws[step.stream_name])
@@ -104,13 +103,13 @@ def _content_of(volume: Volume, opened: bool) -> str:
     if len(volume.parts) > 1:
         parts = tuple(_content_of(part, opened) for part in volume.parts)
         return content_key("channels of", parts)
-    if volume.located is not None:
+    if volume.located_source is not None:
         if opened:
-            return content_key(volume.token, (opened_key(volume), volume.rearranged))
+            return content_key(volume.token, (opened_key(volume), volume.axis_map_key))
         return version_of(volume)
     found = volume.content_key
     digest = found or _DIGESTS.get_or(volume.token, lambda: _digest(volume))
-    return content_key(digest, (volume.rearranged, tuple(volume.affine.ravel().tolist())))
+    return content_key(digest, (volume.axis_map_key, tuple(volume.affine.ravel().tolist())))
 
 
 def _digest(volume: Volume) -> str:
@@ -179,7 +178,9 @@ class _Texts:
         if isinstance(value, functools.partial):
             return f"partial{self.of((value.func, value.args, value.keywords))}"
         if isinstance(value, (ModuleType, type)):
-            return self._of_class(value) if isinstance(value, type) else _versioned(value.__name__)
+            return (
+                self._of_class(value) if isinstance(value, type) else _with_version(value.__name__)
+            )
         if isinstance(value, FunctionType):
             return self._of_function(value)
         owner = getattr(value, "__self__", None)
@@ -193,9 +194,8 @@ class _Texts:
 
     def _of_object(self, value: Any) -> str:
         """Return the text of what has fields, or of what it is pickled as."""
-        fields = getattr(value, "__dataclass_fields__", None)
-        if fields is not None:
-            return self.of(type(value)) + self.of([getattr(value, name) for name in fields])
+        if is_dataclass(value):
+            return self.of(type(value)) + self.of([getattr(value, f.name) for f in fields(value)])
         try:
             how = copyreg.dispatch_table.get(type(value))
             parts = value.__reduce_ex__(4) if how is None else how(value)
@@ -210,7 +210,7 @@ class _Texts:
         return self.of([list(part) if isinstance(part, Iterator) else part for part in parts])
 
     def _of_class(self, kind: type) -> str:
-        name = _versioned(kind.__module__, kind.__qualname__)
+        name = _with_version(kind.__module__, kind.__qualname__)
         if _is_installed(kind.__module__):
             return name
         inside = []
@@ -223,11 +223,11 @@ class _Texts:
 
     def _of_function(self, function: FunctionType) -> str:
         module = function.__module__ or ""
-        name = _versioned(module, function.__qualname__)
+        name = _with_version(module, function.__qualname__)
         if _is_installed(module) and "<locals>" not in name and "<lambda>" not in name:
             return name
         cells = [_content(cell) for cell in function.__closure__ or ()]
-        named = [self.of(_found(function, chain)) for chain in _globals_of(function.__code__)]
+        named = [self.of(_find_global(function, chain)) for chain in _globals_of(function.__code__)]
         parts = (function.__defaults__, function.__kwdefaults__, cells)
         return f"{name}{self._of_code(function.__code__)}{self.of(parts)}{named}"
 
@@ -271,7 +271,7 @@ def _globals_of(code: CodeType) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def _found(function: FunctionType, chain: Sequence[str]) -> Any:
+def _find_global(function: FunctionType, chain: Sequence[str]) -> Any:
     """Return what a global name stands for; of a module, its attribute."""
     first, *attributes = chain
     value = function.__globals__.get(first, getattr(builtins, first, f"no {first}"))
@@ -282,7 +282,7 @@ def _found(function: FunctionType, chain: Sequence[str]) -> Any:
     return value
 
 
-def _versioned(module: str, name: str = "") -> str:
+def _with_version(module: str, name: str = "") -> str:
     """Return the name of something in a module, with the version of an installed package."""
     top = module.partition(".")[0]
     if top == _OWN:

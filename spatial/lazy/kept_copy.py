@@ -7,27 +7,26 @@ Its name is a digest of what was done to which content, so what changes gets ano
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core import OrientedBox, Region
+from ...core import Region
 from ...core.errors import CacheBusy, DestinationBusy
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key
-from ...storage.decoded_cache import LOCK_TIMEOUT
+from ...storage.disk_cache import own_folder
 from ...storage.location import absolute_place, is_url
+from ...storage.volume_cache import LOCK_TIMEOUT, VolumeCache
 from ...volumes import Volume
 from ...volumes.backend import Backend, needed_of
-from ...volumes.chunks.chunked_array import Needed
-from ...volumes.conversion.convert import version_of, write_planned
+from ...volumes.chunks.chunked_array import NeededChunks
+from ...volumes.conversion.convert import open_copy, version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.destination import destination_of
-from ...volumes.conversion.recached import ConvertedCache, opened_copy
 from ...volumes.header import Header
-from ...volumes.scheme import ReadScheme, Refused, StoreLayout
+from ...volumes.scheme import ReadScheme, SchemeRefusal, StoreLayout
 from ...volumes.session import Source
 from ...volumes.source import LocatedSource, Options
 from .content_digest import digest_of_made, refuse_drawn
@@ -39,7 +38,7 @@ class KeptCopy(Volume):
     """A volume that is written when it is first read, and known before."""
 
     @property
-    def _kept(self) -> KeptSource:
+    def _copy(self) -> KeptSource:
         """The copy, of which this may be a channel."""
         source: Any = self._source
         kept: KeptSource = getattr(source, "source", source)
@@ -48,21 +47,21 @@ class KeptCopy(Volume):
     @property
     def place(self) -> str:
         """The folder or URL in which it is kept, without credentials."""
-        return destination_of(self._kept.place, self._kept.storage_options).name
+        return destination_of(self._copy.place, self._copy.storage_options).name
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return how ``volumes`` copies like this one are stored, whether they are there or not."""
-        plan, remote = self._kept.plan(), is_url(self._kept.place)
+        plan, remote = self._copy.plan(), is_url(self._copy.place)
         return StoreLayout.of(plan.result, volumes, remote=remote, shard=plan.shard)
 
-    def needed(self, region: Region, box: OrientedBox | None = None) -> Needed | None:
+    def needed_chunks(self, region: Region) -> NeededChunks | None:
         """Return the chunks that a read needs, of all channels, whether they are there or not."""
-        return needed_of(self._kept.plan().result, region, box=box)
+        return needed_of(self._copy.plan().result, region)
 
     def _of(self, source: Source, kind: str) -> Volume:
         return KeptCopy.of_source(source, kind)
 
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         """Return the scheme: it is followed."""
         return scheme
 
@@ -103,13 +102,12 @@ class KeptSource:
         key = content_key(version_of(self.made), plan.fingerprint())
         if not is_url(self.place):
             # Without a limit of its own: a folder that somebody names is theirs.
-            cache = ConvertedCache(Path(self.place), sys.maxsize)
-            return opened_copy(cache.open(key, self.made, plan), key, self.made, plan)
+            return open_copy(VolumeCache(own_folder(Path(self.place))), key, self.made, plan)
         url = f"{self.place.rstrip('/')}/{key}.nii.zarr"
         target = destination_of(url, self.storage_options)
         if (target.record() or {}).get("key") != key:
             try:
-                with target.locked(LOCK_TIMEOUT):
+                with target.lock(LOCK_TIMEOUT):
                     write_planned(self.made, plan, target)
             except DestinationBusy as error:  # whoever asked for voxels does not write
                 raise CacheBusy(error.what, do=error.do) from error
@@ -131,7 +129,7 @@ def kept_in(
     """Return a patch that begins with what this one gives, read from a copy that is kept."""
     # It is of a whole volume, and nothing may have been drawn for it. ``place`` is a folder or URL,
     # ``because`` says after what, for ``explain``; the others are as for ``convert``.
-    made: Any = patch.flushed(because=because, tiled=True).volume
+    made: Any = patch.flush_plan(because=because, tiled=True).volume
     source = KeptSource(made, absolute_place(place), chunk, codec, dict(storage_options or {}))
     copy = KeptCopy.of_source(source, patch.kind)
-    return patch.flushed(because=because, tiled=True, copy=copy)
+    return patch.flush_plan(because=because, tiled=True, copy=copy)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, Region, Sample, Stream
-from ...core.errors import GraphError, PatchSizeError
+from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
 from ...core.memory import refuse_beyond_memory
 from ...core.stream import stream_identity
@@ -24,19 +24,20 @@ from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import closed_together
-from ..ops.crop import widened
+from ..ops.crop import widen
 from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..plans.stages import Clip
-from ..resampling.interpolate import Source, convert
+from ..resampling.interpolate import convert_dtype
+from ..resampling.native import SourceVoxels
 from ..resampling.resample import outside_of
-from ..volume_like import StackedVolumes, VolumeLike, patch_before
+from . import patch_report
 from .patch_facts import PatchFacts
-from .patch_report import NoArithmetic, described, explained, provenance_of
+from .patch_report import NoArithmetic, describe_patch
 from .read_plan import ReadPlan
-from .transform_chain import TransformChain
-from .virtual_volume import RealizedVolume, VirtualVolume
+from .transform_chain import TransformChain, join_steps
+from .virtual_volume import RealizedVolume, StackedVolumes, VirtualVolume
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +59,8 @@ class _Reading(NamedTuple):
 class LazyPatch(NoArithmetic):
     """The voxels of one volume on the output grid of a plan, not read yet."""
 
-    volume: VolumeLike
-    """Where the voxels are stored."""
+    volume: Any
+    """Where the voxels are stored: what has name, kind, shape, grid, dtype and ``read()``."""
     pending: TransformChain
     """What is done to them; one object for all patches of a sample."""
     policy: Policy
@@ -90,21 +91,14 @@ class LazyPatch(NoArithmetic):
         # What was worked out is of no other patch, and stays where it was.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
-    def with_volume(self, volume: VolumeLike) -> LazyPatch:
+    def with_volume(self, volume: Any) -> LazyPatch:
         """Return the patch of other voxels, by the same plan."""
         return replace(self, volume=volume)
 
     def with_value(self, step: ValueStep) -> LazyPatch:
         """Return the patch with one more value op, which draws from the identity as it is now."""
-        steps: tuple[Any, ...] = (*self.values, *self.pending.steps)
-        taken = {one.stream_name for one in steps}
-        if step.stream_name in taken:
-            raise GraphError(
-                f"two steps draw from the stream {step.stream_name!r}",
-                do="Give one of them another name.",
-            ).at(step.origin)
-        if step.depth is None:
-            step = replace(step, depth=len(self.pending.identity))
+        before: tuple[Any, ...] = (*self.values, *self.pending.steps)
+        *_, step = join_steps(before, (step,), len(self.pending.identity))
         return replace(self, values=(*self.values, step))
 
     @property
@@ -134,16 +128,16 @@ class LazyPatch(NoArithmetic):
         made = [part.volume for part in self.parts if isinstance(part.volume, VirtualVolume)]
         return any(one.patch.looks_at_all for one in made if not one.tiled)
 
-    def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
+    def flush_plan(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
         """Return a patch that begins with what this one gives: later ops interpolate anew."""
         # Nothing is read: of what this patch gives, the new one will ask for what it needs; if
         # ``soft``, also of what lies around it, where soft crops cut. ``because`` is for
         # ``explain``.
         empty = replace(self.pending, steps=(), moving=None)
         begun = replace(self, pending=empty, values=(), filled_after=-1)
-        return begun.made_of(self, soft, because, **how)
+        return begun.on_voxels_of(self, soft, because, **how)
 
-    def made_of(
+    def on_voxels_of(
         self, before: LazyPatch, soft: bool = False, because: str = "", **how: Any
     ) -> LazyPatch:
         """Return the patch on the voxels that ``before`` gives, in the place of its own."""
@@ -160,7 +154,7 @@ class LazyPatch(NoArithmetic):
     def whole_plan(self) -> SpatialPlan:
         """The plan from the stored volume, through all flushes: of places, not of padding."""
         if isinstance(self.volume, RealizedVolume):
-            before = self.volume.realized_from.whole_plan
+            before = self.volume.patch.whole_plan
         elif isinstance(self.volume, VirtualVolume):
             before = self.volume.part_of(self.volume.patch.whole_plan)
         else:
@@ -171,9 +165,9 @@ class LazyPatch(NoArithmetic):
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
         draws = {**self.pending.draws}
-        if (earlier := patch_before(self.volume)) is not None:
+        if (earlier := getattr(self.volume, "patch", None)) is not None:
             draws = {**earlier.draws, **draws}
-        for step, drawn in self.drawn if self.values else ():
+        for step, drawn in self.value_draws if self.values else ():
             # What may act or not is recorded where it acted without further parameters, too.
             if drawn is None or drawn or hasattr(step.op, "p"):
                 draws[step.stream_name] = drawn
@@ -182,7 +176,7 @@ class LazyPatch(NoArithmetic):
     @property
     def kind(self) -> str:
         """``"intensity"`` or ``"label"``."""
-        return self.volume.kind
+        return str(self.volume.kind)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -196,7 +190,7 @@ class LazyPatch(NoArithmetic):
     @property
     def channels(self) -> int:
         """How many channels there are before the value steps; reads at most the header."""
-        return self.volume.shape[0]
+        return int(self.volume.shape[0])
 
     @property
     def grid(self) -> Grid:
@@ -266,7 +260,7 @@ class LazyPatch(NoArithmetic):
         reads = self._read(self.pending.plan if plan is None else plan).reads
         if not any(isinstance(read.volume, VirtualVolume) for read in reads):
             return reads
-        return tuple(stored for read in reads for stored in read.stored(through=through))
+        return tuple(stored for read in reads for stored in read.file_reads(through=through))
 
     def _read(self, plan: SpatialPlan) -> _Reading:
         """Return what is read for a plan, worked out once for the one that was asked for last."""
@@ -275,7 +269,10 @@ class LazyPatch(NoArithmetic):
             return known
         halo, wide = (0, 0, 0), plan
         if self.values:
-            halo = _along(plan, total_halo(self.acting, plan.grid))
+            i, j, k = total_halo(self.acting, plan.grid)
+            if i or j or k:  # not along axes along which the volume has one voxel only
+                axes = _axes_of(plan)
+                halo = (i * (0 in axes), j * (1 in axes), k * (2 in axes))
             wide = _with_halo(plan, halo)
         volumes = () if self.members else getattr(self.volume, "parts", ())
         if not self.members and len(volumes) < 2:
@@ -284,7 +281,7 @@ class LazyPatch(NoArithmetic):
         reading = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
         return reading
 
-    def widened(self, plan: SpatialPlan) -> SpatialPlan:
+    def widen(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
         return self._read(plan).wide
 
@@ -314,10 +311,9 @@ class LazyPatch(NoArithmetic):
             refuse_beyond_memory(shape, dtype, self)
             out = np.empty(shape, dtype)
         elif out.shape != shape:
-            raise PatchSizeError(
-                f"a patch of {self.volume.name} has shape {shape}, its slot {out.shape}",
-                do="Patches of one batch need one shape; crop_or_pad gives it to them.",
-            )
+            msg = f"a patch of {self.volume.name} has shape {shape}, its slot {out.shape}"
+            do = "Patches of one batch need one shape; crop_or_pad gives it to them."
+            raise PatchSizeError(msg, do=do)
         reading, fills, policy = self._read(plan), None, self.policy
         if self.filled_after < 0:
             policy, fills = self._filled_before(plan)
@@ -358,7 +354,7 @@ class LazyPatch(NoArithmetic):
             np.copyto(result, fill, where=outside, casting="same_kind")
             result = apply_steps(steps[early:], result)
         if result is not out:
-            out[...] = convert(_inside(result, halo, plan.shape), out.dtype)
+            out[...] = convert_dtype(_inside(result, halo, plan.shape), out.dtype)
 
     def prefetch(self, plan: SpatialPlan | None = None) -> Any:
         """Begin to bring in the voxels that ``realize`` is going to read."""
@@ -368,23 +364,24 @@ class LazyPatch(NoArithmetic):
         if not getattr(self.volume, "looks_ahead", False):
             return None
         reads = self._read(self.pending.plan if plan is None else plan).reads
-        wanted = (one for one in reads if not one.region.is_empty)
-        return closed_together(one.volume.prefetch(one.region, one.box) for one in wanted)
+        begun = [one.volume.prefetch(one.region) for one in reads if not one.region.is_empty]
+        return begun[0] if len(begun) == 1 else closed_together(begun)
 
     @cached_property
-    def drawn(self) -> tuple[tuple[ValueStep, Drawn | None], ...]:
+    def value_draws(self) -> tuple[tuple[ValueStep, Drawn | None], ...]:
         """Return the value steps with what they drew; None where one does not act."""
-        return tuple((step, self._drawn_by(step)) for step in self.values)
-
-    def _drawn_by(self, step: ValueStep) -> Drawn | None:
-        if step.op.draws_axis:  # one along which there are voxels
-            step = replace(step, op=step.op.along(_axes_of(self.plan, self.plan.slices)))
-        return step.draw(self._stream(step).generator())
+        found = []
+        for step in self.values:
+            own = step
+            if step.op.draws_axis:  # one along which there are voxels
+                own = replace(step, op=step.op.along(_axes_of(self.plan, self.plan.slices)))
+            found.append((step, own.draw(self._stream(own).generator())))
+        return tuple(found)
 
     @property
     def acting(self) -> list[tuple[ValueStep, Drawn]]:
         """The value ops that act, with what they drew."""
-        return [(step, values) for step, values in self.drawn if values is not None]
+        return [(step, values) for step, values in self.value_draws if values is not None]
 
     def _stream(self, step: ValueStep) -> Stream:
         pending, name = self.pending, step.draws_from or step.stream_name
@@ -429,7 +426,7 @@ class LazyPatch(NoArithmetic):
 
     def _resample_into(
         self, reading: _Reading, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
-    ) -> tuple[Source, SpatialPlan]:
+    ) -> tuple[SourceVoxels, SpatialPlan]:
         """Write every part to its channels; return what the first was made of, and the plan."""
         sources, first = [], 0
         for read in reading.reads:
@@ -471,7 +468,7 @@ class LazyPatch(NoArithmetic):
         """Return the fill of each channel, or one of all of them."""
         # Of one from before a flush or realize(), it is what value ops made of it there: those that
         # treat each value by itself, as statistics follow them; others are passed over.
-        before = patch_before(self.volume)
+        before = getattr(self.volume, "patch", None)
         if self.filled_after >= 0 or before is None:
             return np.array([self.policy.fill])
         fills: NDArray[np.float64] = before._fills_after_values()
@@ -499,7 +496,7 @@ class LazyPatch(NoArithmetic):
             ends = np.cumsum([0, *(member.channels for member in self.members)]).tolist()
             apart = zip(self.members, pairwise(ends), strict=True)
             return np.concatenate([one.changed_by_last(array[a:b]) for one, (a, b) in apart])
-        step, drawn = self.drawn[-1]
+        step, drawn = self.value_draws[-1]
         if drawn is None:
             return array.astype(step.op.dtype(array.dtype))
         halo = step.op.halo(drawn, self.plan.grid)
@@ -521,26 +518,11 @@ class LazyPatch(NoArithmetic):
         voxels = self.realize()
         return voxels if dtype is None else voxels.astype(dtype, copy=False)
 
-    def explain(self) -> str:
-        """Return one line: the class of the work, the bytes that are read; reads headers."""
-        return explained(self)
-
-    def provenance(self) -> dict[str, Any]:
-        """Return where the voxels come from, as plain data.
-
-        ``file`` is the volume's name, ``stored_shape`` its (C, I, J, K), ``region`` the voxels
-        read, [start, stop] per axis. ``matrix`` is 4x4, from an index of the *patch* to the index
-        of the *stored volume*, through all flushes: ``stored = matrix @ (i, j, k, 1)``, of voxel
-        centres; displacements are left out. ``affine`` is 4x4, from an index of the patch to world
-        millimetres. ``plan`` is all of it, for ``SpatialPlan.from_json``: what brings a prediction
-        back to the stored grid, in another process too. Where a coarser level is read, ``level``
-        says which, and the region is of that one. Where several files were stacked, the entry is
-        of the first, and ``channels`` has one for each.
-        """
-        return provenance_of(self)
+    explain = patch_report.explain
+    provenance = patch_report.provenance
 
     def __repr__(self) -> str:
-        return f"LazyPatch({described(self)})"
+        return f"LazyPatch({describe_patch(self)})"
 
 
 def patches_of(item: object) -> dict[str, LazyPatch]:
@@ -559,15 +541,8 @@ def _axes_of(plan: SpatialPlan, slices: Sequence[int] = ()) -> tuple[int, ...]:
     return tuple(axis for axis in range(3) if moves[np.logical_not(flat), axis].any())
 
 
-def _along(plan: SpatialPlan, halo: Halo) -> Halo:
-    """Return a halo without the axes along which the volume has one voxel only."""
-    axes = _axes_of(plan) if any(halo) else ()
-    i, j, k = (h if axis in axes else 0 for axis, h in enumerate(halo))
-    return (i, j, k)
-
-
 def _with_halo(plan: SpatialPlan, halo: Halo) -> SpatialPlan:
-    return widened(plan, [(h, h) for h in halo]) if any(halo) else plan
+    return widen(plan, [(h, h) for h in halo]) if any(halo) else plan
 
 
 def _inside(array: NDArray[Any], halo: Halo, shape: Sequence[int]) -> NDArray[Any]:

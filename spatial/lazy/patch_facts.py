@@ -1,4 +1,4 @@
-"""What value ops may ask about a patch."""
+"""Facts about a patch that value ops may ask for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from ...intensity.value_op import recorded_percentile
 from ...storage.content import version_key
 from ..plans.plan import SpatialPlan
-from ..volume_like import stored_of
 
 Acting = tuple[ValueStep, Drawn, Any]
 """A step that acts, with what it drew and its facts."""
@@ -57,7 +56,7 @@ class PatchFacts:
     @property
     def source(self) -> Grid:
         """Grid of the whole volume; of the first where several were stacked."""
-        grid: Grid = self.stacked[0].source if self.stacked else self.stored.grid
+        grid: Grid = self.stacked[0].source if self.stacked else self.stored_volume.grid
         return grid
 
     @property
@@ -73,14 +72,14 @@ class PatchFacts:
         """A key for random numbers that belong to voxels of the lattice."""
         return self.stream.key()
 
-    def key_from(self, drawn: int) -> tuple[int, int]:
+    def key_from(self, params: int) -> tuple[int, int]:
         """Return a key of a drawn number and of which volume of the sample this is."""
-        return Stream(drawn, 0, (), self.volume_key).key()
+        return Stream(params, 0, (), self.volume_key).key()
 
     @property
-    def stored(self) -> Any:
+    def stored_volume(self) -> Any:
         """The volume that lies in a file."""
-        return stored_of(self.volume)
+        return getattr(self.volume, "stored_volume", self.volume)
 
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
@@ -88,11 +87,19 @@ class PatchFacts:
         if not self.stacked and self.mask is None and above is None and self._channels is None:
             affine = _as_affine(changing)
             if affine is not None:
-                stored = _Statistics(partial(self._counted, None, ()))
-                return _Statistics(partial(_of_record, self._recorded(), stored), *affine)
-        return _Statistics(partial(self._counted, above, changing))
+                recorded = self._recorded_statistics()
+                stored = _ScaledStatistics(partial(self._count_histogram, None, ()))
 
-    def _counted(
+                def number(what: str, *arguments: float) -> float:
+                    """Return what is recorded; percentiles that are not, from the histogram."""
+                    if what == "percentile":
+                        return recorded_percentile(recorded, arguments[0], lambda: stored)
+                    return float(getattr(recorded, what))
+
+                return _ScaledStatistics(number, *affine)
+        return _ScaledStatistics(partial(self._count_histogram, above, changing))
+
+    def _count_histogram(
         self, above: float | None, changing: Sequence[Acting], what: str, *arguments: float
     ) -> float:
         """Return a number of the histogram, which is asked for once per number and volume."""
@@ -123,7 +130,7 @@ class PatchFacts:
             return self._channels
         if self.stacked:
             return range(sum(len(part._own_channels) for part in self.stacked))
-        return range(self.stored.shape[0])
+        return range(self.stored_volume.shape[0])
 
     @property
     def _changing(self) -> list[Acting]:
@@ -132,7 +139,7 @@ class PatchFacts:
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
         # The parts say what a stack is made of.
-        stored = None if self.stacked else self.stored
+        stored = None if self.stacked else self.stored_volume
         asked = [stored, self.mask, *(step.mask for step, _, _ in changing)]
         parts = tuple(part._name(None, part._changing) for part in self.stacked)
         if None in parts or not all(v is None or hasattr(v, "probe") for v in asked):
@@ -146,16 +153,17 @@ class PatchFacts:
             *((step.op, json.dumps(drawn)) for step, drawn, _ in changing),
         )
 
-    def _recorded(self) -> RecordedStatistics:
+    def _recorded_statistics(self) -> RecordedStatistics:
         if self.source_of_statistics is not None:
             return self.source_of_statistics(self.volume)
         from ...volumes import volume_statistics
 
-        found = volume_statistics(self.stored)
+        found = volume_statistics(self.stored_volume)
         # One NaN among the voxels makes NaN of every voxel that is normalized by its mean.
         if not (math.isfinite(found.mean) and math.isfinite(found.std)):
             raise VolumeError(
-                f"{self.stored.name} holds NaN or infinite values, so it has no mean and no range",
+                f"{self.stored_volume.name} holds NaN or infinite values, so it has no mean and no "
+                "range",
                 do="Give the numbers that the op needs, or store the volume without these.",
             )
         return found
@@ -163,7 +171,7 @@ class PatchFacts:
     def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:
         histogram = self._before_changes(self.mask, self._channels)
         for step, drawn, facts in changing:
-            histogram = histogram.mapped(_on_values(step, drawn, facts))
+            histogram = histogram.map(_on_values(step, drawn, facts))
         return histogram if above is None else histogram.above(above)
 
     def _before_changes(self, mask: Any, channels: Sequence[int] | None) -> Histogram:
@@ -171,7 +179,7 @@ class PatchFacts:
         from ...volumes import volume_histogram
 
         if not self.stacked:
-            return volume_histogram(self.stored, mask, channels)
+            return volume_histogram(self.stored_volume, mask, channels)
         found, first = [], 0
         for part in self.stacked:
             own = part._own_channels
@@ -181,13 +189,13 @@ class PatchFacts:
             if wanted:
                 histogram = part._before_changes(mask, wanted)
                 for step, drawn, facts in part._changing:
-                    histogram = histogram.mapped(_on_values(step, drawn, facts))
+                    histogram = histogram.map(_on_values(step, drawn, facts))
                 found.append(histogram)
         return merge_histograms(found)
 
 
 @dataclass(frozen=True)
-class _Statistics:
+class _ScaledStatistics:
     """Statistics of ``value * scale + shift``, of which ``number`` returns those of ``value``."""
 
     number: Callable[..., float]
@@ -222,15 +230,6 @@ class _Statistics:
         return self.number(what, *arguments) * self.scale + self.shift
 
 
-def _of_record(
-    recorded: RecordedStatistics, counted: _Statistics, what: str, *arguments: float
-) -> float:
-    """Return what is recorded, and percentiles from the histogram where they are not."""
-    if what == "percentile":
-        return recorded_percentile(recorded, arguments[0], lambda: counted)
-    return float(getattr(recorded, what))
-
-
 def _as_affine(changing: Sequence[Acting]) -> tuple[float, float] | None:
     """Return scale and shift of all steps together; None where they are something else."""
     scale, shift = 1.0, 0.0
@@ -242,10 +241,10 @@ def _as_affine(changing: Sequence[Acting]) -> tuple[float, float] | None:
     return scale, shift
 
 
-def _on_values(step: ValueStep, drawn: Drawn, facts: Any) -> Callable[[Floats], Floats]:
+def _on_values(step: ValueStep, params: Drawn, facts: Any) -> Callable[[Floats], Floats]:
     def values_after(values: Floats) -> Floats:
         array = values.astype(np.float32).reshape(1, -1, 1, 1)
-        result: Floats = step.op.apply(array, drawn, facts).ravel().astype(np.float64)
+        result: Floats = step.op.apply(array, params, facts).ravel().astype(np.float64)
         return result
 
     return values_after

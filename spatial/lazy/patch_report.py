@@ -1,4 +1,4 @@
-"""What a patch says of itself in words and as plain data: provenance, explanations, refusals."""
+"""Reports on a patch, in words and as plain data: provenance, explanations, refusals."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from ...core import Grid, Region
 from ...core.errors import SampleError
 from ..ops.op import is_hard
 from ..plans.plan import SpatialPlan
-from ..volume_like import PatchLike, patch_before, stored_type
 from .virtual_volume import VirtualVolume
 
 
 def _refusing(sign: str) -> Callable[..., NoReturn]:
     def refuse(self: Any, *_: Any) -> NoReturn:
-        raise _refused(self, sign)
+        raise _refusal(self, sign)
 
     return refuse
 
 
-def _refused(patch: Any, sign: str) -> SampleError:
+def _refusal(patch: Any, sign: str) -> SampleError:
     return SampleError(
         f"{sign} needs voxels, and those of {patch!r} are not read yet",
         do="Put .realize() before: .realize().map(f).batch_patches(4); or compute on the batch, "
@@ -42,7 +41,7 @@ class NoArithmetic:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
         """Refuse NumPy's element-wise functions, and operators with an array on the left."""
-        raise _refused(self, f"numpy.{ufunc.__name__}")
+        raise _refusal(self, f"numpy.{ufunc.__name__}")
 
     __add__ = __radd__ = _refusing("+")
     __sub__ = __rsub__ = _refusing("-")
@@ -67,11 +66,7 @@ class Provenance(dict[str, Any]):
     # So they are before anything is changed: what is set stays. A batch on its way from a worker
     # carries some 300 bytes for the two, and no text.
 
-    __slots__ = ("_plan",)
-
-    def __init__(self, entries: Any = (), plan: Any = None, /) -> None:
-        super().__init__(entries)
-        self._plan = plan
+    _plan: Any = None
 
     def __missing__(self, key: str) -> Any:
         self._write_out()
@@ -84,12 +79,13 @@ class Provenance(dict[str, Any]):
             return
         plan, self._plan = self._plan, None
         if not isinstance(plan, SpatialPlan):
-            plan = _unpacked(dict.__getitem__(self, "matrix"), *plan)
+            plan = _unpack(dict.__getitem__(self, "matrix"), *plan)
         dict.update(self, affine=plan.affine.tolist(), plan=plan.to_json())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        plan = _packed(self._plan) if isinstance(self._plan, SpatialPlan) else self._plan
-        return Provenance, (dict(dict.items(self)), plan)  # copying it would write it out
+        plan = _pack(self._plan) if isinstance(self._plan, SpatialPlan) else self._plan
+        # Copying it would write it out.
+        return Provenance, (dict(dict.items(self)),), {"_plan": plan}
 
 
 def _seen_whole(name: str) -> Any:
@@ -113,7 +109,7 @@ for _name in (
     setattr(Provenance, _name, _seen_whole(_name))
 
 
-def _packed(plan: SpatialPlan) -> tuple[Any, ...]:
+def _pack(plan: SpatialPlan) -> tuple[Any, ...]:
     """Return what a plan is besides its matrix in few bytes: pickling takes ten times as long."""
     # One object for all volumes of a sample: it is pickled once.
     packed: tuple[Any, ...] | None = plan.__dict__.get("_packed")
@@ -125,27 +121,39 @@ def _packed(plan: SpatialPlan) -> tuple[Any, ...]:
     return packed
 
 
-def _unpacked(matrix: Any, packed: bytes, stages: Any, keeps_dtype: bool) -> SpatialPlan:
+def _unpack(matrix: Any, packed: bytes, stages: Any, keeps_dtype: bool) -> SpatialPlan:
     numbers = struct.unpack("12q16d", packed)
     source, shape, start, stop = (numbers[n : n + 3] for n in range(0, 12, 3))
     grid = Grid((source[0], source[1], source[2]), np.reshape(numbers[12:], (4, 4)))
     return SpatialPlan(grid, np.array(matrix), shape, Region(start, stop), stages, keeps_dtype)
 
 
-def provenance_of(patch: PatchLike) -> Provenance:
-    """Return where the voxels of a patch come from."""
+def provenance(patch: Any) -> dict[str, Any]:
+    """Return where the voxels come from, as plain data.
+
+    ``file`` is the volume's name, ``stored_shape`` its (C, I, J, K), ``region`` the voxels
+    read, [start, stop] per axis. ``matrix`` is 4x4, from an index of the *patch* to the index
+    of the *stored volume*, through all flushes: ``stored = matrix @ (i, j, k, 1)``, of voxel
+    centres; displacements are left out. ``affine`` is 4x4, from an index of the patch to world
+    millimetres. ``plan`` is all of it, for ``SpatialPlan.from_json``: what brings a prediction
+    back to the stored grid, in another process too. Where a coarser level is read, ``level``
+    says which, and the region is of that one. Where several files were stacked, the entry is
+    of the first, and ``channels`` has one for each.
+    """
     plan = patch.whole_plan
     made = isinstance(patch.volume, VirtualVolume)
-    stored = patch.volume.stored if made else patch.volume
-    if before := getattr(stored, "realized_from", None):
-        entries = dict(dict.items(provenance_of(before)))  # without what is written out
-        entries["matrix"] = plan.matrix.tolist()
-        if "channels" in entries:
-            entries["channels"] = [provenance_of(one) for one in _apart(patch)]
-        return Provenance(entries, plan)
+    stored = patch.volume.stored_volume if made else patch.volume
+    if before := getattr(stored, "patch", None):
+        found = Provenance(dict.items(provenance(before)))  # without what is written out
+        changed = {"matrix": plan.matrix.tolist()}
+        if dict.__contains__(found, "channels"):
+            changed["channels"] = [provenance(one) for one in _apart(patch)]
+        dict.update(found, changed)
+        found._plan = plan
+        return found
     reads = patch.reads(through=True)
     region, level = reads[0].region, reads[0].level
-    channels = [provenance_of(one) for one in _apart(patch)] if len(reads) > 1 else []
+    channels = [provenance(one) for one in _apart(patch)] if len(reads) > 1 else []
     if channels:  # of voxels that were realized the first tells where they come from
         first: dict[str, Any] = channels[0]
         region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
@@ -157,10 +165,12 @@ def provenance_of(patch: PatchLike) -> Provenance:
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),
     }
-    return Provenance(entries, plan)
+    found = Provenance(entries)
+    found._plan = plan
+    return found
 
 
-def _apart(patch: PatchLike) -> list[Any]:
+def _apart(patch: Any) -> list[Any]:
     """Return a patch of each file whose channels are in one, on the same grid as that."""
     if patch.members:
         values = patch.values  # they look around, too
@@ -168,34 +178,34 @@ def _apart(patch: PatchLike) -> list[Any]:
         return [one for member in found for one in _apart(member)]
     if len(patch.parts) > 1:
         return [one for part in patch.parts for one in _apart(part)]
-    before = patch_before(patch.volume)
+    before = getattr(patch.volume, "patch", None)
     below = [] if before is None else _apart(before)
     if len(below) < 2:
         return [patch]
     return [patch.with_volume(patch.volume.of_other(one)) for one in below]
 
 
-def described(patch: PatchLike) -> str:
+def describe_patch(patch: Any) -> str:
     """Return the volume and all steps, those before a flush too."""
     steps = "".join(f" · {step.describe()}" for step in patch.values)
     if patch.members:
-        return f"{' + '.join(f'({described(one)})' for one in patch.members)}{steps}"
-    earlier = patch_before(patch.volume)
+        return f"{' + '.join(f'({describe_patch(one)})' for one in patch.members)}{steps}"
+    earlier = getattr(patch.volume, "patch", None)
     before = f"{patch.volume.name}:"
     if earlier is not None:
         is_made = isinstance(patch.volume, VirtualVolume)
         how = "sampled anew" if is_made else "realized, opened again"
-        before = f"{described(earlier)}; {how}:"
+        before = f"{describe_patch(earlier)}; {how}:"
     return f"{before} {patch.pending.describe()}{steps}"
 
 
-def explained(patch: PatchLike) -> str:
-    """Return the class of the work and the bytes that are read; a line for each file."""
+def explain(patch: Any) -> str:
+    """Return one line for each file: the class of the work, the bytes read; reads headers."""
     several = patch.members or patch.parts
     if len(several) > 1:
-        return "; ".join(explained(one) for one in several)
+        return "; ".join(explain(one) for one in several)
     read = patch.read_plan
-    text = str(read.plan.explain(patch.policy, stored_type(read.volume), read.volume.shape[0]))
+    text = str(read.plan.explain(patch.policy, read.stored_type, read.volume.shape[0]))
     if read.level:
         text += f", from level {read.level}"
     if isinstance(patch.volume, VirtualVolume):
@@ -203,9 +213,9 @@ def explained(patch: PatchLike) -> str:
     return text
 
 
-def interpolations(patch: PatchLike) -> tuple[int, int]:
+def interpolations(patch: Any) -> tuple[int, int]:
     """Return how often the voxels of a patch are interpolated, and how often only copied."""
-    # What is kept was made once, for all patches; :func:`kept` tells of it.
+    # What is kept was made once, for all patches; :func:`describe_kept` tells of it.
     if len(patch.parts) > 1 or patch.members:
         interpolated, copied = map(sum, zip(*map(interpolations, patch.parts), strict=True))
         return interpolated, copied
@@ -216,15 +226,15 @@ def interpolations(patch: PatchLike) -> tuple[int, int]:
     return more + 1 - is_copy, copies + is_copy
 
 
-def kept(patch: PatchLike) -> str:
+def describe_kept(patch: Any) -> str:
     """Return in words what of a patch is made once and kept; empty if nothing is."""
     if patch.members:
-        return "; ".join(dict.fromkeys(filter(None, map(kept, patch.members))))
+        return "; ".join(dict.fromkeys(filter(None, map(describe_kept, patch.members))))
     volume = patch.volume
     if not isinstance(volume, VirtualVolume):
         return ""
     if not volume.is_kept:
-        return kept(volume.patch)
+        return describe_kept(volume.patch)
     more, copies = interpolations(volume.patch)
     return (
         f"{volume.because}: {more} interpolations and {copies} copies for each volume, "
@@ -232,7 +242,7 @@ def kept(patch: PatchLike) -> str:
     )
 
 
-def breaks(patch: PatchLike) -> tuple[str, ...]:
+def breaks(patch: Any) -> tuple[str, ...]:
     """Return what breaks the fusion of a patch, first things first, and where it was written."""
     if patch.members:
         return tuple(dict.fromkeys(what for member in patch.members for what in breaks(member)))
@@ -247,7 +257,7 @@ def breaks(patch: PatchLike) -> tuple[str, ...]:
     return (*breaks(made), (" and ".join(told) or _cut(made) or by_flush) + why)
 
 
-def asks_voxels(patch: PatchLike) -> bool:
+def asks_voxels(patch: Any) -> bool:
     """Whether where a patch lies, or how large it is, follows from voxels."""
     steps = [step for step in patch.pending.steps if step.recorded is None]
     inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
@@ -257,7 +267,7 @@ def asks_voxels(patch: PatchLike) -> bool:
     return asks or any(map(asks_voxels, patch.members or made))
 
 
-def _cut(made: PatchLike) -> str:
+def _cut(made: Any) -> str:
     """Return the hard crop after which a volume from another grid begins anew, if one does."""
     steps = made.pending.steps if made.pending.moving is not None else ()
     last = next((step for step in reversed(steps) if is_hard(step.op)), None)
@@ -267,18 +277,18 @@ def _cut(made: PatchLike) -> str:
     return f"{last.op.name}{place} (a hard crop of a volume that was brought to another grid)"
 
 
-def left_to_numpy(patch: PatchLike) -> tuple[tuple[str, ...], ...]:
+def numpy_steps(patch: Any) -> tuple[tuple[str, ...], ...]:
     """Return the steps with displacements and hard crops, for each plan that NumPy does."""
     # Through any number of made volumes, the first one first; nothing where the kernel does all.
     if patch.members:
-        return tuple(steps for member in patch.members for steps in left_to_numpy(member))
+        return tuple(steps for member in patch.members for steps in numpy_steps(member))
     below: tuple[tuple[str, ...], ...] = ()
     if isinstance(patch.volume, VirtualVolume):
-        below = left_to_numpy(patch.volume.patch)
+        below = numpy_steps(patch.volume.patch)
     if patch.plan.kernel_stages.is_for_kernel:
         return below
     pending, names = patch.pending, []
-    plan = pending.begun
+    plan = pending.first_plan
     for step in pending.steps:
         before, plan = plan, step.apply(plan, pending.draws[step.stream_name])
         if len(plan.stages) > len(before.stages):  # what no matrix can say

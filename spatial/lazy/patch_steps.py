@@ -20,18 +20,20 @@ S = TypeVar("S", Step, ValueStep)
 T = TypeVar("T")
 
 
-def replayed(patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]) -> dict[str, LazyPatch]:
+def replay_draws(
+    patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]
+) -> dict[str, LazyPatch]:
     """Return the patches with the recorded parameters in the place of their own draws."""
     # ``draws`` are by name of stream, as in a batch's ``meta``. Steps that are not in it draw for
     # themselves. Of random numbers that belong to voxels (noise), a record holds the key. They are
     # those of the recorded sample where the patch lies as that did.
 
-    def recorded(step: S) -> S:
+    def record_step(step: S) -> S:
         if step.stream_name not in draws:
             return step
         return replace(step, recorded=RecordedDraw(draws[step.stream_name]))
 
-    anew = _OtherSteps(recorded, recorded)
+    anew = _OtherSteps(record_step, record_step)
     return {key: anew.patch(patch) for key, patch in patches.items()}
 
 
@@ -51,7 +53,7 @@ def in_batch(samples: Sequence[Any]) -> list[Any]:
 
 def _at_position(position: int, size: int, step: Step) -> Step:
     # Of all ops only those that place patches have it.
-    bind = getattr(step.op, "bound", None)
+    bind = getattr(step.op, "at_position", None)
     op = step.op if bind is None else bind(position, size)
     return step if op is step.op else replace(step, op=op)
 
@@ -146,10 +148,8 @@ def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tupl
     for step in _changes(patch):
         op = step.op
         if not isinstance(op, RemapLabels):
-            raise SampleError(
-                f"{who} looks at {key!r} as it is stored, and {op.describe()} comes before it",
-                do=f"Put {who} before it, with labels as they are stored.",
-            )
+            msg = f"{who} looks at {key!r} as it is stored, and {op.describe()} comes before it"
+            raise SampleError(msg, do=f"Put {who} before it, with labels as they are stored.")
         new = dict(op.mapping)
         if not labels:
             _refuse_another_zero(op, new, who, key)
@@ -168,10 +168,8 @@ def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tupl
 def refuse_changed(patch: Any, who: str, key: str) -> None:
     """Refuse what some op changed the values of, where they are asked for as they are stored."""
     for step in _changes(patch):
-        raise SampleError(
-            f"{who} looks at {key!r} as it is stored, and {step.op.describe()} comes before it",
-            do=f"Put {who} before it, or leave {key!r} out of it with keys=.",
-        )
+        msg = f"{who} looks at {key!r} as it is stored, and {step.op.describe()} comes before it"
+        raise SampleError(msg, do=f"Put {who} before it, or leave {key!r} out of it with keys=.")
 
 
 def _changes(patch: Any) -> Iterator[Any]:

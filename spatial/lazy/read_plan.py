@@ -1,4 +1,4 @@
-"""What a patch reads of one volume: which level, region and chunks. Worked out once, asked by all.
+"""The read plan of a patch: level, region and chunks of one volume. Made once, asked by all.
 
 A plan that takes every fourth voxel of a volume reads 64 times what it needs, to smooth it away.
 Many volumes are stored at several resolutions, smoothed when they were written. A level loses
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,19 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import ChunkGrid, Grid, OrientedBox, Region
+from ...core import ChunkGrid, Grid, Region
+from ...core.context import holding
 from ...core.errors import UnknownFormat
 from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
-from ...volumes.chunks.chunked_array import Needed
+from ...volumes.chunks.chunked_array import NeededChunks
 from ...volumes.volume import at_level, coarser_levels
 from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
 from ..plans.pull_back import extremes
 from ..plans.stages import Clip
-from ..resampling.interpolate import Source
+from ..resampling.native import SourceVoxels
 from ..resampling.resample import resample
 from .virtual_volume import VirtualVolume
 
@@ -59,9 +60,8 @@ class ReadPlan:
     plan: SpatialPlan
     """From index of the patch, halo of value ops included, to index of this volume."""
     policy: Policy  # how it is sampled
-    region: Region  # the voxels that are read; empty where all is fill
-    box: OrientedBox | None = None
-    """Where in the region the patch has taps, if that may spare chunks."""
+    region: Region
+    """The voxels that are read, empty where all is fill; with a box where that may spare chunks."""
     level: int = 0  # how many levels coarser than the volume of the patch; 0 for that itself
     made_bytes: int = 0
     """Bytes of the voxels that virtual volumes make on the way, beside those of the patch."""
@@ -77,19 +77,25 @@ class ReadPlan:
         elif policy.antialias == LEVEL and isinstance(volume, Volume):
             volume, plan, level = _coarsest_level(volume, plan)
         region = plan.source_region(policy)
-        in_chunks = not region.is_empty and getattr(volume, "chunks", None) is not None
-        box = plan.source_box(policy) if in_chunks else None
-        return cls(volume, plan, policy, region, box, level)
+        if not region.is_empty and getattr(volume, "chunks", None) is not None:
+            region = Region(region.start, region.stop, plan.source_box(policy))
+        return cls(volume, plan, policy, region, level)
+
+    @property
+    def stored_type(self) -> np.dtype[Any]:
+        """The type in which voxels are read, which may be another than that of the values."""
+        stored: np.dtype[Any] = getattr(self.volume, "disk_dtype", self.volume.dtype)
+        return stored
 
     @cached_property
-    def needed(self) -> Needed | None:
+    def needed_chunks(self) -> NeededChunks | None:
         """Return the chunks that are read; None where every voxel can be read alone."""
-        found: Needed | None = self.volume.needed(self.region, self.box)
+        found: NeededChunks | None = self.volume.needed_chunks(self.region)
         return found
 
     def read_bytes(self, *, whole_chunks: bool) -> int:
         """Return the stored bytes of the region, or of all chunks that are read for it."""
-        needed = self.needed if whole_chunks else None
+        needed = self.needed_chunks if whole_chunks else None
         voxels = self.region.size * self.volume.shape[0] if needed is None else needed.voxels
         return int(voxels * self.volume.disk_dtype.itemsize)
 
@@ -97,17 +103,17 @@ class ReadPlan:
         """Yield the chunks that are read, ``name`` being that of the volume; none of no file."""
         if self.region.is_empty or not isinstance(self.volume, Volume):
             return
-        needed = self.needed
+        needed = self.needed_chunks
         if needed is None:
             shape = self.volume.spatial_shape
             cube = tuple(min(CUBE, n) for n in shape)
-            cubes = ChunkGrid(shape, cube).touched(self.region)
+            cubes = ChunkGrid(shape, cube).touched_parts(self.region)
             size = math.prod(cube) * self.volume.shape[0] * self.volume.disk_dtype.itemsize
-            needed = Needed(cubes, 0, size)
+            needed = NeededChunks(cubes, 0, size)
         for index in needed.chunks.tolist():
             yield ChunkBytes((*name, self.level, *index), needed.chunk_bytes)
 
-    def stored(self, *, through: bool = False) -> tuple[ReadPlan, ...]:
+    def file_reads(self, *, through: bool = False) -> tuple[ReadPlan, ...]:
         """Return what is read of files: this, or what a virtual volume is made of."""
         # Where a virtual volume is kept in a copy, that is what is read; with ``through`` what the
         # copy was made of.
@@ -117,53 +123,52 @@ class ReadPlan:
         if volume.copy is not None and not through:
             return (replace(self, volume=volume.copy),)
         if region.is_empty:
-            files = getattr(volume.stored, "parts", (volume.stored,))
-            return tuple(replace(self, volume=one, box=None) for one in files)
+            files = getattr(volume.stored_volume, "parts", (volume.stored_volume,))
+            return tuple(replace(self, volume=one) for one in files)
         if not through:  # where voxels come from is another question
-            region = volume.made_for(region, self.box)
+            region = volume.made_for(region)
         first, *others = volume.patch.reads(volume.part(region), through=through)
         made = region.size * volume.shape[0] * volume.dtype.itemsize
         return (replace(first, made_bytes=first.made_bytes + made), *others)
 
-    def resample_into(self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None) -> Source:
+    def resample_into(
+        self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None
+    ) -> SourceVoxels:
         """Read the region and write the patch to ``out``; return what was read."""
         # ``policy`` is the own one, perhaps with another fill.
         stored, plan, region = self.volume, self.plan, self.region
-        refuse_fill(policy, out.dtype, stored.name)
+        if policy.fill and out.dtype.kind in "iu":
+            refuse_fill(policy.fill, out.dtype, stored.name)
         i, j, k = region.start
         if region.is_empty:
             nothing = np.empty((stored.shape[0], 0, 0, 0), np.uint8)
-            source = Source(nothing, (i, j, k), plan.bounds)
-        elif stored.dtype.kind == "c":  # ``Volume.numpy()`` returns them
-            raise UnknownFormat(
-                f"{stored.name} holds complex numbers, of which no patch can be resampled.",
-                do="Store magnitude and phase, or the two parts, as channels of real numbers.",
-            )
+            source = SourceVoxels(nothing, (i, j, k), plan.bounds)
         else:
-            voxels = stored.read(region, *(() if self.box is None else (self.box,)))
-            source = Source(voxels.array, (i, j, k), plan.bounds, voxels.slope, voxels.intercept)
+            voxels = stored.read(region)
+            if voxels.array.dtype.kind == "c":  # ``Volume.numpy()`` returns them
+                msg = f"{stored.name} holds complex numbers, of which no patch can be resampled."
+                do = "Store magnitude and phase, or the two parts, as channels of real numbers."
+                raise UnknownFormat(msg, do=do)
+            source = SourceVoxels(
+                voxels.array, (i, j, k), plan.bounds, voxels.slope, voxels.intercept
+            )
             show = None if isinstance(stored, VirtualVolume) else _SHOW.get()
             if show is not None and stored.kind != "label":
                 show(source)
         resample(
-            source, plan.matrix, policy, out, plan.kernel_stages, epilogue=epilogue, needed=region
+            source, plan.rows, policy, out, plan.kernel_stages, epilogue=epilogue, needed=region
         )
         if isinstance(stored, Volume):
             stored.refuse_change()  # not before: a mapped file is read while it is resampled
         return source
 
 
-_SHOW: ContextVar[Callable[[Source], None] | None] = ContextVar("show", default=None)
+_SHOW: ContextVar[Callable[[SourceVoxels], None] | None] = ContextVar("show", default=None)
 
 
-@contextmanager
-def stored_shown_to(show: Callable[[Source], None]) -> Iterator[None]:
+def stored_shown_to(show: Callable[[SourceVoxels], None]) -> AbstractContextManager[None]:
     """Call ``show`` with the voxels of each image that is resampled inside, as they are stored."""
-    token = _SHOW.set(show)
-    try:
-        yield
-    finally:
-        _SHOW.reset(token)
+    return holding(_SHOW, show)
 
 
 def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialPlan, int]:

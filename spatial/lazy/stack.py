@@ -22,11 +22,11 @@ from ...core.grid import GRID_TOLERANCE
 from ...intensity import Epilogue, SelectChannels, ValueStep
 from ...storage.read_ahead import closed_together
 from ...volumes import AxisMap, Volume
-from ...volumes.stacked import StackedSource
+from ...volumes.stack_source import StackedSource
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
-from ..resampling.interpolate import Source, convert
-from ..volume_like import stored_of
+from ..resampling.interpolate import convert_dtype
+from ..resampling.native import SourceVoxels
 from .lazy_patch import LazyPatch
 from .patch_facts import PatchFacts
 from .read_plan import ReadPlan
@@ -34,12 +34,12 @@ from .transform_chain import TransformChain
 from .virtual_volume import RealizedVolume, VirtualVolume
 
 
-def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
+def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
     """Return one patch of the channels of all, in this order; nothing is read."""
     # Their output grids have to agree, which is found out when they are made. ``because`` is what
     # ``explain`` says of it where a later spatial op samples it anew.
     first = patches[0]
-    stored: list[Any] = [stored_of(patch.volume) for patch in patches]
+    stored: list[Any] = [getattr(patch.volume, "stored_volume", patch.volume) for patch in patches]
     if all(_is_like(patch, first) for patch in patches):
         return first.with_volume(Volume(stored, kind=_kind_of(stored)))
     patch = StackedPatch(_apart(stored), first.pending, first.policy, because=because)
@@ -79,14 +79,6 @@ def _as_before(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
     return replace(patch, **how, filled_after=-1)
 
 
-def _policy_of(members: Sequence[LazyPatch]) -> Policy:
-    """Return how voxels of all members together are sampled: a fixed policy first, no label's."""
-    ranked = sorted(members, key=lambda one: (not one.is_fixed, one.kind == "label"))
-    policy = ranked[0].policy
-    same = all(one.policy.dtype == policy.dtype for one in members)
-    return policy if same else replace(policy, dtype=None)
-
-
 def _is_like(patch: LazyPatch, first: LazyPatch) -> bool:
     """Whether a patch differs from another in its voxels alone, which lie in a file."""
     names = ("kind", "policy", "is_fixed", "filled_after")
@@ -120,7 +112,7 @@ def read_volume_of(patch: LazyPatch) -> Any:
     return _apart(read)
 
 
-def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
+def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
     """Return a patch of each channel, which reads that channel alone where it can."""
     # ``step_of`` returns the step that selects a channel, for a patch whose values were changed.
     count = patch.shape[0]
@@ -129,7 +121,7 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
     if patch.values:
         plain = replace(patch, values=(), filled_after=0)
         by_channel = not patch.members and all(step.op.by_channel for step in patch.values)
-        apart = unstacked(plain, step_of) if by_channel else []
+        apart = unstack_patch(plain, step_of) if by_channel else []
         if len(apart) != count or any(one.values for one in apart):
             return [patch.with_value(step_of(channel)) for channel in range(count)]
         how: Any = {"values": patch.values, "filled_after": patch.filled_after}
@@ -141,13 +133,13 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
     if len(parts) > 1 or patch.members:
         found: list[LazyPatch] = []
         for part in parts:
-            found += unstacked(part, partial(_step_of_member, step_of, len(found)))
+            found += unstack_patch(part, partial(_step_of_member, step_of, len(found)))
         return found
     whole: Any = patch.volume
     if isinstance(whole, VirtualVolume):  # of a copy that is kept, the channel of that
         copies = [whole.copy and whole.copy.with_axis_map(_only(c)) for c in range(count)]
         before: Any = whole.patch
-        volumes = map(whole.of_other, unstacked(before, step_of))
+        volumes = map(whole.of_other, unstack_patch(before, step_of))
         pairs = zip(volumes, copies, strict=True)
         return [patch.with_volume(replace(one, copy=copy)) for one, copy in pairs]
     if not isinstance(whole, Volume):
@@ -171,8 +163,7 @@ class StackedPatch(LazyPatch):
     # Its value steps come after theirs, on all channels. A spatial op is done to each member; once
     # there are value steps for all channels, it begins with the voxels that these give.
 
-    because: str = ""
-    """Where it was asked for, in words."""
+    because: str = ""  # where it was asked for, in words
 
     @property
     def commutes(self) -> bool:
@@ -192,14 +183,14 @@ class StackedPatch(LazyPatch):
             return super().with_value(step)
         return self.with_members([member.with_value(step) for member in self.members])
 
-    def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
+    def flush_plan(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
         """Return a patch of one volume of all channels, which begins with what this one gives."""
         # Sampled alike from then on: ``with_each`` begins anew with each member.
         empty = replace(self.pending, steps=(), moving=None)
         plain = LazyPatch(
             self.volume, empty, self.policy, (), self.statistics, -1, is_fixed=self.is_fixed
         )
-        return plain.made_of(self, soft, because or self.because, **how)
+        return plain.on_voxels_of(self, soft, because or self.because, **how)
 
     def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> StackedPatch:
         """Return the patch with plans that are worked out anew, those of its members too."""
@@ -212,11 +203,14 @@ class StackedPatch(LazyPatch):
 
     def with_members(self, members: Sequence[LazyPatch]) -> StackedPatch:
         """Return the patch of others in the place of its members, and sampled as these are."""
+        # A fixed policy first, no label's.
+        policy = min(members, key=lambda one: (not one.is_fixed, one.kind == "label")).policy
+        same = all(one.policy.dtype == policy.dtype for one in members)
         return replace(
             self,
             members=tuple(members),
             pending=members[0].pending,
-            policy=_policy_of(members),
+            policy=policy if same else replace(policy, dtype=None),
             is_fixed=any(member.is_fixed for member in members),
         )
 
@@ -296,14 +290,14 @@ class StackedPatch(LazyPatch):
 
     def _resample_into(
         self, reading: Any, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
-    ) -> tuple[Source, SpatialPlan]:
+    ) -> tuple[SourceVoxels, SpatialPlan]:
         counts = [member.shape[0] for member in self.members]
         ends = np.cumsum([0, *counts]).tolist()
         for member, (first, last) in zip(self.members, pairwise(ends), strict=True):
             member.realize(out[first:last], self.plan_of(member, reading.wide))
         if epilogue is not None:
-            out[...] = convert(epilogue.of(out), out.dtype)
-        return Source(out, (0, 0, 0), reading.wide.bounds), reading.wide
+            out[...] = convert_dtype(epilogue.of(out), out.dtype)
+        return SourceVoxels(out, (0, 0, 0), reading.wide.bounds), reading.wide
 
     def prefetch(self, plan: SpatialPlan | None = None) -> Any:
         """Begin to bring in the voxels that ``realize`` is going to read."""

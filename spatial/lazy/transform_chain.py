@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ...core import Grid, Stream
+from ...core.affine3x4 import IDENTITY
+from ...core.draws import OpStep
 from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
@@ -23,12 +25,12 @@ from ..ops.grid_op import of_source
 from ..ops.op import Drawn, Step
 from ..plans.matrices import compose_plans, flat_axes
 from ..plans.plan import SpatialPlan
-from ..volume_like import VolumeLike, patch_before
 from .virtual_volume import VirtualVolume
 
 # A generator is made once and restarted for every stream: making one takes longer than all that
 # is drawn from it. Taking it out of the list while it is in use makes one per thread that
 # plans, and another where an op resolves a plan of its own.
+S = TypeVar("S", bound=OpStep)
 _SPARE: list[np.random.Generator] = []
 
 
@@ -36,13 +38,13 @@ _SPARE: list[np.random.Generator] = []
 class TransformChain:
     """What will be done to all volumes of one sample."""
 
-    references: Mapping[str, VolumeLike]
+    references: Mapping[str, Any]
     """The volumes by key; the first one's grid is the source of the plan."""
     seed: int = 0  # seed of the run
     epoch: int = 0  # which pass over the data, from 0
     identity: tuple[int, ...] = ()  # which item: (case index, patch ordinal, ...)
     steps: tuple[Step, ...] = ()  # the ops, in the order of the chain
-    moving: VolumeLike | None = None
+    moving: Any = None
     """A volume on another grid, whose plan this is: that of the references, but that voxels come
     from this one, at the same places in the world."""
 
@@ -55,10 +57,10 @@ class TransformChain:
 
     def then(self, *steps: Step) -> TransformChain:
         """Return the plan followed by ``steps``, which draw from the identity as it is now."""
-        return self.following(self.identity, joined(self.steps, steps, len(self.identity)))
+        return self.following(self.identity, join_steps(self.steps, steps, len(self.identity)))
 
     def following(self, identity: tuple[int, ...], steps: tuple[Step, ...]) -> TransformChain:
-        """Return the plan of another item by other steps, which :func:`joined` made."""
+        """Return the plan of another item by other steps, which :func:`join` made."""
         # Past the constructor: what it makes sure of holds for this plan, and a planner makes
         # one of these per sample and pipe.
         plan = object.__new__(TransformChain)
@@ -78,8 +80,8 @@ class TransformChain:
         return self.moving is None and all(step.op.lattice for step in self.steps)
 
     @property
-    def shared_grid(self) -> Grid:
-        """The one grid on which all volumes lie, or GridMismatch; reads headers."""
+    def first_plan(self) -> SpatialPlan:
+        """The plan before the first step, of all volumes, or GridMismatch; reads headers."""
         # The grid of the first, from which the others lie less than ``GRID_TOLERANCE`` voxels away.
         grids = {}
         for key, volume in self.references.items():
@@ -87,22 +89,17 @@ class TransformChain:
                 grids[key] = volume.grid
             except VoxpipeError as error:
                 raise error.at(key=key)  # noqa: B904  the very same error
-        (first, grid), *others = grids.items()
+        (name, grid), *others = grids.items()
+        first = self.references[name]
         if grid.is_singular:
-            raise singular(self.references[first])
+            raise singular(first)
         for key, other in others:
             distance = grid.distance_in_voxels(other)
             if distance > GRID_TOLERANCE:
-                names = [self.references[one].name for one in (first, key)]
-                raise _mismatch((first, grid), (key, other), distance, names)
-        return grid
-
-    @property
-    def begun(self) -> SpatialPlan:
-        """The plan before the first step; reads headers."""
-        first = next(iter(self.references.values()))
-        plan = SpatialPlan.identity(self.shared_grid)
-        if 1 in plan.source.shape and (before := patch_before(first)) is not None:
+                files = (first.name, self.references[key].name)
+                raise _mismatch((name, grid), (key, other), distance, files)
+        plan = SpatialPlan(grid, IDENTITY, grid.shape)
+        if 1 in plan.source.shape and (before := getattr(first, "patch", None)) is not None:
             flat = flat_axes(before.pending.shared_plan)
             thin = (axis for axis in range(3) if plan.source.shape[axis] == 1)
             slices = [axis for axis in thin if axis not in flat]
@@ -114,7 +111,7 @@ class TransformChain:
     @cached_property
     def plan(self) -> SpatialPlan:
         """Return the plan, worked out once; an error of a step knows where that was written."""
-        plan = self.begun
+        plan = self.first_plan
         draws: dict[str, Drawn | None] = {}
         try:
             generator = _SPARE.pop()
@@ -124,7 +121,7 @@ class TransformChain:
             identity = stream_identity(self.identity, step.depth, step.shared)
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                seen = self.whole(plan) if step.looks_at_stored else plan
+                seen = self.through_flushes(plan) if step.looks_at_stored else plan
                 drawn = step.draw(stream.restart(generator), seen)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:
@@ -158,9 +155,9 @@ class TransformChain:
         """The plan of the references from their stored voxels, through all flushes between."""
         # What one volume decides for all of them is decided on this: volumes of a sample may have
         # been flushed at different places, and all must get the same.
-        return self.whole(self.shared_plan)
+        return self.through_flushes(self.shared_plan)
 
-    def whole(self, plan: SpatialPlan) -> SpatialPlan:
+    def through_flushes(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan of this one's as it is from the stored voxels of the references."""
         first = next(iter(self.references.values()))
         if not isinstance(first, VirtualVolume):
@@ -176,16 +173,14 @@ class TransformChain:
         return " · ".join(step.describe() for step in self.steps) or "as it is"
 
 
-def joined(before: tuple[Step, ...], steps: Sequence[Step], depth: int) -> tuple[Step, ...]:
+def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S, ...]:
     """Return ``before`` followed by ``steps``, which draw from ``depth`` entries of an identity."""
     # Two that draw from one stream would draw the same numbers: a GraphError.
     taken = {step.stream_name for step in before}
     for step in steps:
         if step.stream_name in taken:
-            raise GraphError(
-                f"two steps draw from the stream {step.stream_name!r}",
-                do="Give one of them another name.",
-            ).at(step.origin)
+            msg = f"two steps draw from the stream {step.stream_name!r}"
+            raise GraphError(msg, do="Give one of them another name.").at(step.origin)
         taken.add(step.stream_name)
     placed = (replace(step, depth=depth) if step.depth is None else step for step in steps)
     return (*before, *placed)
@@ -213,9 +208,7 @@ def _mismatch(
     return GridMismatch(f"{first!r} and {key!r} {how}: {' and '.join(names)}", do=do)
 
 
-def singular(volume: VolumeLike) -> BadHeader:
+def singular(volume: Any) -> BadHeader:
     """Return the error of a volume whose affine has no inverse."""
-    return BadHeader(
-        f"the affine of {volume.name} cannot be inverted: {volume.grid.affine[:3].tolist()}",
-        do="Pass affine= when opening, or mend the header.",
-    )
+    msg = f"the affine of {volume.name} cannot be inverted: {volume.grid.affine[:3].tolist()}"
+    return BadHeader(msg, do="Pass affine= when opening, or mend the header.")

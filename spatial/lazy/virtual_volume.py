@@ -13,22 +13,22 @@ import weakref
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import ChunkGrid, Grid, OrientedBox, Region, Sample
+from ...core import ChunkGrid, Grid, Region, Sample
 from ...core.errors import SampleError
 from ...core.lru_cache import LRUCache, cached_property
 from ...volumes import Volume
 from ...volumes.axis_map import AxisMap
 from ...volumes.header import Header, Triple, affine_entries, affine_matrix
 from ...volumes.session import Source
+from ...volumes.voxels import Voxels
 from ..plans.mapping import without_noise
 from ..plans.plan import SpatialPlan
-from ..volume_like import PatchLike, stored_of, stored_type
 from .content_digest import digest_of_made, refuse_drawn
 
 # Voxels along each axis of a tile. Patches of 96 touch a few; one costs a call of the kernel and,
@@ -83,19 +83,26 @@ def _forget_unused() -> None:
         TILES.most = 0
 
 
-class Made(NamedTuple):
-    """Voxels that were computed."""
+class StackedVolumes:
+    """A volume of the channels of several whose voxels come from others that stand for these."""
 
-    array: NDArray[Any]
-    slope: float = 1.0
-    intercept: float = 0.0
+    # Some are in memory already, perhaps; everything else is asked of the real one.
+
+    def __init__(self, whole: Any, parts: Sequence[Any]) -> None:
+        self._whole = whole
+        self.parts = tuple(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_whole":  # not there yet, while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._whole, name)
 
 
 @dataclass(frozen=True, eq=False)
 class VirtualVolume:
     """What ``patch`` gives, region by region."""
 
-    patch: PatchLike  # the ``LazyPatch`` by which the voxels are made
+    patch: Any  # the ``LazyPatch`` by which the voxels are made
     soft: bool = False
     """Whether there is more of them than the patch: all that its volume has around it."""
     because: str = ""
@@ -106,10 +113,8 @@ class VirtualVolume:
     memory_bytes: int = 0
     """What tiles may take that are kept in memory, of all processes of a loader; 0 keeps none."""
 
-    access = "made"
-    """No file: voxels are computed."""
-    looks_ahead = True
-    """What they are computed of may lie in one."""
+    access = "made"  # no file: voxels are computed
+    looks_ahead = True  # what they are computed of may lie in one
 
     @property
     def chunks(self) -> Triple | None:
@@ -135,7 +140,7 @@ class VirtualVolume:
         start = [max(0, (n - edge) // 2) for n in self.box.shape]
         stop = [min(n, a + edge) for n, a in zip(self.box.shape, start, strict=True)]
         return sum(
-            int(read.region.size * read.volume.shape[0] * stored_type(read.volume).itemsize)
+            int(read.region.size * read.volume.shape[0] * read.stored_type.itemsize)
             + read.made_bytes
             for read in self.patch.reads(self.part(Region(tuple(start), tuple(stop))))
         )
@@ -156,13 +161,12 @@ class VirtualVolume:
     @property
     def name(self) -> str:
         """Path or URL of the stored volume, without credentials."""
-        name: str = self.patch.volume.name
-        return name
+        return str(self.patch.volume.name)
 
     @property
     def kind(self) -> str:
         """``"intensity"`` or ``"label"``."""
-        return self.patch.kind
+        return str(self.patch.kind)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -222,63 +226,65 @@ class VirtualVolume:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the voxels."""
-        return self.patch.dtype
+        dtype: np.dtype[Any] = self.patch.dtype
+        return dtype
 
     @property
-    def stored(self) -> Any:
+    def stored_volume(self) -> Any:
         """The volume that lies in a file, below any number of these."""
-        return stored_of(self.patch.volume)
+        return getattr(self.patch.volume, "stored_volume", self.patch.volume)
 
-    def read(self, region: Region, box: OrientedBox | None = None) -> Any:
-        """Return the voxels of a region; in tiles and chunks that ``box`` spares, anything."""
+    def read(self, region: Region) -> Any:
+        """Return the voxels of a region; in tiles and chunks that its box spares, anything."""
         if self.copy is not None:
-            return self.copy.read(region, box)
+            return self.copy.read(region)
         if not self.tiled:
-            return Made(self._realized(region))
+            return Voxels(self._realize(region))
         out = np.empty((self.shape[0], *region.shape), self.dtype)
-        for tile in self._tiles(region, box):
+        for tile in self._tiles(region):
             shared = tile.intersect(region)
             into, of = (shared.shift([-a for a in r.start]).slices for r in (region, tile))
-            out[(slice(None), *into)] = self._made(tile)[(slice(None), *of)]
-        return Made(out)
+            out[(slice(None), *into)] = self._make(tile)[(slice(None), *of)]
+        return Voxels(out)
 
-    def _tiles(self, region: Region, box: OrientedBox | None) -> list[Region]:
-        """Return the tiles that a region touches; of these, where there is a box, those in it."""
+    def _tiles(self, region: Region) -> list[Region]:
+        """Return the tiles that a region touches; of these, where it has a box, those in it."""
         if region.is_empty or not self.tiled:
             return []
         grid = ChunkGrid(self.box.shape, self.tile)
-        ends = zip(*grid.bounds(grid.needed(region, box)), strict=True)
+        ends = zip(*grid.bounds(grid.touched_parts(region)), strict=True)
         return [Region(tuple(start), tuple(stop)) for start, stop in ends]
 
-    def made_for(self, region: Region, box: OrientedBox | None = None) -> Region:
+    def made_for(self, region: Region) -> Region:
         """Return what is made where a region is read: all of the tiles that it touches."""
-        around = _around(self._tiles(region, box))
+        around = _around(self._tiles(region))
         return region if around is None else around
 
-    def _made(self, tile: Region) -> NDArray[Any]:
+    def _make(self, tile: Region) -> NDArray[Any]:
         if not self.memory_bytes:
-            return self._realized(tile)
+            return self._realize(tile)
         use_tiles_alone(self)  # its chain may be gone
         TILES.most = max(TILES.most, self.memory_bytes // _PROCESSES[0])
-        return TILES.get_or((self._kept_as, tile), lambda: self._realized(tile))
+        return TILES.get_or((self._kept_as, tile), lambda: self._realize(tile))
 
-    def _realized(self, region: Region) -> NDArray[Any]:
+    def _realize(self, region: Region) -> NDArray[Any]:
         out = np.empty((self.shape[0], *region.shape), self.dtype)
-        return self.patch.realize(out, self.part(region))
+        self.patch.realize(out, self.part(region))
+        return out
 
     @cached_property
     def _kept_as(self) -> str:
         refuse_drawn(self.patch)
         return digest_of_made(self, opened=True)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Any:
+    def prefetch(self, region: Region) -> Any:
         """Begin to bring in what :meth:`read` is going to ask for."""
         if self.copy is not None:
-            return self.copy.prefetch(region, box) if self.copy.looks_ahead else None
+            return self.copy.prefetch(region) if self.copy.looks_ahead else None
         asked: Region | None = region
         if self.tiled:
             kept = self.memory_bytes and self._kept_as
-            tiles = self._tiles(region, box)
+            tiles = self._tiles(region)
             asked = _around([one for one in tiles if not kept or TILES.get((kept, one)) is None])
         return None if asked is None else self.patch.prefetch(self.part(asked))
 
@@ -299,19 +305,18 @@ class RealizedVolume(Volume):
 
     # Functions may have changed them meanwhile, so statistics are those of these voxels.
 
-    realized_from: PatchLike  # the ``LazyPatch`` that they were made of
+    patch: Any  # the ``LazyPatch`` that they were made of
 
     @property
     def name(self) -> str:
         """Path or URL of the stored volume, without credentials."""
-        name: str = self.realized_from.volume.name
-        return name
+        return str(self.patch.volume.name)
 
     def of_other(self, patch: Any) -> RealizedVolume:
         """Return the voxels as those of another patch on the same grid: of one channel."""
         volume = copy(self)
         assert isinstance(volume, RealizedVolume)
-        volume.realized_from = patch
+        volume.patch = patch
         return volume
 
     def channels_of(self, member: Any, first: int) -> RealizedVolume:
@@ -319,7 +324,7 @@ class RealizedVolume(Volume):
         last = first + member.shape[0]
         volume = self.with_axis_map(AxisMap.from_table("C", range(first, last)))
         assert isinstance(volume, RealizedVolume)
-        volume.kind, volume.realized_from = member.kind, member
+        volume.kind, volume.patch = member.kind, member
         return volume
 
     def _of(self, source: Source, kind: str) -> Volume:
@@ -327,14 +332,14 @@ class RealizedVolume(Volume):
         affine = None if self._affine is None else affine_matrix(self._affine)
         volume = RealizedVolume.of_source(source, kind, affine)
         assert isinstance(volume, RealizedVolume)
-        volume.realized_from = self.realized_from
+        volume.patch = self.patch
         return volume
 
 
 def opened_again(voxels: Any, patch: Any, kind: str, options: Mapping[str, Any]) -> RealizedVolume:
     """Return the volume of an array or tensor that lies where a patch does."""
     volume = RealizedVolume(voxels, affine=patch.affine, kind=kind, **options)
-    volume.realized_from = patch
+    volume.patch = patch
     return volume
 
 

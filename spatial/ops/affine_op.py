@@ -46,7 +46,6 @@ _STAY = (0.0, 0.0, 0.0)
 class _LinearOp:
     """What ops of one amount share: a number decides on ``p``, and three make the amount."""
 
-    # Saved states hash what an op annotates: each has ``lattice``, and only names ``argument``.
     lattice: ClassVar[bool] = False
     argument: ClassVar[str]
     """The field that holds the amount."""
@@ -60,8 +59,8 @@ class _LinearOp:
         amount = draw_amount(generator, getattr(self, self.argument), shared=self.one_for_all)
         return {self.argument: amount} if acts else None
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        matrix = pull_back(plan, *self.forward(plan, drawn[self.argument]), space=self.space)
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        matrix = pull_back(plan, *self.forward(plan, params[self.argument]), space=self.space)
         return plan.then(matrix, plan.shape, lattice=False)
 
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
@@ -96,7 +95,6 @@ class Rotate(_LinearOp):
     fits, or ``"backward"``, that of the turn back, as in MONAI: the same about one axis."""
 
     name: ClassVar[str] = "rotate"
-    lattice: ClassVar[bool] = False
     argument = "degrees"
 
     def __post_init__(self) -> None:
@@ -110,10 +108,10 @@ class Rotate(_LinearOp):
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
         return turning(plan, amount, self.space), _STAY
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
         if self.keep_size:
-            return super().then(plan, drawn)
-        turn = turning(plan, drawn["degrees"], self.space)
+            return super().then(plan, params)
+        turn = turning(plan, params["degrees"], self.space)
         backward = self.method == "backward"
         grown = growing(plan, turn, space=self.space, whole=_nearest, backward=backward)
         return plan.then(*grown, lattice=False)
@@ -162,19 +160,17 @@ class Affine:
         except (TypeError, ValueError):
             matrix = np.empty(0)
         if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
-            msg = f"an affine is a finite 4x4 matrix, got {self.matrix!r}"
-            raise ValueError(msg)
+            raise ValueError(f"an affine is a finite 4x4 matrix, got {self.matrix!r}")
         if not np.array_equal(matrix[3], (0, 0, 0, 1)) or np.linalg.matrix_rank(matrix[:3, :3]) < 3:
             msg = f"an affine ends in the row 0 0 0 1 and has an inverse, got {matrix.tolist()}"
             raise ValueError(msg)
         scales = np.linalg.svd(matrix[:3, :3], compute_uv=False)
         if scales[-1] < 1 / MOST_VOXELS or scales[0] > MOST_VOXELS:
-            msg = (
+            raise ValueError(
                 f"an affine stretches by factors from {1 / MOST_VOXELS:.2g} to {MOST_VOXELS:.2g}, "
                 f"beyond which nothing of a volume is left, and this one by {scales[-1]:.3g} to "
                 f"{scales[0]:.3g}: {matrix.tolist()}"
             )
-            raise ValueError(msg)
         if self.shape is not None:
             set_checked(self, shape=partial(as_triple, low=1))
             if self.p != 1:
@@ -188,8 +184,8 @@ class Affine:
         drawn = {"matrix": [list(row) for row in self.matrix]}
         return drawn if generator.random() < self.p else None
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        rows = affine3x4(drawn["matrix"])
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        rows = affine3x4(params["matrix"])
         shape = plan.shape if self.shape is None else self.shape
         step = pull_back(plan, linear_of(rows), rows[3::4], space=self.space, shape=shape)
         return plan.then(step, shape, lattice=False)
@@ -220,7 +216,6 @@ class Shear(_LinearOp):
     """Probability that the op acts."""
 
     name: ClassVar[str] = "shear"
-    lattice: ClassVar[bool] = False
     argument = "factor"
 
     def __post_init__(self) -> None:
@@ -251,7 +246,6 @@ class Translate(_LinearOp):
     """Probability that the op acts."""
 
     name: ClassVar[str] = "translate"
-    lattice: ClassVar[bool] = False
     argument = "amount"
 
     def __post_init__(self) -> None:
@@ -286,7 +280,6 @@ class Zoom(_LinearOp):
     """Probability that the op acts."""
 
     name: ClassVar[str] = "zoom"
-    lattice: ClassVar[bool] = False
     argument = "factor"
     one_for_all = True
 
@@ -300,10 +293,10 @@ class Zoom(_LinearOp):
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
         return scaling(amount), _STAY
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
         if self.keep_size:
-            return super().then(plan, drawn)
-        grown = growing(plan, scaling(drawn["factor"]), space=self.space, whole=_whole)
+            return super().then(plan, params)
+        grown = growing(plan, scaling(params["factor"]), space=self.space, whole=_whole)
         return plan.then(*grown, lattice=False)
 
     def describe(self) -> str:
@@ -372,19 +365,19 @@ class Augment:
         }
         return drawn if u[0] < self.p else None
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        plan = plan.interpolated()
-        maps: list[Forward] = [(turning(plan, drawn["rotate"], self.space), _STAY)]
-        maps.append((scaling(drawn["zoom"]), _STAY))
-        maps.append((NO_TURN, drawn["translate"]))
-        maps += [(shearing(drawn["shear"]), _STAY)] if any(drawn["shear"]) else []
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        plan = plan.interpolate()
+        maps: list[Forward] = [(turning(plan, params["rotate"], self.space), _STAY)]
+        maps.append((scaling(params["zoom"]), _STAY))
+        maps.append((NO_TURN, params["translate"]))
+        maps += [(shearing(params["shear"]), _STAY)] if any(params["shear"]) else []
         for forward, move in maps:
             # What does nothing has the identity as its matrix, exactly.
             if forward != NO_TURN or any(move):
                 matrix = pull_back(plan, forward, move, space=self.space)
                 plan = plan.then(matrix, plan.shape, lattice=False)
-        if drawn["flip"]:
-            plan = plan.then(mirror(plan, drawn["flip"]), plan.shape, lattice=True)
+        if params["flip"]:
+            plan = plan.then(mirror(plan, params["flip"]), plan.shape, lattice=True)
         return plan
 
     def describe(self) -> str:
@@ -395,3 +388,6 @@ class Augment:
             if (value := getattr(self, name)) != default
         ]
         return f"augment {', '.join(parts) or 'nothing'}{in_words(self.space, self.p)}"
+
+
+OPS = (Affine, Augment, Rotate, Shear, Translate, Zoom)

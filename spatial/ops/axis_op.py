@@ -47,8 +47,7 @@ class Flip:
         axes = (self.axes,) if is_integer(self.axes) else entries_of(self.axes)
         fits = all(is_integer(a) and 0 <= a <= 2 for a in axes) and len(set(axes)) == len(axes)
         if not axes or not fits:
-            msg = f"flip takes different spatial axes out of 0, 1, 2, got {self.axes!r}"
-            raise ValueError(msg)
+            raise ValueError(f"flip takes different spatial axes out of 0, 1, 2, got {self.axes!r}")
         object.__setattr__(self, "axes", tuple(int(a) for a in axes))
         set_checked(self, one=as_flag)
         several = not self.one and partial(as_probabilities, count=len(axes))
@@ -72,8 +71,8 @@ class Flip:
         found = [a for a, chance in self._chances() if random[a] < chance and a not in flat]
         return {"axes": found} if found else None
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        return plan.then(mirror(plan, drawn["axes"]), plan.shape, lattice=True)
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        return plan.then(mirror(plan, params["axes"]), plan.shape, lattice=True)
 
     def describe(self) -> str:
         if self.one:
@@ -118,18 +117,15 @@ class Rotate90:
     def __post_init__(self) -> None:
         axes = entries_of(self.axes)
         if len(axes) != 2 or not all(is_integer(a) and 0 <= a <= 2 for a in axes):
-            msg = f"axes are two of the spatial axes 0, 1, 2, got {self.axes!r}"
-            raise ValueError(msg)
+            raise ValueError(f"axes are two of the spatial axes 0, 1, 2, got {self.axes!r}")
         if axes[0] == axes[1]:
-            msg = f"axes are two different axes, got {self.axes!r}"
-            raise ValueError(msg)
+            raise ValueError(f"axes are two different axes, got {self.axes!r}")
         ends = (self.k, self.k) if is_integer(self.k) else entries_of(self.k)
         if len(ends) != 2 or not all(map(is_integer, ends)) or ends[0] > ends[1]:
-            msg = (
+            raise ValueError(
                 "k is a whole number of quarter turns, or a range (low, high) with low <= high, "
                 f"got {self.k!r}"
             )
-            raise ValueError(msg)
         low, high = (int(end) for end in ends)
         object.__setattr__(self, "k", low if is_integer(self.k) else (low, high))
         object.__setattr__(self, "axes", (int(axes[0]), int(axes[1])))
@@ -143,9 +139,9 @@ class Rotate90:
             k = low + int(generator.random() * (high - low + 1))
         return {"k": k, "axes": list(self.axes)} if acts else None
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        first, second = drawn["axes"]
-        for _ in range(drawn["k"] % 4):
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        first, second = params["axes"]
+        for _ in range(params["k"] % 4):
             matrix, shape = np.eye(4), list(plan.shape)
             matrix[[first, second]] = matrix[[second, first]]
             # What was the end of the second axis is the beginning of the first.
@@ -192,21 +188,20 @@ class Orientation:
         letters = "".join(given).upper() if is_letters else ""
         axes = [axis for letter in letters for axis in range(3) if letter in _LETTERS[axis]]
         if len(letters) != 3 or sorted(axes) != [0, 1, 2]:
-            msg = (
+            raise ValueError(
                 "axcodes are three letters, one of L and R, one of P and A, one of I and S, "
                 f"such as 'RAS', got {given!r}"
             )
-            raise ValueError(msg)
         object.__setattr__(self, "axcodes", letters)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         return {"axcodes": self.axcodes}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
         present = directions(plan.affine)
         matrix, shape = np.zeros((4, 4)), []
         matrix[3, 3] = 1
-        for new, letter in enumerate(drawn["axcodes"]):
+        for new, letter in enumerate(params["axcodes"]):
             world, sign = next((w, s) for w in range(3) for s in (0, 1) if _LETTERS[w][s] == letter)
             old = next(axis for axis in range(3) if present[axis][0] == world)
             turns = present[old][1] != (1 if sign else -1)
@@ -220,18 +215,14 @@ class Orientation:
 
 
 def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Return for each axis of the array the world axis next to it, and +1 along or -1 against.
-
-    No two axes get the same one. As nibabel's ``io_orientation``: what counts is the rotation that
-    comes nearest to the affine, shears and voxel sizes taken out.
-    """
+    """Return for each axis of the array the world axis next to it, and +1 along or -1 against."""
+    # No two axes get the same one. As nibabel's ``io_orientation``: what counts is the rotation
+    # that comes nearest to the affine, shears and voxel sizes taken out.
     linear = np.asarray(affine, dtype=np.float64)[:3, :3]
     lengths = np.sqrt((linear**2).sum(axis=0))
     if not np.isfinite(linear).all() or np.linalg.matrix_rank(linear) < 3:
-        raise BadHeader(
-            f"the affine has no inverse, so its axes point nowhere: {linear.tolist()}",
-            do="Pass affine= when opening the volume.",
-        )
+        msg = f"the affine has no inverse, so its axes point nowhere: {linear.tolist()}"
+        raise BadHeader(msg, do="Pass affine= when opening the volume.")
     left, _, right = np.linalg.svd(linear / lengths)
     turn = left @ right
     found = [(0, 0)] * 3
@@ -242,3 +233,6 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
         free.remove(world)
         found[axis] = (world, 1 if turn[world, axis] >= 0 else -1)
     return found
+
+
+OPS = (Flip, Orientation, Rotate90)

@@ -48,11 +48,11 @@ class SpatialChoice(ChosenOps):
             drawn.append(each)
         return {"chosen": chosen.members, "drawn": drawn}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        for op, values, _ in self.acting(drawn):
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        for op, values, _ in self.acting(params):
             plan = op.then(plan, values)
         # The type does not depend on which they were.
-        return plan if self.lattice else plan.interpolated()
+        return plan if self.lattice else plan.interpolate()
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,10 @@ class Choices:
                     msg = f"{self.choice.rule}() chooses among ops such as Rotate(15), got {op!r}"
                     raise ValueError(msg)
                 if isinstance(op, NeedingOp):
-                    msg = (
+                    raise ValueError(
                         f"{self.choice.rule}() cannot choose {op.describe()}: it asks a volume, "
                         f"as a pipe of its own does; write .{op.name}(...) before or after"
                     )
-                    raise ValueError(msg)
         anyhow = self.choice.rule != "one_of" and self.choice.rule != "random_apply"
         chains = [sum(self.members, ())] if anyhow else list(self.members)
         for chain in chains:
@@ -87,12 +86,11 @@ class Choices:
         for op in (*chain, *chain) if in_any_order else chain:
             spatial, values = _parts(op)
             if waiting and spatial is not None:
-                msg = (
+                raise ValueError(
                     f"in {self.choice.rule}(), {spatial.describe()} may come after {waiting}, "
                     "which does not commute with it; put value ops of that kind after all "
                     "spatial ones, in a choice of their own"
                 )
-                raise ValueError(msg)
             if values is not None and not values.commutes:
                 waiting = values.describe()
 
@@ -224,51 +222,34 @@ def On(keys: str | Collection[str], op: Any) -> ValueOp:  # noqa: N802
     """
     spatial, values = _parts(op) if isinstance(op, (Choices, ValueOp, SpatialOp)) else (None, None)
     if spatial is not None and not isinstance(op, type):
-        msg = (
+        raise ValueError(
             f"On() takes value ops, and {spatial.describe()} moves voxels, which all volumes of a "
             "sample do alike; put it into the choice as it is"
         )
-        raise ValueError(msg)
     if values is None or isinstance(op, type):
-        msg = f"On() takes keys and one value op, as On('ct', Noise(0.1)), got {op!r}"
-        raise ValueError(msg)
+        raise ValueError(f"On() takes keys and one value op, as On('ct', Noise(0.1)), got {op!r}")
     return OnKeys(as_keys("On()", keys), values)
 
 
 def _choices(
-    rule: Rule,
-    ops: Any,
-    *,
-    weights: Sequence[float] | None = None,
-    count: Any = 1,
-    p: float = 1.0,
+    rule: Rule, ops: Any, *, weights: Sequence[float] | None = None, count: Any = 1, p: float = 1.0
 ) -> Choices:
     if isinstance(ops, Mapping):
         if weights is not None:
-            msg = f"{rule}() got weights twice: in the mapping and as weights="
-            raise ValueError(msg)
+            raise ValueError(f"{rule}() got weights twice: in the mapping and as weights=")
         ops, weights = list(ops), list(ops.values())
     if not isinstance(ops, (list, tuple)):
-        msg = f"{rule}() takes a list of ops, got {ops!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{rule}() takes a list of ops, got {ops!r}")
     members = tuple(tuple(op) if isinstance(op, (list, tuple)) else (op,) for op in ops)
     numbers = entries_of(count) or (count, count)
     if len(numbers) != 2 or not all(map(is_integer, numbers)):
-        msg = f"count is a whole number or (least, most), got {count!r}"
-        raise ValueError(msg)
+        raise ValueError(f"count is a whole number or (least, most), got {count!r}")
+    try:
+        shares = () if weights is None else tuple(float(weight) for weight in weights)
+    except (TypeError, ValueError):
+        msg = f"weights are numbers of at least 0, one per op, got {weights!r}"
+        raise ValueError(msg) from None
     choice = Choice(
-        rule,
-        len(members),
-        () if weights is None else _weights(weights),
-        (int(numbers[0]), int(numbers[1])),
-        as_probability("p", p),
+        rule, len(members), shares, (int(numbers[0]), int(numbers[1])), as_probability("p", p)
     )
     return Choices(choice, members)
-
-
-def _weights(given: Any) -> tuple[float, ...]:
-    try:
-        return tuple(float(weight) for weight in given)
-    except (TypeError, ValueError):
-        msg = f"weights are numbers of at least 0, one per op, got {given!r}"
-        raise ValueError(msg) from None

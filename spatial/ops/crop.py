@@ -89,11 +89,10 @@ class Crop:
         names = ("start", "size", "end", "center", "slices")
         given = {name for name in names if getattr(self, name) is not None}
         if given not in _WAYS:
-            msg = (
+            raise ValueError(
                 "crop takes start and size, start and end, center and size, or slices; "
                 f"got {', '.join(sorted(given)) or 'nothing'}"
             )
-            raise ValueError(msg)
         if "slices" in given:
             set_checked(self, slices=_ends_of)
             return
@@ -103,8 +102,7 @@ class Crop:
             start, end = as_triple("start", self.start, low=0), as_triple("end", self.end, low=0)
             size = tuple(b - a for a, b in zip(start, end, strict=True))
             if min(size) < 1:
-                msg = f"crop needs start < end on each axis, got {start} and {end}"
-                raise PatchSizeError(msg)
+                raise PatchSizeError(f"crop needs start < end on each axis, got {start} and {end}")
         else:
             size = size_of("size", self.size)
             start = self.start
@@ -115,7 +113,7 @@ class Crop:
                 self.__dict__.update(center=middle, size=size)
                 return
             size = (size,) * 3 if isinstance(size, int) else size
-            start = _begun(middle, size)
+            start = _start_about(middle, size)
         # One form for all ways, so that what is the same compares equal.
         start = as_triple("start", start, low=0)
         self.__dict__.update(start=start, size=size, end=None, center=None)
@@ -123,7 +121,7 @@ class Crop:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         if self.slices is None:
             size = size_on(self.size, plan)
-            start: Any = self.start if self.center is None else _begun(self.center, size)
+            start: Any = self.start if self.center is None else _start_about(self.center, size)
             return {"start": list(start), "size": list(size)}
         ends = [
             slice(*pair).indices(n)[:2] for pair, n in zip(self.slices, plan.shape, strict=True)
@@ -132,14 +130,13 @@ class Crop:
             raise PatchSizeError(f"crop {self._words()} leaves nothing of {plan.shape} voxels")
         return {"start": [a for a, _ in ends], "size": [b - a for a, b in ends]}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        start, size = drawn["start"], drawn["size"]
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        start, size = params["start"], params["size"]
         if any(a + s > n for a, s, n in zip(start, size, plan.shape, strict=True)):
             box = ", ".join(f"{a}:{a + s}" for a, s in zip(start, size, strict=True))
-            raise PatchSizeError(
-                f"the crop {box} leaves the grid, which has {plan.shape} voxels",
-                do="Make it smaller, or use crop_or_pad, which fills what is missing.",
-            )
+            msg = f"the crop {box} leaves the grid, which has {plan.shape} voxels"
+            do = "Make it smaller, or use crop_or_pad, which fills what is missing."
+            raise PatchSizeError(msg, do=do)
         return plan.crop(start, size, hard=self.hard)
 
     def describe(self) -> str:
@@ -157,14 +154,12 @@ class Crop:
         return ", ".join(f"{'' if a is None else a}:{'' if b is None else b}" for a, b in pairs)
 
 
-def _begun(middle: Sequence[int], size: Sequence[int | None]) -> tuple[int, ...]:
+def _start_about(middle: Sequence[int], size: Sequence[int | None]) -> tuple[int, ...]:
     """Return where a box about a voxel begins; an axis that is kept, at its first voxel."""
     start = tuple(0 if s is None else c - s // 2 for c, s in zip(middle, size, strict=True))
     if min(start) < 0:
-        raise PatchSizeError(
-            f"a crop of {tuple(size)} about {tuple(middle)} begins before the grid, at {start}",
-            do="Make it smaller, or pad before.",
-        )
+        msg = f"a crop of {tuple(size)} about {tuple(middle)} begins before the grid, at {start}"
+        raise PatchSizeError(msg, do="Make it smaller, or pad before.")
     return start
 
 
@@ -175,12 +170,10 @@ def _ends_of(name: str, value: Any) -> tuple[tuple[int | None, int | None], ...]
     """Return slices as pairs, which compare, hash and travel in every version of Python."""
     each = entries_of(value)
     if len(each) != 3 or not all(isinstance(s, slice) and s.step in (None, 1) for s in each):
-        msg = f"crop takes three slices of step 1, one per axis, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"crop takes three slices of step 1, one per axis, got {value!r}")
     for end in (end for s in each for end in (s.start, s.stop)):
         if end is not None and not hasattr(end, "__index__"):
-            msg = f"{name} have whole numbers, got {value!r}"
-            raise ValueError(msg)
+            raise ValueError(f"{name} have whole numbers, got {value!r}")
     return tuple(
         (None if s.start is None else int(s.start), None if s.stop is None else int(s.stop))
         for s in each
@@ -229,8 +222,8 @@ class CenterCrop:
             return {"size": list(size_on(self.size, plan))}
         return {"size": [part_of(n, s) for n, s in zip(plan.shape, self.scale, strict=True)]}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        size = drawn["size"]
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        size = params["size"]
         _refuse_larger("center", size, plan, "use crop_or_pad, which fills what is missing.")
         return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
 
@@ -247,17 +240,14 @@ def _scales(name: str, value: Any) -> tuple[float, ...]:
     each = entries_of(value) or (value,) * 3
     fits = len(each) == 3 and all(map(is_number, each))
     if not fits or not all(0 < float(v) <= 1 for v in each):
-        msg = f"{name} is a part above 0 and up to 1, or three, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is a part above 0 and up to 1, or three, got {value!r}")
     return tuple(float(v) for v in each)
 
 
 def _refuse_larger(kind: str, size: Sequence[int], plan: SpatialPlan, do: str) -> None:
     if any(s > n for s, n in zip(size, plan.shape, strict=True)):
-        raise PatchSizeError(
-            f"a {kind} crop of {tuple(size)} needs a grid as large, which has {plan.shape}",
-            do=f"Make it smaller, or {do}",
-        )
+        msg = f"a {kind} crop of {tuple(size)} needs a grid as large, which has {plan.shape}"
+        raise PatchSizeError(msg, do=f"Make it smaller, or {do}")
 
 
 def part_of(count: int, scale: float) -> int:
@@ -304,8 +294,7 @@ class RandomCrop:
             return
         scale = as_amount("scale", self.scale, positive=True)
         if max(numbers_of(scale)) > 1:
-            msg = f"scale is a part above 0 and up to 1, got {self.scale!r}"
-            raise ValueError(msg)
+            raise ValueError(f"scale is a part above 0 and up to 1, got {self.scale!r}")
         object.__setattr__(self, "scale", scale)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
@@ -326,9 +315,9 @@ class RandomCrop:
         flat = () if is_each else flat_axes(plan)
         return [1 if axis in flat else s for axis, s in enumerate(size)]
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        _refuse_larger("random", drawn["size"], plan, "pad before: pad(size=...).")
-        return plan.crop(drawn["start"], drawn["size"], hard=self.hard)
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        _refuse_larger("random", params["size"], plan, "pad before: pad(size=...).")
+        return plan.crop(params["start"], params["size"], hard=self.hard)
 
     def describe(self) -> str:
         what = f"{self.size}" if self.scale is None else f"of {self.scale}"
@@ -346,7 +335,7 @@ def _one(value: Any, given: Any) -> int | tuple[int, int]:
     if len(ends) != 2 or not all(is_integer(v) and v >= 1 for v in ends) or ends[0] > ends[1]:
         raise PatchSizeError(
             "a size is a number of voxels >= 1, a range (low, high) of them with low <= high, or "
-            f"three of these, one per axis; got {given!r}",
+            f"three of these, one per axis; got {given!r}"
         )
     low, high = (int(v) for v in ends)
     return (low, high) if entries_of(value) else low
@@ -376,8 +365,8 @@ class _Padding:
         before = [m // 2 if self.side == "end" else m - m // 2 for m in missing]
         return {"amount": [[a, m - a] for a, m in zip(before, missing, strict=True)]}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        return widened(plan, drawn["amount"])
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        return widen(plan, params["amount"])
 
     def where_text(self) -> str:
         """Return where voxels are added; nothing for both sides, odd ones at the end."""
@@ -439,7 +428,7 @@ class Pad(_Padding):
         return f"pad {', '.join(f'{a}+{b}' for a, b in pairs)}"
 
 
-def widened(plan: SpatialPlan, pairs: Sequence[Sequence[int]]) -> SpatialPlan:
+def widen(plan: SpatialPlan, pairs: Sequence[Sequence[int]]) -> SpatialPlan:
     """Return the plan with so many voxels more before and after on each axis."""
     size = [n + a + b for n, (a, b) in zip(plan.shape, pairs, strict=True)]
     return plan.crop([-a for a, _ in pairs], size)
@@ -524,10 +513,13 @@ class CropOrPad:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         return {"size": list(size_on(self.size, plan))}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        size = drawn["size"]
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        size = params["size"]
         return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
 
     def describe(self) -> str:
         size = f"{size_text(self.size)}{side_text(self.side)}"
         return f"{'hard ' if self.hard else ''}crop or pad to {size}"
+
+
+OPS = (CenterCrop, Crop, CropOrPad, DivisiblePad, Pad, RandomCrop)

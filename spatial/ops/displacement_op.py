@@ -71,21 +71,18 @@ class Elastic:
         set_checked(self, space=as_space, p=as_probability)
         distances: Any = per_axis(self.spacing)
         if any(isinstance(entry, tuple) for entry in distances):
-            msg = f"spacing is a number above 0 or three, got {self.spacing!r}"
-            raise ValueError(msg)
+            raise ValueError(f"spacing is a number above 0 or three, got {self.spacing!r}")
         entries = zip(per_axis(self.amount), distances, strict=True)
         for axis, (entry, distance) in enumerate(entries):
             least, most = bounds_of(entry)
             if least < 0:
-                msg = f"amount is a distance of at least 0, got {self.amount!r}"
-                raise ValueError(msg)
+                raise ValueError(f"amount is a distance of at least 0, got {self.amount!r}")
             if most >= ONE_TO_ONE * distance:
-                msg = (
+                raise ValueError(
                     f"a displacement of up to {most:g} with control points every {distance:g} "
                     f"(axis {axis}) can fold; allowed is less than {ONE_TO_ONE:.3f} of that: "
                     f"amount < {ONE_TO_ONE * distance:.3g}, or spacing > {most / ONE_TO_ONE:.3g}"
                 )
-                raise ValueError(msg)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         acts = generator.random() < self.p
@@ -94,12 +91,12 @@ class Elastic:
         key = int(generator.random() * 2**53)
         return {"amount": amount, "key": key} if acts else None
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
         sizes = plan.grid.spacing if self.space == "world" else (1.0, 1.0, 1.0)
         distances: Any = per_axis(self.spacing)
         spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
-        if not any(drawn["amount"]):
-            return plan.interpolated()
+        if not any(params["amount"]):
+            return plan.interpolate()
         # About the centre of the grid, from its first voxel centre to the last or a little beyond;
         # an axis of one voxel has one point. Rounding must not add one where the spacing fits.
         extents = [(n - 1, d) for n, d in zip(plan.shape, spacing, strict=True)]
@@ -110,9 +107,9 @@ class Elastic:
                 f"{plan.shape} voxels, and takes {MOST_POINTS} per axis at most",
                 do="Give it a larger spacing, or put it after lazy_patch(), over patches.",
             )
-        generator = np.random.Generator(np.random.Philox(key=int(drawn["key"])))
+        generator = np.random.Generator(np.random.Philox(key=int(params["key"])))
         points = 2 * generator.random((3, *counts)) - 1
-        for axis, (amount, size) in enumerate(zip(drawn["amount"], sizes, strict=True)):
+        for axis, (amount, size) in enumerate(zip(params["amount"], sizes, strict=True)):
             # An axis of one voxel has no room to move along: 2-D data stay in their plane.
             points[axis] *= amount / size if plan.shape[axis] > 1 else 0.0
             if self.locked and counts[axis] > 1:
@@ -126,7 +123,7 @@ class Elastic:
             (extent - (n - 1) * d) / 2 for n, (extent, d) in zip(counts, extents, strict=True)
         ]
         matrix[:3, 3] = [1 - a / d for a, d in zip(starts, spacing, strict=True)]
-        return plan.displaced(ringed, matrix)
+        return plan.displace(ringed, matrix)
 
     def describe(self) -> str:
         spacing = self.spacing if isinstance(self.spacing, tuple) else f"{self.spacing:g}"
@@ -192,9 +189,9 @@ class GridDistortion:
         factors = self.factors or [axis.tolist() for axis in drawn]
         return {"factors": [list(axis) for axis in factors]} if acts else None
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
         along, scales, shifts = [], [], []
-        for n, factors in zip(plan.shape, drawn["factors"], strict=True):
+        for n, factors in zip(plan.shape, params["factors"], strict=True):
             if n == 1:  # no room to move along: 2-D data stay in their plane
                 along.append(np.zeros(1))
                 distance = 1.0
@@ -209,7 +206,7 @@ class GridDistortion:
             control[axis] = points.reshape([-1 if other == axis else 1 for other in range(3)])
         matrix = np.diag([*scales, 1.0])
         matrix[:3, 3] = shifts
-        return plan.displaced(control, matrix)
+        return plan.displace(control, matrix)
 
     def _points(self, factors: NDArray[np.float64], distance: float) -> NDArray[np.float64]:
         """Return control points of one axis: how far the content at each is moved, in voxels."""
@@ -232,11 +229,10 @@ class GridDistortion:
 def _as_limit(limit: Any) -> tuple[float, float]:
     pair = (-limit, limit) if is_finite(limit) else entries_of(limit)
     if len(pair) != 2 or not all(map(is_finite, pair)) or not -1 < pair[0] <= pair[1]:
-        msg = (
+        raise ValueError(
             "limit is a pair (low, high) with -1 < low <= high, or a number from 0 and below 1; "
             f"got {limit!r}: a factor of 0 or less would fold"
         )
-        raise ValueError(msg)
     return (float(pair[0]), float(pair[1]))
 
 
@@ -246,6 +242,8 @@ def _as_factors(factors: Any) -> tuple[tuple[float, ...], ...]:
         axis and all(is_finite(f) and f > 0 for f in axis) for axis in axes
     )
     if not sound:
-        msg = f"factors are three sequences of finite numbers above 0, got {factors!r}"
-        raise ValueError(msg)
+        raise ValueError(f"factors are three sequences of finite numbers above 0, got {factors!r}")
     return tuple(tuple(float(f) for f in axis) for axis in axes)
+
+
+OPS = (Elastic, GridDistortion)

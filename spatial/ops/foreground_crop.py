@@ -19,7 +19,6 @@ from ...core.suggest import percentile_hint
 from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer, set_checked
 from ...intensity.value_op import recorded_percentile
 from ..plans.plan import SpatialPlan, box_to_output
-from ..volume_like import stored_of
 from .op import Drawn, one_or_three, size_of, size_on, size_text, three
 
 Otherwise = Literal["error", "whole"]
@@ -54,14 +53,12 @@ class BoxNeed:
             return f"voxels above the {self.above} of {self.key!r}{coarse}"
         return f"{ForegroundRule(self.above, self.labels).describe()} of {self.key!r}{coarse}"
 
-    def answered(self, volume: Any, plan: SpatialPlan) -> Region | None:
-        """Return the box in voxels of the present output; empty if nothing is of interest.
-
-        ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
-        the box is not known, and nothing shall be read now.
-        """
+    def find(self, volume: Any, plan: SpatialPlan) -> Region | None:
+        """Return the box in voxels of the present output; empty if nothing is of interest."""
+        # ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
+        # the box is not known, and nothing shall be read now.
         from ...volumes.catalog.whole_pass import ForegroundRule, known_box, occupied_box
-        from ...volumes.stacked import on_one_grid
+        from ...volumes.stack_source import on_one_grid
 
         find = known_box if is_looking_ahead() else occupied_box
         above = self.above
@@ -93,7 +90,7 @@ def is_statistic(name: str) -> bool:
 def _statistic(volume: Any, name: str) -> float:
     """Return a number over all voxels of a volume; its catalog has it, or it is read once."""
     from ...volumes import volume_histogram, volume_statistics
-    from ...volumes.stacked import on_one_grid
+    from ...volumes.stack_source import on_one_grid
 
     parts = getattr(volume, "parts", (volume,))
     if not on_one_grid(parts):
@@ -120,11 +117,9 @@ class NeedingOp:
         raise NotImplementedError
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
-        """Return the parameters for one item.
-
-        The answer is a box in voxels of the present output, None for an estimate; ``volume`` names
-        who was asked, for messages.
-        """
+        """Return the parameters for one item."""
+        # The answer is a box in voxels of the present output, None for an estimate; ``volume``
+        # names who was asked, for messages.
         raise NotImplementedError
 
     def of_interest(self, box: Region | None, plan: SpatialPlan, volume: str) -> Region:
@@ -140,20 +135,18 @@ class NeedingOp:
         return inside
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        raise GraphError(
-            f"{self.name} needs {self.needs.describe()} to decide, and nobody was asked",
-            do=f"Use the pipe .{self.name}(...), or Answered(op, volume).",
-        )
+        msg = f"{self.name} needs {self.needs.describe()} to decide, and nobody was asked"
+        raise GraphError(msg, do=f"Use the pipe .{self.name}(...), or AnsweredOp(op, volume).")
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        return plan.crop(drawn["start"], drawn["size"], hard=self.hard)
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        return plan.crop(params["start"], params["size"], hard=self.hard)
 
     def describe(self) -> str:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredOp:
     """A needing op together with the volume that answers it: a spatial op as any other."""
 
     op: NeedingOp
@@ -166,7 +159,7 @@ class Answered:
     looks_at_stored: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "volume", stored_of(self.volume))
+        object.__setattr__(self, "volume", getattr(self.volume, "stored_volume", self.volume))
         object.__setattr__(self, "token", self.volume.token)
 
     @property
@@ -178,10 +171,10 @@ class Answered:
         return self.op.lattice
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        return self.op.decide(self.op.needs.answered(self.volume, plan), plan, self.volume.name)
+        return self.op.decide(self.op.needs.find(self.volume, plan), plan, self.volume.name)
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        return self.op.then(plan, drawn)
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        return self.op.then(plan, params)
 
     def describe(self) -> str:
         return self.op.describe()
@@ -235,19 +228,15 @@ class ForegroundCrop(NeedingOp):
         set_checked(self, labels=_as_labels)
         if not self.labels:
             set_checked(self, above=_as_threshold)
-        set_checked(self, margin=partial(one_or_three, least=0))
-        set_checked(self, divisible=partial(one_or_three, least=1), overhang=as_flag)
-        set_checked(self, otherwise=_as_otherwise, level=as_count)
-        set_checked(self, hard=as_flag)
+        multiple = partial(one_or_three, least=1)
+        set_checked(self, margin=partial(one_or_three, least=0), divisible=multiple)
+        set_checked(self, overhang=as_flag, hard=as_flag, otherwise=_as_otherwise, level=as_count)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         name = self.above if isinstance(self.above, str) else ""
-        return (
-            percentile_hint("above", [float(name[1:])])
-            if name.startswith("p") and name != "p1"
-            else ()
-        )
+        is_percentile = name.startswith("p") and name != "p1"
+        return percentile_hint("above", [float(name[1:])]) if is_percentile else ()
 
     @property
     def needs(self) -> BoxNeed:
@@ -316,11 +305,8 @@ class LabelCrop(NeedingOp):
     name: ClassVar[str] = "label_crop"
 
     def __post_init__(self) -> None:
-        set_checked(self, size=size_of)
-        set_checked(self, key=_as_key)
-        set_checked(self, labels=_as_labels)
-        set_checked(self, otherwise=_as_otherwise, level=as_count)
-        set_checked(self, hard=as_flag)
+        set_checked(self, size=size_of, key=_as_key, labels=_as_labels)
+        set_checked(self, otherwise=_as_otherwise, level=as_count, hard=as_flag)
 
     @property
     def needs(self) -> BoxNeed:
@@ -369,6 +355,8 @@ def _as_labels(name: str, labels: Any) -> tuple[int, ...] | None:
     is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
     each = tuple(labels) if is_several else (labels,)
     if not each or not all(map(is_integer, each)):
-        msg = f"{name} are whole numbers, one or several, got {labels!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} are whole numbers, one or several, got {labels!r}")
     return tuple(sorted({int(n) for n in each}))
+
+
+OPS = (ForegroundCrop, LabelCrop)

@@ -58,8 +58,7 @@ class Spacing:
         if len(each) == 3:
             kept = tuple(v if v is None else as_amount("spacing", v, positive=True) for v in each)
             if any(len(entries_of(v)) == 3 for v in kept):
-                msg = f"spacing has one number or range per axis, got {self.spacing!r}"
-                raise ValueError(msg)
+                raise ValueError(f"spacing has one number or range per axis, got {self.spacing!r}")
             object.__setattr__(self, "spacing", kept)
         else:
             set_checked(self, spacing=partial(as_amount, positive=True))
@@ -74,8 +73,8 @@ class Spacing:
         kept = zip(drawn, present, strict=True)
         return {"spacing": [s if axis in flat else d for axis, (d, s) in enumerate(kept)]}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        steps = [new / old for new, old in zip(drawn["spacing"], plan.grid.spacing, strict=True)]
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        steps = [new / old for new, old in zip(params["spacing"], plan.grid.spacing, strict=True)]
         each = list(zip(plan.shape, steps, strict=True))
         if self.extent == "centers":
             shape = [round(without_noise((n - 1) / step + 1)) for n, step in each]
@@ -127,10 +126,8 @@ class Resize:
         each = entries_of(self.size) or (self.size,)
         fits = all(v is None or (is_integer(v) and v >= 1) for v in each) and len(each) in (1, 3)
         if not fits or (len(each) == 1 and self.size is None):
-            raise PatchSizeError(
-                f"resize takes a number of voxels >= 1, or three, one per axis, got {self.size!r}",
-                do="None in a place keeps that axis; 2-D data have K = 1.",
-            )
+            msg = f"resize takes a number of voxels >= 1, or three, one per axis, got {self.size!r}"
+            raise PatchSizeError(msg, do="None in a place keeps that axis; 2-D data have K = 1.")
         if self.longest and not is_integer(self.size):
             raise PatchSizeError(f"the longest axis gets one number of voxels, got {self.size!r}")
         whole = tuple(v if v is None else int(v) for v in each)
@@ -148,8 +145,8 @@ class Resize:
         ]
         return {"size": [1 if axis in flat else n for axis, n in enumerate(wanted)]}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        size = drawn["size"]
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        size = params["size"]
         pairs = list(zip(plan.shape, size, strict=True))
         steps = [n / m for n, m in pairs]
         if self.extent == "centers":
@@ -193,13 +190,11 @@ class ResampleTo:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         return {"grid": self.grid.to_json()}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        grid = Grid.from_json(drawn["grid"])
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        grid = Grid.from_json(params["grid"])
         if plan.grid.is_singular:
-            raise BadHeader(
-                f"the affine has no inverse: {plan.affine.tolist()}",
-                do="Pass affine= when opening the volume.",
-            )
+            msg = f"the affine has no inverse: {plan.affine.tolist()}"
+            raise BadHeader(msg, do="Pass affine= when opening the volume.")
         is_same = plan.affine_rows == grid.rows
         step = np.eye(4) if is_same else np.linalg.solve(plan.affine, grid.affine)
         return plan.then(affine3x4(step), grid.shape, lattice=False)
@@ -209,15 +204,16 @@ class ResampleTo:
 
 
 def of_source(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
-    """Return the plan that gives the output of ``plan`` from a volume on another grid.
-
-    Every place in the world stays where it is, hard crops and displacements included. The affine of
-    the other ``grid`` has an inverse.
-    """
+    """Return the plan that gives the output of ``plan`` from a volume on another grid."""
+    # Every place in the world stays where it is, hard crops and displacements included. The affine
+    # of the other ``grid`` has an inverse.
     across = np.asarray(np.linalg.solve(grid.affine, plan.source.affine), dtype=np.float64)
     back = np.asarray(np.linalg.inv(across), dtype=np.float64)
     stages: list[Stage] = []
     if plan.bounds != plan.source.region:
         stages.append(Clip.of_region(plan.bounds).after(back))
-    stages += [stage.moved(across, back) for stage in plan.stages]
+    stages += [stage.move(across, back) for stage in plan.stages]
     return SpatialPlan(grid, across @ plan.matrix, plan.shape, None, stages, keeps_dtype=False)
+
+
+OPS = (ResampleTo, Resize, Spacing)

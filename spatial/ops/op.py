@@ -1,4 +1,4 @@
-"""What a spatial op is: it draws its parameters, and turns a plan into the next plan.
+"""The base class of spatial ops: they draw parameters, and turn a plan into the next plan.
 
 To add one, write a frozen dataclass with these members in a file of its own, and subclass
 ``voxpipe.testing.SpatialOpContract`` in its test.
@@ -14,18 +14,11 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from ...core import Grid
-from ...core.call_site import looking_ahead
 from ...core.draws import OpStep, check_record
 from ...core.errors import PatchSizeError
 from ...core.stream import is_random
 from ...core.suggest import numbers_of
-from ...core.validate import (
-    ParameterRange,
-    as_probability,
-    entries_of,
-    is_integer,
-    parse_range,
-)
+from ...core.validate import ParameterRange, as_probability, entries_of, is_integer, parse_range
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 
@@ -55,8 +48,8 @@ class SpatialOp(Protocol):
         drawn, and in which order, never depends on a drawn value.
         """
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        """Return the plan followed by this op with the parameters ``drawn``."""
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        """Return the plan followed by this op with the parameters ``params``."""
 
     def describe(self) -> str:
         """Return the op in the words of the user, on one line."""
@@ -89,11 +82,9 @@ class Step(OpStep):
         return self.recorded is None and getattr(self.op, "looks_at_stored", False)
 
     def is_drawn(self, plan: SpatialPlan | None = None) -> bool:
-        """Whether items get different parameters, or some get none, by what is drawn for them.
-
-        Without the plan that it is done to, ops that look at voxels or sizes count as if nothing
-        was drawn.
-        """
+        """Whether items get different parameters, or some get none, by what is drawn for them."""
+        # Without the plan that it is done to, ops that look at voxels or sizes count as if nothing
+        # was drawn.
         if self.recorded is not None:
             return False
         try:
@@ -111,15 +102,12 @@ class Step(OpStep):
         check_record(self.op, drawn, lambda op: op.draw(generator, plan))
         return drawn
 
-    def apply(self, plan: SpatialPlan, drawn: Drawn | None) -> SpatialPlan:
-        """Return the plan after this step; ``drawn`` None means that it does not act."""
-        if drawn is not None:
-            return self.op.then(plan, drawn)
-        return plan if self.op.lattice else plan.interpolated()
+    def apply(self, plan: SpatialPlan, params: Drawn | None) -> SpatialPlan:
+        """Return the plan after this step; ``params`` None means that it does not act."""
+        if params is not None:
+            return self.op.then(plan, params)
+        return plan if self.op.lattice else plan.interpolate()
 
-
-without_reading = looking_ahead
-"""Lets plans be estimated: where no mask is at hand, :func:`sampling_mask` returns None."""
 
 Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]
 """A scalar, a range (low, high), or three entries, each a scalar or a range."""
@@ -150,12 +138,11 @@ def as_factor(name: str, value: Any) -> Amount:
     amount = as_amount(name, value, positive=True)
     numbers = numbers_of(amount)
     if min(numbers) < 1 / MOST_VOXELS or max(numbers) > MOST_VOXELS:
-        msg = (
+        raise ValueError(
             f"{name} takes factors from {1 / MOST_VOXELS:.2g} to {MOST_VOXELS:.2g}: beyond these a "
             f"volume of {MOST_VOXELS} voxels along an axis becomes less than one of them, or one "
             f"fills it; got {value!r}"
         )
-        raise ValueError(msg)
     return amount
 
 
@@ -192,8 +179,7 @@ def as_probabilities(
     if not each:
         return as_probability(name, value)
     if len(each) != count:
-        msg = f"{name} is one probability, or {several.format(count)}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is one probability, or {several.format(count)}, got {value!r}")
     return tuple(as_probability(name, entry) for entry in each)
 
 
@@ -203,8 +189,7 @@ def as_triple(name: str, value: Any, *, low: int | None = None) -> tuple[int, in
     fits = len(numbers) == 3 and all(map(is_integer, numbers))
     if not fits or (low is not None and min(numbers) < low):
         least = "" if low is None else f" >= {low}"
-        msg = f"{name} takes three integers{least}, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} takes three integers{least}, got {value!r}")
     return (int(numbers[0]), int(numbers[1]), int(numbers[2]))
 
 
@@ -281,12 +266,10 @@ CropSide = Literal["end", "start", "center"]
 
 
 def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "end") -> list[int]:
-    """Return where a box of ``size`` starts about the centre of ``shape``; negative if larger.
-
-    With ``"end"`` an odd voxel is cut off and added at the end, with ``"start"`` at the start, so
-    that cropping what was padded gives back the original. With ``"center"`` it is added at the end
-    and cut off where voxel ``n // 2`` becomes voxel ``size // 2``.
-    """
+    """Return where a box of ``size`` starts about the centre of ``shape``; negative if larger."""
+    # With ``"end"`` an odd voxel is cut off and added at the end, with ``"start"`` at the start, so
+    # that cropping what was padded gives back the original. With ``"center"`` it is added at the
+    # end and cut off where voxel ``n // 2`` becomes voxel ``size // 2``.
     pairs = list(zip(shape, size, strict=True))
     if side == "start":
         return [(n - s + 1) // 2 if n >= s else (n - s) // 2 for n, s in pairs]
@@ -308,7 +291,7 @@ def whole_number(what: str, value: int, *, least: int) -> int:
     """Return a whole number of at least ``least``; PatchSizeError for anything else."""
     if not is_integer(value) or value < least:
         msg = f"{what} is a whole number of at least {least}, got {value!r}"
-        raise PatchSizeError(msg, do=_unquoted(what, value))
+        raise PatchSizeError(msg, do=_without_quotes(what, value))
     return int(value)
 
 
@@ -322,13 +305,13 @@ def _not_whole(what: str, number: Any, value: Any) -> PatchSizeError:
     inside = "" if number is value else f" in {value!r}"
     do = "Write it without a decimal point, or round it with int()."
     if not isinstance(number, float):
-        do = _unquoted(what, number) or "Write 96, or (96, 96, 48)."
+        do = _without_quotes(what, number) or "Write 96, or (96, 96, 48)."
     elif 0 < number < 1:
         do = "It is no part of the patch: for half of 96 voxels write 48."
     return PatchSizeError(f"{what} is counted in whole voxels, got {number!r}{inside}", do=do)
 
 
-def _unquoted(what: str, value: Any) -> str:
+def _without_quotes(what: str, value: Any) -> str:
     """Return what to write for a number in quotes."""
     is_quoted = isinstance(value, str) and value.strip().isdecimal()
     return f"Write {what}={value.strip()}, without the quotes." if is_quoted else ""

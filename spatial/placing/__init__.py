@@ -1,1 +1,1 @@
-"""Where patches are cut: evenly, in a region, where a mask says."""
+"""The places where patches are cut: evenly, in a region, where a mask says."""

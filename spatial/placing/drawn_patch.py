@@ -16,14 +16,7 @@ from ...core.errors import MissingLabel, PatchSizeError
 from ...core.validate import entries_of, is_finite, is_number
 from ..ops.op import Drawn, centred_start, random_start, size_on, size_text
 from ..plans.plan import SpatialPlan
-from ..volume_like import stored_of
-from .patch import (
-    GridPatch,
-    PatchOp,
-    UniformRegion,
-    patch_size,
-    source_box,
-)
+from .patch import GridPatch, PatchOp, UniformRegion, nearest_box, patch_size
 from .sampling_mask import (
     EACH,
     OTHER,
@@ -52,11 +45,10 @@ class _DrawnPatch(PatchOp):
 
     def _check(self, given: Any, name: str) -> None:
         object.__setattr__(self, "size", patch_size(self.size, one=True))
-        object.__setattr__(self, name, stored_of(given))
+        object.__setattr__(self, name, getattr(given, "stored_volume", given))
         object.__setattr__(self, "token", getattr(self, name).token)
         if self.otherwise not in OTHERWISE:
-            msg = f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}"
-            raise PatchSizeError(msg)
+            raise PatchSizeError(f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}")
 
     def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Drawn:
         size = size_on(self.size, plan)
@@ -80,12 +72,9 @@ class MaskedPatch(_DrawnPatch):
     size: Any
     """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
     keeps an axis."""
-    mask: Any = field(compare=False, repr=False)
-    """The ``Volume`` that says where; on any grid."""
-    key: str = "mask"
-    """What the user calls it."""
-    min_share: float = 0.0
-    """Part of the patch that voxels of the drawn class take up at least."""
+    mask: Any = field(compare=False, repr=False)  # the ``Volume`` that says where; on any grid
+    key: str = "mask"  # what the user calls it
+    min_share: float = 0.0  # part of the patch that voxels of the drawn class take up at least
     class_weights: Any = ()
     """How often each label is drawn, as a mapping; ``"other"`` stands for all labels that are not
     listed. Empty: all that is not 0 is one class."""
@@ -93,8 +82,7 @@ class MaskedPatch(_DrawnPatch):
     """``"error"`` or ``"anywhere"``: what happens where the mask has no such place."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
-    token: str = ""
-    """Of the mask: ops are equal if their masks are."""
+    token: str = ""  # of the mask: ops are equal if their masks are
     stored: Classes = ()
     """The labels of the mask that each class is, where they were given other numbers."""
     oversample: float | None = None
@@ -112,8 +100,7 @@ class MaskedPatch(_DrawnPatch):
             parts["oversample"] = self.oversample
         for name, part in parts.items():
             if not is_number(part) or not 0 <= part <= 1:
-                msg = f"{name} is a part from 0 to 1, got {part!r}"
-                raise PatchSizeError(msg)
+                raise PatchSizeError(f"{name} is a part from 0 to 1, got {part!r}")
 
     @property
     def where(self) -> str:
@@ -126,11 +113,9 @@ class MaskedPatch(_DrawnPatch):
         listed = tuple(label for label, _ in self.class_weights)
         return listed or (() if self.oversample is None else (EACH,))
 
-    def bound(self, position: int, size: int) -> MaskedPatch:
-        """Return what draws the patch that is at a position of a batch: about the mask or not.
-
-        The last ones of a batch lie about it, as many as in nnU-Net: see :func:`first_forced`.
-        """
+    def at_position(self, position: int, size: int) -> MaskedPatch:
+        """Return what draws the patch that is at a position of a batch: about the mask or not."""
+        # The last ones of a batch lie about it, as many as in nnU-Net: see :func:`first_forced`.
         if self.oversample is None or self.forced is not None:
             return self
         return replace(self, forced=position >= first_forced(size, self.oversample))
@@ -143,13 +128,11 @@ class MaskedPatch(_DrawnPatch):
             cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
         return sampling_mask(self.mask, plan.source, cell, self.stored or self.classes)
 
-    def touched(self, plan: SpatialPlan, grid: GridPatch) -> NDArray[np.bool_] | None:
+    def touched_patches(self, plan: SpatialPlan, grid: GridPatch) -> NDArray[np.bool_] | None:
         """Return which patches of a grid hold enough of the mask; None if it must not be read."""
         if plan.is_displaced:
-            raise PatchSizeError(
-                "which patches of a grid touch a mask is not known after a displacement",
-                do="Put lazy_patch() before it, or leave mask= out.",
-            )
+            msg = "which patches of a grid touch a mask is not known after a displacement"
+            raise PatchSizeError(msg, do="Put lazy_patch() before it, or leave mask= out.")
         held = box_counts(self.mask, plan.grid, grid)
         if held is None:
             return None
@@ -174,7 +157,7 @@ class MaskedPatch(_DrawnPatch):
             return self._anywhere(numbers, plan)
         self._warn_of_missing(mask)
         size = size_on(self.size, plan)
-        present = source_box(plan)
+        present = nearest_box(plan)
         mask = self._with_all(mask, present, plan)
         for index in self._order(mask, present, numbers[0, 0]):
             middle = self._middle(mask, index, present, numbers, plan)
@@ -199,11 +182,9 @@ class MaskedPatch(_DrawnPatch):
         return f"patch {size} {where} {self.key!r}{least}{part}"
 
     def _with_all(self, mask: SamplingMask, present: Region, plan: SpatialPlan) -> SamplingMask:
-        """Return the mask; one of what is present alone if a class has no place there by chance.
-
-        A table that is not exact knows some thousand places of a class, of which a small crop may
-        have none though it has voxels of it.
-        """
+        """Return the mask; one of what is present alone if a class has no place there by chance."""
+        # A table that is not exact knows some thousand places of a class, of which a small crop may
+        # have none though it has voxels of it.
         if mask.is_exact or present == plan.source.region or present.is_empty:
             return mask
         if all(table.is_exact or table.has_some(present) for table in mask.tables):
@@ -239,7 +220,7 @@ class MaskedPatch(_DrawnPatch):
         there = [
             n
             for n, weight in weights.items()
-            if weight > 0 and mask.total(n) and (whole or mask.tables[n].has_some(present))
+            if weight > 0 and mask.tables[n].voxels and (whole or mask.tables[n].has_some(present))
         ]
         order = []
         while there:
@@ -306,18 +287,14 @@ class WeightedPatch(_DrawnPatch):
     size: Any
     """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
     keeps an axis."""
-    weights: Any = field(compare=False, repr=False)
-    """The ``Volume`` of the weights; on any grid."""
-    key: str = "weights"
-    """What the user calls it."""
+    weights: Any = field(compare=False, repr=False)  # the ``Volume`` of the weights; on any grid
+    key: str = "weights"  # what the user calls it
     otherwise: str = "error"
     """``"error"`` or ``"anywhere"``: what happens where nothing weighs anything."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
-    token: str = ""
-    """Of the weights: ops are equal if these are."""
-    regional: bool = False
-    """Whether the grid is a part that was drawn as the region of this patch."""
+    token: str = ""  # of the weights: ops are equal if these are
+    regional: bool = False  # whether the grid is a part that was drawn as the region of this patch
 
     def __post_init__(self) -> None:
         self._check(self.weights, "weights")
@@ -380,10 +357,8 @@ def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> 
 class MaskedRegion:
     """The region of :class:`UniformRegion` in which a patch by a mask or weights would begin."""
 
-    region: UniformRegion
-    """Its extent and where it begins."""
-    patch: MaskedPatch | WeightedPatch
-    """What is drawn to find it."""
+    region: UniformRegion  # its extent and where it begins
+    patch: MaskedPatch | WeightedPatch  # what is drawn to find it
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
@@ -392,8 +367,8 @@ class MaskedRegion:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         return self.region.around(self.patch.draw(generator, plan)["start"], plan)
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        return self.region.then(plan, drawn)
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        return self.region.then(plan, params)
 
     def describe(self) -> str:
         return f"{self.region.describe()}, {self.patch.where}"

@@ -30,18 +30,18 @@ class PatchOp:
     lattice: ClassVar[bool] = True
     origin: CallSite | None
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
-        larger = [axis for axis, s in enumerate(drawn["size"]) if s > plan.shape[axis]]
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+        larger = [axis for axis, s in enumerate(params["size"]) if s > plan.shape[axis]]
         if larger:
             # It names the patch, the axes and the line, not the case, so that Python shows it once.
             axes, line = ", ".join(map(str, larger)), f"\n  at {self.origin}" * bool(self.origin)
             text = (
-                f"a volume is smaller than the patch {tuple(drawn['size'])} on axis {axes}; it is "
+                f"a volume is smaller than the patch {tuple(params['size'])} on axis {axes}; it is "
                 "centred, and the rest follows the padding rule. Choose a smaller patch to avoid "
                 f"that.{line}"
             )
             warn(text, PatchLargerThanVolume, self.origin)
-        return plan.crop(drawn["start"], drawn["size"])
+        return plan.crop(params["start"], params["size"])
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,8 @@ class UniformPatch(PatchOp):
 class FixedPatch(PatchOp):
     """A patch at a given place, which may hang over the grid."""
 
-    start: Sequence[int]
-    """First voxel on each axis; it may be negative."""
-    size: Sequence[int]
-    """Number of voxels on each axis."""
+    start: Sequence[int]  # first voxel on each axis; it may be negative
+    size: Sequence[int]  # number of voxels on each axis
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
@@ -103,8 +101,7 @@ class GridPatch:
     [0, 2, 4, 5]
     """
 
-    size: Sequence[int]
-    """Number of voxels on each axis."""
+    size: Sequence[int]  # number of voxels on each axis
     overlap: int | Sequence[int] = 0
     """Voxels that neighbours share, on every axis or per axis; below the size."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
@@ -115,8 +112,7 @@ class GridPatch:
         overlap = (self.overlap,) * 3 if is_integer(self.overlap) else self.overlap
         overlap = as_triple("overlap", overlap, low=0)
         if any(o >= s for o, s in zip(overlap, size, strict=True)):
-            msg = f"overlap must be smaller than the patch {size}, got {overlap}"
-            raise ValueError(msg)
+            raise ValueError(f"overlap must be smaller than the patch {size}, got {overlap}")
         self.__dict__.update(size=size, overlap=overlap)
 
     def patches(self, shape: Sequence[int]) -> tuple[FixedPatch, ...]:
@@ -156,11 +152,9 @@ def positions(
 
 
 def patch_size(value: Any, *, one: bool = False) -> Any:
-    """Return the size of a patch as three positive integers; PatchSizeError for anything else.
-
-    With ``one`` also as one, which leaves flat axes of 2-D data alone, or with None for an axis
-    that is kept.
-    """
+    """Return the size of a patch as three positive integers; PatchSizeError for anything else."""
+    # With ``one`` also as one, which leaves flat axes of 2-D data alone, or with None for an axis
+    # that is kept.
     try:
         if one and (is_integer(value) or None in entries_of(value)):
             return size_of("a patch", value)
@@ -171,7 +165,7 @@ def patch_size(value: Any, *, one: bool = False) -> Any:
         ) from None
 
 
-def source_box(plan: SpatialPlan) -> Region:
+def nearest_box(plan: SpatialPlan) -> Region:
     """Return a box of source voxels that holds every one that is the nearest of some place."""
     low, high = extremes(plan.rows, plan.shape)
     if plan.moves:
@@ -191,10 +185,8 @@ class UniformRegion:
     is shorter than the patch is left whole.
     """
 
-    region: Sequence[int]
-    """Most voxels on each axis."""
-    size: Sequence[int]
-    """Size of the patches."""
+    region: Sequence[int]  # most voxels on each axis
+    size: Sequence[int]  # size of the patches
     align: Sequence[int]
     """Regions begin at multiples of this: the chunks in which the volume is stored."""
 
@@ -230,9 +222,9 @@ class UniformRegion:
             extent.append(min(block + s - 1, n - first) if is_longer else n)
         return {"start": start, "size": extent}
 
-    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
         # Soft, so that patches may be turned across its faces.
-        return plan.crop(drawn["start"], drawn["size"])
+        return plan.crop(params["start"], params["size"])
 
     def describe(self) -> str:
         region, align = ("x".join(map(str, v)) for v in (self.region, self.align))
@@ -240,10 +232,8 @@ class UniformRegion:
 
 
 def usual_align(region: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
-    """Return the largest divisors of a region that leave room for a patch behind them.
-
-    A region of whole chunks is then often aligned to them without knowing them.
-    """
+    """Return the largest divisors of a region that leave room for a patch behind them."""
+    # A region of whole chunks is then often aligned to them without knowing them.
     return tuple(
         max((d for d in range(1, r - s + 2) if r % d == 0), default=1)
         for r, s in zip(region, size, strict=True)

@@ -1,13 +1,9 @@
-"""Where patches may lie: the voxels of every class of a mask, or what each voxel weighs.
+"""Tables of where patches may lie: the voxels of each class of a mask, or a weight per voxel.
 
 A mask, its classes and a map of weights are one thing: tables of voxels that weigh something, of
 which a mask has weights of 0 and 1. They are made by reading a volume once from end to end, and
 kept in memory, and on the local disk for what has a content key. After that no voxel is read to
 draw a patch, in this process or any other of the machine.
-
-Shares of patches come from counts per cell of a few voxels and their integral image: eight numbers
-for a box of any size, in which a cell that a face cuts counts by its part inside, as if its voxels
-were spread evenly.
 """
 
 from __future__ import annotations
@@ -30,10 +26,142 @@ from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
 from ...core.sample import parse_json
 from ...storage.content import version_key
-from ...volumes.catalog.whole_pass import PassCache
-from .mask_values import cells_of, mask_values, values_on
+from ...volumes.catalog.whole_pass import SLAB_VOXELS, PassCache, slabs
+from ...volumes.voxels import plain
+from ..plans.plan import SpatialPlan
+from ..plans.policy import LABEL
+from ..resampling.native import SourceVoxels
+from ..resampling.resample import resample
 from .patch import GridPatch
-from .weight_table import RunCollector, Runs, Triple, WeightTable, forget_decoded, runs_of, tabulate
+from .weight_table import DECODED, RunCollector, Runs, Triple, WeightTable, runs_of, tabulate
+
+_HALF = 0.5
+
+
+def values_on(
+    volume: Any, grid: Grid, cell: Triple = (1, 1, 1), inside: Region | None = None
+) -> Iterator[tuple[Region, NDArray[Any]]]:
+    """Yield regions that cover a grid, each of whole cells, and the values (C, i, j, k) there."""
+    # The volume may lie on any grid: it is looked up by nearest neighbour, 0 outside. Cells at the
+    # ends of the grid are cut. Regions that do not touch ``inside`` are left out.
+    matrix = np.linalg.solve(volume.grid.affine, grid.affine)
+    plan = SpatialPlan(volume.grid, matrix, grid.shape)
+    # A flip of all has the same region, and is a copy too. Half a voxel is no other one.
+    away = np.abs(matrix - np.eye(4))
+    stays = away[:3, :3].max() < _HALF and away[:3, 3].max() < _HALF
+    is_same = plan.is_copy and volume.grid.shape == grid.shape and stays
+    # Whole cells in whole chunks, so that no chunk is decoded twice. Chunks of 60 and cells of 8
+    # meet every 120 voxels; some meet never in a slab.
+    chunks = volume.chunks or (1, 1, 1)
+    i, j, k = (math.lcm(a, b) for a, b in zip(cell, chunks, strict=True))
+    unit = (i, j, k) if is_same and i * j * k <= SLAB_VOXELS else cell
+    for region in slabs(grid.shape, unit, max(1, SLAB_VOXELS // volume.shape[0])):
+        if inside is not None and region.intersect(inside).is_empty:
+            continue
+        values = volume.read(region).values() if is_same else _resample(volume, plan, region)
+        yield region, plain(values)
+
+
+def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
+    """Return which cells a region is that begins with one."""
+    i, j, k = (
+        slice(a // c, -(-b // c)) for a, b, c in zip(region.start, region.stop, cell, strict=True)
+    )
+    return i, j, k
+
+
+def _resample(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
+    """Return the values of a volume on a region of another grid."""
+    part = plan.crop(region.start, region.shape)
+    needed = part.source_region(LABEL)
+    out: NDArray[Any] = plain(np.zeros((volume.shape[0], *region.shape), volume.dtype))
+    if needed.is_empty:
+        return out
+    voxels = volume.read(needed)
+    i, j, k = needed.start
+    source = SourceVoxels(voxels.array, (i, j, k), part.bounds, voxels.slope, voxels.intercept)
+    resample(source, part.matrix, LABEL, out)
+    return out
+
+
+_MEANT = (
+    " If they are labels all the same, or all of an image that is not 0 is meant: name them in "
+    "open_volume(labels=), under a key of their own, or write vp.Volume(..., kind='label')."
+)
+MOST_VALUES = 64
+"""How many values a mask may have that nobody called a label: a CT has hundreds in any slab, and
+what people segment and forget to name as a label has some dozens of organs at most."""
+# A label that was stored as bytes with a slope of 1/255 comes back as 1 to within rounding.
+_WHOLE = 1e-4
+
+
+def refuse_shares(volume: Any, values: NDArray[Any]) -> None:
+    """Refuse what is no mask and no label: there is a way to draw by such values."""
+    if values.dtype.kind != "f":
+        return
+    off = np.abs(values - np.rint(values)) > _WHOLE * np.maximum(1, np.abs(values))
+    if off.any():
+        first = float(values[tuple(np.argwhere(off)[0])])
+        raise PatchSizeError(
+            f"{volume.name} is given as mask=, of which every voxel that is not 0 counts alike, "
+            f"and holds values that are no whole numbers, the first of them {first:g}",
+            do="Give it as weights= if a voxel shall be drawn as often as its value says, or a "
+            "mask of its values above a threshold.",
+        )
+
+
+def refuse_image(volume: Any, values: NDArray[Any], seen: set[int]) -> None:
+    """Refuse an image, of which any voxel that is not 0 would count as inside."""
+    # What nobody called a label is told by how many values it has, a label by how many below 0:
+    # there may be thousands of instances, and one or two numbers for what is to be ignored.
+    # ``seen`` has those of the slabs before, and gets those of this one.
+    is_label = volume.kind == "label"
+    if is_label and values.dtype.kind == "u":
+        return
+    telling = _first_of_runs(values)
+    telling = telling[telling < 0] if is_label else telling[telling != 0]
+    if telling.dtype.kind == "f":
+        telling = np.rint(telling[np.isfinite(telling)]).astype(np.int64)
+    if seen:
+        telling = telling[~np.isin(telling, list(seen))]
+    seen.update(np.unique(telling).tolist())
+    if len(seen) <= MOST_VALUES:
+        return
+    which = "below 0" if is_label else "other than 0"
+    meant = "" if is_label else _MEANT
+    raise PatchSizeError(
+        f"{volume.name} is given as mask=, of which every voxel that is not 0 counts as inside, "
+        f"and looks like an image: more than {MOST_VALUES} different values {which}, "
+        f"{min(seen)} to {max(seen)} among them",
+        do="Give a label, or a mask of its values above a threshold; or give it as weights= if "
+        f"a voxel shall be drawn as often as its value says.{meant}",
+    )
+
+
+def _first_of_runs(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the first of each run of one value along the rows of memory, flat."""
+    # They hold every value that there is, and masks have few of them.
+    axis = min((1, 2, 3), key=lambda axis: (values.shape[axis] == 1, abs(values.strides[axis])))
+    rows = np.moveaxis(values, axis, -1)
+    others = rows[..., 1:]
+    return np.concatenate([rows[..., 0].ravel(), others[others != rows[..., :-1]]])
+
+
+def mask_values(
+    volume: Any,
+    grid: Grid,
+    cell: Triple = (1, 1, 1),
+    inside: Region | None = None,
+    classes: Sequence[Any] = (),
+) -> Iterator[tuple[Region, NDArray[Any]]]:
+    """Yield what ``values_on`` does; refuse what is no mask, of what has no classes images too."""
+    seen: set[int] = set()
+    for region, values in values_on(volume, grid, cell, inside):
+        refuse_shares(volume, values)
+        if not classes:
+            refuse_image(volume, values, seen)
+        yield region, values
+
 
 Label = Any
 """A whole number, several that are one class, or ``OTHER``."""
@@ -81,36 +209,32 @@ class SamplingMask:
     labels: tuple[Any, ...]
     """The classes: labels, tuples of labels, or ``"other"``; of a mask without classes one entry,
     None."""
-    tables: tuple[WeightTable, ...]
-    """The voxels of each."""
-    shares: CellCounts | None = None
-    """What boxes hold of each, where somebody asked for shares."""
+    tables: tuple[WeightTable, ...]  # the voxels of each
+    shares: CellCounts | None = None  # what boxes hold of each, where somebody asked for shares
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes."""
-        return sum(table.nbytes for table in self.tables) + (self.shares or _NOTHING).nbytes
+        counts = 0 if self.shares is None else self.shares.nbytes
+        return sum(table.nbytes for table in self.tables) + counts
 
     @property
     def is_exact(self) -> bool:
         """Whether every voxel of every class can be drawn."""
         return all(table.is_exact for table in self.tables)
 
-    def total(self, index: int) -> int:
-        """Return the number of voxels of a class."""
-        return self.tables[index].voxels
-
 
 @dataclass(frozen=True, eq=False)
 class CellCounts:
     """Voxels of each class in every cell of a grid."""
 
-    shape: Triple
-    """Voxels of the grid."""
-    cell: Triple
-    """Voxels of a cell; the last ones of an axis may be cut."""
-    counts: Counts
-    """(classes, cells along I, J, K)."""
+    # Shares of patches come from these counts and their integral image: eight numbers for a box of
+    # any size, in which a cell that a face cuts counts by its part inside, as if its voxels were
+    # spread evenly.
+
+    shape: Triple  # voxels of the grid
+    cell: Triple  # voxels of a cell; the last ones of an axis may be cut
+    counts: Counts  # (classes, cells along I, J, K)
 
     @property
     def nbytes(self) -> int:
@@ -118,15 +242,13 @@ class CellCounts:
         return self.counts.nbytes * 3  # counters of 4 bytes, sums of 8
 
     def share(self, index: int, start: NDArray[Any], size: Sequence[int]) -> NDArray[np.float64]:
-        """Return what part of boxes a class takes up, between 0 and 1.
-
-        Boxes begin at ``start`` (N, 3) and may hang over the grid; nothing is there.
-        """
+        """Return what part of boxes a class takes up, between 0 and 1."""
+        # Boxes begin at ``start`` (N, 3) and may hang over the grid; nothing is there.
         voxels = float(np.prod(np.array(size, dtype=np.float64)))
         shares = np.empty(len(start))
         for first in range(0, len(start), _BOXES_AT_ONCE):
             part = slice(first, first + _BOXES_AT_ONCE)
-            shares[part] = self._held(index, start[part], size) / voxels
+            shares[part] = self._count_in(index, start[part], size) / voxels
         return shares
 
     @cached_property
@@ -137,7 +259,9 @@ class CellCounts:
             np.cumsum(sums, axis=axis, out=sums)
         return sums
 
-    def _held(self, index: int, start: NDArray[Any], size: Sequence[int]) -> NDArray[np.float64]:
+    def _count_in(
+        self, index: int, start: NDArray[Any], size: Sequence[int]
+    ) -> NDArray[np.float64]:
         """Return the voxels in boxes: between the corners of a cell their number is linear."""
         taps, weights = [], []
         for axis, (n, width, extent) in enumerate(zip(self.shape, self.cell, size, strict=True)):
@@ -156,9 +280,6 @@ class CellCounts:
         return held
 
 
-_NOTHING = CellCounts((0, 0, 0), (1, 1, 1), np.zeros((0, 0, 0, 0), np.uint32))
-
-
 def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
     """Return how many flags (classes, I, J, K) are set in every cell; the last ones may be cut."""
     counts: Any = flags.view(np.uint8)
@@ -171,49 +292,41 @@ def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
 
 
 def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
-    """Return what the voxels of a grid weigh; None where that must not be read now.
+    """Return what the voxels of a grid weigh; None where that must not be read now."""
+    # Each voxel takes the weight of the nearest one of a ``Volume`` of one channel on any grid, 0
+    # outside. PatchSizeError for several channels, or what is no finite number from 0.
 
-    Each voxel takes the weight of the nearest one of a ``Volume`` of one channel on any grid, 0
-    outside. PatchSizeError for several channels, or what is no finite number from 0.
-    """
+    def weigh() -> SamplingMask:
+        return SamplingMask((None,), (_weigh(volume, grid),))
 
-    def weighed() -> SamplingMask:
-        return SamplingMask((None,), (_weighed(volume, grid),))
-
-    found = _known(volume, grid, ("weights", MOST_BYTES), None, weighed)
+    found = _known_mask(volume, grid, ("weights", MOST_BYTES), None, weigh)
     return None if found is None else found.tables[0]
 
 
 def sampling_mask(
-    volume: Any,
-    grid: Grid,
-    cell: Triple | None,
-    classes: Classes,
-    inside: Region | None = None,
+    volume: Any, grid: Grid, cell: Triple | None, classes: Classes, inside: Region | None = None
 ) -> SamplingMask | None:
-    """Return the voxels of each class of a mask; None where it must not be read now.
-
-    The mask is a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside. ``cell``
-    is the extent of the cells by which shares of patches are known, None for no shares. ``classes``
-    are labels to tell apart, of which several may be one class; ``(EACH,)`` for every label that is
-    not 0; none for one class of all voxels that are not 0 in some channel. ``inside`` are the only
-    voxels that matter, by default all; such a mask is not kept on disk.
-
-    PatchSizeError for classes of a volume of several channels; or, without classes, for an image in
-    the place of a mask. Nothing is kept then, so it is refused by every process.
-    """
+    """Return the voxels of each class of a mask; None where it must not be read now."""
+    # The mask is a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
+    # ``cell`` is the extent of the cells by which shares of patches are known, None for no shares.
+    # ``classes`` are labels to tell apart, of which several may be one class; ``(EACH,)`` for every
+    # label that is not 0; none for one class of all voxels that are not 0 in some channel.
+    # ``inside`` are the only voxels that matter, by default all; such a mask is not kept on disk.
+    #
+    # PatchSizeError for classes of a volume of several channels; or, without classes, for an image
+    # in the place of a mask. Nothing is kept then, so it is refused by every process.
     key = ("mask", cell, classes, volume.kind)
     within = grid.region if inside is None else inside
-    return _known(volume, grid, key, inside, lambda: _masked(volume, grid, cell, classes, within))
+    return _known_mask(
+        volume, grid, key, inside, lambda: _build_mask(volume, grid, cell, classes, within)
+    )
 
 
 def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64] | None:
-    """Return how many voxels of a mask the patches of a grid hold, exactly, (N,) in their order.
+    """Return how many voxels of a mask the patches of a grid hold, exactly, (N,) in their order."""
+    # None where they must not be read now; PatchSizeError for an image.
 
-    None where they must not be read now; PatchSizeError for an image.
-    """
-
-    def counted() -> SamplingMask:
+    def count() -> SamplingMask:
         boxes = [
             Region.of_shape(patch.size).shift(patch.start) for patch in patches.patches(grid.shape)
         ]
@@ -228,7 +341,7 @@ def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64]
         return SamplingMask((), (), CellCounts(grid.shape, (1, 1, 1), held))
 
     key = ("boxes", tuple(patches.size), patches.overlap, volume.kind)
-    found = _known(volume, grid, key, None, counted)
+    found = _known_mask(volume, grid, key, None, count)
     if found is None or found.shares is None:
         return None
     return found.shares.counts.ravel().astype(np.int64)
@@ -237,10 +350,10 @@ def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64]
 def forget_masks() -> None:
     """Drop the masks and weights that are kept in memory."""
     MASKS.remembered.clear()
-    forget_decoded()
+    DECODED.clear()
 
 
-def _known(
+def _known_mask(
     volume: Any,
     grid: Grid,
     key: tuple[Any, ...],
@@ -254,10 +367,12 @@ def _known(
     if inside is not None:  # kept in memory alone
         known, where = MASKS.remembered, (how, version_key(volume), inside)
         return known.get(where) if is_looking_ahead() else known.get_or(where, make)
-    return MASKS.known([volume], how) if is_looking_ahead() else MASKS.get([volume], how, make)
+    return (
+        MASKS.known_result([volume], how) if is_looking_ahead() else MASKS.get([volume], how, make)
+    )
 
 
-def _weighed(volume: Any, grid: Grid) -> WeightTable:
+def _weigh(volume: Any, grid: Grid) -> WeightTable:
     if volume.shape[0] != 1 or volume.dtype.kind not in "biuf":
         raise PatchSizeError(
             f"{volume.name} is given as weights=, and has {volume.shape[0]} channels of "
@@ -286,16 +401,15 @@ def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
     )
 
 
-def _masked(
+def _build_mask(
     volume: Any, grid: Grid, cell: Triple | None, classes: Classes, inside: Region
 ) -> SamplingMask:
     """Return the mask: one pass over the volume, all classes at once."""
     channels = volume.shape[0]
     if classes not in ((), (EACH,)) and channels > 1:
-        raise PatchSizeError(
-            f"{volume.name} has {channels} channels, and classes are told by the labels of one.",
-            do="Leave class_weights out: then a voxel is inside where any channel is not 0.",
-        )
+        msg = f"{volume.name} has {channels} channels, and classes are told by the labels of one."
+        do = "Leave class_weights out: then a voxel is inside where any channel is not 0."
+        raise PatchSizeError(msg, do=do)
     named = () if channels > 1 else classes
     found = _Classes(named, grid.shape)
     cells = [-(-n // c) for n, c in zip(grid.shape, cell or (1, 1, 1), strict=True)]
@@ -332,10 +446,10 @@ class _Classes:
             self._add_each(volume, runs, _whole(label))
             return
         if self._classes == [None]:
-            self._found[0].add(runs.chosen(label != 0))
+            self._found[0].add(runs.choose(label != 0))
             return
         for flags, found in zip(_flags(label[None], self.labels), self._found, strict=True):
-            found.add(runs.chosen(flags[0]))
+            found.add(runs.choose(flags[0]))
 
     def _add_each(self, volume: Any, runs: Runs, label: NDArray[np.int64]) -> None:
         there = np.unique(label)
@@ -354,7 +468,7 @@ class _Classes:
         ends = np.searchsorted(label[order], there, side="right")
         for one, begin, end in zip(there.tolist(), [0, *ends[:-1]], ends, strict=True):
             if one:
-                self._found[self._classes.index(one)].add(runs.chosen(order[begin:end]))
+                self._found[self._classes.index(one)].add(runs.choose(order[begin:end]))
 
     def tables(self) -> tuple[WeightTable, ...]:
         """Return the table of each; small classes first are kept whole, the rest have one share."""
@@ -398,7 +512,7 @@ def _each(label: Label) -> tuple[int, ...]:
 _FIELDS = ("total", "voxels", "places", "is_exact")
 
 
-def _decoded(content: bytes) -> SamplingMask | None:
+def _decode(content: bytes) -> SamplingMask | None:
     """Return what another process built, None if there is nothing sound."""
     with suppress(BadZipFile):
         # From memory: NumPy leaves a file open that is no archive.
@@ -420,7 +534,7 @@ def _decoded(content: bytes) -> SamplingMask | None:
     return None
 
 
-def _encoded(mask: SamplingMask) -> bytes:
+def _encode(mask: SamplingMask) -> bytes:
     shapes = [part.shape for part in (mask.shares, *mask.tables) if part is not None]
     told = {
         "shape": shapes[0] if shapes else (),
@@ -438,5 +552,5 @@ def _encoded(mask: SamplingMask) -> bytes:
 
 # Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
 _MOST_KEPT = 256 * 1024**2
-MASKS = PassCache("sampling/{}.npz", _decoded, _encoded, _MOST_KEPT, lambda mask: mask.nbytes)
+MASKS = PassCache("sampling/{}.npz", _decode, _encode, _MOST_KEPT, lambda mask: mask.nbytes)
 """Masks and weights by what they were made of; those asked for least lately go first."""

@@ -1,4 +1,4 @@
-"""How likely each voxel is to be the middle of a patch: runs of voxels that weigh the same.
+"""Tables of how likely each voxel is to be the middle of a patch: runs of equal weight.
 
 A mask, a class of labels and a map of weights are one thing here: voxels that weigh something, and
 a mask is a map of 0 and 1. Voxels beside each other on a line that weigh the same are one run, so a
@@ -21,7 +21,7 @@ from ...core.errors import PatchSizeError
 from ...core.lru_cache import LRUCache, cached_property
 from ..plans.mapping import to_output
 from ..plans.plan import SpatialPlan
-from .patch import source_box
+from .patch import nearest_box
 
 Triple = tuple[int, int, int]
 Floats = NDArray[np.float64]
@@ -58,12 +58,9 @@ Fits = Callable[[Integers], NDArray[np.bool_]]
 class Runs:
     """Runs of voxels along one axis, in the order of memory if that axis came last."""
 
-    start: Integers
-    """(N,) the first voxel of each."""
-    length: Integers
-    """(N,) voxels."""
-    weight: Floats
-    """(N,) what each run weighs."""
+    start: Integers  # (N,) the first voxel of each
+    length: Integers  # (N,) voxels
+    weight: Floats  # (N,) what each run weighs
 
     @cached_property
     def upto(self) -> Floats:
@@ -78,7 +75,7 @@ class Runs:
     def __len__(self) -> int:
         return len(self.start)
 
-    def chosen(self, which: NDArray[Any]) -> Runs:
+    def choose(self, which: NDArray[Any]) -> Runs:
         """Return some of them."""
         return Runs(self.start[which], self.length[which], self.weight[which])
 
@@ -87,21 +84,16 @@ class Runs:
 class WeightTable:
     """What the voxels of a grid weigh."""
 
-    shape: Triple
-    """Voxels of the grid."""
-    total: float
-    """What all voxels weigh."""
-    voxels: int
-    """How many voxels weigh anything."""
-    places: int
-    """How many of them can be drawn."""
+    shape: Triple  # voxels of the grid
+    total: float  # what all voxels weigh
+    voxels: int  # how many voxels weigh anything
+    places: int  # how many of them can be drawn
     is_exact: bool
     """Whether these are all: then each voxel is as likely as its weight, to a thousandth of it.
     Else runs were left out for want of room. Those that are kept lie evenly over all that weighs
     something, one in each of many parts of the same weight; they are drawn alike, so places come up
     as often as the weights say, and what is drawn weighs something always."""
-    packed: bytes
-    """The runs."""
+    packed: bytes  # the runs
 
     @property
     def nbytes(self) -> int:
@@ -109,10 +101,8 @@ class WeightTable:
         return len(self.packed)
 
     def pick(self, inside: Region, numbers: Floats) -> Integers | None:
-        """Return voxels (N, 3) of a region, each as likely as its weight; None where none weighs.
-
-        ``numbers`` are (N, 2) in [0, 1): for the run, and for the voxel in it.
-        """
+        """Return voxels (N, 3) of a region, each as likely as its weight; None if none weighs."""
+        # ``numbers`` are (N, 2) in [0, 1): for the run, and for the voxel in it.
         runs = self._inside(inside)
         if not len(runs):
             return None
@@ -128,10 +118,8 @@ class WeightTable:
         return len(self._inside(inside)) > 0
 
     def every(self, inside: Region, most: int) -> tuple[Integers, Floats]:
-        """Return the voxels (N, 3) of a region and what they weigh.
-
-        Where they are more than ``most``, the voxels in the middle of the runs stand for all.
-        """
+        """Return the voxels (N, 3) of a region and what they weigh."""
+        # Where they are more than ``most``, the voxels in the middle of the runs stand for all.
         runs = self._inside(inside)
         if runs.length.sum() > most:
             return self._voxels(runs.start + runs.length // 2), runs.weight
@@ -144,12 +132,12 @@ class WeightTable:
         """Return what of the runs lies in a region."""
         whole = Region.of_shape(self.shape)
 
-        def decoded() -> Runs:
+        def decode() -> Runs:
             if region == whole:
                 return unpack(self.packed)
             return self._cut(self._inside(whole), region)
 
-        return _DECODED.get_or((self, region), decoded)
+        return DECODED.get_or((self, region), decode)
 
     def _cut(self, runs: Runs, region: Region) -> Runs:
         order, lengths = _order(self.shape)
@@ -159,7 +147,7 @@ class WeightTable:
         begin = np.maximum(first, low[2])
         length = np.minimum(first + runs.length, high[2]) - begin
         kept = (i >= low[0]) & (i < high[0]) & (j >= low[1]) & (j < high[1]) & (length > 0)
-        part = runs.chosen(kept)
+        part = runs.choose(kept)
         length = length[kept]
         weight = part.weight * (length / part.length)
         return Runs(part.start + (begin - first)[kept], length, weight)
@@ -172,12 +160,7 @@ class WeightTable:
         return voxels
 
 
-_DECODED: LRUCache[Runs] = LRUCache(_MOST_DECODED, lambda runs: runs.nbytes + 1)
-
-
-def forget_decoded() -> None:
-    """Drop the runs that are decoded."""
-    _DECODED.clear()
+DECODED: LRUCache[Runs] = LRUCache(_MOST_DECODED, lambda runs: runs.nbytes + 1)
 
 
 class RunCollector:
@@ -189,15 +172,10 @@ class RunCollector:
         self.voxels = 0
         self._most_held = most_held
         self._parts: list[Runs] = []
-        self._held = 0
+        self.held = 0
         self._is_thin = False
         # The same numbers in every process, and others every time.
         self._numbers = np.random.Generator(np.random.Philox(0))
-
-    @property
-    def held(self) -> int:
-        """How many runs there are so far."""
-        return self._held
 
     def add(self, runs: Runs) -> None:
         """Take the runs of a part."""
@@ -205,14 +183,14 @@ class RunCollector:
             self.total += float(runs.weight.sum())
         self.voxels += int(runs.length.sum())
         self._parts.append(runs)
-        self._held += len(runs)
-        if self._held > 2 * self._most_held and np.isfinite(self.total):
-            self._parts = [_thinned(self._joined(), self._most_held, self._numbers)]
-            self._held, self._is_thin = self._most_held, True
+        self.held += len(runs)
+        if self.held > 2 * self._most_held and np.isfinite(self.total):
+            self._parts = [_thin(self._join(), self._most_held, self._numbers)]
+            self.held, self._is_thin = self._most_held, True
 
     def table(self, most: int) -> WeightTable:
         """Return the table, in ``most`` bytes at most."""
-        runs = self._joined()
+        runs = self._join()
         content = b""
         # No run takes less than a few bits.
         is_exact = not self._is_thin and len(runs) < 4 * most + 64
@@ -222,7 +200,7 @@ class RunCollector:
         count = min(len(runs), max(1, int(most / _BYTES_PER_RUN)))
         kept = runs
         while not is_exact:
-            kept = _thinned(runs, count, self._numbers)
+            kept = _thin(runs, count, self._numbers)
             content = pack(kept)
             if len(content) <= most or count == 1:
                 break
@@ -231,39 +209,34 @@ class RunCollector:
         places = int(kept.length[first].sum())
         return WeightTable(self.shape, self.total, self.voxels, places, is_exact, content)
 
-    def _joined(self) -> Runs:
+    def _join(self) -> Runs:
         if not self._parts:
             return Runs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
         names = ("start", "length", "weight")
         joined = Runs(*(np.concatenate([getattr(p, name) for p in self._parts]) for name in names))
-        return joined.chosen(np.argsort(joined.start, kind="stable"))
+        return joined.choose(np.argsort(joined.start, kind="stable"))
 
 
 def tabulate(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int) -> WeightTable:
-    """Return the table, in ``most`` bytes, of weights that come in parts.
-
-    Parts are regions that cover a grid, each voxel once, and the weights (i, j, k) there, finite
-    and from 0.
-    """
+    """Return the table, in ``most`` bytes, of weights that come in parts."""
+    # Parts are regions that cover a grid, each voxel once, and the weights (i, j, k) there, finite
+    # and from 0.
     collected = RunCollector(shape)
     for region, weights in parts:
         runs, values = runs_of(weights, region, shape)
         with np.errstate(over="ignore"):
             weight = values.astype(np.float64) * runs.length
-        collected.add(Runs(runs.start, runs.length, weight).chosen(values > 0))
+        collected.add(Runs(runs.start, runs.length, weight).choose(values > 0))
     if not np.isfinite(collected.total):
-        raise PatchSizeError(
-            "the weights of a volume add up to more than a number holds",
-            do="Divide them by a number: what counts is how they are to each other.",
-        )
+        msg = "the weights of a volume add up to more than a number holds"
+        do = "Divide them by a number: what counts is how they are to each other."
+        raise PatchSizeError(msg, do=do)
     return collected.table(most)
 
 
 def runs_of(values: NDArray[Any], region: Region, shape: Triple) -> tuple[Runs, NDArray[Any]]:
-    """Return the runs of equal values (i, j, k) on a region of a grid, and the value of each.
-
-    Every voxel is in one run. The weight of a run is its length.
-    """
+    """Return the runs of equal values (i, j, k) on a region of a grid, and the value of each."""
+    # Every voxel is in one run. The weight of a run is its length.
     order, lengths = _order(shape)
     rows = np.ascontiguousarray(values.transpose(order))
     begins = np.ones(rows.shape, np.bool_)
@@ -317,17 +290,15 @@ def _is_one(values: Floats) -> bool:
     return bool((values == values[:1]).all())
 
 
-def _thinned(runs: Runs, count: int, numbers: np.random.Generator) -> Runs:
-    """Return ``count`` runs of the same weight that stand for all of them.
-
-    What there is is divided into so many parts of the same weight, along the order of memory, and
-    each part gives one run, as likely as it weighs; so no voxel has a better chance than another of
-    its weight.
-    """
+def _thin(runs: Runs, count: int, numbers: np.random.Generator) -> Runs:
+    """Return ``count`` runs of the same weight that stand for all of them."""
+    # What there is is divided into so many parts of the same weight, along the order of memory, and
+    # each part gives one run, as likely as it weighs; so no voxel has a better chance than another
+    # of its weight.
     upto = np.cumsum(runs.weight)
     places = (np.arange(count) + numbers.random(count)) / count
     chosen = np.searchsorted(upto, places * upto[-1], side="right")
-    kept = runs.chosen(np.minimum(chosen, len(runs) - 1))
+    kept = runs.choose(np.minimum(chosen, len(runs) - 1))
     return Runs(kept.start, kept.length, np.full(count, float(upto[-1]) / count))
 
 
@@ -350,18 +321,16 @@ def draw_middle(
     box: Region | None = None,
     spread: bool = False,
 ) -> Integers | None:
-    """Return a voxel of the grid of a plan that is drawn from a table; None if there is none.
-
-    It lies from ``low`` to ``high``, and is one that will do; ``numbers`` in [0, 1) have the shape
-    ``NUMBERS``. ``box`` is a box of the source that holds all such voxels, where one is known.
-    With ``spread`` a voxel of the source counts with all its extent, so that one that is several
-    voxels of the grid is any of them. Else it counts with its middle, and a voxel of the grid that
-    looks just it up is taken rather than one that is near.
-    """
+    """Return a voxel of the grid of a plan that is drawn from a table; None if there is none."""
+    # It lies from ``low`` to ``high``, and is one that will do; ``numbers`` in [0, 1) have the
+    # shape ``NUMBERS``. ``box`` is a box of the source that holds all such voxels, where one is
+    # known. With ``spread`` a voxel of the source counts with all its extent, so that one that is
+    # several voxels of the grid is any of them. Else it counts with its middle, and a voxel of the
+    # grid that looks just it up is taken rather than one that is near.
     # A place that is not in the middle of a voxel may be the nearest one to one beside the box.
     edge = 0 if plan.is_copy else 1
     if box is None:
-        box = source_box(plan.crop((low - edge).tolist(), (high - low + 1 + 2 * edge).tolist()))
+        box = nearest_box(plan.crop((low - edge).tolist(), (high - low + 1 + 2 * edge).tolist()))
     near: Integers | None = None
     for tries in np.split(numbers[1:], np.cumsum(_TRIES)[:-1]):
         voxels = table.pick(box, tries[:, :2])

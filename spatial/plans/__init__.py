@@ -1,1 +1,1 @@
-"""What a patch is made of, as values: pull-backs, stages, boxes, policies; nothing is read."""
+"""Plans as values: pull-backs, stages, boxes, policies; nothing is read."""

@@ -43,29 +43,26 @@ def to_source(matrix: Floats, stages: Sequence[Stage], points: Floats) -> Floats
 def to_output(
     back: Floats, stages: Sequence[Stage], points: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return where points (N, 3) of the source go, and for which a displacement leads there.
-
-    ``back`` is the 4x4 matrix to the output, displacements left out. A field that folds somewhere
-    is no hindrance to the points elsewhere.
-    """
-    places, errors = _searched(points.T, stages)
+    """Return where points (N, 3) of the source go, and for which a displacement leads there."""
+    # ``back`` is the 4x4 matrix to the output, displacements left out. A field that folds somewhere
+    # is no hindrance to the points elsewhere.
+    places, errors = _search(points.T, stages)
     return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T), errors < _NEAR
 
 
-def unmoved(goals: Floats, stages: Sequence[Stage]) -> Floats:
+def undo_displacements(goals: Floats, stages: Sequence[Stage]) -> Floats:
     """Return the places (3, N) that displacements lead to ``goals``; ValueError where they fold."""
-    places, errors = _searched(goals, stages)
+    places, errors = _search(goals, stages)
     error = float(errors.max(initial=0.0))
     if error < _CLOSE:
         return places
-    msg = (
+    raise ValueError(
         f"a displacement folds: after {_STEPS} steps some place is still {error:.2g} voxels from "
         "where it should come back to"
     )
-    raise ValueError(msg)
 
 
-def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
+def _search(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
     """Return places (3, N) and how far from the goals (N) they lead, by fixed-point iteration."""
     places = goals.copy()
     for step in range(_STEPS + 1):
@@ -87,10 +84,9 @@ def field_back(
     moves: Moves,
     tolerance: float,
 ) -> Displacement:
-    """Return the displacement that undoes those of a plan, in voxels of its output.
-
-    ValueError where a displacement folds, or too few control points are allowed for the tolerance.
-    """
+    """Return the displacement that undoes those of a plan, in voxels of its output."""
+    # ValueError where a displacement folds, or too few control points are allowed for the
+    # tolerance.
     reach = np.abs(back[:3, :3]) @ [max(abs(low), abs(high)) for low, high in moves]
     lows = -1.0 - np.ceil(reach)
     highs = np.array(shape) + np.ceil(reach)
@@ -114,12 +110,11 @@ def field_back(
         if error <= tolerance:
             return field
         if max(counts) == _MOST_POINTS:
-            msg = (
+            raise ValueError(
                 f"the way back of this displacement is {error:.2g} voxels off with "
                 f"{_MOST_POINTS} control points an axis; allow it by tolerance={error:.2g}, "
                 "or take the inverse of smaller patches"
             )
-            raise ValueError(msg)
         counts = [min(2 * n - 1, _MOST_POINTS) for n in counts]
 
 
@@ -152,11 +147,10 @@ def _refuse_folding(matrix: Floats, stages: Sequence[Stage], axes: Sequence[Floa
     edges = np.stack([side - corner for side in sides], axis=-1)
     volumes = np.linalg.det(np.moveaxis(edges, 0, -2)) * np.linalg.det(matrix[:3, :3])
     if volumes.size and volumes.min() <= 0:
-        msg = (
+        raise ValueError(
             f"a displacement folds: it turns {np.mean(volumes <= 0):.1%} of the output inside out, "
             "and what folds has no way back"
         )
-        raise ValueError(msg)
 
 
 def _missing(
@@ -166,16 +160,14 @@ def _missing(
     grid = np.stack(np.meshgrid(*axes, indexing="ij"))
     points = grid.reshape(3, -1)
     goals = matrix[:3, :3] @ points + matrix[:3, 3:]
-    moved = back[:3, :3] @ (unmoved(goals, stages) - goals)
+    moved = back[:3, :3] @ (undo_displacements(goals, stages) - goals)
     return np.asarray(moved.reshape(grid.shape))
 
 
 def _coefficients(samples: Floats) -> Floats:
-    """Return the control points of the cubic B-spline through samples (3, a, b, c).
-
-    Each axis is a tridiagonal system: a sample is (1, 4, 1) / 6 of the points around it, and
-    beyond the ends the last point repeats.
-    """
+    """Return the control points of the cubic B-spline through samples (3, a, b, c)."""
+    # Each axis is a tridiagonal system: a sample is (1, 4, 1) / 6 of the points around it, and
+    # beyond the ends the last point repeats.
     result = samples
     for axis, size in enumerate(samples.shape[1:], start=1):
         system = (4 * np.eye(size) + np.eye(size, k=1) + np.eye(size, k=-1)) / 6
@@ -200,27 +192,24 @@ _CORNERS = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
 
 def as_points(points: Any) -> Floats:
     """Return points as float64 (N, 3); ValueError for what are none."""
-    array = np.asarray(points, dtype=np.float64)
-    if array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
-        given = "NaN or infinity among them" if array.shape[1:] == (3,) else f"{array.shape}"
-        msg = f"points are finite numbers of shape (N, 3), got {given}"
-        raise ValueError(msg)
-    return array
+    return _as_rows("points are finite numbers of shape (N, 3)", points, 3)
 
 
 def as_boxes(boxes: Any) -> Floats:
     """Return boxes as float64 (N, 6); ValueError for what are none."""
-    array = np.asarray(boxes, dtype=np.float64)
-    if array.ndim != 2 or array.shape[1] != 6 or not np.isfinite(array).all():
-        msg = (
-            "boxes are finite numbers of shape (N, 6), the lowest corner (i, j, k) and the highest "
-            f"one, got shape {array.shape}"
-        )
-        raise ValueError(msg)
-    if (array[:, :3] > array[:, 3:]).any():
-        first = array[(array[:, :3] > array[:, 3:]).any(axis=1)][0]
-        msg = f"a box begins at its lowest corner, got {first.tolist()}"
-        raise ValueError(msg)
+    what = "boxes are finite numbers of shape (N, 6), the lowest corner and the highest one"
+    array = _as_rows(what, boxes, 6, "shape ")
+    if (wrong := (array[:, :3] > array[:, 3:]).any(axis=1)).any():
+        raise ValueError(f"a box begins at its lowest corner, got {array[wrong][0].tolist()}")
+    return array
+
+
+def _as_rows(what: str, rows: Any, length: int, got: str = "") -> Floats:
+    array = np.asarray(rows, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != length or not np.isfinite(array).all():
+        is_shape = array.shape[1:] == (length,)
+        given = "NaN or infinity among them" if is_shape else f"{got}{array.shape}"
+        raise ValueError(f"{what}, got {given}")
     return array
 
 
@@ -236,10 +225,8 @@ def boxes_to_source(matrix: Floats, stages: Sequence[Stage], boxes: Floats) -> F
 
 
 def boxes_to_output(back: Floats, stages: Sequence[Stage], boxes: Floats) -> Floats:
-    """Return boxes (N, 6) of the output that hold what lay in boxes of the source.
-
-    ``back`` is the 4x4 matrix from the source to the output, displacements left out.
-    """
+    """Return boxes (N, 6) of the output that hold what lay in boxes of the source."""
+    # ``back`` is the 4x4 matrix from the source to the output, displacements left out.
     found = boxes
     for stage in stages:
         if isinstance(stage, Displacement):
@@ -273,22 +260,18 @@ _NOISE = 1e-6
 
 
 def without_noise(voxels: float, size: float = 1.0) -> float:
-    """Return a number of voxels with which rounding noise decides nothing.
-
-    What lies a millionth of itself from a whole or a half number is that number: whoever rounds
-    it up, down or to the nearest gives the same for volumes whose headers differ in the last
-    digit. Every op that finds a size asks here. ``size`` is what a place was computed from, in
-    voxels, if that may be more than the place itself.
-    """
+    """Return a number of voxels with which rounding noise decides nothing."""
+    # What lies a millionth of itself from a whole or a half number is that number: whoever rounds
+    # it up, down or to the nearest gives the same for volumes whose headers differ in the last
+    # digit. Every op that finds a size asks here. ``size`` is what a place was computed from, in
+    # voxels, if that may be more than the place itself.
     half = round(2 * voxels) / 2
     return half if abs(voxels - half) <= _NOISE * max(1.0, size, abs(voxels)) else voxels
 
 
 def whole_voxels(faces: Floats, shape: Sequence[int]) -> Region:
-    """Return the voxels whose centres lie in a box (6,), or those nearest to a thin one.
-
-    The ``shape`` of the grid says how far rounding may have led.
-    """
+    """Return the voxels whose centres lie in a box (6,), or those nearest to a thin one."""
+    # The ``shape`` of the grid says how far rounding may have led.
     found = faces.tolist()
     start, stop, size = [], [], float(max(shape))
     for a, b in zip(found[:3], found[3:], strict=True):

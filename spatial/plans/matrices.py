@@ -8,15 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...core.affine3x4 import (
-    Affine3x4,
-    Matrix3x3,
-    Vector,
-    apply,
-    inverse,
-    linear_of,
-    product,
-)
+from ...core.affine3x4 import Affine3x4, Matrix3x3, Vector, apply, inverse, linear_of, product
 from ...core.errors import BadHeader
 from .plan import Shape, SpatialPlan
 
@@ -49,10 +41,8 @@ def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
 
 
 def normal(plan: SpatialPlan, axis: int) -> tuple[tuple[float, float, float], int]:
-    """Return the unit normal of the other two axes in the world, and the world axis next to it.
-
-    It points along that axis, not against it, and is exactly that axis where it nearly is.
-    """
+    """Return the unit normal of the other two axes in the world, and the world axis next to it."""
+    # It points along that axis, not against it, and is exactly that axis where it nearly is.
     turn = linear_of(plan.affine_rows)
     (a, b, c), (u, v, w) = ((turn[n], turn[3 + n], turn[6 + n]) for n in range(3) if n != axis)
     x, y, z = b * w - c * v, c * u - a * w, a * v - b * u
@@ -71,8 +61,7 @@ Space = Literal["world", "voxel"]
 def as_space(name: str, value: Any) -> Space:
     """Return ``value`` if it names a space."""
     if not isinstance(value, str) or value not in ("world", "voxel"):
-        msg = f"{name} is 'world' or 'voxel', got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is 'world' or 'voxel', got {value!r}")
     return "world" if value == "world" else "voxel"
 
 
@@ -88,10 +77,8 @@ def rotation(degrees: Sequence[float]) -> Matrix3x3:
 
 
 def turning(plan: SpatialPlan, degrees: Sequence[float], space: Space) -> Matrix3x3:
-    """Return the rotation of a plan's content; 2-D data turn in their plane only.
-
-    Of the three angles these take the one about the axis next to their normal.
-    """
+    """Return the rotation of a plan's content; 2-D data turn in their plane only."""
+    # Of the three angles these take the one about the axis next to their normal.
     flat = flat_axes(plan)
     if len(flat) != 1:
         return rotation(degrees)
@@ -137,14 +124,12 @@ def pull_back(
     space: Space,
     shape: Sequence[int] | None = None,
 ) -> Affine3x4:
-    """Return the pull-back of a map that brings ``centre + x`` to ``centre + forward @ x + move``.
-
-    The world, for millimetres along x, y, z, is that of the plan's *present* affine, which says
-    where the content came from: an op after a rotation acts along the axes of the world, not along
-    those of the turned grid. So a chain gives what its ops give one after another with the volume
-    stored in between. A ``shape`` of the new output has the same centre. 2-D data stay in their
-    plane.
-    """
+    """Return the pull-back of what brings ``centre + x`` to ``centre + forward @ x + move``."""
+    # The world, for millimetres along x, y, z, is that of the plan's *present* affine, which says
+    # where the content came from: an op after a rotation acts along the axes of the world, not
+    # along those of the turned grid. So a chain gives what its ops give one after another with the
+    # volume stored in between. A ``shape`` of the new output has the same centre. 2-D data stay in
+    # their plane.
     turn = inverse(forward)
     x, y, z = apply(turn, move)
     back = (-x, -y, -z)
@@ -157,10 +142,9 @@ def pull_back(
             to_voxel = inverse(to_world)
         except np.linalg.LinAlgError:
             rows = [list(to_world[start : start + 3]) for start in (0, 3, 6)]
-            raise BadHeader(
-                f"the affine has no inverse, so its voxels have no place in the world: {rows}",
-                do='Pass affine= when opening the volume, or space="voxel" to this op.',
-            ) from None
+            msg = f"the affine has no inverse, so its voxels have no place in the world: {rows}"
+            do = 'Pass affine= when opening the volume, or space="voxel" to this op.'
+            raise BadHeader(msg, do=do) from None
         back = apply(to_voxel, back)
         turn = turn if is_even else product(product(to_voxel, turn), to_world)
     flat = flat_axes(plan)
@@ -183,11 +167,9 @@ def growing(
     whole: Callable[[float], int],
     backward: bool = False,
 ) -> tuple[Affine3x4, Shape]:
-    """Return the pull-back of a forward map, and the shape of a grid that holds what it gives.
-
-    ``whole`` makes voxels of an extent between outer faces; ``backward`` takes the extents that
-    the map backwards gives.
-    """
+    """Return the pull-back of a forward map, and the shape of a grid that holds what it gives."""
+    # ``whole`` makes voxels of an extent between outer faces; ``backward`` takes the extents that
+    # the map backwards gives.
     turn = linear_of(pull_back(plan, forward, space=space))
     out = turn if backward else inverse(turn)
     rows = (out[0:3], out[3:6], out[6:9])
@@ -197,10 +179,7 @@ def growing(
 
 
 def about_centre(
-    turn: Matrix3x3,
-    before: Sequence[int],
-    after: Sequence[int],
-    back: Vector = (0.0, 0.0, 0.0),
+    turn: Matrix3x3, before: Sequence[int], after: Sequence[int], back: Vector = (0.0, 0.0, 0.0)
 ) -> Affine3x4:
     """Return the pull-back with a linear part, from the centre of a grid to that of another."""
     a, b, c, d, e, f, g, h, i = turn
@@ -214,14 +193,12 @@ def about_centre(
 
 
 def compose_plans(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
-    """Return one plan from the source of ``before`` to the output of ``after``, which follows it.
-
-    It says where voxels come from, and nothing of where padding began in between.
-    """
+    """Return one plan from the source of ``before`` to the output of ``after``, which follows."""
+    # It says where voxels come from, and nothing of where padding began in between.
     matrix = before.matrix
     stages = list(before.stages)
     if after.stages:
         back = before.to_output
-        stages += [stage.moved(matrix, back) for stage in after.stages]
+        stages += [stage.move(matrix, back) for stage in after.stages]
     whole = matrix @ after.matrix
     return SpatialPlan(before.source, whole, after.shape, None, stages, False, before.slices)

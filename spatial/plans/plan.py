@@ -16,20 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from ...core import Grid, OrientedBox, Region
 from ...core.affine3x4 import IDENTITY, Affine3x4, affine3x4, compose, matrix4x4, translate
+from ...core.call_site import shorten
+from ...core.errors import BadPlan
 from ...core.lru_cache import cached_property
+from ...core.validate import is_integer
 from ...intensity.filters import reach
 from . import mapping
-from .plan_json import NAMES, VERSION, arguments_of
 from .policy import INTENSITY, Policy
-from .pull_back import (
-    Matrix,
-    Moves,
-    extremes,
-    sigmas,
-    source_box,
-    source_region,
-    whole_rows,
-)
+from .pull_back import Matrix, Moves, extremes, sigmas, source_box, source_region, whole_rows
 from .stages import (
     NO_STAGES,
     Clip,
@@ -40,10 +34,129 @@ from .stages import (
     kernel_stages,
 )
 
+# Another one is not read.
+VERSION = 1
+NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
+"""What stages are called."""
+
+_PLAN = ("version", "source", "matrix", "shape", "bounds", "stages", "keeps_dtype", "slices")
+_DO = "Write plans with SpatialPlan.to_json(), of this version of voxpipe."
+_LAST_ROW = [0.0, 0.0, 0.0, 1.0]
+# Beyond this, doubles do not tell neighbouring voxels apart, and products of a few leave their
+# range. A matrix of a plan or a grid has three such factors.
+_LARGEST = 2**53
+Triple = tuple[int, int, int]
+
+
+def arguments_of(data: Any) -> tuple[Any, ...]:
+    """Return the arguments of ``SpatialPlan`` in what ``to_json`` gave; BadPlan for other data."""
+    if isinstance(data, str) and data.lstrip().startswith("{"):
+        raise BadPlan("a plan is read from values, and this is text", do="json.loads() it first.")
+    if isinstance(data, Mapping) and data.get("version") != VERSION:
+        given = (
+            f"is of version {shorten(data['version'])}" if "version" in data else "has no version"
+        )
+        raise BadPlan(f"the plan {given}, and {VERSION} is what is read here", do=_DO)
+    if isinstance(data, Mapping):
+        data = {"slices": [], **data}  # it is written where there are some
+    _, source, matrix, shape, bounds, stages, keeps_dtype, slices = _fields("a plan", data, _PLAN)
+    grid_shape, affine = _fields("source", source, ("shape", "affine"))
+    grid = Grid(_shape("source.shape", grid_shape), _matrix("source.affine", affine))
+    if grid.is_singular:
+        raise _bad("source.affine", "a matrix that has an inverse", affine)
+    if not isinstance(keeps_dtype, bool):
+        raise _bad("keeps_dtype", "true or false", keeps_dtype)
+    if not _is_list(stages):
+        raise _bad("stages", "a list", stages)
+    if not _is_list(slices) or not all(is_integer(axis) and 0 <= axis < 3 for axis in slices):
+        raise _bad("slices", "a list of axes, 0 to 2", slices)
+    return (
+        grid,
+        _matrix("matrix", matrix),
+        _shape("shape", shape),
+        _bounds(bounds),
+        tuple(_stage(f"stages[{n}]", stage) for n, stage in enumerate(stages)),
+        keeps_dtype,
+        tuple(map(int, slices)),
+    )
+
+
+def _stage(name: str, data: Any) -> Stage:
+    kind = next(iter(data), None) if isinstance(data, Mapping) and len(data) == 1 else None
+    where = f"{name}.{kind}"
+    if kind == "clip":
+        matrix, shape = _fields(where, data[kind], ("matrix", "shape"))
+        return Clip(_matrix(f"{where}.matrix", matrix), _shape(f"{where}.shape", shape))
+    if kind == "displacement":
+        control, matrix = _fields(where, data[kind], ("control", "matrix"))
+        points = _numbers(f"{where}.control", control)
+        if points.ndim != 4 or points.shape[0] != 3 or not points.size:
+            raise _bad(f"{where}.control", "numbers of shape (3, I, J, K)", points.shape)
+        return Displacement(points, _matrix(f"{where}.matrix", matrix))
+    raise _bad(name, f"one of {', '.join(NAMES.values())}, by its name", data)
+
+
+def _fields(what: str, data: Any, names: Sequence[str]) -> list[Any]:
+    """Return the values of exactly these fields."""
+    if not isinstance(data, Mapping):
+        raise _bad(what, f"a mapping with {', '.join(names)}", data)
+    missing = [name for name in names if name not in data]
+    if missing:
+        raise BadPlan(f"{what} lacks {', '.join(missing)}", do=_DO)
+    if unknown := [name for name in data if name not in names]:
+        told = ", ".join(name if isinstance(name, str) else shorten(name) for name in unknown[:9])
+        raise BadPlan(f"{what} has unknown fields, {told:.200}", do=_DO)
+    return [data[name] for name in names]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _numbers(name: str, value: Any) -> NDArray[np.float64]:
+    try:
+        array = np.array(value)
+    except (ValueError, TypeError, RecursionError):
+        array = np.array(None)
+    if array.dtype.kind not in "iuf" or not (np.abs(array.astype(np.float64)) <= _LARGEST).all():
+        raise _bad(name, "finite numbers, up to 2**53, in rows of one length", value)
+    return array.astype(np.float64)
+
+
+def _matrix(name: str, value: Any) -> NDArray[np.float64]:
+    matrix = _numbers(name, value)
+    if matrix.shape != (4, 4) or matrix[3].tolist() != _LAST_ROW:
+        raise _bad(name, "a matrix of 4x4 whose last row is 0 0 0 1", value)
+    return matrix
+
+
+def _shape(name: str, value: Any) -> Triple:
+    sound = _is_list(value) and len(value) == 3 and all(map(is_integer, value))
+    if not sound or min(value) < 0 or max(value) > _LARGEST:
+        raise _bad(name, "three integers from 0", value)
+    return (int(value[0]), int(value[1]), int(value[2]))
+
+
+def _bounds(value: Any) -> Region:
+    pairs: list[Any] = list(value) if _is_list(value) and len(value) == 3 else [None]
+    for pair in pairs:
+        if not _is_list(pair) or len(pair) != 2 or not all(map(is_integer, pair)):
+            raise _bad("bounds", "three pairs of integers [start, stop]", value)
+        if max(map(abs, pair)) > _LARGEST:
+            raise _bad("bounds", "integers up to 2**53", value)
+        if pair[0] > pair[1]:
+            raise _bad("bounds", "pairs with start <= stop", value)
+    return Region([a for a, _ in pairs], [b for _, b in pairs])
+
+
+def _bad(name: str, wanted: str, value: Any) -> BadPlan:
+    return BadPlan(f"{name} is {wanted}, got {shorten(value)}", do=_DO)
+
+
 Shape = tuple[int, int, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SpatialPlan:
     """Where every output voxel comes from.
 
@@ -110,6 +223,8 @@ class SpatialPlan:
             keeps_dtype=keeps_dtype,
             slices=tuple(slices),
         )
+        if not self.stages:
+            self.__dict__.update(moves=(), kernel_stages=NO_STAGES)
 
     @classmethod
     def identity(cls, grid: Grid, slices: Sequence[int] = ()) -> SpatialPlan:
@@ -132,7 +247,7 @@ class SpatialPlan:
         rows = compose(self.rows, affine3x4(pull_back))
         return self._with(rows=rows, shape=shape, keeps_dtype=self.keeps_dtype and lattice)
 
-    def displaced(self, control: NDArray[np.float64], matrix: Matrix) -> SpatialPlan:
+    def displace(self, control: NDArray[np.float64], matrix: Matrix) -> SpatialPlan:
         """Return the plan followed by a displacement: a place ``y`` gets what was at ``y + D(y)``.
 
         ``control`` are the control points of a uniform cubic B-spline, (3, a, b, c) float64:
@@ -142,8 +257,8 @@ class SpatialPlan:
         """
         field = Displacement(control, matrix)  # refuses what is not finite
         if not field.control.any():  # it moves nothing, so what was copied stays a copy
-            return self.interpolated()
-        stage = field.moved(self.matrix, self.to_output)
+            return self.interpolate()
+        stage = field.move(self.matrix, self.to_output)
         return self._with(stages=(*self.stages, stage), keeps_dtype=False)
 
     def crop(self, start: Sequence[int], size: Sequence[int], *, hard: bool = False) -> SpatialPlan:
@@ -174,7 +289,7 @@ class SpatialPlan:
         box = Region(tuple(map(int, low)), tuple(int(v) + 1 for v in high))
         return cropped._with(bounds=self.bounds.intersect(box))
 
-    def interpolated(self) -> SpatialPlan:
+    def interpolate(self) -> SpatialPlan:
         """Return the plan after an interpolating op that did nothing this time.
 
         The type of the output then does not depend on whether a random op acted.
@@ -213,14 +328,12 @@ class SpatialPlan:
     @cached_property
     def kernel_stages(self) -> KernelStages:
         """Return the stages as :func:`resample` takes them."""
-        return kernel_stages(self.stages, self.matrix) if self.stages else NO_STAGES
+        return kernel_stages(self.stages, self.matrix)
 
     @cached_property
     def moves(self) -> Moves:
         """How far displacements may move a voxel of the output, per source axis; or nothing."""
-        if not self.stages:
-            return ()
-        return displacement_bounds(self.matrix, self.shape, self.kernel_stages)
+        return displacement_bounds(self.rows, self.shape, self.kernel_stages)
 
     @cached_property
     def to_output(self) -> Matrix:
@@ -242,7 +355,8 @@ class SpatialPlan:
 
         The result lies inside ``bounds``, and is empty where every output voxel is fill.
         """
-        return source_region(self.rows, self.shape, self.bounds, policy, self.moves)
+        how = (policy.mode, policy.padding, policy.antialias is not False)
+        return source_region(self.rows, self.shape, self.bounds, *how, self.moves)
 
     def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
         """Return the oriented box in which the taps of :meth:`source_region` lie.
@@ -250,7 +364,8 @@ class SpatialPlan:
         None where it is no smaller than the region: nothing is turned, or padding
         leads taps elsewhere.
         """
-        return source_box(self.rows, self.shape, self.bounds, policy, self.moves)
+        how = (policy.mode, policy.padding, policy.antialias is not False)
+        return source_box(self.rows, self.shape, self.bounds, *how, self.moves)
 
     def inverse(self, tolerance: float = mapping.TOLERANCE) -> SpatialPlan:
         """Return the plan that brings an output of this one back onto the source grid.
@@ -294,7 +409,7 @@ class SpatialPlan:
         ValueError
             The matrix has no inverse, or a displacement folds.
         """
-        places = mapping.unmoved(mapping.as_points(points).T, self.stages)
+        places = mapping.undo_displacements(mapping.as_points(points).T, self.stages)
         back = self.to_output
         return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
 
@@ -376,17 +491,6 @@ class SpatialPlan:
             amount = _bytes(region.size * channels * np.dtype(dtype).itemsize)
         count = "no interpolation" if kind == "copy" else "1 interpolation"
         return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SpatialPlan):
-            return NotImplemented
-        return self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash(self._values())
-
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(self.__getstate__().values())
 
     def __getstate__(self) -> dict[str, Any]:
         # What was computed is computed again: a plan travels as what it says.

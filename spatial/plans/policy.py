@@ -1,4 +1,4 @@
-"""How one kind of volume is sampled: interpolation, padding, fill, type of the result.
+"""The sampling policy of a kind of volume: interpolation, padding, fill, type of the result.
 
 A policy belongs to the *kind* of a volume (intensity or label), never to the op
 that happens to come last in a chain.
@@ -61,36 +61,30 @@ class Policy:
         as_choice("mode", self.mode, MODES, FOREIGN_MODES)
         as_choice("padding", self.padding, PADDINGS, FOREIGN_PADDINGS)
         if not is_number(self.fill):
-            msg = f"fill is a number, got {self.fill!r}"
-            raise ValueError(msg)
+            raise ValueError(f"fill is a number, got {self.fill!r}")
         object.__setattr__(self, "fill", float(self.fill))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _result_type(self.dtype))
         if isinstance(self.antialias, str) and self.antialias != LEVEL:
-            msg = f"antialias is False, True or {LEVEL!r}, got {self.antialias!r}"
-            raise ValueError(msg)
+            raise ValueError(f"antialias is False, True or {LEVEL!r}, got {self.antialias!r}")
         if not isinstance(self.antialias, str):
             set_checked(self, antialias=as_flag)
         kind = "" if self.dtype is None else self.dtype.kind
         if kind in ("i", "u") and not math.isfinite(self.fill):
-            msg = f"fill={self.fill:g} is no number of the type {self.dtype}"
-            raise ValueError(msg)
+            raise ValueError(f"fill={self.fill:g} is no number of the type {self.dtype}")
         if self.antialias and self.mode == "nearest":
-            msg = (
+            raise ValueError(
                 f"antialias={self.antialias!r} smooths before interpolating, and mode='nearest' "
                 "does not do that"
             )
-            raise ValueError(msg)
 
 
-def refuse_fill(policy: Policy, dtype: np.dtype[Any], name: str) -> None:
+def refuse_fill(fill: float, dtype: np.dtype[Any], name: str) -> None:
     """Raise PolicyConflict where an integer type cannot hold the fill that a user asked for."""
-    if policy.fill == 0 or dtype.kind not in "iu":
-        return
     limits = np.iinfo(dtype)
-    if not limits.min <= policy.fill <= limits.max:
+    if not limits.min <= fill <= limits.max:
         raise PolicyConflict(
-            f"fill={policy.fill:g} does not fit into the {dtype} of {name}, which is from "
+            f"fill={fill:g} does not fit into the {dtype} of {name}, which is from "
             f"{limits.min} to {limits.max}",
             do='Give a number that does, or a type that holds it: dtype="float32".',
         )
@@ -102,8 +96,7 @@ def _result_type(value: Any) -> np.dtype[Any]:
     except TypeError:
         dtype = np.dtype(object)
     if dtype.kind not in "iuf":
-        msg = f"dtype is an integer or float type, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"dtype is an integer or float type, got {value!r}")
     return dtype.newbyteorder("=")
 
 

@@ -1,4 +1,4 @@
-"""Which source voxels an output grid needs: pure arithmetic on a matrix and a shape.
+"""The source voxels that an output grid needs: pure arithmetic on a matrix and a shape.
 
 A matrix here is a pull-back, ``index_in = matrix @ index_out``, 3x4 or 4x4 float64.
 The resampler computes a coordinate as ``m0*i + m1*j + m2*k + t``, each of the four rounded to a
@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
-from ...core.affine3x4 import Affine3x4, affine3x4
+from ...core.affine3x4 import Affine3x4
 from ...intensity.filters import reach
-from .policy import Policy
 
 # How much a plan smooths before it takes fewer voxels than there are: from its matrix alone.
 #
@@ -53,12 +52,6 @@ def sigmas(rows: Affine3x4) -> Sigmas:
     # A diagonal matrix minus this one is positive semidefinite where each entry is at least the
     # sum of the row's magnitudes (Gershgorin): smoothed enough in every direction.
     i, j, k = np.sqrt(np.abs(covariance).sum(axis=1)).tolist()
-    return (i, j, k)
-
-
-def _reaches(rows: Affine3x4, policy: Policy) -> tuple[int, int, int]:
-    """Return how many voxels more than it samples a plan reads on either side, per axis."""
-    i, j, k = map(reach, sigmas(rows)) if policy.antialias else (0, 0, 0)
     return (i, j, k)
 
 
@@ -117,22 +110,12 @@ _WHOLE = 1.5 * 2.0**52
 _FLAT = 1e-9
 
 
-def whole_voxel_matrix(
-    matrix: Matrix | Affine3x4, shape: Sequence[int]
-) -> NDArray[np.int64] | None:
-    """Return the plan as a signed permutation plus whole shift, 3x4 int64; None if it is not one.
-
-    That is where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
-    """
-    whole = whole_rows(affine3x4(matrix), tuple(shape))
-    return None if whole is None else np.array(whole, dtype=np.int64).reshape(3, 4)
-
-
 @lru_cache(_REMEMBERED)
 def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the rows of :func:`whole_voxel_matrix`."""
+    """Return the plan as a signed permutation plus whole shift; None if it is not one."""
+    # That is where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
     lasts = (*(max(n - 1, 0) for n in shape), 1)
-    whole = []
+    whole: list[int] = []
     for number, last in zip(rows, lasts * 3, strict=True):
         # NaN and numbers beyond int64 are no whole voxels either.
         if not -(2.0**62) < number < 2.0**62:
@@ -186,38 +169,19 @@ def coordinate(
     return result
 
 
-def source_region(
-    matrix: Matrix | Affine3x4,
-    shape: Sequence[int],
-    bounds: Region,
-    policy: Policy,
-    moves: Moves = (),
-) -> Region:
-    """Return exactly the source voxels inside ``bounds`` that resampling may touch.
-
-    Padding begins at the faces of ``bounds``; ``moves`` are the smallest and largest displacement
-    per source axis, where there is one. Empty where every output voxel is fill.
-    """
-    rows = affine3x4(matrix)
-    region = region_to_read(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
-    if not policy.antialias or region.is_empty:
-        return region
-    halo = _reaches(rows, policy)
-    start = (max(a - r, b) for a, b, r in zip(region.start, bounds.start, halo, strict=True))
-    stop = (min(a + r, b) for a, b, r in zip(region.stop, bounds.stop, halo, strict=True))
-    return Region(tuple(start), tuple(stop))
-
-
 @lru_cache(_REMEMBERED)
-def region_to_read(
+def source_region(
     rows: Affine3x4,
     shape: tuple[int, ...],
     bounds: Region,
     mode: str,
     padding: str,
+    smooths: bool = False,
     moves: Moves = (),
 ) -> Region:
-    """Return what :func:`source_region` does without a filter, from plain numbers."""
+    """Return exactly the source voxels inside ``bounds`` that resampling may touch."""
+    # Padding begins at the faces of ``bounds``; ``moves`` are the smallest and largest displacement
+    # per source axis, where there is one. Empty where every output voxel is fill.
     nothing = Region(bounds.start, bounds.start)
     if bounds.is_empty or 0 in shape:
         return nothing
@@ -235,6 +199,10 @@ def region_to_read(
             return nothing
         starts.append(found[0])
         stops.append(found[1])
+    if smooths:
+        halo = list(map(reach, sigmas(rows)))
+        starts = [max(a - r, b) for a, b, r in zip(starts, bounds.start, halo, strict=True)]
+        stops = [min(a + r, b) for a, b, r in zip(stops, bounds.stop, halo, strict=True)]
     return Region(tuple(starts), tuple(stops))
 
 
@@ -242,49 +210,38 @@ def region_to_read(
 _TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
 
 
-def source_box(
-    matrix: Matrix | Affine3x4,
-    shape: Sequence[int],
-    bounds: Region,
-    policy: Policy,
-    moves: Moves = (),
-) -> OrientedBox | None:
-    """Return the oriented box that holds every tap of :func:`source_region`.
-
-    None where there is no use in it: the plan turns nothing, so that region and box are
-    one; the matrix cannot be inverted; or reflection takes taps from elsewhere.
-    """
-    return _source_box(affine3x4(matrix), tuple(shape), bounds, policy, tuple(moves))
-
-
 # The very same box for the same question: who looks ahead, who reads and who counts ask for it,
 # and what they ask of a box then is remembered, too.
 @lru_cache(_REMEMBERED)
-def _source_box(
+def source_box(
     rows: Affine3x4,
-    shape: tuple[int, ...],
+    shape: tuple[int, int, int],
     bounds: Region,
-    policy: Policy,
-    moves: Moves,
+    mode: str,
+    padding: str,
+    smooths: bool = False,
+    moves: Moves = (),
 ) -> OrientedBox | None:
+    """Return the oriented box that holds every tap of :func:`source_region`."""
+    # None where there is no use in it: the plan turns nothing, so that region and box are
+    # one; the matrix cannot be inverted; or reflection takes taps from elsewhere.
     if not _turns(rows):
         return None
-    if policy.padding == "reflection":
+    if padding == "reflection":
         lows, highs = extremes(rows, shape)
         for axis, (low, high) in enumerate(moves):
             lows[axis], highs[axis] = lows[axis] + low, highs[axis] + high
         ends = zip(lows, highs, bounds, strict=True)
         if any(low < a or high > b - 1 for low, high, (a, b) in ends):
             return None
-    reach = [_TAP_REACH[policy.mode] + more for more in _reaches(rows, policy)]
+    each = [_TAP_REACH[mode] + more for more in (map(reach, sigmas(rows)) if smooths else (0,) * 3)]
     for axis, (low, high) in enumerate(moves):
-        reach[axis] += max(abs(low), abs(high))
+        each[axis] += max(abs(low), abs(high))
     # With zeros a tap outside counts nothing, but the slow path looks at the face all the same.
-    clamp = bounds if policy.padding in ("border", "zeros") else None
-    halo = (reach[0], reach[1], reach[2])
+    clamp = bounds if padding in ("border", "zeros") else None
     matrix = np.array(rows, dtype=np.float64).reshape(3, 4)
     matrix.setflags(write=False)
-    return OrientedBox(matrix, (shape[0], shape[1], shape[2]), halo, clamp)
+    return OrientedBox(matrix, shape, (each[0], each[1], each[2]), clamp)
 
 
 def _turns(rows: Affine3x4) -> bool:
@@ -303,8 +260,11 @@ def _range(
 ) -> tuple[int, int] | None:
     """Return the voxels of one axis that coordinates ``low`` to ``high`` touch, half open."""
     first, last = start, stop - 1
-    if padding == "zeros" and _is_all_zero(low, high, first, last, mode):
-        return None
+    if padding == "zeros":
+        far = _TAP_REACH[mode]
+        beyond = high <= first - far or low >= last + far
+        if beyond if mode != "nearest" else round(high) < first or round(low) > last:
+            return None
     if padding == "constant" and (high < first - REACH or low > last + REACH):
         return None
     if mode == "cubic":
@@ -327,11 +287,3 @@ def _cubic_range(low: float, high: float, start: int, stop: int, padding: str) -
         low, high = _fold_interval(low, high, start, stop)
         low, high = math.floor(low), math.ceil(high)
     return min(max(int(low), first), last), min(max(int(high), first), last) + 1
-
-
-def _is_all_zero(low: float, high: float, first: int, last: int, mode: str) -> bool:
-    if mode == "nearest":
-        return round(high) < first or round(low) > last
-    if mode == "cubic":
-        return high <= first - 2 or low >= last + 2
-    return high <= first - 1 or low >= last + 1

@@ -1,4 +1,4 @@
-"""What a plan does besides its matrix: hard crops and displacements, and their order.
+"""The stages of a plan besides its matrix: hard crops and displacements, and their order.
 
 An output voxel begins at ``matrix @ index``, a place in the source, and goes back through the
 stages, the last one first. A displacement moves it on; a clip that it lies outside of makes it
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.affine3x4 import IDENTITY, affine3x4, matrix4x4, translate
+from ...core.affine3x4 import IDENTITY, Affine3x4, matrix4x4, translate
 from ...core.lru_cache import cached_property
 from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 
@@ -32,8 +32,21 @@ from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 Floats = NDArray[np.float64]
 
 
+class _ByValue:
+    """What has arrays, and equals what has the same."""
+
+    def _value(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByValue) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(self._value())
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Displacement:
+class Displacement(_ByValue):
     """How far each place moves, in source voxels."""
 
     control: Floats
@@ -58,8 +71,7 @@ class Displacement:
             msg = f"the matrix of a displacement is a finite 4x4 matrix, got {self.matrix!r}"
             raise ValueError(msg)
         if not np.isfinite(control).all():
-            msg = "control points are finite, got infinity or NaN among them"
-            raise ValueError(msg)
+            raise ValueError("control points are finite, got infinity or NaN among them")
         control.setflags(write=False)
         matrix.setflags(write=False)
         object.__setattr__(self, "control", control)
@@ -71,10 +83,8 @@ class Displacement:
         return _bounds(self.control)
 
     def bounds_between(self, lows: Sequence[float], highs: Sequence[float]) -> Moves:
-        """Return the smallest and the largest displacement inside a box, per source axis.
-
-        Its corners are in the coordinates that the matrix takes.
-        """
+        """Return the smallest and the largest displacement inside a box, per source axis."""
+        # Its corners are in the coordinates that the matrix takes.
         # The extremes of an affine map of a box, row by row: that of each summand.
         parts = self.matrix[:3, :3] * np.array([lows, highs], dtype=np.float64)[:, None, :]
         low = parts.min(axis=0).sum(axis=1) + self.matrix[:3, 3]
@@ -95,7 +105,7 @@ class Displacement:
         field.__dict__.update(control=self.control, matrix=moved)
         return field
 
-    def moved(self, across: Matrix, back: Matrix) -> Displacement:
+    def move(self, across: Matrix, back: Matrix) -> Displacement:
         """Return the field in the coordinates that ``across`` (4x4) leads to, and ``back`` from."""
         points = np.tensordot(across[:3, :3], self.control, axes=1)
         return Displacement(points, self.matrix @ back)
@@ -134,16 +144,8 @@ class Displacement:
         """Return the field as plain data."""
         return {"control": self.control.tolist(), "matrix": self.matrix.tolist()}
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Displacement):
-            return NotImplemented
-        return bool(
-            np.array_equal(self.control, other.control)
-            and np.array_equal(self.matrix, other.matrix)
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.control.tobytes(), self.matrix.tobytes()))
+    def _value(self) -> tuple[Any, ...]:
+        return self.control.shape, self.control.tobytes(), self.matrix.tobytes()
 
 
 def _bounds(control: Floats) -> Moves:
@@ -153,30 +155,23 @@ def _bounds(control: Floats) -> Moves:
 def _weights(t: Floats) -> list[Floats]:
     """Return the four weights of the uniform cubic B-spline at ``t`` within a cell."""
     s = 1 - t
-    return [
-        s**3 / 6,
-        (3 * t**3 - 6 * t**2 + 4) / 6,
-        (3 * s**3 - 6 * s**2 + 4) / 6,
-        t**3 / 6,
-    ]
+    return [s**3 / 6, (3 * t**3 - 6 * t**2 + 4) / 6, (3 * s**3 - 6 * s**2 + 4) / 6, t**3 / 6]
 
 
 @dataclass(frozen=True, eq=False)
-class Clip:
+class Clip(_ByValue):
     """A box in a grid of its own."""
 
     matrix: Matrix
     """4x4 float64, to the index in the cropped grid: from the source index in a plan, from the
     output index where ``resample`` is called."""
-    shape: tuple[int, int, int]
-    """Shape of the cropped grid."""
+    shape: tuple[int, int, int]  # shape of the cropped grid
 
     def __post_init__(self) -> None:
         # Adding zero turns -0.0 into 0.0, which would tell equal clips apart by their bytes.
         matrix = np.array(self.matrix, dtype=np.float64) + 0.0
         if matrix.shape != (4, 4):
-            msg = f"the matrix of a clip is 4x4, got {matrix.shape}"
-            raise ValueError(msg)
+            raise ValueError(f"the matrix of a clip is 4x4, got {matrix.shape}")
         matrix.setflags(write=False)
         i, j, k = self.shape
         object.__setattr__(self, "matrix", matrix)
@@ -188,7 +183,7 @@ class Clip:
         i, j, k = region.shape
         return cls(matrix4x4(translate(IDENTITY, [-a for a in region.start])), (i, j, k))
 
-    def moved(self, across: Matrix, back: Matrix) -> Clip:
+    def move(self, across: Matrix, back: Matrix) -> Clip:
         """Return the box in the coordinates that ``back`` (4x4) leads here from."""
         return self.after(back)
 
@@ -200,13 +195,8 @@ class Clip:
         """Return the clip as plain data."""
         return {"matrix": self.matrix.tolist(), "shape": list(self.shape)}
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Clip):
-            return NotImplemented
-        return self.shape == other.shape and bool(np.array_equal(self.matrix, other.matrix))
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.matrix.tobytes()))
+    def _value(self) -> tuple[Any, ...]:
+        return self.shape, self.matrix.tobytes()
 
 
 Stage = Clip | Displacement
@@ -224,12 +214,9 @@ BY_NUMPY = (
 class KernelStages(NamedTuple):
     """Stages as ``resample`` takes them."""
 
-    clips: tuple[Clip, ...] = ()
-    """Boxes of the output index."""
-    displacement: Displacement | None = None
-    """A field of the output index."""
-    earlier: tuple[Stage, ...] = ()
-    """What came before these, of the source index."""
+    clips: tuple[Clip, ...] = ()  # boxes of the output index
+    displacement: Displacement | None = None  # A field of the output index
+    earlier: tuple[Stage, ...] = ()  # what came before these, of the source index
 
     @property
     def is_for_kernel(self) -> bool:
@@ -252,17 +239,15 @@ def kernel_stages(stages: Sequence[Stage], matrix: Matrix) -> KernelStages:
     return KernelStages(tuple(clips))
 
 
-def displacement_bounds(matrix: Matrix, shape: Sequence[int], stages: KernelStages) -> Moves:
-    """Return how far displacements may move any place of an output, per source axis.
-
-    Nothing where nothing is displaced. Only the control points count that some voxel of the output
-    reaches, so a patch of a volume that is deformed as a whole reads no more than its own
-    surroundings.
-    """
+def displacement_bounds(rows: Affine3x4, shape: Sequence[int], stages: KernelStages) -> Moves:
+    """Return how far displacements may move any place of an output, per source axis."""
+    # Nothing where nothing is displaced. Only the control points count that some voxel of the
+    # output reaches, so a patch of a volume that is deformed as a whole reads no more than its own
+    # surroundings.
     if stages.displacement is None or 0 in shape:
         return ()
     moves = stages.displacement.bounds_between((0, 0, 0), [n - 1 for n in shape])
-    lows, highs = extremes(affine3x4(matrix), shape)
+    lows, highs = extremes(rows, shape)
     for stage in reversed(stages.earlier):
         if isinstance(stage, Displacement):
             found = stage.bounds_between(
@@ -276,10 +261,8 @@ def displacement_bounds(matrix: Matrix, shape: Sequence[int], stages: KernelStag
 def pull_back_points(
     places: Sequence[Floats], stages: Sequence[Stage]
 ) -> tuple[list[Floats], NDArray[np.bool_] | None]:
-    """Return where places lead through stages, the last one first, and which a clip left out.
-
-    Places are three arrays of one shape; they and the stages are in source coordinates.
-    """
+    """Return where places lead through stages, the last one first, and which a clip left out."""
+    # Places are three arrays of one shape; they and the stages are in source coordinates.
     outside: NDArray[np.bool_] | None = None
     x, y, z = places
     for stage in reversed(stages):

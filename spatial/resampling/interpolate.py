@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,45 +22,11 @@ from ...core import Region
 from ...core.affine3x4 import affine3x4
 from ..plans.policy import Policy
 from ..plans.pull_back import CENTRE_TOLERANCE, REACH, Matrix, coordinate, extremes, fold
-from ..plans.stages import Displacement, KernelStages, pull_back_points
+from ..plans.stages import KernelStages, pull_back_points
+from .native import SourceVoxels
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Stored voxels, and where in the volume they lie."""
-
-    array: NDArray[Any]
-    """(C, i, j, k), any integer or float type, strides and byte order; read-only is fine."""
-    start: tuple[int, int, int]  # volume index of ``array[:, 0, 0, 0]``
-    bounds: Region
-    """The voxels that count as volume, in volume indices; padding begins at its faces."""
-    slope: float = 1.0  # a value is ``stored * slope + intercept``
-    intercept: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.array.ndim != 4:
-            raise ValueError(f"a source is (C, i, j, k), got shape {self.array.shape}")
-        if self.array.dtype.kind not in "iufb":
-            raise ValueError(f"a source holds integers or floats, got {self.array.dtype}")
-        if self.array.dtype.kind == "b":
-            object.__setattr__(self, "array", self.array.view(np.uint8))
-
-    def narrow(self, region: Region) -> Source:
-        """Return the part inside ``region``, as a view; all of that must be at hand."""
-        # Plain numbers: regions would take a third of the time of a small copy.
-        (i, j, k), (a, b, c), (x, y, z) = self.start, region.start, region.stop
-        _, size_i, size_j, size_k = self.array.shape
-        inside = (slice(0, 0),) * 3
-        if not region.is_empty:
-            if a < i or b < j or c < k or x > i + size_i or y > j + size_j or z > k + size_k:
-                have = Region.of_shape(self.array.shape[1:]).shift(self.start)
-                raise ValueError(f"resampling needs {region}, but only {have} was read")
-            inside = (slice(a - i, x - i), slice(b - j, y - j), slice(c - k, z - k))
-        array = self.array[(slice(None), *inside)]
-        return Source(array, (a, b, c), self.bounds, self.slope, self.intercept)
-
-
-def convert(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def convert_dtype(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return ``values``, integers or floats of any byte order, in ``dtype``, which is such a type.
 
     Floats become integers by rounding half to even; numbers outside the integer type's range
@@ -69,7 +34,7 @@ def convert(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
     Examples
     --------
-    >>> convert(np.array([1.5, 2.5, -3.0, 300.0, np.nan]), np.dtype("uint8")).tolist()
+    >>> convert_dtype(np.array([1.5, 2.5, -3.0, 300.0, np.nan]), np.dtype("uint8")).tolist()
     [2, 2, 0, 255, 0]
     """
     if values.dtype == dtype:
@@ -88,8 +53,8 @@ def convert(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def convert_one(value: float, dtype: np.dtype[Any]) -> Any:
-    """Return one number in ``dtype``, by the rules of :func:`convert`."""
-    return convert(np.array([value], dtype=np.float64), dtype)[0]
+    """Return one number in ``dtype``, by the rules of :func:`convert_dtype`."""
+    return convert_dtype(np.array([value], dtype=np.float64), dtype)[0]
 
 
 def bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
@@ -119,31 +84,6 @@ def _round(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return result
 
 
-class Flat(NamedTuple):
-    """The channels of a (C, i, j, k) array, each as a one-dimensional view of its memory."""
-
-    # The view may span many more elements than the array has, when it is a box in a large map: they
-    # are addressed, never touched. A copy is made only where elements are not aligned.
-
-    channels: list[NDArray[Any]]  # per channel, the elements from its lowest to its highest address
-    strides: list[int]  # elements between neighbours on an axis; negative where it runs backwards
-    origin: int  # offset of voxel (0, 0, 0)
-
-    @classmethod
-    def of(cls, array: NDArray[Any]) -> Flat:
-        """Return the memory of ``array``."""
-        size = array.itemsize
-        if not array.flags.aligned or any(s % size for s in array.strides):
-            array = array.copy()
-        steps = [s // size for s in array.strides[1:]]
-        reach = [(n - 1) * s for n, s in zip(array.shape[1:], steps, strict=True)]
-        lowest = tuple(slice(-1 if s < 0 else 0, None) for s in steps)
-        length = sum(abs(r) for r in reach) + 1
-        strided = np.lib.stride_tricks.as_strided
-        views = [strided(one[lowest], (length,), (size,), writeable=False) for one in array]
-        return cls(views, steps, -sum(r for r in reach if r < 0))
-
-
 # Output voxels of one block. Of 4096 .. 65536 the fastest within 5 %, at 3 MiB of arrays.
 BLOCK = 32768
 
@@ -154,7 +94,6 @@ Floats = NDArray[Any]
 class Axis(NamedTuple):
     """How the coordinates along one source axis are found, and where they may go."""
 
-    row: NDArray[np.float64]  # of the pull-back: four float64
     first: int  # the first voxel that counts as volume
     last: int
     start: int  # the first voxel at hand
@@ -176,17 +115,58 @@ class Axis(NamedTuple):
         return self.whole or self.start == self.end
 
 
+class SampledArray(NamedTuple):
+    """What is sampled: each channel as a one-dimensional view of its memory, and ways into it."""
+
+    # The view may span many more elements than the array has, when it is a box in a large map: they
+    # are addressed, never touched. A copy is made only where elements are not aligned.
+
+    source: SourceVoxels
+    channels: list[NDArray[Any]]  # per channel, the elements from its lowest to its highest address
+    origin: int  # offset of voxel (0, 0, 0)
+    axes: list[Axis]
+    zeros: bool  # whether taps outside are blended with zero
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether values are other than what is stored."""
+        return self.source.slope != 1.0 or self.source.intercept != 0.0
+
+
+def _sample(
+    source: SourceVoxels, matrix: Matrix, policy: Policy, shape: Sequence[int], displaced: bool
+) -> SampledArray:
+    array, size = source.array, source.array.itemsize
+    if not array.flags.aligned or any(s % size for s in array.strides):
+        array = array.copy()
+    steps = [s // size for s in array.strides[1:]]  # negative where an axis runs backwards
+    reach = [(n - 1) * s for n, s in zip(array.shape[1:], steps, strict=True)]
+    lowest = tuple(slice(-1 if s < 0 else 0, None) for s in steps)
+    length = sum(abs(r) for r in reach) + 1
+    strided = np.lib.stride_tricks.as_strided
+    views = [strided(one[lowest], (length,), (size,), writeable=False) for one in array]
+    lows, highs = extremes(affine3x4(matrix), shape)
+    off = np.abs(matrix - np.rint(matrix)) @ [*(n - 1 for n in shape), 1]
+    axes = []
+    for axis, ((first, stop), at) in enumerate(zip(source.bounds, source.start, strict=True)):
+        leaves = displaced or lows[axis] < first or highs[axis] > stop - 1
+        whole = not displaced and bool(off[axis] <= CENTRE_TOLERANCE)
+        ends = (first, stop - 1, at, at + array.shape[1 + axis] - 1)
+        axes.append(Axis(*ends, steps[axis], leaves, whole, policy.padding == "reflection"))
+    origin = -sum(r for r in reach if r < 0)
+    return SampledArray(source, views, origin, axes, policy.padding == "zeros")
+
+
 def interpolate(
-    source: Source, matrix: Matrix, policy: Policy, out: NDArray[Any], stages: KernelStages
+    source: SourceVoxels, matrix: Matrix, policy: Policy, out: NDArray[Any], stages: KernelStages
 ) -> None:
     """Write ``out`` by sampling ``source``, which holds exactly the voxels needed."""
     if out.size == 0:
         return
-    shape, displacement, zeros = out.shape[1:], stages.displacement, policy.padding == "zeros"
+    shape, displacement = out.shape[1:], stages.displacement
     fill = convert_one(policy.fill, out.dtype)
     if source.array.size:
-        flat = Flat.of(source.array)
-        axes = _axes(source, matrix, policy, shape, flat.strides, displacement)
+        sampled = _sample(source, matrix, policy, shape, displacement is not None)
         sample = {"nearest": _nearest, "linear": _linear, "cubic": _cubic}[policy.mode]
     limits = [
         limit
@@ -207,9 +187,9 @@ def interpolate(
                 beyond = (found < first - REACH) | (found > stop - 1 + REACH)
                 outside = beyond if outside is None else outside | beyond
         if source.array.size:
-            sample(source, flat, axes, places, zeros, target)
+            sample(sampled, places, target)
         else:
-            target.fill(0 if zeros else fill)
+            target.fill(0 if policy.padding == "zeros" else fill)
         if outside is not None:
             target[:, outside] = fill
         for row, lowest, highest in limits:
@@ -229,34 +209,6 @@ def _limits(
     ]
 
 
-def _axes(
-    source: Source,
-    matrix: Matrix,
-    policy: Policy,
-    shape: Sequence[int],
-    strides: Sequence[int],
-    displacement: Displacement | None,
-) -> list[Axis]:
-    lows, highs = extremes(affine3x4(matrix), shape)
-    off = np.abs(matrix - np.rint(matrix)) @ [*(n - 1 for n in shape), 1]
-    return [
-        Axis(
-            row=matrix[axis],
-            first=first,
-            last=stop - 1,
-            start=at_hand,
-            end=at_hand + source.array.shape[1 + axis] - 1,
-            stride=strides[axis],
-            leaves=displacement is not None or lows[axis] < first or highs[axis] > stop - 1,
-            whole=displacement is None and bool(off[axis] <= CENTRE_TOLERANCE),
-            reflects=policy.padding == "reflection",
-        )
-        for axis, ((first, stop), at_hand) in enumerate(
-            zip(source.bounds, source.start, strict=True)
-        )
-    ]
-
-
 def _blocks(shape: Sequence[int]) -> Iterator[tuple[tuple[slice, ...], Index]]:
     """Cut an output of (I, J, K) voxels into blocks of about ``BLOCK``, in C order."""
     # Each comes with its output indices, as three arrays that broadcast against each other.
@@ -271,19 +223,12 @@ def _blocks(shape: Sequence[int]) -> Iterator[tuple[tuple[slice, ...], Index]]:
         yield tuple(map(slice, first, stop)), index
 
 
-def _nearest(
-    source: Source,
-    flat: Flat,
-    axes: Sequence[Axis],
-    places: Sequence[Floats],
-    zeros: bool,
-    out: NDArray[Any],
-) -> None:
-    offset: Floats | int = flat.origin
+def _nearest(sampled: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
+    offset: Floats | int = sampled.origin
     outside: NDArray[np.bool_] | None = None
-    for axis, place in zip(axes, places, strict=True):
+    for axis, place in zip(sampled.axes, places, strict=True):
         nearest = np.rint(axis.inside(place))
-        if zeros and axis.leaves:
+        if sampled.zeros and axis.leaves:
             beyond = (nearest < axis.first) | (nearest > axis.last)
             outside = beyond if outside is None else outside | beyond
         np.clip(nearest, axis.start, axis.end, out=nearest)
@@ -291,30 +236,23 @@ def _nearest(
         nearest *= axis.stride
         offset = nearest + offset
     where = np.asarray(offset).astype(np.intp)
-    for channel, target in zip(flat.channels, out, strict=True):
+    for channel, target in zip(sampled.channels, out, strict=True):
         voxels = np.take(channel, where, mode="clip")
-        if source.slope != 1.0 or source.intercept != 0.0:
-            voxels = voxels.astype(np.float64) * source.slope + source.intercept
-        target[...] = convert(voxels, out.dtype)
+        if sampled.is_scaled:
+            voxels = voxels.astype(np.float64) * sampled.source.slope + sampled.source.intercept
+        target[...] = convert_dtype(voxels, out.dtype)
         if outside is not None:
             target[outside] = 0
 
 
-def _linear(
-    source: Source,
-    flat: Flat,
-    axes: Sequence[Axis],
-    places: Sequence[Floats],
-    zeros: bool,
-    out: NDArray[Any],
-) -> None:
-    real = _working_type(source.array.dtype, out.dtype)
-    offset: Floats | int = flat.origin
+def _linear(sampled: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
+    real = real_type(out.dtype, sampled.source.array.dtype)
+    offset: Floats | int = sampled.origin
     steps: list[tuple[int, Floats]] = []
     fade: Floats | None = None
-    for axis, place in zip(axes, places, strict=True):
+    for axis, place in zip(sampled.axes, places, strict=True):
         found = axis.inside(place)
-        if zeros and axis.leaves:
+        if sampled.zeros and axis.leaves:
             inside = np.clip(np.minimum(found - axis.first, axis.last - found) + 1, 0, 1)
             fade = inside if fade is None else fade * inside
         lower = np.rint(found) if axis.is_single else np.floor(found)
@@ -329,16 +267,16 @@ def _linear(
         lower *= axis.stride
         offset = lower + offset
     where = np.asarray(offset).astype(np.intp)
-    for channel, target in zip(flat.channels, out, strict=True):
-        values = _blended(channel, where, steps, real)
-        if source.slope != 1.0 or source.intercept != 0.0:
-            values = values * source.slope + source.intercept
+    for channel, target in zip(sampled.channels, out, strict=True):
+        values = _blend_finite(channel, where, steps, real)
+        if sampled.is_scaled:
+            values = values * sampled.source.slope + sampled.source.intercept
         if fade is not None:
             values = np.where(fade == 0, 0, values) * fade
-        target[...] = convert(values, out.dtype)
+        target[...] = convert_dtype(values, out.dtype)
 
 
-def _blended(
+def _blend_finite(
     memory: NDArray[Any],
     where: NDArray[np.intp],
     steps: Sequence[tuple[int, Floats]],
@@ -381,26 +319,22 @@ def _blend(
     return upper
 
 
-def _cubic(
-    source: Source,
-    flat: Flat,
-    axes: Sequence[Axis],
-    places: Sequence[Floats],
-    zeros: bool,
-    out: NDArray[Any],
-) -> None:
-    taps = [_cubic_taps(axis, place, zeros) for axis, place in zip(axes, places, strict=True)]
-    for channel, target in zip(flat.channels, out, strict=True):
+def _cubic(sampled: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
+    zeros = sampled.zeros
+    taps = [
+        _cubic_taps(axis, place, zeros) for axis, place in zip(sampled.axes, places, strict=True)
+    ]
+    for channel, target in zip(sampled.channels, out, strict=True):
         values = np.zeros(target.shape)
         for (i, wi), (j, wj), (k, wk) in itertools.product(*taps):
-            voxels = np.take(channel, i + j + k + flat.origin, mode="clip").astype(np.float64)
+            voxels = np.take(channel, i + j + k + sampled.origin, mode="clip").astype(np.float64)
             if zeros:  # a tap outside is the value zero, not the stored number
-                voxels = voxels * source.slope + source.intercept
+                voxels = voxels * sampled.source.slope + sampled.source.intercept
             values += wi * wj * wk * voxels
-        values = values.astype(_working_type(source.array.dtype, out.dtype))
-        if not zeros and (source.slope != 1.0 or source.intercept != 0.0):
-            values = values * source.slope + source.intercept
-        target[...] = convert(values, out.dtype)
+        values = values.astype(real_type(out.dtype, sampled.source.array.dtype))
+        if not zeros and sampled.is_scaled:
+            values = values * sampled.source.slope + sampled.source.intercept
+        target[...] = convert_dtype(values, out.dtype)
 
 
 def _cubic_taps(axis: Axis, place: Floats, zeros: bool) -> list[tuple[NDArray[np.intp], Floats]]:
@@ -434,7 +368,7 @@ def _keys_weights(t: Floats) -> list[Floats]:
     ]
 
 
-def _working_type(stored: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:
+def real_type(result: np.dtype[Any], stored: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type to blend in: float64 where either end holds more than float32 can."""
     is_wide = result.itemsize > 4 or (result.kind != "f" and result.itemsize == 4)
     return np.dtype(np.float64 if is_wide or stored.itemsize > 4 else np.float32)

@@ -6,22 +6,23 @@ What the kernel does not do, or an installation without a compiler does not have
 
 from __future__ import annotations
 
+import os
 import struct
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.call_site import WarnOnce
-from ...core.native_library import PATHS, native_library, requested_path
+from ...core import Region
+from ...core.call_site import warn
+from ...core.native_library import PATHS, REQUESTED, VARIABLE, native_library
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Displacement, KernelStages, Stage
 
 if TYPE_CHECKING:
     from ...intensity import Epilogue
-    from .interpolate import Source
 
 ABI = 2  # VOXPIPE_ABI of native/job.h
 # The fields of VoxpipeJob, eight bytes each; the comment names the last of each row.
@@ -43,22 +44,48 @@ _TYPES = {
 }
 _BFLOAT16 = 11
 _DONE, _UNSUPPORTED, _BAD_JOB, _NO_MEMORY = range(4)
-_TOLD = WarnOnce()
 _NO_CONTROL = (0,) * 4 + (0.0,) * 12
 _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceVoxels:
+    """Stored voxels, and where in the volume they lie."""
+
+    array: NDArray[Any]
+    """(C, i, j, k), any integer or float type, strides and byte order; read-only is fine."""
+    start: tuple[int, int, int]  # volume index of ``array[:, 0, 0, 0]``
+    bounds: Region
+    """The voxels that count as volume, in volume indices; padding begins at its faces."""
+    slope: float = 1.0  # a value is ``stored * slope + intercept``
+    intercept: float = 0.0
+
+    def narrow(self, region: Region) -> SourceVoxels:
+        """Return the part inside ``region``, as a view; all of that must be at hand."""
+        # Plain numbers: regions would take a third of the time of a small copy.
+        (i, j, k), (a, b, c), (x, y, z) = self.start, region.start, region.stop
+        _, size_i, size_j, size_k = self.array.shape
+        inside = (slice(0, 0),) * 3
+        if not region.is_empty:
+            if a < i or b < j or c < k or x > i + size_i or y > j + size_j or z > k + size_k:
+                have = Region.of_shape(self.array.shape[1:]).shift(self.start)
+                raise ValueError(f"resampling needs {region}, but only {have} was read")
+            inside = (slice(a - i, x - i), slice(b - j, y - j), slice(c - k, z - k))
+        array = self.array[(slice(None), *inside)]
+        return SourceVoxels(array, (a, b, c), self.bounds, self.slope, self.intercept)
 
 
 def available() -> bool:
     """Whether resampling uses the native kernel."""
     # False where ``VOXPIPE_NATIVE=0`` or where the library was not built, which is said once, in a
     # warning.
-    return requested_path() is not None and _library() is not None
+    return path() is not None
 
 
 def path() -> str | None:
     """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None."""
-    library, requested = _library(), requested_path()
-    if library is None or requested is None:
+    requested = REQUESTED.get(os.environ.get(VARIABLE, ""), 0)
+    if requested is None or (library := _library()) is None:
         return None
     best = int(library.voxpipe_best_path())
     return PATHS[(min(requested, best) if requested else best) - 1]
@@ -66,26 +93,28 @@ def path() -> str | None:
 
 def run(
     mode: str,
-    source: Source,
-    matrix: NDArray[Any],
+    source: SourceVoxels,
+    rows: tuple[float, ...],
     policy: Policy,
     out: NDArray[Any],
     stages: KernelStages = NO_STAGES,
-    *,
     epilogue: Epilogue | None = None,
+    *,
     bfloat16: bool = False,
 ) -> bool:
     """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
     # ``source`` holds exactly the voxels needed; ``mode`` is that of the policy, or ``"copy"``
-    # where ``matrix`` is whole.
-    requested = requested_path()
+    # where ``rows`` are whole.
+    requested = REQUESTED.get(os.environ.get(VARIABLE, ""), 0)
     stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
     if requested is None or stored is None or result is None:
         return False
     if any(stages) and not stages.is_for_kernel:
         return False
-    if source.array.size == 0 or out.size == 0 or (library := _library()) is None:
+    if source.array.size == 0 or out.size == 0:
+        return False
+    if (library := _library()) is None:
         return False
     clips = [[*clip.matrix[:3].ravel(), *clip.shape] for clip in stages.clips]
     boxes = np.array(clips, np.float64) if clips else None
@@ -97,7 +126,7 @@ def run(
         *(source.array.ctypes.data, stored, channels, channel_stride, *size, *stride),
         *(*source.start, *source.bounds.start, *(n - 1 for n in source.bounds.stop)),
         *(out.ctypes.data, result, out_channel_stride, *out.shape[1:], *out_stride),
-        *(*matrix.ravel().tolist(), source.slope, source.intercept, policy.fill),
+        *(*rows, source.slope, source.intercept, policy.fill),
         *((0 if boxes is None else boxes.ctypes.data), len(stages.clips)),
         *(_NO_CONTROL if stages.displacement is None else _control(stages.displacement)),
         *(_control(stages.earlier[0]) if stages.earlier else _NO_CONTROL),
@@ -117,22 +146,17 @@ def _control(displacement: Stage) -> tuple[Any, ...]:
     return (points.ctypes.data, *points.shape[1:], *displacement.matrix[:3].ravel().tolist())
 
 
+@cache
 def _library() -> Any:
     """Return the loaded library, or None, having said so."""
-    library, problem = _found()
-    if library is None:
-        _TOLD.warn(
-            "native",
-            f"resampling takes the slow path, because the native kernel is missing: {problem}. "
-            "Install with a C++ compiler at hand, or run `make native` in a checkout; "
-            "VOXPIPE_NATIVE=0 silences this.",
-            RuntimeWarning,
-        )
-    return library
-
-
-@cache
-def _found() -> tuple[Any, str]:
-    return native_library(
+    library, problem = native_library(
         ["voxpipe_run"], version="voxpipe_abi", expected=ABI, numbers=["voxpipe_best_path"]
     )
+    if library is None:
+        text = (
+            f"resampling takes the slow path, because the native kernel is missing: {problem}. "
+            "Install with a C++ compiler at hand, or run `make native` in a checkout; "
+            "VOXPIPE_NATIVE=0 silences this."
+        )
+        warn(text, RuntimeWarning)
+    return library

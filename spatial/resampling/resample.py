@@ -12,6 +12,7 @@ instead of 46), because neither a float copy of the source nor a dense grid is m
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Region
-from ...core.affine3x4 import affine3x4
+from ...core.affine3x4 import Affine3x4, affine3x4
 from ...intensity import Epilogue
 from ...intensity.filters import filter_axis, gaussian, reach
 from ..plans.plan import SpatialPlan
 from ..plans.policy import INTENSITY, Padding, Policy
-from ..plans.pull_back import Matrix, Moves, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
+from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_rows
 from ..plans.stages import NO_STAGES, KernelStages, displacement_bounds
 from . import native
-from .interpolate import Source, bfloat16_bits, convert, convert_one, interpolate
+from .interpolate import bfloat16_bits, convert_dtype, convert_one, interpolate, real_type
+from .native import SourceVoxels
 
 # Plans of whole voxels: a crop, flip, turn or pad is copied in its stored type.
 #
@@ -35,7 +37,7 @@ from .interpolate import Source, bfloat16_bits, convert, convert_one, interpolat
 
 
 def copy_voxels(
-    source: Source, whole: NDArray[np.int64], policy: Policy, out: NDArray[Any]
+    source: SourceVoxels, whole: NDArray[np.int64], policy: Policy, out: NDArray[Any]
 ) -> None:
     """Write ``out`` by copying; ``whole`` is a 3x4 signed permutation plus whole shift."""
     empty = source.array.size == 0
@@ -59,41 +61,30 @@ def copy_voxels(
         indices.append(index - source.start[a])
     if target.shape != out.shape or empty:
         out[...] = convert_one(0.0 if policy.padding == "zeros" else policy.fill, out.dtype)
-    if target.size and not empty:
-        _assign(target, _select(view, indices), source)
-
-
-def _select(view: NDArray[Any], indices: list[NDArray[np.int64]]) -> NDArray[Any]:
-    """Return ``view[:, i][:, :, j][..., k]``: a view where the indices are consecutive."""
-    runs: list[slice] = []
-    for index in indices:
-        run = _as_slice(index)
-        runs.append(slice(None) if run is None else run)
-    selected = view[(slice(None), *runs)]
-    for axis, index in enumerate(indices):
-        if _as_slice(index) is None:
-            selected = np.take(selected, index, axis=1 + axis)
-    return selected
-
-
-def _as_slice(index: NDArray[np.int64]) -> slice | None:
-    """Return an index that steps by +1 or -1 throughout as a slice."""
-    first, last = int(index[0]), int(index[-1])
-    step = -1 if last < first else 1
-    if np.any(np.diff(index) != step):
-        return None
-    stop = last + step
-    return slice(first, None if stop < 0 else stop, step)
-
-
-def _assign(target: NDArray[Any], voxels: NDArray[Any], source: Source) -> None:
+    if not target.size or empty:
+        return
+    voxels = _select(view, indices)
     if source.slope != 1.0 or source.intercept != 0.0:
         voxels = voxels.astype(np.float64) * source.slope + source.intercept
     elif np.can_cast(voxels.dtype, target.dtype, "safe"):
         # Assignment converts block by block, without a copy of the whole.
         target[...] = voxels
         return
-    target[...] = convert(voxels, target.dtype)
+    target[...] = convert_dtype(voxels, target.dtype)
+
+
+def _select(view: NDArray[Any], indices: list[NDArray[np.int64]]) -> NDArray[Any]:
+    """Return ``view[:, i][:, :, j][..., k]``: a view where the indices are consecutive."""
+    for axis, index in enumerate(indices, start=1):
+        first, last = int(index[0]), int(index[-1])
+        step = -1 if last < first else 1
+        if np.any(np.diff(index) != step):
+            view = np.take(view, index, axis=axis)
+        else:
+            stop = last + step
+            run = slice(first, None if stop < 0 else stop, step)
+            view = view[(slice(None),) * axis + (run,)]
+    return view
 
 
 # Beyond the volume: as the sampling that follows sees it. Where that gives a constant, the volume
@@ -106,12 +97,11 @@ _MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
 }
 
 
-def smooth(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> Source:
+def smooth(source: SourceVoxels, region: Region, sigma: Sigmas, padding: Padding) -> SourceVoxels:
     """Return the voxels of ``region``, which will be sampled, smoothed, as values."""
     # ``source`` is exactly that ``with_halo``; ``sigma`` the standard deviation along each axis.
     stored = source.array.dtype
-    is_wide = stored.itemsize > 4 or (stored.kind in "iu" and stored.itemsize == 4)
-    values: NDArray[Any] = source.array.astype(np.float64 if is_wide else np.float32)
+    values: NDArray[Any] = source.array.astype(real_type(stored, stored))
     if source.slope != 1.0 or source.intercept != 0.0:
         values = (values * source.slope + source.intercept).astype(values.dtype, copy=False)
     for axis in range(3):
@@ -132,8 +122,8 @@ def smooth(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> S
 
 
 def resample(
-    source: Source,
-    matrix: Matrix,
+    source: SourceVoxels,
+    matrix: Matrix | Affine3x4,
     policy: Policy,
     out: NDArray[Any],
     stages: KernelStages = NO_STAGES,
@@ -160,70 +150,54 @@ def resample(
     >>> half = np.eye(4)
     >>> half[0, 3] = 0.5
     >>> out = np.empty((1, 4, 1, 1), np.float32)
-    >>> resample(Source(ramp, (0, 0, 0), Region.of_shape((4, 1, 1))), half, Policy(), out)
+    >>> resample(SourceVoxels(ramp, (0, 0, 0), Region.of_shape((4, 1, 1))), half, Policy(), out)
     >>> out.ravel().tolist()
     [0.5, 1.5, 2.5, 3.0]
     """
-    matrix = np.asarray(matrix, dtype=np.float64)[:3]
-    if matrix.shape != (3, 4) or not np.isfinite(matrix).all():
-        raise ValueError(f"a pull-back is a finite 3x4 or 4x4 matrix, got {matrix.tolist()}")
+    rows, kind = affine3x4(matrix), source.array.dtype.kind
+    if source.array.ndim != 4:
+        raise ValueError(f"a source is (C, i, j, k), got shape {source.array.shape}")
+    if kind not in "iufb":
+        raise ValueError(f"a source holds integers or floats, got {source.array.dtype}")
+    if not all(map(math.isfinite, rows)):
+        raise ValueError(f"a pull-back is a finite 3x4 or 4x4 matrix, got {rows}")
     if out.ndim != 4 or out.shape[0] != source.array.shape[0]:
         raise ValueError(f"out is (C, I, J, K) with C = {source.array.shape[0]}, got {out.shape}")
     if out.dtype.kind not in "iuf":
         raise ValueError(f"out is an integer or float array, got {out.dtype}")
     if bfloat16 and out.dtype != np.uint16:
         raise ValueError(f"the bits of bfloat16 go to a uint16 array, got {out.dtype}")
+    if kind == "b":
+        source = replace(source, array=source.array.view(np.uint8))
     shape, is_affine = out.shape[1:], not any(stages)
-    moves = () if is_affine else displacement_bounds(matrix, shape, stages)
+    moves = () if is_affine else displacement_bounds(rows, shape, stages)
+    asked = (rows, shape, source.bounds, policy.mode, policy.padding)
     if needed is None:
-        needed = source_region(matrix, shape, source.bounds, policy, moves)
+        needed = source_region(*asked, policy.antialias is not False, moves)
     if (source.start, source.array.shape[1:]) != (needed.start, needed.shape):
         source = source.narrow(needed)
-    if policy.antialias:
-        source = _smoothed(source, matrix, shape, policy, moves)
-    whole = whole_voxel_matrix(matrix, shape) if is_affine else None
+    if policy.antialias and source.array.size and any(map(reach, sigma := sigmas(rows))):
+        source = smooth(source, source_region(*asked, False, moves), sigma, policy.padding)
+    whole = whole_rows(rows, shape) if is_affine else None
     IO_COUNTERS.count(**{"interpolations" if whole is None else "copies": 1})
-    if native.run(
-        policy.mode if whole is None else "copy",
-        source,
-        matrix if whole is None else whole,
-        policy,
-        out,
-        stages,
-        epilogue=epilogue,
-        bfloat16=bfloat16,
-    ):
+    mode = policy.mode if whole is None else "copy"
+    where = (whole or rows, policy, out, stages, epilogue)
+    if native.run(mode, source, *where, bfloat16=bfloat16):
         return
-    target = out if epilogue is None and not bfloat16 else np.empty(out.shape, _real(out.dtype))
+    target = out
+    if epilogue is not None or bfloat16:
+        target = np.empty(out.shape, real_type(out.dtype, out.dtype))
     if whole is not None:
-        copy_voxels(source, whole, policy, target)
+        copy_voxels(source, np.reshape(whole, (3, 4)), policy, target)
     else:
-        interpolate(source, matrix, policy, target, stages)
+        interpolate(source, np.reshape(rows, (3, 4)), policy, target, stages)
     if target is not out:
         values = target if epilogue is None else epilogue.of(target)
-        out[...] = bfloat16_bits(values) if bfloat16 else convert(values, out.dtype)
-
-
-def _smoothed(
-    source: Source, matrix: Matrix, shape: tuple[int, ...], policy: Policy, moves: Moves
-) -> Source:
-    """Return what is sampled: the voxels at hand, smoothed where the output is coarser."""
-    sigma = sigmas(affine3x4(matrix))
-    if not any(map(reach, sigma)) or source.array.size == 0:
-        return source
-    plain = replace(policy, antialias=False)
-    region = source_region(matrix, shape, source.bounds, plain, moves)
-    return smooth(source, region, sigma, policy.padding)
-
-
-def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the float type that holds every value of an output type, before the epilogue."""
-    is_wide = dtype.itemsize > 4 or (dtype.kind != "f" and dtype.itemsize == 4)
-    return np.dtype(np.float64 if is_wide else np.float32)
+        out[...] = bfloat16_bits(values) if bfloat16 else convert_dtype(values, out.dtype)
 
 
 def outside_of(
-    source: Source, plan: SpatialPlan, policy: Policy, resampled: NDArray[Any]
+    source: SourceVoxels, plan: SpatialPlan, policy: Policy, resampled: NDArray[Any]
 ) -> NDArray[np.bool_]:
     """Return which voxels of a patch are fill, (I, J, K): those NaN in ``resampled``."""
     # ``source`` is what was resampled, by ``plan`` from there, before ops that may make NaN.
@@ -234,7 +208,7 @@ def outside_of(
     zeros = np.zeros((1, *source.array.shape[1:]), np.uint8)
     flags = np.empty((1, *plan.shape), np.uint8)
     outside = replace(policy, fill=1, antialias=False)
-    inside = Source(zeros, source.start, source.bounds)
+    inside = SourceVoxels(zeros, source.start, source.bounds)
     resample(inside, plan.matrix, outside, flags, plan.kernel_stages)
     lies: NDArray[np.bool_] = flags[0] != 0
     return lies
@@ -282,9 +256,11 @@ def apply_plan(plan: SpatialPlan, array: NDArray[Any], policy: Policy = INTENSIT
         i, j, k = plan.source.shape
         grid = f"(C, {i}, {j}, {k}) or ({i}, {j}, {k})"
         raise ValueError(f"the plan begins at {grid}, got {given.shape}")
-    source = Source(voxels, (0, 0, 0), plan.bounds)
+    voxels = voxels.view(np.uint8) if voxels.dtype.kind == "b" else voxels
     kept = (plan.keeps_dtype and plan.is_copy) or policy.mode == "nearest"
-    dtype = policy.dtype or (source.array.dtype.newbyteorder("=") if kept else np.dtype(np.float32))
+    dtype = policy.dtype or (voxels.dtype.newbyteorder("=") if kept else np.dtype(np.float32))
     out = np.empty((voxels.shape[0], *plan.shape), dtype)
-    resample(source, plan.matrix, policy, out, plan.kernel_stages)
+    resample(
+        SourceVoxels(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages
+    )
     return out if has_channels else out[0]

@@ -110,7 +110,7 @@ def test_a_shared_pipe_is_refused(cases):
 
     rewritten = vp.FuseSpatial().rewrite(pipe)
 
-    assert not rewritten.changed
+    assert not rewritten.has_changes
 
 
 def test_the_reader_of_a_shared_rotation_is_refused(cases):

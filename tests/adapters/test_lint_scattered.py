@@ -41,7 +41,7 @@ def names(pipe):
 GLOBAL = {
     "shuffle": lambda pipe: pipe.shuffle(),
     "plans": lambda pipe: pipe.shuffle_plans(),
-    "window": lambda pipe: pipe.shuffle_plans(ShuffleSpec.windowed(1000)),
+    "window": lambda pipe: pipe.shuffle_plans(ShuffleSpec.window(1000)),
     "later": lambda pipe: pipe.rotate((-5, 5)).shuffle(),
 }
 QUIET = {

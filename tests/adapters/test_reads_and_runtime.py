@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.adapters import Hints, note_of
+from voxpipe.adapters import RuntimeHints, note_of
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import GraphError
 from voxpipe.storage.ranges import LocalRanges
@@ -196,7 +196,7 @@ def test_the_graph_says_where_batches_end_up():
             assert batch["image"].device.type == "meta"
             assert len(batch["meta"]) == 3
     both = vp.Runtime(threads=2)(vp.Runtime(device="cpu")(pipe))
-    assert (note_of(both, Hints).threads, note_of(both, Hints).device) == (2, "cpu")
+    assert (note_of(both, RuntimeHints).threads, note_of(both, RuntimeHints).device) == (2, "cpu")
 
 
 def test_hints_that_cannot_hold_are_refused():

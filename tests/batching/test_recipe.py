@@ -9,7 +9,8 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from voxpipe.batching import Collate, Job, Realized, Recipe, Watch, in_threads, using_threads
+from voxpipe.batching.collate import Collate, RealizedArray, in_threads, using_threads
+from voxpipe.batching.job import BatchResult, Job, Recipe, Watch, as_tensors
 from voxpipe.core import Sample
 from voxpipe.core.counters import PIPE_STATS
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
@@ -132,7 +133,7 @@ def test_counts_from_threads_are_all_there():
 
 def test_a_realized_array_knows_its_shape():
     """It stands for a tensor of the same memory."""
-    realized = Realized(np.zeros((2, 3), np.float32))
+    realized = RealizedArray(np.zeros((2, 3), np.float32))
 
     assert (realized.shape, realized.dtype) == ((2, 3), np.dtype(np.float32))
 
@@ -155,3 +156,12 @@ def test_the_case_of_a_volume_is_found_in_its_batch(tmp_path):
 
     assert job.cases_with(samples[1]["image"].name) == "right"
     assert job.cases_with("unknown") == "left, right"
+
+
+def test_the_batch_of_a_result_gets_tensors_too():
+    """A service of one's own need not know of what failed to hand over a batch."""
+    made = as_tensors(BatchResult({"a": RealizedArray(np.arange(3)), "s": ["x"]}, ()))
+
+    assert made.batch["a"].tolist() == [0, 1, 2]
+    assert made.batch["s"] == ["x"]
+    assert as_tensors(BatchResult(None, (), is_empty=True)).batch is None

@@ -13,8 +13,8 @@ import pytest
 import zarr
 
 import voxpipe as vp
-from voxpipe.batching.join_reads import JoinReads, Reader, joined, needed_chunks
-from voxpipe.batching.parts import _fetched, held
+from voxpipe.batching.join_reads import JoinReads, Reader, group_reads, needed_chunks
+from voxpipe.batching.parts import _fetch, hold_reads
 from voxpipe.core import IO_COUNTERS, Sample
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes.cost import cost_of, measure_access
@@ -25,10 +25,10 @@ from voxpipe.graph import clone
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
-from voxpipe.volumes.formats.blosc2 import Blocks
+from voxpipe.volumes.formats.blosc2 import Blosc2Blocks
 
 EDGE, SHAPE = 4, (40, 36, 44)
-SOURCES = (RangedChunks, Blocks)
+SOURCES = (RangedChunks, Blosc2Blocks)
 VOXELS = np.random.default_rng(0).integers(-500, 500, SHAPE).astype(np.int16)
 
 
@@ -212,7 +212,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     assert len(reads) == bool(read)
     with noted("_read_missing", lambda out, missing: missing) as measured_read:
         for one in reads:
-            one.volume.read(one.region, one.box)
+            one.volume.read(one.region)
     assert measured_read == read
 
 
@@ -258,7 +258,7 @@ def test_what_is_held_or_joined_is_not_read_again(chain: str, stored: Callable[[
     case: Any = {"image": files} if "list" in chain else dict(zip(PAIR, files, strict=True))
     pipe = SEVERAL[chain](vp.from_cases([case]).open_volume())
     samples = [first(pipe, 7)] * 2
-    (kept,), _ = held(samples[:1])
+    (kept,), _ = hold_reads(samples[:1])
     before = IO_COUNTERS.snapshot()
     expected = kept["image"].realize()
     assert (IO_COUNTERS.snapshot() - before).reads == 0
@@ -280,7 +280,7 @@ def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
     with noted("_read_missing", lambda out, missing: missing) as read:
         patch.realize()
 
-    (block,) = joined([Reader(0, "image", patch)], 2**20)
+    (block,) = group_reads([Reader(0, "image", patch)], 2**20)
 
     assert {chunk[1:] for chunk in block.touched} == read
     assert block.bytes == len(read) * EDGE**3 * 2
@@ -292,12 +292,12 @@ def test_fetching_alone_brings_what_the_read_needs(tmp_path: Path) -> None:
     (one,) = reads_of([first(pipe, 5)])
     stored = {
         chunk: (tmp_path / "a.zarr" / "c" / "/".join(map(str, chunk))).stat().st_size
-        for chunk in map(tuple, one.needed.chunks.tolist())
+        for chunk in map(tuple, one.needed_chunks.chunks.tolist())
     }
 
-    assert one.volume.fetch(one.region, one.box) == sum(stored.values())
-    assert _fetched(one)
-    assert len(stored) < one.volume.needed(one.region).chunks.shape[0]
+    assert one.volume.fetch(one.region) == sum(stored.values())
+    assert _fetch(one)
+    assert len(stored) < one.volume.needed_chunks(one.region.pad(0)).chunks.shape[0]
 
 
 def test_the_case_of_the_report(tmp_path: Path) -> None:

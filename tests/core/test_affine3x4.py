@@ -104,5 +104,5 @@ def test_there_and_back():
     assert matrix[3].tolist() == [0, 0, 0, 1]
     with pytest.raises(ValueError, match="read-only"):
         matrix[0, 0] = 5
-    with pytest.raises(ValueError, match=r"4x4 or 3x4, got \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"3x4 or 4x4, got \(3, 3\)"):
         affine3x4(np.eye(3))

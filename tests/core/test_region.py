@@ -60,7 +60,9 @@ def test_touched_chunks_are_those_that_share_a_voxel(shape, chunk, region):
         for k in range(grid.counts[2])
     ]
 
-    touched = list(map(tuple, grid.touched(region.intersect(Region.of_shape(shape))).tolist()))
+    touched = list(
+        map(tuple, grid.touched_parts(region.intersect(Region.of_shape(shape))).tolist())
+    )
 
     boxes = [Region(*map(tuple, box)) for box in zip(*grid.bounds(np.array(every)), strict=True)]
     assert touched == [

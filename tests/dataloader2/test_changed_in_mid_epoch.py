@@ -12,7 +12,7 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core.errors import VolumeChanged, VolumeNotFound
-from voxpipe.volumes.conversion.recached import recached
+from voxpipe.volumes.conversion.convert import recache
 
 # More batches of a case than are made ahead.
 CASES, SAMPLES, SHAPE = 3, 40, (12, 12, 12)
@@ -187,7 +187,7 @@ def kept_volumes(path, other, folder):
         "list": [path, other],
         "list, mapped": vp.Volume([path, other]).with_axis_map(gap),
         "list of volumes": [vp.Volume(path), vp.Volume(other)],
-        "copy": recached(vp.Volume(path), chunk=4, directory=folder),
+        "copy": recache(vp.Volume(path), chunk=4, directory=folder),
     }
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.locks import DeferredLock
+from voxpipe.core.locks import ForkSafeLock
 from voxpipe.reading_services import reading_service as running
 from voxpipe.storage.read_ahead import AHEAD
-from voxpipe.volumes.chunks.chunk_cache import CHUNKS
+from voxpipe.volumes.chunks.chunked_array import CHUNKS
 from voxpipe.volumes.session import SESSION
 
 # Of a thread that has nothing to wait for.
@@ -43,7 +43,7 @@ def opened():
     "work",
     [
         lambda: CHUNKS.announce([Collects()]).close(),
-        lambda: AHEAD.small.found("a", [(Collects(),)]),
+        lambda: AHEAD.small.find("a", [(Collects(),)]),
         opened,
     ],
     ids=["chunks", "small answers", "handles"],
@@ -72,7 +72,7 @@ def test_inside_a_lock_that_its_end_needs(work, monkeypatch):
 
 def test_acts_wait_for_whoever_is_inside():
     """Also one that comes while acts are done, and one of another thread."""
-    turns, done = DeferredLock(), []
+    turns, done = ForkSafeLock(), []
 
     def first():
         turns.defer(lambda: done.append("second"))

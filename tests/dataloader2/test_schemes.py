@@ -12,8 +12,8 @@ from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import BudgetExceeded
 from voxpipe.dataloader2.negotiation import Negotiation
 from voxpipe.volumes import Volume, register_backend, unregister_backend
-from voxpipe.volumes.chunks.chunk_cache import CHUNKS, DEFAULT_BYTES
-from voxpipe.volumes.scheme import ReadScheme, Refused
+from voxpipe.volumes.chunks.chunked_array import CHUNKS, DEFAULT_BYTES
+from voxpipe.volumes.scheme import ReadScheme, SchemeRefusal
 
 SHAPE = (26, 24, 28)
 VOLUMES = 3
@@ -56,7 +56,7 @@ def without_cache(folder):
     """Return the memory for everything but decoded chunks."""
     with loader_of(chain(folder, ".zarr")) as loader:
         scheme = loader.schemes()["image"]
-    return scheme.projected - scheme.memory["kept chunks"]
+    return scheme.projected_bytes - scheme.memory["kept chunks"]
 
 
 def images(loader):
@@ -210,7 +210,7 @@ class Opinionated:
         return self[...]
 
     def adjust(self, scheme):
-        return Refused("it is Tuesday")
+        return SchemeRefusal("it is Tuesday")
 
 
 def test_a_store_may_refuse_with_a_reason():

@@ -10,7 +10,7 @@ import zarr
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.cost import measure_access
-from voxpipe.volumes.negotiate import MADE
+from voxpipe.volumes.choose_scheme import MADE
 
 LARGE = 10**9
 

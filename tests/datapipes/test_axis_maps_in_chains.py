@@ -81,7 +81,7 @@ def test_a_copied_patch_has_a_mask_of_ones_and_zeros(cases):
 
 def test_workers_give_the_same(cases):
     """Bit for bit, mask included."""
-    axis_map = vp.AxisMap.missing("K", GAPS, "mask").then(vp.AxisMap.shifted("I", 3))
+    axis_map = vp.AxisMap.missing("K", GAPS, "mask").then(vp.AxisMap.shift("I", 3))
     here, there = (batches(turned(cases, axis_map), workers) for workers in (0, 2))
 
     assert len(here) == 3
@@ -135,12 +135,12 @@ def test_a_chain_with_another_map_is_another_chain(cases):
     """A state saved under one map is not resumed under another; without one nothing changed."""
     maps = [
         {},
-        {"axis_map": vp.AxisMap.shifted("K", 1)},
-        {"axis_map": vp.AxisMap.shifted("K", 2)},
-        {"axis_map": {"image": vp.AxisMap.shifted("K", 1)}},
+        {"axis_map": vp.AxisMap.shift("K", 1)},
+        {"axis_map": vp.AxisMap.shift("K", 2)},
+        {"axis_map": {"image": vp.AxisMap.shift("K", 1)}},
     ]
     prints = [fingerprint(vp.from_cases(cases).open_volume(**given)) for given in maps]
-    again = fingerprint(vp.from_cases(cases).open_volume(axis_map=vp.AxisMap.shifted("K", 1)))
+    again = fingerprint(vp.from_cases(cases).open_volume(axis_map=vp.AxisMap.shift("K", 1)))
 
     assert len(set(prints)) == 4
     assert again == prints[1]

@@ -12,7 +12,7 @@ from voxpipe.core.errors import BadRecord, SampleError
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.intensity import Clamp, Gamma, Noise
 from voxpipe.spatial import Elastic, Flip, Rotate, Shear, Translate, Zoom
-from voxpipe.spatial.lazy.patch_steps import replayed
+from voxpipe.spatial.lazy.patch_steps import replay_draws
 from voxpipe.spatial.ops.choices import OneOf
 
 VOLUME = np.random.default_rng(0).normal(100, 10, (12, 10, 8)).astype(np.float32)
@@ -77,6 +77,15 @@ def test_what_no_op_draws_is_refused(name: str, record: Any, message: str) -> No
         chain().replay({name: record})
 
     assert "test_bad_records.py" in str(caught.value)
+
+
+def test_another_size_than_the_patch_has_is_refused() -> None:
+    """Before anything is worked out over as many voxels."""
+    record: dict[str, Any] = {"lazy_patch": {"start": [2, 2, 0], "size": [2**53, 6, 6]}}
+    patches = vp.from_cases([{"image": VOLUME}]).open_volume().lazy_patch(6)
+
+    with pytest.raises(BadRecord, match=r"has a size of \[9007199254740992, 6, 6\]"):
+        next(iter(patches.replay(record)))["image"].realize()
 
 
 def test_what_is_no_record_at_all_is_refused() -> None:
@@ -174,7 +183,7 @@ def test_records_of_volumes_behind_a_map_are_refused_at_their_first_use() -> Non
     bad = {"chosen": [0], "drawn": [[{"degrees": 1}]]}
     sample = next(iter(choosing()))
 
-    patch = replayed({"image": sample["image"]}, {"one_of": bad})["image"]
+    patch = replay_draws({"image": sample["image"]}, {"one_of": bad})["image"]
 
     with pytest.raises(BadRecord, match=r"drawn\[0\]\[0\]: the record of rotate"):
         _ = patch.plan

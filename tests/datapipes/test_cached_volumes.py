@@ -668,5 +668,5 @@ def test_noise_differs_between_keys_that_are_made_apart():
     head = vp.from_cases([{"one": array, "two": array}]).open_volume()
 
     for pipe, count in ((head.clamp(5, 9), 1), (head.noise((1.0, 2.0)), 2)):
-        volumes = [patch.flushed().volume for patch in next(iter(pipe)).values()]
+        volumes = [patch.flush_plan().volume for patch in next(iter(pipe)).values()]
         assert len({content_digest.digest_of_made(volume) for volume in volumes}) == count

@@ -81,13 +81,13 @@ def test_storage_options_by_key(tmp_path):
     own = {"image": {"secret": "s3cret"}, "label": None}
 
     opened = pipe.open_volume(storage_options=own)
-    asked = [next(iter(opened))[key].volume.located.options.storage_options for key in own]
+    asked = [next(iter(opened))[key].volume.located_source.options.storage_options for key in own]
 
     assert asked == [{"secret": "s3cret"}, {}]
     assert "s3cret" not in repr(vars(opened))
     shared = pipe.open_volume(storage_options={"secret": "s3cret", "nested": {"image": 1}})
     sample = next(iter(shared))
-    assert sample["label"].volume.located.options.storage_options["nested"] == {"image": 1}
+    assert sample["label"].volume.located_source.options.storage_options["nested"] == {"image": 1}
 
 
 @pytest.mark.parametrize(

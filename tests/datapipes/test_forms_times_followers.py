@@ -17,7 +17,7 @@ from voxpipe.datapipes.cost import measure_access
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.spatial import Policy
 from voxpipe.spatial.lazy.lazy_patch import patches_of
-from voxpipe.spatial.lazy.patch_steps import in_batch, replayed
+from voxpipe.spatial.lazy.patch_steps import in_batch, replay_draws
 from voxpipe.spatial.lazy.virtual_volume import TILES
 
 zarr = pytest.importorskip("zarr", minversion="3")
@@ -215,7 +215,7 @@ def test_keys_that_share_a_plan_share_it_in_a_batch_and_in_a_replay(files: Any) 
     sample = next(iter(pipe.unstack("image", KEYS).rotate((-9, 9))))
 
     (placed,) = in_batch([sample])
-    again = replayed(patches_of(sample), {"rotate": sample["t1"].draws["rotate"]})
+    again = replay_draws(patches_of(sample), {"rotate": sample["t1"].draws["rotate"]})
 
     for found in (placed, again):
         assert found["t1"].pending is not sample["t1"].pending

@@ -20,7 +20,7 @@ CASES = [{"image": np.zeros((4, 4, 4)), "seg": np.zeros((4, 4, 4), np.uint8)}] *
         ({"labels": ("sge",)}, r"labels= speaks of 'sge', .* 'image', 'seg'"),
         ({"labels": "my_label"}, r"labels= speaks of 'my_label'"),
         ({"policies": {"imege": LABEL}}, r"policies= speaks of 'imege'"),
-        ({"axis_map": {"images": vp.AxisMap.shifted(0, 1)}}, r"axis_map= speaks of 'images'"),
+        ({"axis_map": {"images": vp.AxisMap.shift(0, 1)}}, r"axis_map= speaks of 'images'"),
     ],
 )
 def test_a_name_that_no_sample_has_is_refused(arguments: Any, message: str) -> None:

@@ -169,4 +169,4 @@ def test_options_of_a_listing_are_those_of_its_volumes():
 
 
 def _options(patch):
-    return dict(patch.volume.located.options.storage_options)
+    return dict(patch.volume.located_source.options.storage_options)

@@ -11,8 +11,8 @@ import voxpipe as vp
 from voxpipe.core.errors import LikelyMistake, PatchSizeError
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.graph import cut
-from voxpipe.reading_services.place import Part, Place
-from voxpipe.reading_services.planner import jobs
+from voxpipe.reading_services.delivered_batches import DeliveredBatches
+from voxpipe.reading_services.planner import RankPart, jobs
 from voxpipe.spatial import forget_masks
 
 # How many samples of a batch of 1 to 16 are about foreground, by nnU-Net 2.8.1's
@@ -113,7 +113,7 @@ def test_the_class_is_in_the_middle_and_each_is_as_likely():
     "order",
     [
         lambda pipe: pipe.shuffle(),
-        lambda pipe: pipe.shuffle_plans(vp.ShuffleSpec.windowed(7)),
+        lambda pipe: pipe.shuffle_plans(vp.ShuffleSpec.window(7)),
         lambda pipe: pipe.interleave(visits=2, each=2),
         lambda pipe: pipe.shuffle_plans().flush().blur(0.5).flip(0).rotate((-20, 20)),
     ],
@@ -186,7 +186,7 @@ def test_ranks_share_the_batch_as_in_nnunet():
     pipe = patches().batch_patches(4)
     found = []
     for rank in range(2):
-        every = jobs(cut(pipe), 3, 0, Place(), Part(rank, 2))
+        every = jobs(cut(pipe), 3, 0, DeliveredBatches(), RankPart(rank, 2))
         told = [[item["image"].draws["lazy_patch"] for item in job.items] for job in every]
         found.append([forced(drawn) for drawn in told])
 

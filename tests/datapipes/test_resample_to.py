@@ -14,7 +14,7 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.core.errors import GridMismatch, PolicyConflict, SampleError
 from voxpipe.graph import fingerprint
-from voxpipe.spatial import Policy, Source, resample
+from voxpipe.spatial import Policy, SourceVoxels, resample
 
 CT = Grid(
     (24, 20, 16), np.array([[1, 0.1, 0, -9], [-0.1, 1, 0, 4], [0, 0, 1.5, 2], [0, 0, 0, 1.0]])
@@ -118,7 +118,7 @@ def test_every_stage_of_a_plan_moves_along(case: dict[str, str]) -> None:
     ones = np.ones((1, *PET.shape))
     found = np.empty((1, *pet.shape))
     resample(
-        Source(ones, (0, 0, 0), pet.bounds),
+        SourceVoxels(ones, (0, 0, 0), pet.bounds),
         pet.matrix,
         Policy(fill=-1),
         found,

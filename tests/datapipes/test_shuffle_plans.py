@@ -13,7 +13,7 @@ from voxpipe.core.errors import GraphError, SampleError
 from voxpipe.datapipes.epoch import set_epoch
 
 ALL = vp.ShuffleSpec.all_patches()
-SPECS = [vp.ShuffleSpec.none(), ALL, vp.ShuffleSpec.windowed(7), vp.ShuffleSpec.chunk_local(4000)]
+SPECS = [vp.ShuffleSpec.none(), ALL, vp.ShuffleSpec.window(7), vp.ShuffleSpec.chunk_local(4000)]
 
 
 def patches(count=6, samples=4, shape=(12, 12, 12), **kwargs):
@@ -110,7 +110,7 @@ def test_workers_and_resuming_change_nothing(spec):
 @settings(max_examples=25, deadline=None)
 def test_any_numbers_give_every_patch_once(counts, samples, budget, window):
     """Whatever the budget, the window, the cases and the patches."""
-    for spec in (vp.ShuffleSpec.chunk_local(budget), vp.ShuffleSpec.windowed(window), ALL):
+    for spec in (vp.ShuffleSpec.chunk_local(budget), vp.ShuffleSpec.window(window), ALL):
         shuffled = order(patches(counts, samples).shuffle_plans(spec))
         assert sorted(shuffled) == [(n, m) for n in range(counts) for m in range(samples)]
 
@@ -182,7 +182,7 @@ def test_wrong_specs_are_refused():
     with pytest.raises(SampleError, match="takes a ShuffleSpec, got 100"):
         patches().shuffle_plans(100)
     with pytest.raises(ValueError, match="size"):
-        vp.ShuffleSpec.windowed(0)
+        vp.ShuffleSpec.window(0)
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def test_an_order_that_is_none_is_an_error(numbers, message):
 
 def test_a_subclass_without_an_order_is_refused():
     """It would shuffle all patches, whatever it is called; so would a kind that is none."""
-    for make in (Silent, lambda: Silent.windowed(4)):
+    for make in (Silent, lambda: Silent.window(4)):
         with pytest.raises(
             SampleError, match=r"does not say its order(.|\n)*order\(self, counts"
         ) as told:
@@ -279,4 +279,4 @@ def test_a_subclass_without_an_order_is_refused():
     with pytest.raises(SampleError, match="no order is called 'windwoed'"):
         vp.ShuffleSpec("windwoed", 4)
     with pytest.raises(ValueError, match="size is a whole number of at least 1"):
-        vp.ShuffleSpec("windowed")
+        vp.ShuffleSpec("window")

@@ -245,7 +245,7 @@ def test_two_dimensions(name: str, arguments: Any) -> None:
     found = patch.realize()
 
     assert found.shape == (1, 16, 14, 1)
-    assert patch.widened(patch.plan).shape[2] == 1
+    assert patch.widen(patch.plan).shape[2] == 1
 
 
 def test_blur_is_in_millimetres_or_in_voxels() -> None:

@@ -6,10 +6,10 @@ import torch.distributed as dist
 
 import voxpipe as vp
 from voxpipe.diagnosing import Extent
-from voxpipe.diagnosing.diagnosis import LAUNCHERS, STAGES, Facts, judged, ranks_beside, share_of
+from voxpipe.diagnosing.diagnosis import LAUNCHERS, STAGES, Setup, judge, ranks_beside, share_of
 from voxpipe.diagnosing.measurement import Subject, diagnose
 from voxpipe.reading_services import distributed
-from voxpipe.reading_services.place import Place
+from voxpipe.reading_services.delivered_batches import DeliveredBatches
 
 RANKS = 4
 
@@ -32,7 +32,7 @@ def diagnosed(cores):
     pipe = vp.from_cases([{"image": np.zeros((8, 8, 8), np.float32)}] * 4).open_volume()
     pipe = pipe.lazy_patch(4, samples_per_volume=4).batch_patches(RANKS)
     service = vp.DistributedReadingService()
-    return diagnose(Subject(pipe, service, 0, 0, Place()), Extent(2, 0.001), None, cores)
+    return diagnose(Subject(pipe, service, 0, 0, DeliveredBatches()), Extent(2, 0.001), None, cores)
 
 
 @pytest.mark.parametrize(("local", "own"), [("", 4), ("2", 8), ("4", 4), ("9", 4), ("two", 4)])
@@ -57,7 +57,7 @@ def test_every_rank_has_a_core():
 def test_the_advice_says_whose_cores_they_are():
     """What it advises fits beside the other ranks."""
     seconds = {**dict.fromkeys(STAGES, 1.0), "resample": 9.0}
-    advice = judged(seconds, 0.1, Facts(workers=2, cores=4, ranks=4)).advice
+    advice = judge(seconds, 0.1, Setup(workers=2, cores=4, ranks=4)).advice
 
     assert "4 cores are there for each of 4 ranks and 2 of them work" in advice
     assert "num_workers=4" in advice

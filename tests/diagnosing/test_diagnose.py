@@ -10,14 +10,13 @@ from scenes import full_chain, same, write_cases
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.batching import Job
-from voxpipe.batching.parts import Task, held
+from voxpipe.batching.job import Job, as_tensors
+from voxpipe.batching.parts import Task, hold_reads
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
-from voxpipe.datapipes.tensors import as_tensors
 from voxpipe.diagnosing.diagnosis import WORKERS_LINE
 from voxpipe.diagnosing.measurement import Extent, Stage, Subject, Tasks, diagnose, reads_of
-from voxpipe.reading_services.place import Place
+from voxpipe.reading_services.delivered_batches import DeliveredBatches
 from voxpipe.reading_services.planner import jobs
 from voxpipe.reading_services.work import work_of
 from voxpipe.volumes.backend import Backend
@@ -332,7 +331,7 @@ class TestStages:
 
     @pytest.fixture
     def tasks(self, work):
-        planned = list(itertools.islice(jobs(work.cut, 3, 0, Place()), 2))
+        planned = list(itertools.islice(jobs(work.cut, 3, 0, DeliveredBatches()), 2))
         return [(job, reads_of(job.items)) for job in planned]
 
     def run(self, stage, part, tasks, times=1):
@@ -347,8 +346,8 @@ class TestStages:
         """They have torch only where those of the loader have it too."""
         with_function = work_of(full_chain(cases).map(doubled))
 
-        assert Stage.of(work, 3, 0).instructions() is not None
-        assert Stage.of(with_function, 3, 0).instructions() is None
+        assert Stage(work, 3, 0).instructions() is not None
+        assert Stage(with_function, 3, 0).instructions() is None
 
     def test_one_read_per_volume_and_item_is_planned(self, tasks):
         """Image and label of four patches."""
@@ -356,7 +355,7 @@ class TestStages:
 
     def test_fetching_reads_nothing_and_reading_does_not_resample(self, work, tasks):
         """Each does its own part."""
-        stage = Stage.of(work, 3, 0)
+        stage = Stage(work, 3, 0)
         fetched = self.run(stage, "fetch", tasks)[1]
         read = self.run(stage, "read", tasks)[1]
 
@@ -365,7 +364,7 @@ class TestStages:
 
     def test_resampling_reads_nothing(self, work, tasks):
         """However often, the voxels are those that were held."""
-        stage = Stage.of(work, 3, 0)
+        stage = Stage(work, 3, 0)
         self.run(stage, "hold", tasks)
         done = self.run(stage, "resample", tasks, times=3)[1]
 
@@ -373,7 +372,7 @@ class TestStages:
 
     def test_transport_makes_one_batch_and_hands_over_its_layout(self, work, tasks):
         """Other memory each time, the same keys, shapes and types."""
-        stage = Stage.of(work, 3, 0)
+        stage = Stage(work, 3, 0)
         outcomes, done = self.run(stage, "transport", tasks, times=2)
 
         first, *_ = outcomes
@@ -387,7 +386,7 @@ class TestStages:
     def test_held_voxels_make_the_same_batch(self, work, tasks):
         """Bit for bit, and provenance included: it is the real work that is measured."""
         for job, _ in tasks:
-            items, size = held(job.items)
+            items, size = hold_reads(job.items)
             batch, expected = (work.cut.realizing[-1].gather(each) for each in (items, job.items))
 
             assert size > 0
@@ -456,7 +455,7 @@ def test_made_up_times_are_found_again(
         chain = vp.from_cases([{"image": "a.slow"}]).open_volume()
         chain = chain.lazy_patch(4, samples_per_volume=8).batch_patches(1).map(slowly)
         service = vp.InProcessReadingService()
-        subject = Subject(chain, service, seed=0, epoch=0, place=Place())
+        subject = Subject(chain, service, seed=0, epoch=0, delivered=DeliveredBatches())
         extent = Extent(batches=3, seconds=20.0, clock=Slow.clock)
         diagnosis = diagnose(subject, extent, step, cores=1)
     finally:
@@ -467,7 +466,7 @@ def test_made_up_times_are_found_again(
         assert diagnosis.ceilings[part] == pytest.approx(1 / seconds, rel=1e-6)
     whole = fetching + decoding + resampling + stepping
     assert diagnosis.end_to_end == pytest.approx(1 / whole, rel=1e-6)
-    assert diagnosis.explained == pytest.approx(1.0, rel=1e-6)
+    assert diagnosis.explained_share == pytest.approx(1.0, rel=1e-6)
     assert diagnosis.limit == limit
 
 

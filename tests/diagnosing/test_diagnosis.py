@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.dataloader2.stats import KEPT, Counts
+from voxpipe.dataloader2.iterator import KEPT, Counts
 from voxpipe.diagnosing.diagnosis import (
     CONSUMERS_LINE,
     STAGES,
     WORKERS_LINE,
-    Facts,
+    Setup,
     expected_seconds,
-    judged,
-    limit_of,
+    judge,
+    slowest_part,
 )
 
 EVEN = dict.fromkeys(STAGES, 1.0)
@@ -23,7 +23,7 @@ TIMES = st.dictionaries(st.sampled_from(STAGES), st.floats(0, 1e3), min_size=1)
 
 
 def facts(**changed):
-    return Facts(**{"workers": 2, "cores": 2, "items": 4.0, **changed})
+    return Setup(**{"workers": 2, "cores": 2, "items": 4.0, **changed})
 
 
 def row_of(part, diagnosis):
@@ -33,17 +33,17 @@ def row_of(part, diagnosis):
 
 
 def advice(limit, **changed):
-    return judged({**EVEN, limit: 5.0}, 0.1, facts(**changed)).advice
+    return judge({**EVEN, limit: 5.0}, 0.1, facts(**changed)).advice
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_part_can_be_the_limit(stage, workers):
     """The part that takes much longer than all others is named, and has its own advice."""
-    diagnosis = judged({**EVEN, stage: 9.0}, 0.1, facts(workers=workers))
+    diagnosis = judge({**EVEN, stage: 9.0}, 0.1, facts(workers=workers))
 
     assert stage == diagnosis.limit
-    others = {judged({**EVEN, s: 9.0}, 0.1, facts()).advice for s in STAGES}
+    others = {judge({**EVEN, s: 9.0}, 0.1, facts()).advice for s in STAGES}
     assert diagnosis.advice
     assert len(others) == len(STAGES)
 
@@ -52,9 +52,9 @@ def test_the_slower_line_decides_not_the_slowest_part():
     """Three parts that a worker does in turn are slower than one longer part beside them."""
     seconds = {"fetch": 3.0, "decode": 4.0, "resample": 4.5, "consumer": 6.0}
 
-    assert limit_of(seconds, workers=2) == "resample"
-    assert limit_of(seconds, workers=0) == "consumer"
-    assert limit_of({**seconds, "consumer": 12.0}, workers=2) == "consumer"
+    assert slowest_part(seconds, workers=2) == "resample"
+    assert slowest_part(seconds, workers=0) == "consumer"
+    assert slowest_part({**seconds, "consumer": 12.0}, workers=2) == "consumer"
 
 
 def test_what_is_predicted():
@@ -69,16 +69,16 @@ def test_a_consumer_that_did_not_run_is_not_predicted():
     """The whole was measured without it; the limit is still the consumer."""
     seconds = {"fetch": 1.0, "consumer": 4.0}
 
-    diagnosis = judged(seconds, 1.0, facts(), stepped=False)
+    diagnosis = judge(seconds, 1.0, facts(), stepped=False)
 
     assert (diagnosis.limit, diagnosis.expected) == ("consumer", 1.0)
-    assert judged(seconds, 0.25, facts(), stepped=True).expected == 0.25
+    assert judge(seconds, 0.25, facts(), stepped=True).expected == 0.25
 
 
 @given(seconds=TIMES, workers=st.sampled_from([0, 1, 8]))
 def test_the_limit_is_the_longest_part_of_its_line(seconds, workers):
     """And no prediction is faster than any single part."""
-    limit = limit_of(seconds, workers)
+    limit = slowest_part(seconds, workers)
     line = WORKERS_LINE if limit in WORKERS_LINE else CONSUMERS_LINE
 
     compared = line if workers else STAGES
@@ -89,18 +89,18 @@ def test_the_limit_is_the_longest_part_of_its_line(seconds, workers):
 @given(seconds=TIMES, workers=st.sampled_from([0, 1, 8]), rate=st.floats(1e-3, 1e4))
 def test_every_diagnosis_can_be_printed(seconds, workers, rate):
     """Parts that were not measured or take no time included."""
-    diagnosis = judged(seconds, rate, facts(workers=workers))
+    diagnosis = judge(seconds, rate, facts(workers=workers))
     lines = str(diagnosis).splitlines()
 
     assert list(diagnosis.ceilings) == [stage for stage in STAGES if stage in seconds]
     assert [line.split()[0] for line in lines[1 : 1 + len(seconds)]] == list(diagnosis.ceilings)
     assert sum("<- limit" in line for line in lines) == 1
-    assert 0 <= diagnosis.explained <= 1
+    assert 0 <= diagnosis.explained_share <= 1
 
 
 def test_a_part_without_cost_has_no_ceiling():
     """A mapped file is not decoded."""
-    diagnosis = judged({"fetch": 0.5, "decode": 0.0}, 2.0, facts())
+    diagnosis = judge({"fetch": 0.5, "decode": 0.0}, 2.0, facts())
 
     assert diagnosis.ceilings == {"fetch": 2.0, "decode": math.inf}
     assert ["decode", "-", "-", "0", "2", "workers"] == row_of("decode", diagnosis)
@@ -108,13 +108,13 @@ def test_a_part_without_cost_has_no_ceiling():
 
 def test_items_are_batches_times_their_size():
     """The table gives both."""
-    assert ["2", "8", "500"] == row_of("fetch", judged({"fetch": 0.5}, 2.0, facts()))[1:4]
+    assert ["2", "8", "500"] == row_of("fetch", judge({"fetch": 0.5}, 2.0, facts()))[1:4]
 
 
 def test_time_that_no_part_shows_is_told():
     """Two thirds of the time are missing."""
-    assert "account for 33% of the time" in str(judged({"fetch": 1.0}, 1 / 3, facts()))
-    assert "account for" not in str(judged({"fetch": 1.0}, 0.9, facts()))
+    assert "account for 33% of the time" in str(judge({"fetch": 1.0}, 1 / 3, facts()))
+    assert "account for" not in str(judge({"fetch": 1.0}, 0.9, facts()))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_advice_names_what_to_change(limit, changed, expected):
 
 def test_a_diagnosis_is_a_value():
     """It can be stored and compared."""
-    diagnosis = judged(EVEN, 0.1, facts(), notes=("a", "b"))
+    diagnosis = judge(EVEN, 0.1, facts(), notes=("a", "b"))
 
     assert pickle.loads(pickle.dumps(diagnosis)) == diagnosis
     assert str(diagnosis).endswith("- a\n- b")
@@ -173,7 +173,7 @@ def test_the_timer_forgets_what_is_long_past():
 @pytest.mark.parametrize(("stepped", "said"), [(True, "with the"), (False, "without the")])
 def test_the_table_says_whether_the_whole_holds_the_consumer(stepped, said):
     """Beside the figure of the whole, since the row of the consumer stands above it."""
-    table = str(judged(EVEN, 0.1, facts(), stepped=stepped))
+    table = str(judge(EVEN, 0.1, facts(), stepped=stepped))
 
     (row,) = (line for line in table.splitlines() if line.startswith("end to end"))
     assert f"{said} consumer" in row

@@ -16,10 +16,15 @@ import pytest
 
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
-from voxpipe.storage.disk_cache import cache_directory, own_folder, read_entry, write_entry
-from voxpipe.storage.locks import open_lock
-from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.catalog import statistics, whole_pass
+from voxpipe.storage.disk_cache import (
+    cache_directory,
+    open_lock,
+    own_folder,
+    read_entry,
+    write_entry,
+)
+from voxpipe.volumes import Volume, close_volumes, recache
+from voxpipe.volumes.catalog import whole_pass
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners and links as on Linux")
 WAIT = 60.0
@@ -42,7 +47,7 @@ def forget(monkeypatch):
     """Forget what this process remembers, as if it had just begun."""
     close_volumes()
     forget_masks()
-    for cache in (statistics.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
+    for cache in (whole_pass.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
         cache.remembered.clear()
     check_sums._LOOKED_THROUGH.clear()
 
@@ -54,8 +59,8 @@ def everything(path, kept):
     found = whole_pass.volume_histogram(volume)
     return (
         volume.numpy().tobytes(),
-        recached(volume, chunk=4, directory=str(kept)).numpy().tobytes(),
-        statistics.volume_statistics(volume),
+        recache(volume, chunk=4, directory=str(kept)).numpy().tobytes(),
+        whole_pass.volume_statistics(volume),
         (found.values.tolist(), found.counts.tolist()),
         whole_pass.occupied_box(volume, whole_pass.ForegroundRule(above=4)),
         [(table.total, table.places) for table in mask.tables],

@@ -23,8 +23,8 @@ from voxpipe.core.errors import (
 )
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
-from voxpipe.volumes import Volume, array_source, close_volumes, convert, recached
-from voxpipe.volumes.catalog import statistics, whole_pass
+from voxpipe.volumes import Volume, array_source, close_volumes, convert, recache
+from voxpipe.volumes.catalog import whole_pass
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux has them")
 
@@ -51,7 +51,7 @@ def forget():
     """Forget what this process remembers, as if it had just begun."""
     close_volumes()
     forget_masks()
-    for cache in (statistics.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
+    for cache in (whole_pass.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
         cache.remembered.clear()
     check_sums._LOOKED_THROUGH.clear()
 
@@ -68,13 +68,13 @@ def everything(path, folder):
     mask = sampling_mask(volume, volume.grid, (8, 8, 8), (1, 2))
     return (
         volume.numpy().tobytes(),
-        recached(volume, chunk=16).numpy().tobytes(),
-        recached(volume, chunk=8, directory=str(folder / "own")).numpy().tobytes(),
+        recache(volume, chunk=16).numpy().tobytes(),
+        recache(volume, chunk=8, directory=str(folder / "own")).numpy().tobytes(),
         kept_chain(path, folder / "made"),
-        statistics.volume_statistics(volume),
+        whole_pass.volume_statistics(volume),
         whole_pass.volume_histogram(volume).mean,
         whole_pass.occupied_box(volume, whole_pass.ForegroundRule(above=4)),
-        mask.total(0),
+        mask.tables[0].voxels,
     )
 
 
@@ -169,12 +169,10 @@ def test_a_warm_cache_that_may_not_be_written_to_serves(how, locks, monkeypatch)
                 shutil.rmtree(place)
         before = sorted(folder.rglob("*"))
         with how(folder), pytest.MonkeyPatch.context() as patch:
-            patch.setattr("voxpipe.storage.decoded_cache.DecodedCache._make_entry", NotImplemented)
-            patch.setattr(
-                "voxpipe.volumes.conversion.recached.ConvertedCache._make", NotImplemented
-            )
+            patch.setattr("voxpipe.storage.volume_cache.VolumeCache._make_file", NotImplemented)
+            patch.setattr("voxpipe.storage.volume_cache.VolumeCache._make_folder", NotImplemented)
             patch.setattr(whole_pass, "_histogram", NotImplemented)
-            patch.setattr(statistics, "_compute", NotImplemented)
+            patch.setattr(whole_pass, "_compute", NotImplemented)
             assert told_of(lambda: everything(path, folder)) == (expected, [])
             close_volumes()
         assert sorted(folder.rglob("*")) == before
@@ -204,8 +202,8 @@ def test_voxels_in_memory_travel_where_the_disk_is_full(tmp_path, monkeypatch):
         monkeypatch.setattr(array_source, "_CURRENT", {})
         volume = Volume(array)
         source = volume._source
-        (_, arguments), told = told_of(source.__reduce__)
-        there = array_source.SharedArraySource(*arguments).open()
+        (_, (_, kind, *arguments)), told = told_of(source.__reduce__)
+        there = kind(*arguments).open()
         assert np.array_equal(there.read(volume.grid.region).array[0], array)
         assert len(told) == 1
         assert "TMPDIR" in told[0]

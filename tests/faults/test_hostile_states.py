@@ -21,9 +21,9 @@ from voxpipe.core.errors import (
     SampleError,
     StateMismatch,
 )
-from voxpipe.reading_services.place import Place, Run
+from voxpipe.reading_services.delivered_batches import BatchRun, DeliveredBatches
 from voxpipe.spatial import Rotate, Shear, SpatialPlan, Translate
-from voxpipe.volumes import catalogued, index_cases
+from voxpipe.volumes import catalog_volume, index_cases
 from voxpipe.volumes.catalog.manifest import manifest_text, parse_manifest
 
 # What a state may say of something else, and be sound.
@@ -126,12 +126,12 @@ def test_runs_that_take_turns(attacks):
     def attempt(seed):
         random = Random(seed)
         step = random.randrange(1, 5)
-        place, delivered = Place(), set()
+        place, delivered = DeliveredBatches(), set()
         for index in sorted(range(30), key=lambda n: n + random.randrange(12)):
             place = place.after(index, step)
             delivered.add(index)
             assert {n for n in range(60) if place.holds(n)} == delivered
-        assert place == Place(30)
+        assert place == DeliveredBatches(30)
 
     attacks.each(attempt, quick=20, whole=500)
 
@@ -139,9 +139,11 @@ def test_runs_that_take_turns(attacks):
 def test_runs_of_any_length_are_followed_at_once():
     """A state may say that so many batches were delivered that nobody can count them."""
     rounds = 2**58
-    place = Place(0, (Run(1, rounds, 2), Run(2, rounds, 2), Run(2 * rounds + 1, 5))).after(0)
+    place = DeliveredBatches(
+        0, (BatchRun(1, rounds, 2), BatchRun(2, rounds, 2), BatchRun(2 * rounds + 1, 5))
+    ).after(0)
 
-    assert place == Place(2 * rounds + 6)
+    assert place == DeliveredBatches(2 * rounds + 6)
 
 
 GRID = Grid((8, 7, 6), np.diag([1.0, 2.0, 3.0, 1.0]))
@@ -151,7 +153,7 @@ def plans():
     """Return plans as JSON has them: a crop, one with stages of both kinds, one of a section."""
     turned = np.array([[0.8, 0.6, 0, 1], [-0.6, 0.8, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
     begun = SpatialPlan.identity(GRID).then(turned, GRID.shape, lattice=False)
-    bent = begun.displaced(np.random.default_rng(0).random((3, 2, 2, 2)), np.eye(4) / 4)
+    bent = begun.displace(np.random.default_rng(0).random((3, 2, 2, 2)), np.eye(4) / 4)
     found = [
         SpatialPlan.identity(GRID).crop((1, 1, 1), (4, 4, 4)),
         bent.crop((1, 1, 1), (4, 4, 4), hard=True),
@@ -233,7 +235,7 @@ def test_hostile_manifests(attacks, tmp_path):
         except BadManifest:
             return
         for entry in manifest.entries:
-            volume = catalogued(entry, "a.json", {})
+            volume = catalog_volume(entry, "a.json", {})
             assert len(volume.shape) == 4
             assert volume.grid.shape == volume.shape[1:]
             repr(volume.dtype), volume.recorded_statistics

@@ -14,7 +14,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import BadManifest, LeadsOutside
-from voxpipe.core.redact import Redacted, origin_of
+from voxpipe.core.redact import RedactedDict, server_of
 from voxpipe.datapipes.open_volume import options_for
 from voxpipe.volumes import index_cases, read_manifest, write_manifest
 from voxpipe.volumes.catalog.manifest import parse_manifest
@@ -592,7 +592,7 @@ def test_members_of_a_chain_are_of_the_hosts_that_a_manifest_names(folders):
 def test_credentials_of_a_listing_stay_on_its_server(name):
     """They are for the server that they were given for, in a chain as well."""
     cases = {"image": f"https://{GOOD}/b.nii", "label": f"zip://b.nii::https://{GOOD}/b.zip"}
-    inherited = {origin_of(url): Redacted(key="k") for url in cases.values()}
+    inherited = {server_of(url): RedactedDict(key="k") for url in cases.values()}
     for url in cases.values():
         assert options_for(url, inherited) == {"key": "k"}
 

@@ -23,7 +23,7 @@ from voxpipe.core.redact import public_name, public_text, urls_in, used_name
 from voxpipe.storage.location import Secrets, file_system, remote_errors
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes import Manifest, Volume, read_manifest, write_manifest
-from voxpipe.volumes.conversion.convert import Converted
+from voxpipe.volumes.conversion.convert import ConversionResult
 from voxpipe.volumes.conversion.destination import RemoteDestination
 
 # Every part of a secret is one of these, so that half of one is found as well.
@@ -198,7 +198,7 @@ PLACES = {
     "warning": of_warning,
     "manifest": of_manifest,
     "destination": lambda url: failing(lambda: RemoteDestination(url, {}, 9.0).record()),
-    "converted": lambda url: repr(Converted(url, (1, 1, 1), (1, 1, 1), 1, 0)),
+    "converted": lambda url: repr(ConversionResult(url, (1, 1, 1), (1, 1, 1), 1, 0)),
     "kept": of_kept,
     "torch": of_torch,
     "secrets": lambda url: Secrets({"endpoint_url": url}, url).cut(f"{url} {quote(url)}"),

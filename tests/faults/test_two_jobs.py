@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.storage.disk_cache import is_sound, read_entry
-from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.catalog import statistics, whole_pass
-from voxpipe.volumes.conversion import recached as converted_cache
+from voxpipe.storage.volume_cache import VolumeCache
+from voxpipe.volumes import Volume, close_volumes, recache
+from voxpipe.volumes.catalog import whole_pass
+from voxpipe.volumes.conversion import convert as converted_cache
 
 CASES = 3
 WAIT = 120.0
@@ -44,8 +44,8 @@ def read_all(folder):
     for number in range(CASES):
         volume = Volume(folder / f"{number}.nii.gz")
         digest.update(volume.numpy().tobytes())
-        digest.update(recached(volume, chunk=8).numpy().tobytes())
-        digest.update(repr(statistics.volume_statistics(volume)).encode())
+        digest.update(recache(volume, chunk=8).numpy().tobytes())
+        digest.update(repr(whole_pass.volume_statistics(volume)).encode())
         digest.update(repr(whole_pass.volume_histogram(volume).mean).encode())
     return digest.hexdigest()
 
@@ -68,18 +68,18 @@ def job(connection, folder, of):
     while (cache := connection.recv()) is not None:
         os.environ["VOXPIPE_CACHE"] = str(cache)
         log = f"{cache}.log"
-        true = DecodedCache._make_entry, converted_cache.write_planned
-        DecodedCache._make_entry = counted(true[0], log)
+        true = VolumeCache._make_file, converted_cache.write_planned
+        VolumeCache._make_file = counted(true[0], log)
         converted_cache.write_planned = counted(true[1], log)
-        computed = statistics._compute, whole_pass._histogram
-        statistics._compute, whole_pass._histogram = (counted(one, log) for one in computed)
+        computed = whole_pass._compute, whole_pass._histogram
+        whole_pass._compute, whole_pass._histogram = (counted(one, log) for one in computed)
         try:
             connection.send(of(folder))
         finally:
-            DecodedCache._make_entry, converted_cache.write_planned = true
-            statistics._compute, whole_pass._histogram = computed
+            VolumeCache._make_file, converted_cache.write_planned = true
+            whole_pass._compute, whole_pass._histogram = computed
             close_volumes()
-            statistics.STATISTICS.remembered.clear(), whole_pass.HISTOGRAMS.remembered.clear()
+            whole_pass.STATISTICS.remembered.clear(), whole_pass.HISTOGRAMS.remembered.clear()
 
 
 def broken(cache):

@@ -114,7 +114,7 @@ def test_a_shared_pipe_is_refused_with_its_reason():
 
     result = settle(graph, [FUSE])
 
-    assert not result.changed
+    assert not result.has_changes
     assert result.after is graph
     assert {c.refused for c in result.changes} == {"inc has another reader"}
 
@@ -166,6 +166,27 @@ def test_explain_shows_before_and_after():
     assert lines[2].split() == ["1", "inc", "1", "inc+dbl"]
     assert lines[3] == "2 dbl"
     assert lines[-1] == "changed  dbl → inc+dbl   (fuse)"
+
+
+def first_inc(site):
+    is_inc = isinstance(site.pipe, Apply) and site.pipe.functions == (inc,)
+    return site.pipe if is_inc else None
+
+
+def test_a_pipe_that_is_removed_is_left_out():
+    """Its readers read what it read; the change says so, and does not name that pipe."""
+    graph = Apply(Apply(Numbers(), inc), dbl)
+
+    result = settle(graph, [Rule("drop", first_inc, lambda pipe: pipe.parent)])
+
+    assert [type(pipe) for pipe in walk(result.after)] == [Numbers, Apply]
+    assert str(result.changes[0]) == "changed  inc → left out   (drop)"
+
+
+def test_what_a_rule_builds_is_a_pipe():
+    """A build that forgets to return is named, with the pipe that it was for."""
+    with pytest.raises(GraphError, match="rule 'drop' built NoneType of inc, which is no pipe"):
+        settle(Apply(Numbers(), inc), [Rule("drop", first_inc, lambda pipe: None)])
 
 
 def test_explain_counts_what_is_only_watched():

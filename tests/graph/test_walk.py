@@ -5,7 +5,16 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import GraphError
-from voxpipe.graph import clone, describe, find, parents_of, readers, walk, with_parents
+from voxpipe.graph import (
+    chained_name,
+    clone,
+    describe,
+    find,
+    parents_of,
+    readers,
+    walk,
+    with_parents,
+)
 
 
 def double(x):
@@ -171,3 +180,10 @@ def test_what_reads_itself_in_public_is_a_cycle():
 
     with pytest.raises(GraphError, match="upstream of itself"):
         list(walk(first))
+
+
+@pytest.mark.parametrize("thing", [None, 3, IterableWrapper])
+def test_what_is_no_pipe_has_no_chained_name(thing):
+    """The name of its class would look like that of a pipe."""
+    with pytest.raises(TypeError, match="a pipe expected, got"):
+        chained_name(thing)

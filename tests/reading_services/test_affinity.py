@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import voxpipe as vp
-from voxpipe.batching import Job
+from voxpipe.batching.job import Job
 from voxpipe.core import Sample
 from voxpipe.datapipes.cost import measure_access
 from voxpipe.reading_services.workers.pool import Affinity, cases_of
+from voxpipe.volumes.choose_scheme import choose_scheme
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
-from voxpipe.volumes.negotiate import negotiate
 from voxpipe.volumes.scheme import Budget, Demand, StoreLayout
 
 zarr = pytest.importorskip("zarr")
@@ -32,7 +32,7 @@ class Sticky:
     def choose(self, job, workers, limit, coming, told=None):
         return min(workers, key=lambda worker: len(worker.jobs))
 
-    def given(self, job, worker):
+    def remember(self, job, worker):
         pass
 
 
@@ -52,7 +52,7 @@ def simulated(batches, paces, affinity, limit=2):
             now = coming.popleft()
             after = min(bound - len(order) - 1, len(coming))
             worker = affinity.choose(now, workers, limit, after)
-            affinity.given(now, worker)
+            affinity.remember(now, worker)
             made[now.index] = (worker.number, cases_of(now))
             worker.jobs.append(now)
             order.append(now.index)
@@ -133,10 +133,10 @@ def test_a_case_that_was_given_away_stays_with_its_first_worker():
     """Who had it first has most of its chunks."""
     affinity = Affinity()
     workers = [SimpleNamespace(number=n, jobs=deque()) for n in range(2)]
-    affinity.given(job(0, 7), workers[0])
+    affinity.remember(job(0, 7), workers[0])
     workers[0].jobs.extend([1, 2])
     other = affinity.choose(job(1, 7), workers, 2, 5)
-    affinity.given(job(1, 7), other)
+    affinity.remember(job(1, 7), other)
     workers[0].jobs.clear()
 
     assert other is workers[1]
@@ -260,8 +260,8 @@ def test_one_reader_is_projected_where_visits_take_turns():
     store = StoreLayout((10**4,) * 3, 1, (128,) * 3, access="range", bandwidth=300e6)
     asked = Demand((200.0,) * 3, (200.0,) * 3, 17.0, 4, 10**7, 40.0, region=(384,) * 3, draws=16)
     budget = Budget(16 * 2**30, 4)
-    shared = negotiate(store, asked, budget)
-    apart = negotiate(store, replace(asked, together=8), budget)
+    shared = choose_scheme(store, asked, budget)
+    apart = choose_scheme(store, replace(asked, together=8), budget)
 
     assert (shared.running, shared.readers, shared.chunks) == ("regional", 4, 27 * 4 / 16)
     assert (apart.running, apart.readers, apart.chunks) == ("regional", 1, 27 / 16)

@@ -13,12 +13,12 @@ from voxpipe.dataloader2 import (
     MultiProcessingReadingService,
     SequentialReadingService,
 )
-from voxpipe.reading_services.distributed import explained, gathered_by, with_own_batches
-from voxpipe.reading_services.place import Part
-from voxpipe.reading_services.work import batch_count, replicated
+from voxpipe.reading_services.distributed import explain_share, gathered_by, with_own_batches
+from voxpipe.reading_services.planner import RankPart
+from voxpipe.reading_services.work import batch_count, replicate
 
 WORLD = 2
-FIRST = Part(0, WORLD, "drop")
+FIRST = RankPart(0, WORLD, "drop")
 
 
 def number(pair):
@@ -122,7 +122,7 @@ def test_other_batches_stay_whole_and_explain_says_so(chain):
 
     assert gathered_by(pipe) is None
     assert with_own_batches(pipe, FIRST) is pipe
-    assert "what batch(4) gathers stays whole" in explained(pipe, FIRST, whole=True)
+    assert "what batch(4) gathers stays whole" in explain_share(pipe, FIRST, whole=True)
 
 
 def test_a_batch_of_one_is_an_item():
@@ -130,14 +130,14 @@ def test_a_batch_of_one_is_an_item():
     pipe = numbers().batch(1)
 
     assert with_own_batches(pipe, FIRST) is pipe
-    assert explained(pipe, FIRST, whole=False) == "rank 0 of 2: of each 2 items it has one"
+    assert explain_share(pipe, FIRST, whole=False) == "rank 0 of 2: of each 2 items it has one"
 
 
 @pytest.mark.parametrize(("uneven", "expected"), [("drop", 2), ("pad", 3)])
 def test_the_length_is_that_of_the_rank_with_which_all_end(uneven, expected):
     """Of nine items one rank has five, the other four: in batches of two."""
     graph = IterableWrapper(range(9)).sharding_filter().batch(2)
-    work = replace(replicated(graph, "a test"), part=Part(0, WORLD, uneven))
+    work = replace(replicate(graph, "a test"), part=RankPart(0, WORLD, uneven))
 
     assert batch_count(work) == expected
     assert len(graph) == 5

@@ -241,7 +241,7 @@ def _lenient(graph):
 
 
 class NotComparing(DistributedReadingService):
-    def agree(self, work, seed, epoch, place):
+    def agree(self, work, seed, epoch, delivered):
         self._ranks = Ranks(60.0)
         return self._ranks.agree({"seed": seed})["seed"]
 

@@ -84,7 +84,7 @@ from voxpipe.reading_services.workers import worker
 worker._listen = lambda *_: None  # the thread that else notices it, perhaps later
 consumers, workers = Pipe()
 consumers.close()
-worker.run_worker(workers, [], b"", worker.Settings(False, 1, {}, {}, None))
+worker.run_worker(workers, [], b"", worker.WorkerSettings(False, 1, {}, {}, None))
 """
 
 

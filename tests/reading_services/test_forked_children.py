@@ -161,3 +161,36 @@ def test_a_forked_child_is_refused_at_once():
     run = subprocess.run([sys.executable, "-c", HERE], capture_output=True, text=True, timeout=60)
 
     assert (run.returncode, run.stdout.split("\n"), run.stderr) == (0, [*["0 True"] * 5, ""], "")
+
+
+GARBAGE = """
+import functools, gc, os
+from torch.utils.data.datapipes.iter import IterableWrapper
+from voxpipe.dataloader2 import DataLoader2, MultiProcessingReadingService
+
+class Left:
+    def __init__(self):
+        self.itself, self.process = self, os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.process:
+            os.write(2, b"collected in a child")
+
+service = MultiProcessingReadingService(1, "fork")
+loader = DataLoader2(IterableWrapper(range(4)).shuffle().map(str), None, service, seed=7)
+gc.collect()
+gc.set_threshold(10**9)
+os.register_at_fork(after_in_child=functools.partial(gc.set_threshold, 1))
+Left()
+print(len(list(loader)))
+loader.shutdown()
+"""
+
+
+def test_a_forked_worker_collects_nothing_that_its_parent_left():
+    """What ends such things, a group of ranks for instance, may wait for threads that are gone."""
+    run = subprocess.run(
+        [sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=60
+    )
+
+    assert (run.returncode, run.stdout.strip(), run.stderr) == (0, "4", "")

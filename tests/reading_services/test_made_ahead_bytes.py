@@ -18,18 +18,18 @@ class Counted:
 
     def __init__(self):
         self.made = 0
-        self.changed = threading.Condition()
+        self.has_changes = threading.Condition()
 
     def __iter__(self):
         for _ in range(50):
-            with self.changed:
+            with self.has_changes:
                 self.made += 1
-                self.changed.notify_all()
+                self.has_changes.notify_all()
             yield torch.zeros(SIZE, dtype=torch.uint8)
 
     def reaches(self, count):
-        with self.changed:
-            return self.changed.wait_for(lambda: self.made >= count, timeout=10)
+        with self.has_changes:
+            return self.has_changes.wait_for(lambda: self.made >= count, timeout=10)
 
 
 # The tensor and its object; no item is much larger.

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.reading_services.place import Place
+from voxpipe.reading_services.delivered_batches import DeliveredBatches
 
 
 def place_after(numbers, step=1):
-    place = Place()
+    place = DeliveredBatches()
     for number in numbers:
         place = place.after(number, step)
     return place
@@ -29,7 +29,7 @@ def test_a_place_holds_what_was_delivered_and_nothing_else(order, count, step):
 def test_shares_that_come_in_order_make_one_run_each(turns):
     """The k-th of share s of three has number 3 k + s, also if another share has nothing more."""
     taken = [0, 0, 0]
-    place = Place()
+    place = DeliveredBatches()
     for share in turns:
         place = place.after(3 * taken[share] + share, step=3)
         taken[share] += 1
@@ -45,4 +45,4 @@ def test_one_that_is_late_lets_a_thousand_pass_in_one_run():
 
     assert late.next == 1
     assert [tuple(run) for run in late.ahead] == [(2, 998, 1)]
-    assert late.after(1) == Place(1000)
+    assert late.after(1) == DeliveredBatches(1000)

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from s3_server import Fault, S3Server
 
-from voxpipe.batching import Job
-from voxpipe.batching.job import tickets_of
+from voxpipe.batching.job import Job, tickets_of
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.reading_services import MultiProcessingReadingService
 from voxpipe.reading_services.transport.messages import DoJob
-from voxpipe.reading_services.workers.inbox import Inbox
+from voxpipe.reading_services.workers.job_queue import JobQueue
 
 zarr = pytest.importorskip("zarr")
 
@@ -39,11 +38,11 @@ def message(job):
 def test_a_job_is_loaded_once():
     """Looked at ahead and then asked for: loaded once; in the order of arrival."""
     load = Load()
-    inbox = Inbox(load)
-    inbox.put(message(b"one"))
-    inbox.put(message(b"two"))
+    queued = JobQueue(load)
+    queued.put(message(b"one"))
+    queued.put(message(b"two"))
 
-    first, second = inbox.get(), inbox.get()
+    first, second = queued.get(), queued.get()
     second.look()
 
     assert (first.job(), second.job(), second.job()) == ("one", "two", "two")
@@ -52,9 +51,9 @@ def test_a_job_is_loaded_once():
 
 def test_what_cannot_be_loaded_is_raised_in_its_turn():
     """Looking ahead never raises; asking for the job does, each time."""
-    inbox = Inbox(Load())
-    inbox.put(message(b"bad"))
-    waiting = inbox.get()
+    queued = JobQueue(Load())
+    queued.put(message(b"bad"))
+    waiting = queued.get()
     waiting.look()
 
     for _ in range(2):

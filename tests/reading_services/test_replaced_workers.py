@@ -20,7 +20,7 @@ from scenes import full_chain, same, write_cases
 from test_worker_failures import at_case
 
 import voxpipe as vp
-from voxpipe.batching import Job
+from voxpipe.batching.job import Job
 from voxpipe.core.errors import WorkerDied, WorkerReplaced
 from voxpipe.reading_services.workers.pool import Affinity, WorkerPool
 from voxpipe.reading_services.workers.worker_process import Worker
@@ -329,7 +329,7 @@ def test_a_replacement_knows_no_case():
         identity = (5, 0)
 
     job = Job(0, (Item(),))
-    affinity.given(job, workers[1])
+    affinity.remember(job, workers[1])
     assert affinity.choose(job, workers, 4, coming=9) is workers[1]
 
     affinity.forget(1)

@@ -40,5 +40,7 @@ class Unchanged(ReadingServiceInterface):
 
 
 class TestTorchdataForm(ServiceContract):
+    splits = False
+
     def make(self):
         return Unchanged()

@@ -157,7 +157,7 @@ def test_any_user_stays_within_the_budget(limit, ahead, steps):
             link.tell_freed()
             image = filled(link.writer, np.full(1000, number, np.int32))[0]
             data, used = pack({"image": image}, link.writer)
-            link.writer.sent(used)
+            link.writer.note_sent(used)
             del image  # as the worker does
             flying.append((number, data))
 

@@ -34,9 +34,9 @@ def slots(monkeypatch):
     made = []
     add = SlotReader.add
 
-    def counted(self, number, fd, size):
-        made.append(size)
-        add(self, number, fd, size)
+    def counted(self, number, memory):
+        made.append(memory.size)
+        add(self, number, memory)
 
     monkeypatch.setattr(SlotReader, "add", counted)
     return made

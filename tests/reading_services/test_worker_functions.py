@@ -11,7 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 import voxpipe as vp
-from voxpipe.batching import Recipe
+from voxpipe.batching.job import Recipe
 from voxpipe.core.errors import GraphError, NotPicklable, StateMismatch, WorkerDied
 from voxpipe.datapipes import DataPipe
 from voxpipe.reading_services import (

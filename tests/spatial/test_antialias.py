@@ -17,7 +17,7 @@ from voxpipe.spatial import (
     Policy,
     Resize,
     Rotate,
-    Source,
+    SourceVoxels,
     SpatialOp,
     SpatialPlan,
     Step,
@@ -43,7 +43,7 @@ def of(shape: tuple[int, int, int], *ops: SpatialOp) -> SpatialPlan:
 
 def sampled(plan: SpatialPlan, volume: np.ndarray, policy: Policy, dtype: Any = np.float32) -> Any:
     out = np.empty((volume.shape[0], *plan.shape), dtype)
-    source = Source(volume, (0, 0, 0), Region.of_shape(volume.shape[1:]))
+    source = SourceVoxels(volume, (0, 0, 0), Region.of_shape(volume.shape[1:]))
     resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out
 
@@ -178,7 +178,7 @@ def test_slope_and_intercept_come_before() -> None:
     plan = of((16, 16, 16), Resize((4, 4, 4)))
     out = np.empty((1, 4, 4, 4), np.float32)
 
-    source = Source(stored, (0, 0, 0), Region.of_shape((16, 16, 16)), 0.5, -1024.0)
+    source = SourceVoxels(stored, (0, 0, 0), Region.of_shape((16, 16, 16)), 0.5, -1024.0)
     resample(source, plan.matrix, SMOOTH, out, plan.kernel_stages)
 
     assert np.allclose(out, sampled(plan, stored, SMOOTH) * 0.5 - 1024, atol=1e-3)
@@ -208,7 +208,7 @@ def test_only_what_is_read_is_smoothed() -> None:
         name, kind, shape, dtype = "ct", "intensity", volume.shape, volume.dtype
         grid = Grid((64, 64, 64), np.eye(4))
 
-        def read(self, region: Region, box: Any = None) -> Any:
+        def read(self, region: Region) -> Any:
             asked.append(region)
             array = volume[(slice(None), *region.slices)]
             return type("Voxels", (), {"array": array, "slope": 1.0, "intercept": 0.0})

@@ -82,7 +82,7 @@ def test_a_displacement_widens_a_box_by_what_is_near_only() -> None:
     grid = Grid((200, 20, 20), np.eye(4))
     control = np.zeros((3, 21, 3, 3))
     control[0, 18:] = 6.0
-    plan = SpatialPlan.identity(grid).displaced(control, np.diag([0.1, 0.1, 0.1, 1]))
+    plan = SpatialPlan.identity(grid).displace(control, np.diag([0.1, 0.1, 0.1, 1]))
     box = [[10, 5, 5, 20, 9, 9]]
 
     assert plan.boxes_to_output(box).tolist() == box

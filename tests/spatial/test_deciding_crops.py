@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from voxpipe.adapters import FuseSpatial
 from voxpipe.core import IO_COUNTERS, Grid, Region
+from voxpipe.core.call_site import looking_ahead
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
 from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases, from_manifest
 from voxpipe.spatial import (
-    Answered,
+    AnsweredOp,
     Elastic,
     ForegroundCrop,
     GridDistortion,
@@ -29,7 +30,6 @@ from voxpipe.spatial import (
     SpatialOp,
     SpatialPlan,
     box_to_output,
-    without_reading,
 )
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume, index_cases, write_manifest
@@ -52,11 +52,11 @@ _MADE: dict[Any, Volume] = {}
 
 class TestForegroundCrop(SpatialOpContract):
     def make(self) -> SpatialOp:
-        return Answered(ForegroundCrop("label", margin=1), contract_volume((2, 1, 3), (6, 6, 5)))
+        return AnsweredOp(ForegroundCrop("label", margin=1), contract_volume((2, 1, 3), (6, 6, 5)))
 
     def make_nothing(self) -> SpatialOp:
         whole = contract_volume((0, 0, 0), self.GRID.shape)
-        return Answered(ForegroundCrop("label"), whole)
+        return AnsweredOp(ForegroundCrop("label"), whole)
 
     def test_the_number_of_draws_is_fixed(self) -> None:
         """No number is drawn."""
@@ -69,10 +69,10 @@ class TestForegroundCrop(SpatialOpContract):
 
 class TestLabelCrop(SpatialOpContract):
     def make(self) -> SpatialOp:
-        return Answered(LabelCrop((5, 4, 3)), contract_volume((2, 1, 3), (6, 6, 5)))
+        return AnsweredOp(LabelCrop((5, 4, 3)), contract_volume((2, 1, 3), (6, 6, 5)))
 
     def make_nothing(self) -> SpatialOp:
-        return Answered(LabelCrop(self.GRID.shape), contract_volume((0, 0, 0), self.GRID.shape))
+        return AnsweredOp(LabelCrop(self.GRID.shape), contract_volume((0, 0, 0), self.GRID.shape))
 
     def test_the_number_of_draws_is_fixed(self) -> None:
         """No number is drawn."""
@@ -157,7 +157,7 @@ def test_building_the_chain_reads_no_voxel(files: Any) -> None:
     chain = from_cases([case]).open_volume().foreground_crop("label")
     before = IO_COUNTERS.snapshot()
 
-    with without_reading():
+    with looking_ahead():
         assert next(iter(chain))["image"].shape == (1, 20, 18, 16)
 
     assert (IO_COUNTERS.snapshot() - before).bytes_read == 0

@@ -26,7 +26,7 @@ from voxpipe.spatial import (
     RandomOrder,
     Rotate,
     SomeOf,
-    Source,
+    SourceVoxels,
     SpatialPlan,
     Zoom,
     forget_masks,
@@ -238,8 +238,8 @@ def test_an_inverse_is_one_interpolation() -> None:
     border = Policy(padding="border")
     before = IO_COUNTERS.snapshot()
 
-    resample(Source(values, (0, 0, 0), plan.bounds), plan.matrix, border, there)
-    resample(Source(there, (0, 0, 0), back.bounds), back.matrix, border, again)
+    resample(SourceVoxels(values, (0, 0, 0), plan.bounds), plan.matrix, border, there)
+    resample(SourceVoxels(there, (0, 0, 0), back.bounds), back.matrix, border, again)
 
     assert (IO_COUNTERS.snapshot() - before).interpolations == 2
     assert np.allclose(again[0, 4:8, 4:6, 3:5], values[0, 4:8, 4:6, 3:5], atol=1e-4)
@@ -286,7 +286,7 @@ def test_a_tiny_scale_is_kept_over_1990_voxels() -> None:
     plan = SpatialPlan.identity(grid).then(matrix, grid.shape, lattice=False)
     out = np.empty((1, *grid.shape), np.float32)
 
-    resample(Source(ramp, (0, 0, 0), plan.bounds), plan.matrix, Policy(padding="border"), out)
+    resample(SourceVoxels(ramp, (0, 0, 0), plan.bounds), plan.matrix, Policy(padding="border"), out)
 
     assert not plan.is_copy
     assert np.allclose(out[0, :1980, 0, 0], np.arange(1980) * 1.0009, atol=1e-3)
@@ -343,7 +343,7 @@ def test_integers_are_rounded() -> None:
     shifted = np.eye(4)
     shifted[0, 3] = 0.8
 
-    resample(Source(values, (0, 0, 0), plan.bounds), shifted, Policy(padding="border"), out)
+    resample(SourceVoxels(values, (0, 0, 0), plan.bounds), shifted, Policy(padding="border"), out)
 
     assert out.ravel().tolist() == [8, 9, -4, -9]  # 7.8, 8.8, -3.8 and -8.6
 

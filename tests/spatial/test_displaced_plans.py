@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from voxpipe.core import Grid, Region
-from voxpipe.spatial import LABEL, Flip, Policy, Rotate, Source, SpatialPlan, Zoom, resample
+from voxpipe.spatial import LABEL, Flip, Policy, Rotate, SourceVoxels, SpatialPlan, Zoom, resample
 from voxpipe.spatial.plans.stages import Displacement
 from voxpipe.testing.spatial_oracle import sample_plan
 
@@ -34,7 +34,7 @@ def over(plan: SpatialPlan, points: int = 4) -> NDArray[np.float64]:
 
 def bent(plan: SpatialPlan, seed: int, strength: float = 1.0) -> SpatialPlan:
     """The plan followed by a random displacement."""
-    return plan.displaced(field(seed, strength), over(plan))
+    return plan.displace(field(seed, strength), over(plan))
 
 
 def turned(plan: SpatialPlan, degrees: float) -> SpatialPlan:
@@ -77,7 +77,7 @@ def sampled(plan: SpatialPlan, voxels: NDArray[np.float32], policy: Policy) -> N
     poisoned[kept] = voxels[kept]
     # A view: who reads beyond the region reads the poison around it.
     resample(
-        Source(poisoned[kept], region.start, plan.bounds),
+        SourceVoxels(poisoned[kept], region.start, plan.bounds),
         plan.matrix,
         policy,
         out,
@@ -123,7 +123,7 @@ def test_a_patch_reads_by_the_points_that_it_reaches() -> None:
     points = np.zeros((3, 11, 3, 3))
     points[0, 10] = 8.0
 
-    far = plan.displaced(points, np.diag([0.1, 0.1, 0.1, 1])).crop((10, 5, 5), (8, 8, 8))
+    far = plan.displace(points, np.diag([0.1, 0.1, 0.1, 1])).crop((10, 5, 5), (8, 8, 8))
 
     assert far.source_region(LABEL) == Region((10, 5, 5), (18, 13, 13))
 
@@ -143,7 +143,7 @@ def test_an_inverse_brings_a_smooth_volume_back() -> None:
     points = np.pad(field(1), ((0, 0), (1, 1), (1, 1), (1, 1)), mode="edge")
     ringed = over(plan)
     ringed[:3, 3] += 1
-    plan = turned(plan.displaced(points, ringed), 10).displaced(points[:, ::-1], ringed)
+    plan = turned(plan.displace(points, ringed), 10).displace(points[:, ::-1], ringed)
     i, j, k = np.indices((24, 24, 24))
     smooth = (np.sin(i / 6) + np.cos(j / 7) * np.sin(k / 8))[None].astype(np.float32)
     back = plan.inverse()
@@ -163,7 +163,9 @@ def _resampled(
     plan: SpatialPlan, voxels: NDArray[np.float32], policy: Policy
 ) -> NDArray[np.float32]:
     out = np.empty((1, *plan.shape), np.float32)
-    resample(Source(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages)
+    resample(
+        SourceVoxels(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages
+    )
     return out
 
 
@@ -187,7 +189,7 @@ def test_what_folds_has_no_inverse() -> None:
     plan = SpatialPlan.identity(Grid((12, 4, 4), np.eye(4)))
 
     with pytest.raises(ValueError, match="folds"):
-        plan.displaced(points, np.diag([0.25, 0.25, 0.25, 1])).inverse()
+        plan.displace(points, np.diag([0.25, 0.25, 0.25, 1])).inverse()
 
 
 def test_equal_fields_have_one_hash():

@@ -18,7 +18,7 @@ from random_ops import Draw, chained_ops, every_op, grids, lattice_ops
 
 from voxpipe.core import Grid
 from voxpipe.core.errors import PatchSizeError
-from voxpipe.spatial import Policy, ResampleTo, Source, SpatialOp, SpatialPlan, resample
+from voxpipe.spatial import Policy, ResampleTo, SourceVoxels, SpatialOp, SpatialPlan, resample
 from voxpipe.spatial.ops.choices import SpatialChoice
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE
 from voxpipe.testing.spatial_oracle import Floats, sample_at
@@ -64,7 +64,7 @@ def chains(draw: Draw, *, lattice: bool = False) -> Made:
             continue
         ops.append(op)
         if drawn is None:
-            plan = plan if op.lattice else plan.interpolated()
+            plan = plan if op.lattice else plan.interpolate()
         else:
             plan = after
             chain.add(op, json.loads(json.dumps(drawn)))
@@ -92,7 +92,7 @@ def realized(
     out = np.empty((volume.shape[0], *plan.shape), dtype)
     i, j, k = region.start
     # A view: who reads beyond the region reads the poison around it.
-    source = Source(poisoned[kept], (i, j, k), plan.bounds)
+    source = SourceVoxels(poisoned[kept], (i, j, k), plan.bounds)
     resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out
 
@@ -273,7 +273,7 @@ def test_scaling_is_in_the_value_space(
     policy = Policy(mode, padding, fill=-7)
     out = np.empty((2, *plan.shape), np.float32)
 
-    source = Source(stored, (0, 0, 0), plan.bounds, slope, intercept)
+    source = SourceVoxels(stored, (0, 0, 0), plan.bounds, slope, intercept)
     resample(source, plan.matrix, policy, out, plan.kernel_stages)
 
     expected = chain.sampled(stored * slope + intercept, policy)

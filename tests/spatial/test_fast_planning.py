@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from voxpipe.core import Grid, Region, Stream
+from voxpipe.core.affine3x4 import affine3x4
 from voxpipe.core.errors import GraphError
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import (
@@ -33,7 +34,7 @@ from voxpipe.spatial import (
 )
 from voxpipe.spatial.ops.op import draw_amount
 from voxpipe.spatial.plans.matrices import Space, pull_back, rotation, scaling, shearing
-from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, region_to_read, whole_voxel_matrix
+from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, source_region, whole_rows
 
 SHAPE = (21, 18, 16)
 # In voxels, over grids of a few dozen of them.
@@ -164,7 +165,7 @@ def test_the_early_way_out_refuses_no_copy(
     if abs(error - COPY_TOLERANCE) < 1e-9:
         return  # within rounding of the limit
 
-    assert (whole_voxel_matrix(matrix, shape) is not None) == (error < COPY_TOLERANCE)
+    assert (whole_rows(affine3x4(matrix), shape) is not None) == (error < COPY_TOLERANCE)
 
 
 def test_a_shift_may_make_up_for_a_scale() -> None:
@@ -172,7 +173,7 @@ def test_a_shift_may_make_up_for_a_scale() -> None:
     matrix = np.eye(4)
     matrix[0, 0], matrix[0, 3] = 1 + 1.5 * COPY_TOLERANCE / 99, -0.75 * COPY_TOLERANCE
 
-    assert whole_voxel_matrix(matrix, (100, 1, 1)) is not None
+    assert whole_rows(affine3x4(matrix), (100, 1, 1)) is not None
 
 
 @given(grids, degrees, st.tuples(*[st.integers(-9, 12)] * 3))
@@ -184,7 +185,7 @@ def test_what_is_remembered_is_what_would_be_computed(grid: Grid, turn: Any, sta
 
     for policy in (INTENSITY, LABEL, INTENSITY):
         args = (plan.rows, plan.shape, plan.bounds, policy.mode, policy.padding)
-        assert plan.source_region(policy) == region_to_read.__wrapped__(*args)
+        assert plan.source_region(policy) == source_region.__wrapped__(*args)
     assert plan.source_region() == SpatialPlan.from_json(plan.to_json()).source_region()
 
 

@@ -19,7 +19,7 @@ from voxpipe.spatial import (
     Policy,
     Rotate,
     Shear,
-    Source,
+    SourceVoxels,
     SpatialPlan,
     Translate,
     Zoom,
@@ -46,7 +46,9 @@ def smooth() -> NDArray[np.float32]:
 def sampled(plan: SpatialPlan, voxels: NDArray[Any], fill: float) -> NDArray[np.float32]:
     out = np.empty((1, *plan.shape), np.float32)
     policy = Policy("linear", "constant", fill)
-    resample(Source(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages)
+    resample(
+        SourceVoxels(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages
+    )
     return out
 
 

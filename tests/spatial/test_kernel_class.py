@@ -78,11 +78,11 @@ def test_explain_tells_what_the_kernel_does_not_do() -> None:
     """Three displacements, or a hard crop before one, are done place by place by NumPy."""
     plan = SpatialPlan.identity(Grid((16, 16, 16), np.eye(4)))
     control = np.full((3, 4, 4, 4), 0.5)
-    once = plan.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
-    twice = once.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+    once = plan.displace(control, np.diag([0.2, 0.2, 0.2, 1]))
+    twice = once.displace(control, np.diag([0.2, 0.2, 0.2, 1]))
 
-    thrice = twice.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
-    cut = once.crop((2, 2, 2), (9, 9, 9), hard=True).displaced(control, np.eye(4))
+    thrice = twice.displace(control, np.diag([0.2, 0.2, 0.2, 1]))
+    cut = once.crop((2, 2, 2), (9, 9, 9), hard=True).displace(control, np.eye(4))
 
     assert kernel_class(once) == kernel_class(thrice) == "displacement"
     assert "NumPy" not in once.explain() + twice.explain()

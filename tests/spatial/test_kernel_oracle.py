@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from voxpipe.core import Region
-from voxpipe.spatial import Displacement, Epilogue, KernelStages, Policy, Source, resample
+from voxpipe.spatial import Displacement, Epilogue, KernelStages, Policy, SourceVoxels, resample
 from voxpipe.spatial.resampling import native
 
 STORED = ["u1", "i1", "u2", "i2", "u4", "i4", "f2", "f4", "f8"]
@@ -225,7 +225,7 @@ def test_every_class_order_padding_and_result(
             for voxels, path in itertools.product(orders(array), paths()):
                 monkeypatch.setenv("VOXPIPE_NATIVE", path)
                 out = np.full((2, *SHAPE), 77, dtype)
-                source = Source(voxels, first, bounds, *scaling)
+                source = SourceVoxels(voxels, first, bounds, *scaling)
                 resample(
                     *(source, pull_back, policy, out),
                     KernelStages(displacement=moved),
@@ -260,7 +260,7 @@ def test_the_far_end_of_an_axis_of_ten_thousand_voxels(
     for path in paths():
         monkeypatch.setenv("VOXPIPE_NATIVE", path)
         out = np.empty((1, *SHAPE), np.float32)
-        source = Source(array, (0, 0, 0), Region.of_shape(shape))
+        source = SourceVoxels(array, (0, 0, 0), Region.of_shape(shape))
         resample(
             source, np.column_stack([matrix, shift]), policy, out, KernelStages(displacement=moved)
         )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from voxpipe.core import Region
-from voxpipe.spatial import Policy, Source, resample
+from voxpipe.spatial import Policy, SourceVoxels, resample
 from voxpipe.spatial.resampling import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
@@ -52,7 +52,7 @@ def threads_inside_at_once(library: Any, monkeypatch: pytest.MonkeyPatch) -> int
     counting = CountingLibrary(library)
     monkeypatch.setattr(native, "_library", lambda: counting)
     array = np.arange(24**3, dtype=np.float64).reshape(1, 24, 24, 24)
-    source = Source(array, (0, 0, 0), Region.of_shape((24, 24, 24)))
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape((24, 24, 24)))
     turned = np.eye(4)
     turned[0, 1] = 0.3
 

@@ -112,7 +112,7 @@ def test_image_and_label_are_read_once_each(case: dict[str, Volume]) -> None:
 
 
 def _touched(volume: Volume, lazy: LazyPatch) -> Any:
-    return ChunkGrid(volume.spatial_shape, volume.chunks).touched(lazy.source_region)
+    return ChunkGrid(volume.spatial_shape, volume.chunks).touched_parts(lazy.source_region)
 
 
 def test_a_label_follows_its_image(case: dict[str, Volume]) -> None:

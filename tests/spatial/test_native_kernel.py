@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.spatial import Clip, Displacement, Epilogue, KernelStages, Policy, Source, resample
+from voxpipe.spatial import (
+    Clip,
+    Displacement,
+    Epilogue,
+    KernelStages,
+    Policy,
+    SourceVoxels,
+    resample,
+)
 from voxpipe.spatial.resampling import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
@@ -35,7 +43,7 @@ def paths() -> list[str]:
 
 def sampled(
     path: str,
-    source: Source,
+    source: SourceVoxels,
     matrix: Any,
     policy: Policy,
     out: Any,
@@ -123,7 +131,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, ...]:
         box[0, 1], box[:3, 3] = draw(number(-0.3, 0.3)), draw(number(-2, 1))
         clips = (Clip(box, (4, 4, 30)),)
     slope, intercept = draw(st.sampled_from([(1.0, 0.0), (1.0, 0.0), (0.5, -3.25), (-1.1, 7.0)]))
-    source = Source(array, tuple(first), bounds, slope, intercept)
+    source = SourceVoxels(array, tuple(first), bounds, slope, intercept)
     result = draw(st.sampled_from([array.dtype.str[1:], "f4", *RESULTS]))
     strides = draw(st.permutations(range(4)))
     return source, matrix, policy, clips, shape, np.dtype(result), strides
@@ -184,7 +192,7 @@ def test_displacement_and_cubic_agree_with_the_slow_path(
 def test_a_displacement_of_nearest_moves_whole_voxels() -> None:
     """A field of 1.2 voxels along one axis reads the next voxel, and fill behind the last."""
     ramp = np.arange(40, dtype=np.uint8).reshape(1, 1, 1, 40)
-    source = Source(ramp, (0, 0, 0), Region.of_shape((1, 1, 40)))
+    source = SourceVoxels(ramp, (0, 0, 0), Region.of_shape((1, 1, 40)))
     field = Displacement(np.full((3, 1, 1, 1), [[[[0]]], [[[0]]], [[[1.2]]]]), np.eye(4))
 
     for path in ["0", *paths()]:
@@ -198,7 +206,7 @@ def test_a_displacement_of_nearest_moves_whole_voxels() -> None:
 def test_a_constant_volume_stays_constant_however_it_moves(mode: str, padding: str) -> None:
     """Weights add up to one, inside the volume and, but for zeros, beyond."""
     array = np.full((1, 9, 9, 9), 100, np.int16)
-    source = Source(array, (0, 0, 0), Region.of_shape((9, 9, 9)))
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape((9, 9, 9)))
     field = Displacement(np.random.default_rng(0).normal(size=(3, 4, 4, 4)), np.eye(4) * 0.25)
     shift = np.eye(4)
     shift[:3, 3] = 2.0
@@ -248,7 +256,7 @@ def test_bfloat16_is_what_torch_makes_of_float32(case: Any) -> None:
 def test_numbers_at_the_ends_of_their_types(number: float) -> None:
     """Infinity, NaN, subnormal and huge floats arrive in every type as NumPy converts them."""
     array = np.full((1, 2, 3, 20), number, np.float32)
-    source = Source(array, (0, 0, 0), Region.of_shape((2, 3, 20)))
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape((2, 3, 20)))
     turned = np.eye(4)
     turned[0, 2] = 0.01
 
@@ -265,7 +273,7 @@ def test_numbers_at_the_ends_of_their_types(number: float) -> None:
 def test_sixty_four_bits_are_moved_but_not_calculated_with() -> None:
     """Labels beyond 2^53 survive a nearest rotation; a linear one takes the slow path."""
     array = np.random.default_rng(0).integers(-(2**62), 2**62, (1, 9, 9, 9))
-    source = Source(array, (0, 0, 0), Region.of_shape((9, 9, 9)))
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape((9, 9, 9)))
     turned = np.eye(4)
     turned[0, 1] = 0.3
 
@@ -279,10 +287,10 @@ def test_sixty_four_bits_are_moved_but_not_calculated_with() -> None:
 
 def test_a_missing_library_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the kernel there is one warning, and the slow path does the work."""
-    native._found.cache_clear()
+    native._library.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     ramp = np.arange(4, dtype=np.float32).reshape(1, 4, 1, 1)
-    source = Source(ramp, (0, 0, 0), Region.of_shape((4, 1, 1)))
+    source = SourceVoxels(ramp, (0, 0, 0), Region.of_shape((4, 1, 1)))
     try:
         with pytest.warns(RuntimeWarning, match="slow path.*not built") as caught:
             resample(source, np.eye(4), Policy(), np.empty((1, 4, 1, 1), np.float32))
@@ -291,7 +299,7 @@ def test_a_missing_library_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None
         assert not native.available()
         assert native.path() is None
     finally:
-        native._found.cache_clear()
+        native._library.cache_clear()
 
 
 def test_the_environment_switches_the_kernel_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,11 +311,11 @@ def test_the_environment_switches_the_kernel_off(monkeypatch: pytest.MonkeyPatch
     assert native.path() == "portable"
 
 
-def beside(number: float, dtype: str) -> Source:
+def beside(number: float, dtype: str) -> SourceVoxels:
     """Ones around one voxel, (1, 5, 4, 40), of which the middle is ``number``."""
     array = np.ones((1, 5, 4, 40), dtype)
     array[0, 2, 2, 20] = number
-    return Source(array, (0, 0, 0), Region.of_shape((5, 4, 40)))
+    return SourceVoxels(array, (0, 0, 0), Region.of_shape((5, 4, 40)))
 
 
 MEETING = {
@@ -359,7 +367,7 @@ def test_infinity_stays_where_it_is_met_alone(mode: str) -> None:
 def test_zeros_outside_are_zeros_beside_infinity() -> None:
     """A place one voxel beyond an infinite face has nothing of it: zero, and not zero times it."""
     array = np.full((1, 3, 3, 3), np.inf, np.float32)
-    source = Source(array, (0, 0, 0), Region.of_shape((3, 3, 3)))
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape((3, 3, 3)))
     moved = np.eye(4)
     moved[:3, :3] *= 0.5
     moved[0, 3] = -1.0

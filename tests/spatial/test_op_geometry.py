@@ -19,7 +19,7 @@ from voxpipe.spatial import (
     Rotate,
     Rotate90,
     Shear,
-    Source,
+    SourceVoxels,
     SpatialOp,
     SpatialPlan,
     Translate,
@@ -39,7 +39,7 @@ def applied(op: SpatialOp, plan: SpatialPlan, item: int = 0) -> SpatialPlan:
 def realized(volume: np.ndarray, plan: SpatialPlan, policy: Policy, dtype: Any = None) -> Any:
     out = np.empty((volume.shape[0], *plan.shape), dtype or volume.dtype)
     bounds = Region.of_shape(volume.shape[1:])
-    source = Source(volume, (0, 0, 0), plan.bounds.intersect(bounds))
+    source = SourceVoxels(volume, (0, 0, 0), plan.bounds.intersect(bounds))
     resample(source, plan.matrix, policy, out, plan.kernel_stages)
     return out
 

@@ -30,7 +30,7 @@ from voxpipe.spatial import (
     Resize,
     Rotate,
     Rotate90,
-    Source,
+    SourceVoxels,
     Spacing,
     SpatialOp,
     SpatialPlan,
@@ -210,7 +210,7 @@ def test_an_op_gives_what_its_peer_gives(peer: str, row: Row) -> None:
                 continue
             padding: Any = "border" if row.fill is None else "constant"
             found = np.empty((1, *plan.shape), np.float32)
-            source = Source(volume, (0, 0, 0), Region.of_shape(volume.shape[1:]))
+            source = SourceVoxels(volume, (0, 0, 0), Region.of_shape(volume.shape[1:]))
             policy = Policy(mode, padding, fill=row.fill or 0)
             resample(source, plan.matrix, policy, found, plan.kernel_stages)
             expected = arrays[key] / 16

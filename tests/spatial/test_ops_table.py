@@ -33,9 +33,9 @@ NOT_THERE = "none"
 def forms() -> set[str]:
     """Return the chained form of each spatial op, and of each choice between them."""
     choices = {
-        kind.chained
+        kind.form_name
         for _, kind in inspect.getmembers(choice_forms, inspect.isclass)
-        if issubclass(kind, ChoicePipe) and kind.chained
+        if issubclass(kind, ChoicePipe) and kind.form_name
     }
     return {op.name for op in chained_ops()} | choices  # type: ignore[attr-defined]
 

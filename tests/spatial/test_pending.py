@@ -169,7 +169,7 @@ def test_volumes_within_the_tolerance_share_a_grid() -> None:
     """An affine that went through float32 is the same grid; the first one's counts."""
     plan = pending(image=Header(), label=Header("seg.nii", moved(0.009)))
 
-    assert plan.shared_grid == GRID
+    assert plan.first_plan.source == GRID
 
 
 @pytest.mark.parametrize(

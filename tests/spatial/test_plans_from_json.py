@@ -20,7 +20,7 @@ def plan() -> SpatialPlan:
     turned = np.array([[0.8, 0.6, 0, 1], [-0.6, 0.8, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
     begun = SpatialPlan.identity(GRID).then(turned, GRID.shape, lattice=False)
     control = np.random.default_rng(0).random((3, 4, 4, 4))
-    return begun.displaced(control, np.eye(4) / 4 + np.diag([0, 0, 0, 0.75])).crop(
+    return begun.displace(control, np.eye(4) / 4 + np.diag([0, 0, 0, 0.75])).crop(
         (1, 1, 1), (4, 4, 4), hard=True
     )
 

@@ -22,7 +22,7 @@ from voxpipe.spatial import (
     Policy,
     ResampleTo,
     Rotate,
-    Source,
+    SourceVoxels,
     Spacing,
     SpatialOp,
     SpatialPlan,
@@ -84,7 +84,7 @@ OPS: dict[str, Callable[[Drawn], Sequence[SpatialOp]]] = {
 def sampled(volume: Any, plan: SpatialPlan, policy: Policy) -> Any:
     """Return what the plan gives of a volume (C, I, J, K)."""
     found = np.empty((1, *plan.shape), np.float32)
-    source = Source(volume, (0, 0, 0), Region.of_shape(volume.shape[1:]))
+    source = SourceVoxels(volume, (0, 0, 0), Region.of_shape(volume.shape[1:]))
     resample(source, plan.matrix, policy, found, plan.kernel_stages)
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from voxpipe.core import IO_COUNTERS, Region
-from voxpipe.spatial import Clip, KernelStages, Policy, Source, resample
+from voxpipe.spatial import Clip, KernelStages, Policy, SourceVoxels, resample
 
 BORDER = Policy("linear", "border")
 TYPES = ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"]
@@ -21,13 +21,15 @@ def shifted(*shift: float) -> np.ndarray:
     return matrix
 
 
-def line(values: Any, dtype: Any = np.float32) -> Source:
+def line(values: Any, dtype: Any = np.float32) -> SourceVoxels:
     """Return a volume of one row along I."""
     array = np.array(values, dtype=dtype).reshape(1, -1, 1, 1)
-    return Source(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
+    return SourceVoxels(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
 
 
-def sampled(source: Source, matrix: np.ndarray, policy: Policy, count: int, dtype: Any) -> Any:
+def sampled(
+    source: SourceVoxels, matrix: np.ndarray, policy: Policy, count: int, dtype: Any
+) -> Any:
     out = np.empty((1, count, 1, 1), dtype)
     resample(source, matrix, policy, out)
     return out.ravel().tolist()
@@ -148,7 +150,9 @@ def test_integers_round_and_saturate() -> None:
 def test_slope_and_intercept_come_before_fill_and_zeros() -> None:
     """Fill and zero are values, not stored numbers."""
     array = np.array([1, 2], np.int16).reshape(1, 2, 1, 1)
-    scaled = Source(array, (0, 0, 0), Region((0, 0, 0), (2, 1, 1)), slope=2.0, intercept=-10.0)
+    scaled = SourceVoxels(
+        array, (0, 0, 0), Region((0, 0, 0), (2, 1, 1)), slope=2.0, intercept=-10.0
+    )
     fill = Policy("linear", "constant", fill=5)
     zeros = Policy("linear", "zeros")
 
@@ -163,7 +167,7 @@ def test_slope_and_intercept_come_before_fill_and_zeros() -> None:
 def test_a_long_axis_is_exact() -> None:
     """At index 9999 a coordinate is as good as at 0: the ramp comes back to 1e-6."""
     ramp = np.arange(10_000, dtype=np.float64).reshape(1, -1, 1, 1)
-    source = Source(ramp[:, 9990:], (9990, 0, 0), Region.of_shape((10_000, 1, 1)))
+    source = SourceVoxels(ramp[:, 9990:], (9990, 0, 0), Region.of_shape((10_000, 1, 1)))
 
     found = sampled(source, shifted(9990.3), BORDER, 9, np.float64)
 
@@ -185,7 +189,7 @@ def test_strides_do_not_matter(mode: str, matrix: np.ndarray) -> None:
     wide = np.zeros((2, 5, 6, 14), np.float32)
     expected = np.empty((2, 5, 6, 7), np.float32)
     bounds = Region.of_shape((5, 6, 7))
-    resample(Source(volume, (0, 0, 0), bounds), matrix, Policy(mode), expected)
+    resample(SourceVoxels(volume, (0, 0, 0), bounds), matrix, Policy(mode), expected)
 
     for array in (
         np.asfortranarray(volume),
@@ -197,7 +201,7 @@ def test_strides_do_not_matter(mode: str, matrix: np.ndarray) -> None:
     ):
         found = wide[..., ::-2]
         array.flags.writeable = False
-        resample(Source(array, (0, 0, 0), bounds), matrix, Policy(mode), found)
+        resample(SourceVoxels(array, (0, 0, 0), bounds), matrix, Policy(mode), found)
         assert np.array_equal(found, expected)
 
 
@@ -208,16 +212,16 @@ def test_what_is_read_besides_the_region_has_no_influence() -> None:
     bounds = Region.of_shape((12, 12, 12))
     out = np.empty((2, 1, 4, 4, 4), np.float32)
 
-    resample(Source(volume, (0, 0, 0), bounds), matrix, BORDER, out[0])
+    resample(SourceVoxels(volume, (0, 0, 0), bounds), matrix, BORDER, out[0])
     exact = volume[:, 3:8, 4:9, 3:7]
-    resample(Source(exact, (3, 4, 3), bounds), matrix, BORDER, out[1])
+    resample(SourceVoxels(exact, (3, 4, 3), bounds), matrix, BORDER, out[1])
 
     assert np.array_equal(out[0], out[1])
 
 
 def test_missing_voxels_are_refused() -> None:
     """A source that lacks what the plan needs is an error that names both regions."""
-    source = Source(np.zeros((1, 3, 1, 1)), (0, 0, 0), Region.of_shape((9, 1, 1)))
+    source = SourceVoxels(np.zeros((1, 3, 1, 1)), (0, 0, 0), Region.of_shape((9, 1, 1)))
 
     with pytest.raises(ValueError, match=r"needs Region\(2:6, .* only Region\(0:3, "):
         resample(source, shifted(2), BORDER, np.empty((1, 4, 1, 1)))
@@ -238,7 +242,7 @@ def test_missing_voxels_are_refused() -> None:
 def test_what_does_not_fit_is_refused(array: Any, matrix: Any, out: Any, message: str) -> None:
     """Wrong shapes and types are named, before anything is written."""
     with pytest.raises(ValueError, match=message):
-        resample(Source(array, (0, 0, 0), Region.of_shape((2, 2, 2))), matrix, BORDER, out)
+        resample(SourceVoxels(array, (0, 0, 0), Region.of_shape((2, 2, 2))), matrix, BORDER, out)
 
 
 def test_flags_are_numbers() -> None:
@@ -258,7 +262,7 @@ def test_a_clip_is_fill_outside_its_box() -> None:
 
 def test_empty_bounds_are_all_fill() -> None:
     """When a hard crop left nothing, every rule but zeros gives the fill."""
-    nothing = Source(np.zeros((1, 0, 0, 0)), (0, 0, 0), Region((2, 0, 0), (2, 1, 1)))
+    nothing = SourceVoxels(np.zeros((1, 0, 0, 0)), (0, 0, 0), Region((2, 0, 0), (2, 1, 1)))
 
     for matrix in (np.eye(4), shifted(0.4)):
         assert sampled(nothing, matrix, Policy(fill=7), 2, np.float32) == [7, 7]
@@ -268,7 +272,7 @@ def test_empty_bounds_are_all_fill() -> None:
 def test_a_clip_is_fill_also_where_no_voxel_is_needed() -> None:
     """Zeros lie outside the volume, fill outside the clip, though nothing is read."""
     out = np.empty((1, 4, 1, 1), np.float32)
-    nothing = Source(np.zeros((1, 0, 0, 0)), (0, 0, 0), Region.of_shape((3, 1, 1)))
+    nothing = SourceVoxels(np.zeros((1, 0, 0, 0)), (0, 0, 0), Region.of_shape((3, 1, 1)))
 
     policy = Policy("nearest", "zeros", fill=7)
     resample(nothing, shifted(50), policy, out, KernelStages((Clip(shifted(-1), (2, 1, 1)),)))
@@ -279,7 +283,7 @@ def test_a_clip_is_fill_also_where_no_voxel_is_needed() -> None:
 def test_an_output_without_voxels_is_nothing_to_do() -> None:
     """No channel and no extent are legal."""
     for shape in ((1, 0, 2, 2), (0, 2, 2, 2)):
-        source = Source(np.zeros((shape[0], 2, 2, 2)), (0, 0, 0), Region.of_shape((2, 2, 2)))
+        source = SourceVoxels(np.zeros((shape[0], 2, 2, 2)), (0, 0, 0), Region.of_shape((2, 2, 2)))
         resample(source, shifted(0.5), BORDER, np.empty(shape))
 
 
@@ -300,7 +304,7 @@ def test_memory_stays_bounded(mode: str) -> None:
     """Beyond the output, a patch costs a few blocks, and a small part of its source's bytes."""
     volume = np.zeros((1, 128, 128, 128), np.int16)  # 4 MiB, 8 as float32, 16 as float64
     out = np.empty((1, 128, 128, 128), np.float32)
-    source = Source(volume, (0, 0, 0), Region.of_shape((128, 128, 128)))
+    source = SourceVoxels(volume, (0, 0, 0), Region.of_shape((128, 128, 128)))
 
     tracemalloc.start()
     resample(source, shifted(0.3, 0.2, 0.1), Policy(mode), out)

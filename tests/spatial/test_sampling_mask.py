@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Grid, Region, Stream
+from voxpipe.core.call_site import looking_ahead
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import (
     Flip,
@@ -23,12 +24,16 @@ from voxpipe.spatial import (
     forget_masks,
     sampling_mask,
     weight_table,
-    without_reading,
 )
-from voxpipe.spatial.placing import mask_values as looked_up
 from voxpipe.spatial.placing import sampling_mask as kept_tables
-from voxpipe.spatial.placing.mask_values import MOST_VALUES
-from voxpipe.spatial.placing.sampling_mask import EACH, CellCounts, cell_for, count_cells
+from voxpipe.spatial.placing import sampling_mask as looked_up
+from voxpipe.spatial.placing.sampling_mask import (
+    EACH,
+    MOST_VALUES,
+    CellCounts,
+    cell_for,
+    count_cells,
+)
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
 
@@ -261,10 +266,10 @@ def test_every_label_can_be_a_class_of_its_own():
     mask = sampling_mask(Volume(label), grid, None, (EACH,))
 
     assert mask.labels == (-1, 3, 7, 40)
-    assert [mask.total(n) for n in range(4)] == [(label == n).sum() for n in mask.labels]
+    assert [mask.tables[n].voxels for n in range(4)] == [(label == n).sum() for n in mask.labels]
     assert mask.shares is None
     both = Volume(np.stack([label, label == 3]))
-    assert sampling_mask(both, grid, None, (EACH,)).total(0) == np.count_nonzero(label)
+    assert sampling_mask(both, grid, None, (EACH,)).tables[0].voxels == np.count_nonzero(label)
     cells = Volume(np.arange(12**3).reshape(12, 12, 12))
     with pytest.raises(PatchSizeError, match=r"more than 1024 labels(.|\n)*'other': 1"):
         sampling_mask(cells, grid, None, (EACH,))
@@ -426,7 +431,7 @@ def test_a_coarse_mask_on_a_grid_of_its_own(turned):
 
     mask = sampling_mask(Volume(coarse, affine=affine), grid, (8, 8, 8), ())
 
-    assert mask.total(0) == 512
+    assert mask.tables[0].voxels == 512
     assert mask.shares.counts[0, 2, 3, 1] == 512
 
 
@@ -453,7 +458,7 @@ def test_channels_are_joined_or_refused():
     both[0, :2], both[1, 6:] = 1, 3
     grid = Grid((8, 8, 8), np.eye(4))
 
-    assert sampling_mask(Volume(both), grid, (2, 2, 2), ()).total(0) == 4 * 64
+    assert sampling_mask(Volume(both), grid, (2, 2, 2), ()).tables[0].voxels == 4 * 64
     with pytest.raises(PatchSizeError, match="2 channels"):
         sampling_mask(Volume(both), grid, (2, 2, 2), (1,))
 
@@ -481,7 +486,7 @@ def test_labels_are_masks_however_many(name):
 
     mask = sampling_mask(volume, volume.grid, (4, 4, 4), ())
 
-    assert mask.total(0) == np.count_nonzero(values.astype(dtype))
+    assert mask.tables[0].voxels == np.count_nonzero(values.astype(dtype))
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -494,14 +499,16 @@ def test_an_image_is_no_mask(name, tmp_path, monkeypatch):
     monkeypatch.setattr(looked_up, "SLAB_VOXELS", 4 * 20 * 20)
     if values.min() >= 0:
         label = Volume(tmp_path / "a.npy", kind="label")
-        assert sampling_mask(label, volume.grid, (4, 4, 4), ()).total(0) > 0
+        assert sampling_mask(label, volume.grid, (4, 4, 4), ()).tables[0].voxels > 0
 
     for _ in range(2):
         with pytest.raises(PatchSizeError, match=rf"a\.npy is given as mask=.*{called}"):
             sampling_mask(volume, volume.grid, (4, 4, 4), ())
         forget_masks()
 
-    assert sampling_mask(volume, volume.grid, (4, 4, 4), (1,)).total(0) == (values == 1).sum()
+    assert (
+        sampling_mask(volume, volume.grid, (4, 4, 4), (1,)).tables[0].voxels == (values == 1).sum()
+    )
 
 
 def test_an_image_is_refused_when_it_is_seen(tmp_path, monkeypatch):
@@ -526,7 +533,7 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
     plan, op = plan_of(label.shape), MaskedPatch((32, 32, 32), volume, "label")
     before = IO_COUNTERS.snapshot()
 
-    with without_reading():
+    with looking_ahead():
         assert sampling_mask(volume, plan.source, (8, 8, 8), ()) is None
     assert (IO_COUNTERS.snapshot() - before).reads == 0
     first = [sampling_mask(volume, plan.source, (8, 8, 8), ()) for _ in range(9)]
@@ -544,7 +551,7 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
         assert (label[tuple(found[0].T)] == 1).all()
     np.save(tmp_path / "a.npy", np.zeros_like(label)[:, :, 1:])
     changed = Volume(tmp_path / "a.npy")
-    assert sampling_mask(changed, changed.grid, (8, 8, 8), ()).total(0) == 0
+    assert sampling_mask(changed, changed.grid, (8, 8, 8), ()).tables[0].voxels == 0
 
 
 def test_a_damaged_file_in_the_cache_is_made_again(tmp_path):
@@ -557,7 +564,7 @@ def test_a_damaged_file_in_the_cache_is_made_again(tmp_path):
         file.write_bytes(content)
         forget_masks()
 
-        assert sampling_mask(volume, volume.grid, (2, 2, 2), ()).total(0) == 512
+        assert sampling_mask(volume, volume.grid, (2, 2, 2), ()).tables[0].voxels == 512
 
 
 def test_memory_is_bounded(tmp_path, monkeypatch):
@@ -569,7 +576,7 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     for volume in volumes:
         sampling_mask(volume, volume.grid, (2, 2, 2), ())  # 64 cells, 768 bytes, and a run
 
-    with without_reading():
+    with looking_ahead():
         known = [sampling_mask(v, v.grid, (2, 2, 2), ()) is not None for v in volumes]
 
     assert known == [False, False, True, True]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from voxpipe.core import Grid, Region
+from voxpipe.core.affine3x4 import affine3x4
 from voxpipe.spatial import (
     LABEL,
     CenterCrop,
@@ -18,7 +19,7 @@ from voxpipe.spatial import (
     Rotate90,
     SpatialPlan,
 )
-from voxpipe.spatial.plans.pull_back import whole_voxel_matrix
+from voxpipe.spatial.plans.pull_back import whole_rows
 
 
 def plan_of(shape: tuple[int, int, int], *, scale: float = 1.0) -> SpatialPlan:
@@ -50,7 +51,7 @@ def test_whole_voxels_are_signed_permutations_and_shifts(
     matrix: np.ndarray, is_whole: bool
 ) -> None:
     """Turns, flips and whole shifts are; scales, half shifts and nonsense are not."""
-    assert (whole_voxel_matrix(matrix, (5, 5, 5)) is not None) == is_whole
+    assert (whole_rows(affine3x4(matrix), (5, 5, 5)) is not None) == is_whole
 
 
 def test_a_lattice_chain_composes_to_whole_voxels() -> None:
@@ -211,6 +212,6 @@ def test_plans_compare_by_value() -> None:
 
     assert plan == plan_of((4, 4, 4))
     assert hash(plan) == hash(plan_of((4, 4, 4)))
-    assert plan != plan.interpolated()
+    assert plan != plan.interpolate()
     assert plan != plan.crop((0, 0, 0), (4, 4, 3))
     assert plan != plan.crop((0, 0, 0), (4, 4, 4), hard=True).crop((1, 0, 0), (4, 4, 4))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.datapipes.iter import from_cases
-from voxpipe.spatial import Policy, Source, SpatialPlan, resample
+from voxpipe.spatial import Policy, SourceVoxels, SpatialPlan, resample
 from voxpipe.spatial.resampling import native
 
 PATHS = ("portable", "avx2", "avx512")
@@ -28,7 +28,7 @@ def bent(plan: SpatialPlan, numbers: np.random.Generator) -> SpatialPlan:
     matrix[:3, :3] = turned * numbers.uniform(0.1, 0.4)
     matrix[:3, 3] = numbers.uniform(-1, 1, 3)
     middle = numbers.integers(-4, 5, (3, 1, 1, 1))
-    return plan.displaced(numbers.uniform(-3, 3, (3, *numbers.integers(1, 6, 3))) + middle, matrix)
+    return plan.displace(numbers.uniform(-3, 3, (3, *numbers.integers(1, 6, 3))) + middle, matrix)
 
 
 def drawn(seed: int) -> tuple[Any, SpatialPlan, np.random.Generator]:
@@ -45,7 +45,9 @@ def drawn(seed: int) -> tuple[Any, SpatialPlan, np.random.Generator]:
 
 def resampled(volume: Any, plan: SpatialPlan, policy: Policy) -> Any:
     out = np.full((2, *plan.shape), -1, np.float32)
-    resample(Source(volume, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages)
+    resample(
+        SourceVoxels(volume, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages
+    )
     return out
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from voxpipe.core import IO_COUNTERS, Grid, Region, Stream
+from voxpipe.core.call_site import looking_ahead
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import (
     Crop,
@@ -26,7 +27,6 @@ from voxpipe.spatial import (
     Zoom,
     forget_masks,
     weight_table,
-    without_reading,
 )
 from voxpipe.spatial.placing import sampling_mask as weight_index
 from voxpipe.spatial.placing import weight_table as weight_table_module
@@ -485,7 +485,7 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path):
     def read():
         return (IO_COUNTERS.snapshot() - before).bytes_read
 
-    with without_reading():
+    with looking_ahead():
         assert weight_table(volume, volume.grid) is None
     assert read() == 0
     first, *_ = (weight_table(volume, volume.grid) for _ in range(3))
@@ -512,7 +512,7 @@ def test_memory_is_bounded_together_with_masks(tmp_path, monkeypatch):
     volumes = [Volume(smooth((8, 8, 8), n)) for n in range(6)]
     tables = [weight_table(v, v.grid) for v in volumes]
 
-    with without_reading():
+    with looking_ahead():
         known = [weight_table(v, v.grid) is not None for v in volumes]
 
     assert max(table.nbytes for table in tables) < 1400

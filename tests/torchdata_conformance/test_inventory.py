@@ -69,7 +69,7 @@ def test_torchdata_may_be_imported_before():
     taken = {
         form
         for cls in (getattr(pipes, name, None) for name in names)
-        if (form := vars(cls).get("chained")) and cls.__module__.startswith("voxpipe.")
+        if (form := vars(cls).get("form_name")) and cls.__module__.startswith("voxpipe.")
     }
     program = (
         "import sys\n"

@@ -10,11 +10,11 @@ from nifti_files import write_nifti
 
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.storage.content import array_key
-from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.storage.disk_cache import read_entry
-from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
-from voxpipe.volumes.catalog import file_version as stamps
-from voxpipe.volumes.catalog import statistics
+from voxpipe.storage.volume_cache import VolumeCache
+from voxpipe.volumes import Volume, close_volumes, recache, volume_statistics
+from voxpipe.volumes.catalog import manifest as stamps
+from voxpipe.volumes.catalog import whole_pass
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (9, 10, 11)
@@ -24,7 +24,7 @@ SHAPE = (9, 10, 11)
 def cache(tmp_path, monkeypatch):
     """An empty cache, and nothing remembered."""
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache())
+    monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache())
     yield tmp_path / "cache"
     close_volumes()
 
@@ -99,11 +99,11 @@ def pyramid(path):
 def test_each_level_is_copied_for_itself(tmp_path, cache):
     """And each array of a group."""
     path = pyramid(tmp_path / "a.zarr")
-    finest, coarser = (recached(Volume(path, level=n), chunk=8) for n in range(2))
+    finest, coarser = (recache(Volume(path, level=n), chunk=8) for n in range(2))
 
     np.testing.assert_array_equal(finest.numpy()[0].T, voxels(0))
     np.testing.assert_array_equal(coarser.numpy()[0].T, voxels(1))
-    np.testing.assert_array_equal(recached(Volume(path / "1"), chunk=8).numpy()[0], voxels(1))
+    np.testing.assert_array_equal(recache(Volume(path / "1"), chunk=8).numpy()[0], voxels(1))
     assert len(entries(cache / "converted", "*.zarr")) == 3
 
 
@@ -114,7 +114,7 @@ def test_other_copies_have_other_names(tmp_path, cache, other):
     """What is stored differs, though its values do not."""
     path = write_nifti(tmp_path / "a.nii", voxels(0))
     for settings in ({}, other, {}):
-        copy = recached(Volume(path), **{"chunk": 8, **settings})
+        copy = recache(Volume(path), **{"chunk": 8, **settings})
         np.testing.assert_array_equal(copy.numpy()[0], voxels(0))
 
     assert len(entries(cache / "converted", "*.zarr")) == 2
@@ -126,7 +126,7 @@ def test_a_changed_chunk_of_a_zarr_makes_a_new_copy(tmp_path, cache, monkeypatch
     monkeypatch.setattr(stamps, "MOST_LISTED", most)
     path = tmp_path / "a.zarr"
     zarr.create_array(path, data=voxels(0), chunks=(16, 16, 16), compressors=None)
-    np.testing.assert_array_equal(recached(Volume(path), chunk=8).numpy()[0], voxels(0))
+    np.testing.assert_array_equal(recache(Volume(path), chunk=8).numpy()[0], voxels(0))
     close_volumes()
 
     def write(chunk):
@@ -135,7 +135,7 @@ def test_a_changed_chunk_of_a_zarr_makes_a_new_copy(tmp_path, cache, monkeypatch
         chunk.write_bytes(padded.tobytes())
 
     again(path / "c" / "0" / "0" / "0", write)
-    np.testing.assert_array_equal(recached(Volume(path), chunk=8).numpy()[0], voxels(1))
+    np.testing.assert_array_equal(recache(Volume(path), chunk=8).numpy()[0], voxels(1))
     assert len(entries(cache / "converted", "*.zarr")) == 2
 
 
@@ -178,7 +178,7 @@ def test_an_open_volume_notices_the_change(tmp_path):
 
 def test_entries_are_named_by_the_caller_alone(tmp_path):
     """What is under a key is taken as it is: the key has to say everything."""
-    cache = DecodedCache(tmp_path / "own", 100)
+    cache = VolumeCache(tmp_path / "own", 100)
     cache.open("k", 3, lambda file: file.write(b"one"), "a").close()
     with cache.open("k", 3, lambda file: file.write(b"two"), "a") as found:
         assert found.read() == b"one"

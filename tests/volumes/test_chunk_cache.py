@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.volumes.chunks.chunk_cache import ChunkCache
+from voxpipe.volumes.chunks.chunked_array import ChunkCache
 
 ROOM = 3
 
@@ -176,7 +176,7 @@ def test_a_forked_child_has_nothing_to_give_back(monkeypatch):
     """Closing what the parent lent leaves the child's cache as it is."""
     cache = ChunkCache(0)
     loan = cache.lend(1000)
-    cache.forget_parent()
+    cache.after_fork()
     monkeypatch.setattr("os.getpid", lambda: -1)
 
     loan.close()

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.volumes import Volume, volume_statistics
-from voxpipe.volumes.catalog import statistics as class_boxes
 from voxpipe.volumes.catalog import whole_pass
-from voxpipe.volumes.catalog.statistics import MOST_LABELS, ClassBoxes
+from voxpipe.volumes.catalog.whole_pass import MOST_LABELS, ClassBoxes
 
 
 @settings(max_examples=40, deadline=None)
@@ -35,7 +34,7 @@ def test_boxes_are_those_of_numpy(
         array[place] = numbers.integers(low, 200)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(whole_pass, "SLAB_VOXELS", most)
-        patch.setattr(class_boxes, "_FEW", few)
+        patch.setattr(whole_pass, "_FEW", few)
         found = volume_statistics(Volume(array, kind="label")).boxes
 
     assert [value for value, _ in found] == np.unique(array).tolist()

@@ -280,7 +280,7 @@ def test_a_second_writer_is_told(tmp_path):
     """It waits as long as it may, and then says for whom."""
     place = tmp_path / "a.zarr"
     with (
-        LocalDestination(place).locked(timeout=0),
+        LocalDestination(place).lock(timeout=0),
         pytest.raises(DestinationBusy, match=r"a\.zarr"),
     ):
         convert(Volume(numbered((4, 4, 4))), place, timeout=0)

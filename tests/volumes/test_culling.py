@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from voxpipe.core import IO_COUNTERS, Grid, OrientedBox, Region
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.spatial import LazyPatch, Policy, SpatialPlan, TransformChain
-from voxpipe.spatial.plans.pull_back import source_box, source_region
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.chunked_array import POISON_VARIABLE, ChunkedArray
 
@@ -128,20 +127,24 @@ def test_the_same_question_has_the_same_box_and_chunks(monkeypatch):
     questions = []
     for angle in (0.3, 0.5):
         matrix = matrix_of((turn(angle, 0, 0), np.array([10.0, 11.0, 12.0]), (10, 10, 10)))
-        whole, policy = Region.of_shape(SHAPE), Policy("linear")
-        box = source_box(matrix, (10, 10, 10), whole, policy)
-        assert box is source_box(matrix.copy(), [10, 10, 10], whole, policy)
-        questions.append((source_region(matrix, (10, 10, 10), whole, policy), box))
+        grid, policy = Grid(SHAPE, np.eye(4)), Policy("linear")
+        plan = SpatialPlan(grid, matrix, (10, 10, 10))
+        box = plan.source_box(policy)
+        assert box is SpatialPlan(grid, matrix.copy(), [10, 10, 10]).source_box(policy)
+        region = plan.source_region(policy)
+        questions.append(Region(region.start, region.stop, box))
     asked = []
     touches = OrientedBox.touches
     monkeypatch.setattr(
         OrientedBox, "touches", lambda self, *a: asked.append(self) or touches(self, *a)
     )
 
-    found = [own.needed(*question) for question in questions]
+    found = [own.needed_chunks(question) for question in questions]
 
-    assert all(own.needed(*asking) is kept for asking, kept in zip(questions, found, strict=True))
-    assert asked == [box for _, box in questions]
+    assert all(
+        own.needed_chunks(asking) is kept for asking, kept in zip(questions, found, strict=True)
+    )
+    assert asked == [question.box for question in questions]
 
 
 @pytest.mark.parametrize("form", ["zarr", "shards", "b2nd", "h5"])  # tiles are too large for it
@@ -151,14 +154,14 @@ def test_a_turned_patch_reads_fewer_chunks(stored, form):
     volume = Volume(files[form])
     matrix = matrix_of((turn(0.785, 0, 0.785), np.array([10.0, 11.0, 12.0]), (10, 10, 10)))
     policy = Policy("linear")
-    region = source_region(matrix, (10, 10, 10), Region.of_shape(SHAPE), policy)
-    box = source_box(matrix, (10, 10, 10), Region.of_shape(SHAPE), policy)
+    plan = SpatialPlan(Grid(SHAPE, np.eye(4)), matrix, (10, 10, 10))
+    region, box = plan.source_region(policy), plan.source_box(policy)
 
     before = IO_COUNTERS.snapshot()
     volume.read(region)
     whole = (IO_COUNTERS.snapshot() - before).bytes_read
     before = IO_COUNTERS.snapshot()
-    volume.read(region, box)
+    volume.read(Region(region.start, region.stop, box))
     culled = (IO_COUNTERS.snapshot() - before).bytes_read
 
     assert 0 < culled < whole * 2 / 3
@@ -174,7 +177,7 @@ def test_the_box_of_a_straight_plan_is_its_region():
 def test_a_patch_beyond_the_border_reads_the_face():
     """What lies before the first voxel is read there: the chunk at the face is kept."""
     matrix = matrix_of((turn(0, 0, 0.5), np.array([-6.0, 10.0, 10.0]), (4, 4, 4)))
-    box = source_box(matrix, (4, 4, 4), Region.of_shape(SHAPE), Policy("linear"))
+    box = SpatialPlan(Grid(SHAPE, np.eye(4)), matrix, (4, 4, 4)).source_box(Policy("linear"))
 
     assert isinstance(box, OrientedBox)
     face = np.array([[0, 8, 8]])

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from voxpipe.core.errors import CacheBusy, CacheTooSmall, CacheUnused, VolumeError
-from voxpipe.storage import decoded_cache
-from voxpipe.storage.decoded_cache import DecodedCache
+from voxpipe.storage import volume_cache
 from voxpipe.storage.disk_cache import cache_budget, cache_directory
+from voxpipe.storage.volume_cache import VolumeCache
 
 
 @pytest.fixture
 def cache(tmp_path):
-    return DecodedCache(tmp_path / "cache", budget=100, timeout=20.0)
+    return VolumeCache(tmp_path / "cache", budget=100, timeout=20.0)
 
 
 def read(cache, key, content, name="a.nii.gz"):
@@ -91,7 +91,7 @@ def test_a_full_disk_is_told_once(cache, monkeypatch):
 def test_more_than_memory_takes_is_refused(cache, monkeypatch):
     """Where the disk is full; the message names both."""
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
-    monkeypatch.setattr(decoded_cache, "usable_memory", lambda: 100)
+    monkeypatch.setattr(volume_cache, "usable_memory", lambda: 100)
 
     with (
         pytest.warns(CacheUnused),
@@ -105,7 +105,7 @@ def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_bytes(b"")
 
     with pytest.raises(VolumeError, match="cannot be made"):
-        read(DecodedCache(tmp_path / "file" / "cache", 100), "aa", b"a")
+        read(VolumeCache(tmp_path / "file" / "cache", 100), "aa", b"a")
 
 
 def test_a_writer_that_fails_leaves_nothing(cache):
@@ -143,7 +143,7 @@ def test_threads_write_once(cache):
 
 def test_waiting_has_an_end(tmp_path):
     """A lock that somebody keeps is an error after the timeout, which names the volume."""
-    cache = DecodedCache(tmp_path, 100, timeout=0.05)
+    cache = VolumeCache(tmp_path, 100, timeout=0.05)
     (tmp_path / "locks").mkdir()
 
     with open(tmp_path / "locks" / "entry-aa", "ab") as lock:
@@ -183,8 +183,8 @@ def test_a_killed_writer_blocks_nobody(cache, key):
 
 def test_room_that_others_need_is_not_taken(tmp_path):
     """While another volume is being decoded, its room counts; then it may be evicted."""
-    cache = DecodedCache(tmp_path, 100, timeout=0.05)
-    patient = DecodedCache(tmp_path, 100, timeout=20.0)
+    cache = VolumeCache(tmp_path, 100, timeout=0.05)
+    patient = VolumeCache(tmp_path, 100, timeout=20.0)
 
     def write(file):
         with pytest.raises(CacheBusy, match="room for"):

@@ -16,8 +16,8 @@ from voxpipe.core.histogram import Distribution
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.storage.disk_cache import read_entry, write_entry
 from voxpipe.volumes import Volume, volume_statistics
-from voxpipe.volumes.catalog import statistics, whole_pass
-from voxpipe.volumes.catalog.statistics import PERCENTILES, Statistics
+from voxpipe.volumes.catalog import whole_pass
+from voxpipe.volumes.catalog.whole_pass import PERCENTILES, Statistics
 
 GENERATOR = np.random.default_rng(0)
 TYPES = ["u1", "i1", ">i2", "u2", ">u4", "i4", "i8", "u8", "f2", ">f4", "f4", "f8"]
@@ -130,7 +130,7 @@ def test_classes_of_labels_alone(tmp_path, monkeypatch):
     for _ in range(2):
         assert volume_statistics(Volume(path)).classes == ()
         assert volume_statistics(Volume(path, kind="label")).classes == wanted
-        monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache())
+        monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache())
 
 
 def test_classes_of_other_types():
@@ -173,7 +173,7 @@ def test_what_an_earlier_version_kept_is_computed_again(tmp_path, monkeypatch):
     old = {k: v for k, v in json.loads(read_entry(file)).items() if k in {"mean", "std"}}
     old |= {"minimum": 0.0, "maximum": 1.0, "count": 3}
     write_entry(file, json.dumps(old).encode())
-    monkeypatch.setattr(statistics.STATISTICS, "remembered", LRUCache())
+    monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache())
 
     assert volume_statistics(Volume(path)) == first
     assert json.loads(read_entry(file))["percentiles"]["50.0"] == 11.5

@@ -90,7 +90,7 @@ def test_chunks_are_fetched_as_stored():
     volume = Volume(Counting(memory))
     volume.header  # noqa: B018  the metadata are asked for here
     asked.clear()
-    touched = [f"c/{i}/{j}/{k}" for i, j, k in ChunkGrid(SHAPE, CHUNK).touched(PART)]
+    touched = [f"c/{i}/{j}/{k}" for i, j, k in ChunkGrid(SHAPE, CHUNK).touched_parts(PART)]
 
     assert volume.fetch(PART) == sum(len(memory._store_dict[key]) for key in touched)
     assert sorted(asked) == touched

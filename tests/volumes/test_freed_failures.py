@@ -103,7 +103,7 @@ def test_a_read_of_what_was_asked_for_ahead():
     def read():
         ticket = ahead.begin("a", [(0,)], lambda _: 100, store, fetch_chunks)
         try:
-            ahead.taken("a", [(0,)])
+            ahead.take("a", [(0,)])
         finally:
             ticket.close()
 

@@ -1,6 +1,8 @@
 """Open backends: few, shared, and never those of a parent process."""
 
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -133,17 +135,46 @@ def test_a_source_that_fails_leaves_no_handles_behind():
     assert len(handles) <= 2
 
 
-def test_a_forked_child_starts_empty(monkeypatch):
-    """With another process id nothing of the parent is used, whatever its locks hold."""
-    handles, source = Handles(), Opener("a")
-    first = handles.acquire(source)
-    handles._lock.__enter__()  # as a thread of the parent may hold it at the fork
-    monkeypatch.setattr(os, "getpid", lambda: -1)
+IN_A_CHILD = """
+import os, threading
+from voxpipe.volumes.session import Handles
 
+class Opener:
+    token, opened = "a", 0
+    def open(self):
+        self.opened += 1
+        return type("Open", (), {"remote": False, "resident_bytes": 0})()
+
+handles, source = Handles(), Opener()
+first = handles.acquire(source)
+inside, forked = threading.Event(), threading.Event()
+
+def hold():
+    with handles._lock:
+        inside.set()
+        forked.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait()
+child = os.fork()
+if not child:
     second = handles.acquire(source)
+    os._exit(7 if second is not first and source.opened == 2 else 1)
+forked.set()
+thread.join()
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
 
-    assert second is not first
-    assert source.opened == 2
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_starts_empty():
+    """Nothing of the parent is used, whatever lock a thread of it holds."""
+    run = [sys.executable, "-c", IN_A_CHILD]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.strip() == "7", done.stderr
 
 
 def test_closing_drops_every_handle():

@@ -144,6 +144,17 @@ def test_damage_is_named(tmp_path):
     assert [text for name, text in refused if name not in text] == []
 
 
+def test_a_root_group_of_no_type_is_named(tmp_path):
+    """HDF5 opens such a file; h5py has no hash for it."""
+    path = tmp_path / "a.h5"
+    write(path, numbered((2, 3, 4)))
+    whole = bytearray(path.read_bytes())
+    whole[112] = 0  # the type of its first message; 17 is a symbol table
+    path.write_bytes(whole)
+    with pytest.raises(BadHeader, match=r"a\.h5 is no sound HDF5 file"):
+        Volume(path).numpy()
+
+
 def test_a_damaged_chunk_is_named(tmp_path):
     """An error while decoding says which region of which file it was."""
     path = write(tmp_path / "a.h5", numbered((4, 4, 4)), chunks=(2, 4, 4), fletcher32=True)

@@ -9,11 +9,10 @@ import pytest
 import tifffile
 
 import voxpipe as vp
-from voxpipe.batching import Job
-from voxpipe.batching.job import tickets_of
+from voxpipe.batching.job import Job, tickets_of
 from voxpipe.core import Region
 from voxpipe.storage import file_reader as hints
-from voxpipe.storage.file_reader import Blocks
+from voxpipe.storage.file_reader import RowBlocks
 from voxpipe.volumes import Volume, close_volumes
 
 pytestmark = pytest.mark.skipif(
@@ -111,9 +110,9 @@ def test_a_compressed_file_is_not_decoded_for_it(tmp_path, told):
 
 def test_what_is_there_is_not_told(tmp_path, told, monkeypatch):
     """Where the cache holds every box, hints are not even thought of but now and then."""
-    own = hints.Hints()
+    own = hints.KernelHints()
     monkeypatch.setattr(hints, "is_cached", lambda fd, places: True)
-    blocks = Blocks([8, 8], [(0, 4), (0, 4)], 2, gap=0, most=64)
+    blocks = RowBlocks([8, 8], [(0, 4), (0, 4)], 2, gap=0, most=64)
 
     asked = [own.worth_asking() and own.tell(0, 0, blocks) is None for _ in range(80)]
 
@@ -128,9 +127,9 @@ def test_what_is_there_is_not_told(tmp_path, told, monkeypatch):
 
 def test_the_bytes_that_are_told_are_bounded(tmp_path, told):
     """The next box has to wait until one was read; one that is too large alone is told in part."""
-    own = hints.Hints(most_bytes=100)
-    box = Blocks([8, 8], [(0, 4), (0, 8)], 2, gap=0, most=64)  # 64 bytes
-    large = Blocks([80, 8], [(0, 80), (0, 8)], 2, gap=0, most=640)  # 1280 bytes
+    own = hints.KernelHints(most_bytes=100)
+    box = RowBlocks([8, 8], [(0, 4), (0, 8)], 2, gap=0, most=64)  # 64 bytes
+    large = RowBlocks([80, 8], [(0, 80), (0, 8)], 2, gap=0, most=640)  # 1280 bytes
     (tmp_path / "file").write_bytes(bytes(2000))
 
     with open(tmp_path / "file", "rb") as file:
@@ -152,11 +151,11 @@ def test_advice_that_is_not_taken_takes_no_room(tmp_path, monkeypatch):
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "posix_fadvise", refusing)
-    own = hints.Hints(most_bytes=100)
+    own = hints.KernelHints(most_bytes=100)
     (tmp_path / "file").write_bytes(bytes(200))
     with open(tmp_path / "file", "rb") as file:
         monkeypatch.setattr(hints, "is_cached", lambda fd, places: False)
-        hint = own.tell(file.fileno(), 0, Blocks([8, 8], [(0, 4), (0, 8)], 2, gap=0, most=64))
+        hint = own.tell(file.fileno(), 0, RowBlocks([8, 8], [(0, 4), (0, 8)], 2, gap=0, most=64))
 
     assert hint is not None
     hint.close()

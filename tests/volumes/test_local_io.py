@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from voxpipe.core import Region
+from voxpipe.core.context import holding
 from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
-from voxpipe.storage.file_reader import ALIGNMENT, Blocks, FileSystem, choose_io
-from voxpipe.storage.ranges import CoalescePolicy, reads_of, using_coalesce_policies
+from voxpipe.storage.file_reader import ALIGNMENT, FileSystem, RowBlocks, choose_io
+from voxpipe.storage.ranges import COALESCE_POLICIES, READ_KEY, CoalescePolicy
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels
 
@@ -141,7 +142,7 @@ def test_blocks_hold_exactly_the_rows_of_the_box(lengths, data, itemsize, gap, m
     ends = [data.draw(st.integers(0, n - 1)) for n in lengths]
     box = [(a, data.draw(st.integers(a + 1, n))) for a, n in zip(ends, lengths, strict=True)]
     file = np.random.default_rng(0).integers(0, 256, np.prod(lengths) * itemsize, np.uint8)
-    blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
+    blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
     out = np.zeros(blocks.shape, np.uint8)
     spans = []
 
@@ -191,7 +192,10 @@ def test_rows_are_read_in_joined_runs(tmp_path, counted):
     reads = counted()
     read = volume.read(region).array[0]
     together, reads.asked = reads.asked, []
-    with using_coalesce_policies({"image": CoalescePolicy(0, 10**6)}), reads_of("image"):
+    with (
+        holding(COALESCE_POLICIES, {"image": CoalescePolicy(0, 10**6)}),
+        holding(READ_KEY, "image"),
+    ):
         apart = volume.read(region).array[0]
 
     assert read.tobytes() == apart.tobytes() == expected.tobytes()
@@ -204,7 +208,10 @@ def test_the_longest_run_bounds_what_is_read_at_once(tmp_path, counted):
     np.save(tmp_path / "a.npy", numbered())
     volume = Volume(tmp_path / "a.npy", io="pread")
     reads = counted()
-    with using_coalesce_policies({"image": CoalescePolicy(10**6, 29 * 17 * 2)}), reads_of("image"):
+    with (
+        holding(COALESCE_POLICIES, {"image": CoalescePolicy(10**6, 29 * 17 * 2)}),
+        holding(READ_KEY, "image"),
+    ):
         volume.read(Region((2, 0, 4), (6, 29, 14)))
 
     assert len(reads.asked) == 4
@@ -320,7 +327,7 @@ def test_the_choice(wanted, place, size, mode, why):
 
 def test_a_network_file_system_is_read_in_longer_runs(tmp_path, monkeypatch):
     """Found by itself, and the scheme knows its speed."""
-    monkeypatch.setattr(local_voxels, "file_system_of", lambda file: FileSystem("nfs4"))
+    monkeypatch.setattr(local_voxels, "kind_of_open_file", lambda file: FileSystem("nfs4"))
     nifti(tmp_path / "a.nii", "<i2")
     volume = Volume(tmp_path / "a.nii")
     layout = volume.layout()

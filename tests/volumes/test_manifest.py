@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nifti_files import numbered, write_nifti
 
+import voxpipe as vp
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadManifest, StaleEntry, VolumeError, VolumeNotFound
 from voxpipe.volumes import (
@@ -16,7 +17,7 @@ from voxpipe.volumes import (
     Manifest,
     Statistics,
     Volume,
-    catalogued,
+    catalog_volume,
     close_volumes,
     describe_volume,
     find_volumes,
@@ -25,9 +26,15 @@ from voxpipe.volumes import (
     volume_statistics,
     write_manifest,
 )
-from voxpipe.volumes.catalog.file_version import MOST_LISTED, Stamp, content_hash, stamp_at
-from voxpipe.volumes.catalog.manifest import manifest_text, parse_manifest
-from voxpipe.volumes.catalog.statistics import PERCENTILES
+from voxpipe.volumes.catalog.manifest import (
+    MOST_LISTED,
+    Stamp,
+    content_hash,
+    manifest_text,
+    parse_manifest,
+    stamp_at,
+)
+from voxpipe.volumes.catalog.whole_pass import PERCENTILES
 from voxpipe.volumes.header import Header
 
 
@@ -138,7 +145,7 @@ def test_folder_and_manifest_move_together(tmp_path):
     (entry,) = read_manifest(tmp_path / "b" / "m.json").entries
 
     assert entry.location == str(tmp_path / "b" / "ct.nii")
-    np.testing.assert_array_equal(catalogued(entry).numpy()[0], numbered((4, 5, 6)))
+    np.testing.assert_array_equal(catalog_volume(entry).numpy()[0], numbered((4, 5, 6)))
 
 
 def test_credentials_are_not_written(tmp_path):
@@ -163,7 +170,7 @@ def test_an_entry_answers_without_a_file(tmp_path):
     os.rename(path, tmp_path / "away.nii")
     before = IO_COUNTERS.snapshot()
 
-    volume = catalogued(entry)
+    volume = catalog_volume(entry)
 
     assert (volume.shape, volume.dtype) == ((1, 4, 5, 6), np.float32)
     np.testing.assert_array_equal(volume.affine.ravel(), entry.header.affine)
@@ -182,7 +189,7 @@ def test_an_entry_answers_without_a_file(tmp_path):
 def test_a_stale_entry_is_named(tmp_path, change, message):
     """Which volume of which case, what changed, and what to do."""
     path = write_nifti(tmp_path / "a.nii", numbered((4, 5, 6)))
-    volume = catalogued(entry_of(path), "m.json")
+    volume = catalog_volume(entry_of(path), "m.json")
     close_volumes()
     change(path)
 
@@ -198,7 +205,7 @@ def test_a_chunk_that_was_written_again_is_noticed(tmp_path):
     zarr = pytest.importorskip("zarr")
     stored = zarr.create_array(tmp_path / "a.zarr", shape=(4, 4, 4), chunks=(2, 2, 2), dtype="i2")
     stored[...] = 1
-    volume = catalogued(entry_of(tmp_path / "a.zarr"))
+    volume = catalog_volume(entry_of(tmp_path / "a.zarr"))
     close_volumes()
     chunk = tmp_path / "a.zarr" / "c" / "0" / "0" / "0"
     os.utime(chunk, ns=(1, 1))
@@ -209,12 +216,12 @@ def test_a_chunk_that_was_written_again_is_noticed(tmp_path):
 
 def test_of_very_many_chunks_only_the_metadata_are_compared(tmp_path, monkeypatch):
     """Listing them would take longer than reading a patch."""
-    from voxpipe.volumes.catalog import file_version as stamps
+    from voxpipe.volumes.catalog import manifest as stamps
 
     zarr = pytest.importorskip("zarr")
     stored = zarr.create_array(tmp_path / "a.zarr", shape=(4, 4, 4), chunks=(2, 2, 2), dtype="i2")
     stored[...] = 1
-    located = Volume(tmp_path / "a.zarr").located
+    located = Volume(tmp_path / "a.zarr").located_source
 
     assert (stamp_at(located).how, stamp_at(located).objects) == ("listing", 9)
     monkeypatch.setattr(stamps, "MOST_LISTED", 8)
@@ -229,9 +236,21 @@ def test_the_full_hash_is_that_of_the_bytes(tmp_path):
     os.utime(b, ns=(1, 1))
     other = write_nifti(tmp_path / "c.nii", numbered((4, 5, 6)) + 1)
 
-    hashes = [content_hash(Volume(path).located) for path in (a, b, other)]
+    hashes = [content_hash(Volume(path).located_source) for path in (a, b, other)]
 
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_the_full_hash_of_a_folder_is_the_same_in_a_bucket(tmp_path):
+    """Folders and files come in the order of their names at either place."""
+    fsspec, place = pytest.importorskip("fsspec"), "memory://hashed/a.zarr"
+    volume = Volume(numbered((4, 5, 6)))
+    vp.convert(volume, tmp_path / "a.zarr", chunk=2, shard=2)
+    fsspec.filesystem("memory").put(f"{tmp_path}/a.zarr", place, recursive=True)
+
+    hashes = [content_hash(Volume(where).located_source) for where in (tmp_path / "a.zarr", place)]
+
+    assert hashes[0] == hashes[1]
 
 
 def test_voxels_in_memory_have_no_entry():
@@ -278,7 +297,7 @@ def test_a_manifest_without_percentiles_is_read_and_completed(tmp_path):
     assert old.entries[0].statistics.percentiles == ()
     again, _ = index_cases([("a", "seg", volume)], known=old)
     assert again == manifest
-    assert volume_statistics(catalogued(again.entries[0])).percentile(99) == 2
+    assert volume_statistics(catalog_volume(again.entries[0])).percentile(99) == 2
 
 
 def test_a_case_with_a_bad_volume_is_left_out_and_named(tmp_path):

@@ -17,10 +17,8 @@ from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, Volum
 from voxpipe.storage.ranges import coalesce
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import raw as raw_backends
-from voxpipe.volumes.formats.metaimage import parse_metaimage
-from voxpipe.volumes.formats.nrrd import parse_nrrd
-from voxpipe.volumes.formats.raw import RawHeader, part_of
-from voxpipe.volumes.formats.text_header import ItkOnly
+from voxpipe.volumes.formats.raw import RawHeader, fastest_first
+from voxpipe.volumes.formats.text_header import ItkOnly, parse_metaimage, parse_nrrd
 
 VOXELS = np.arange(24, dtype="<i2").tobytes()
 NRRD = "NRRD0004\ntype: short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\nendian: little\n"
@@ -184,6 +182,12 @@ def test_broken_nrrd(tmp_path, start, lines, message):
         (META.replace("2 3 4", "2 3 four"), "", "DimSize"),
         (META.replace("MET_SHORT", "MET_STRING"), "", "ElementType"),
         (META, "ElementSpacing = 1 2\n", "ElementSpacing"),
+        (META, "ElementSpacing = inf 1 1\n", "finite 4x4"),
+        (
+            META,
+            "ElementSpacing = 1e300 1 1\nTransformMatrix = 1e300 0 0 0 1 0 0 0 1\n",
+            "finite 4x4",
+        ),
         (META, "TransformMatrix = 1 0 0 0 1 0 0 0 nan\n", "finite 4x4"),
         (META, "CompressedData = maybe\n", "CompressedData"),
         (META, "ElementNumberOfChannels = 0\n", "0 channels"),
@@ -249,7 +253,7 @@ def test_without_simpleitk_the_message_says_so(tmp_path, monkeypatch, name):
     """The optional package is named where it would help."""
     found = REFERENCES[name](tmp_path)
     monkeypatch.setitem(sys.modules, "SimpleITK", None)
-    monkeypatch.setattr("voxpipe.volumes.registry._installed", lambda _: False)
+    monkeypatch.setattr("voxpipe.volumes.registry._is_installed", lambda _: False)
 
     with pytest.raises(UnknownFormat, match="pip install SimpleITK"):
         _ = Volume(found.path).shape
@@ -283,27 +287,33 @@ def test_ranges_give_what_a_map_gives(data):
     count = data.draw(st.integers(3, 5))
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count)))
     axes = sorted(data.draw(st.permutations(range(count)))[:3])
-    fields = RawHeader(shape, np.dtype("<i2"), 6, (0.0,) * 16, axes=tuple(axes))
+    layout = fastest_first(shape, tuple(axes))
+    fields = RawHeader(layout, np.dtype("<i2"), 6)
     ends = [
         sorted((data.draw(st.integers(0, n - 1)), data.draw(st.integers(1, n))))
         for n in (shape[axis] for axis in axes)
     ]
     region = Region(tuple(min(a, b - 1) for a, b in ends), tuple(b for _, b in ends))
-    first = data.draw(st.integers(0, fields.channels - 1))
-    channels = (first, data.draw(st.integers(first + 1, fields.channels)))
+    first = data.draw(st.integers(0, layout.shape[0] - 1))
+    channels = (first, data.draw(st.integers(first + 1, layout.shape[0])))
     stored = bytes(6) + np.arange(np.prod(shape), dtype="<i2").tobytes()
     most = data.draw(st.integers(2, 64))
 
-    rows = fields.row_spans(region, channels, most)
-    flat = np.frombuffer(b"".join(stored[a:b] for a, b in rows), np.uint8)
-    found = fields.of_rows(flat.copy(), region, channels)
+    index, part = layout.index(region, channels)
+    rows = fields.row_spans(index, most)
+    flat = np.frombuffer(b"".join(stored[a:b] for a, b in rows), "<i2")
+    found = layout.fold(flat.reshape(index.shape))[slice(*part)]
 
-    expected = part_of(fields.view(stored), region, channels, fields.channels)
+    # Fastest first, as SimpleITK and nibabel count: the axes that are not spatial are channels.
+    others = [axis for axis in range(count) if axis not in axes]
+    view = np.frombuffer(stored, "<i2", offset=6).reshape(shape, order="F")
+    channel_first = view.transpose(*others, *axes).reshape(-1, *(shape[a] for a in axes), order="F")
+    expected = channel_first[(slice(*channels), *region.slices)]
     assert found.tolist() == expected.tolist()
     assert rows == sorted(rows)
     assert coalesce(rows, 0, 1 << 30)[0][0] >= 6
     longest = max(b - a for a, b in rows)
-    fastest = fields.stored_box(region, channels)[0][-1]
+    fastest = layout.stored[-1]
     assert longest <= max(most, 2 * fastest)
 
 
@@ -331,6 +341,6 @@ def test_remote_raw_voxels_are_read_in_ranges(tmp_path, monkeypatch):
 
 def test_a_raw_header_is_a_value():
     """Formats change what they know of it by making another."""
-    fields = RawHeader((2, 3, 4), np.dtype("u1"), 0, (0.0,) * 16)
+    fields = RawHeader(fastest_first((2, 3, 4)), np.dtype("u1"), 0)
 
     assert replace(fields, offset=5).end == 29

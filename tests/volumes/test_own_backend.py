@@ -11,7 +11,7 @@ import voxpipe as vp
 from voxpipe.core.errors import BadHeader, UnknownFormat
 from voxpipe.testing import BackendContract, StoreCase
 from voxpipe.volumes import close_volumes, volume_statistics
-from voxpipe.volumes.scheme import ReadScheme, Refused
+from voxpipe.volumes.scheme import ReadScheme, SchemeRefusal
 
 AFFINE = np.diag([0.5, 0.5, 2.0, 1.0])
 
@@ -79,7 +79,7 @@ class TestPlanes(BackendContract):
         folder = write_planes(tmp_path / "a.planes", array)
         return StoreCase(folder, array[None], AFFINE, disk_dtype=np.dtype(np.int16))
 
-    def rewritten(self, case, folder):
+    def rewrite(self, case, folder):
         write_planes(case.source, -case.array[0], version=2)
         return StoreCase(case.source, -case.array, AFFINE)
 
@@ -173,5 +173,5 @@ def test_a_backend_may_refuse_a_scheme(tmp_path, monkeypatch):
 
     answer = vp.Volume(folder).adjust(scheme)
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, SchemeRefusal)
     assert "keeps no chunks" in answer.reason

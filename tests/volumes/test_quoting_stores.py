@@ -9,12 +9,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from voxpipe.core.errors import StoreUnavailable, VolumeError
 from voxpipe.storage import retry
 from voxpipe.storage.fsspec_ranges import FsspecRanges
-from voxpipe.storage.locks import RemoteLease
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.retry import Retry
 from voxpipe.volumes import Manifest, read_manifest, write_manifest
-from voxpipe.volumes.conversion.destination import RemoteDestination
+from voxpipe.volumes.conversion.destination import RemoteDestination, RemoteLease
 
 PASSWORD = "of-the-store-7261"
 OPTIONS = {"password": PASSWORD}
@@ -51,7 +50,7 @@ def refused(act):
 
 
 def hold(lease):
-    with lease.held(timeout=0):
+    with lease.hold(timeout=0):
         pass
 
 
@@ -61,10 +60,10 @@ def hold(lease):
         lambda place: place.record(),
         lambda place: place.is_group(),
         lambda place: place.make_way(),
-        lambda place: place.finished("key"),
+        lambda place: place.finished_shards("key"),
         lambda place: place.note((0, 0, 0)),
         lambda place: place.publish({}, overwrite=False),
-        lambda place: place.locked(0).__enter__(),
+        lambda place: place.lock(0).__enter__(),
     ],
     ids=["record", "is_group", "make_way", "finished", "note", "publish", "locked"],
 )

@@ -86,9 +86,9 @@ def test_a_read_that_waits_hurries_what_it_waits_for():
 
     ticket = ahead.begin("t", [(0,), (1,)], lambda _: 3, store, fetch_chunks)
 
-    assert ahead.taken("t", [(0,), (1,)]) == {(0,): b"abc", (1,): None}
+    assert ahead.take("t", [(0,), (1,)]) == {(0,): b"abc", (1,): None}
     assert store.hurried == asked
-    assert ahead.taken("t", [(0,)]) == {(0,): b"abc"}
+    assert ahead.take("t", [(0,)]) == {(0,): b"abc"}
     assert len(store.hurried) == 1
     ticket.close()
 

@@ -10,8 +10,8 @@ from nifti_files import AFFINE, numbered, write_nifti
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import CacheTooSmall, CorruptVolume
-from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.conversion import recached as converted_cache
+from voxpipe.volumes import Volume, close_volumes, recache
+from voxpipe.volumes.conversion import convert as converted_cache
 
 pytest.importorskip("zarr")
 
@@ -42,7 +42,7 @@ def scan(path, seed=0):
 def test_the_header_is_known_before_the_copy_is_made(tmp_path, converted):
     """Planning an epoch converts nothing."""
     original = Volume(scan(tmp_path / "a.nii"))
-    volume = recached(original, chunk=8, directory=str(tmp_path / "cache"))
+    volume = recache(original, chunk=8, directory=str(tmp_path / "cache"))
 
     assert (volume.shape, volume.chunks, volume.access) == ((1, 20, 21, 22), (8, 8, 8), "range")
     assert (volume.dtype, volume.disk_dtype) == (original.dtype, original.disk_dtype)
@@ -55,7 +55,7 @@ def test_the_first_read_makes_the_copy_and_the_next_ones_use_it(tmp_path, conver
     original = Volume(scan(tmp_path / "a.nii"))
     region = Region((3, 4, 5), (13, 14, 15))
     for _ in range(3):
-        volume = recached(Volume(tmp_path / "a.nii"), chunk=8, directory=str(tmp_path / "cache"))
+        volume = recache(Volume(tmp_path / "a.nii"), chunk=8, directory=str(tmp_path / "cache"))
         values = volume.read(region).values()
         np.testing.assert_array_equal(values, original.read(region).values())
         close_volumes()
@@ -67,12 +67,12 @@ def test_the_first_read_makes_the_copy_and_the_next_ones_use_it(tmp_path, conver
 def test_a_written_original_is_copied_anew(tmp_path, converted):
     """The name of the copy is made of the content of the original."""
     directory = str(tmp_path / "cache")
-    recached(Volume(scan(tmp_path / "a.nii")), directory=directory).numpy()
+    recache(Volume(scan(tmp_path / "a.nii")), directory=directory).numpy()
     close_volumes()
     scan(tmp_path / "a.nii", seed=1)
     os.utime(tmp_path / "a.nii", ns=(1, 1))
 
-    found = recached(Volume(tmp_path / "a.nii"), directory=directory).numpy()
+    found = recache(Volume(tmp_path / "a.nii"), directory=directory).numpy()
 
     np.testing.assert_array_equal(found, Volume(tmp_path / "a.nii").numpy())
     assert len(converted) == 2
@@ -83,7 +83,7 @@ def test_an_affine_of_the_users_own_is_kept(tmp_path):
     affine = np.diag([3.0, 2.0, 1.0, 1.0])
     volume = Volume(scan(tmp_path / "a.nii"), affine=affine)
 
-    copy = recached(volume, directory=str(tmp_path / "cache"))
+    copy = recache(volume, directory=str(tmp_path / "cache"))
 
     np.testing.assert_array_equal(copy.affine, affine)
     np.testing.assert_array_equal(copy.numpy(), volume.numpy())
@@ -93,7 +93,7 @@ def test_voxels_in_memory_stay_there():
     """They are faster than any copy."""
     volume = Volume(numbered((4, 4, 4)))
 
-    assert recached(volume) is volume
+    assert recache(volume) is volume
 
 
 def entries(directory):
@@ -104,7 +104,7 @@ def test_the_least_recently_used_copy_goes(tmp_path, monkeypatch):
     """The budget holds for the copies together."""
     monkeypatch.setenv("VOXPIPE_CACHE_BYTES", "50000")  # two copies of about 20 kB
     for n, name in enumerate("abc"):
-        recached(Volume(scan(tmp_path / f"{name}.nii")), directory=str(tmp_path / "cache")).numpy()
+        recache(Volume(scan(tmp_path / f"{name}.nii")), directory=str(tmp_path / "cache")).numpy()
         close_volumes()
         newest = set(entries(tmp_path / "cache"))
         for entry in newest:
@@ -121,13 +121,13 @@ def test_a_copy_in_use_stays(tmp_path, monkeypatch):
     """A folder is opened again with every read: evicted, it would read as zeros."""
     monkeypatch.setenv("VOXPIPE_CACHE_BYTES", "30000")
     directory = str(tmp_path / "cache")
-    first = recached(Volume(scan(tmp_path / "a.nii")), directory=directory)
+    first = recache(Volume(scan(tmp_path / "a.nii")), directory=directory)
     whole = first.numpy().copy()
-    recached(Volume(scan(tmp_path / "b.nii", seed=1)), directory=directory).numpy()
+    recache(Volume(scan(tmp_path / "b.nii", seed=1)), directory=directory).numpy()
 
     np.testing.assert_array_equal(first.numpy(), whole)
     close_volumes()
-    recached(Volume(scan(tmp_path / "c.nii", seed=2)), directory=directory).numpy()
+    recache(Volume(scan(tmp_path / "c.nii", seed=2)), directory=directory).numpy()
 
     assert len(entries(tmp_path / "cache")) == 1
 
@@ -135,7 +135,7 @@ def test_a_copy_in_use_stays(tmp_path, monkeypatch):
 def test_a_copy_larger_than_the_budget_is_refused(tmp_path, monkeypatch):
     """The message names both numbers, and the way out."""
     monkeypatch.setenv("VOXPIPE_CACHE_BYTES", "1000")
-    volume = recached(Volume(scan(tmp_path / "a.nii")), directory=str(tmp_path / "cache"))
+    volume = recache(Volume(scan(tmp_path / "a.nii")), directory=str(tmp_path / "cache"))
 
     with pytest.raises(CacheTooSmall, match=r"a\.nii converts to \d+ bytes.*1000"):
         volume.numpy()
@@ -145,7 +145,7 @@ def test_a_copy_larger_than_the_budget_is_refused(tmp_path, monkeypatch):
 
 def test_a_removed_shard_is_not_taken_for_zeros(tmp_path):
     """Zarr says that a chunk that is not there is empty; here it means that somebody cleaned."""
-    volume = recached(Volume(scan(tmp_path / "a.nii")), chunk=8, directory=str(tmp_path / "cache"))
+    volume = recache(Volume(scan(tmp_path / "a.nii")), chunk=8, directory=str(tmp_path / "cache"))
     volume.read(Region((0, 0, 0), (1, 1, 1)))
     (entry,) = (tmp_path / "cache").glob("*.zarr")
     shutil.rmtree(entry / "0" / "c")
@@ -160,7 +160,7 @@ def test_two_readers_make_one_copy(tmp_path):
     before = IO_COUNTERS.snapshot()
     directory = str(tmp_path / "cache")
     sources = [
-        recached(Volume(tmp_path / "a.nii"), directory=directory)._source  # opened past the handles
+        recache(Volume(tmp_path / "a.nii"), directory=directory)._source  # opened past the handles
         for _ in range(2)
     ]
     threads = [threading.Thread(target=source.open) for source in sources]

@@ -10,12 +10,12 @@ from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core import Region
-from voxpipe.storage import decoded_cache
+from voxpipe.storage import volume_cache
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunks.chunk_cache import CHUNKS
+from voxpipe.volumes.chunks.chunked_array import CHUNKS
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (24, 20, 16)
@@ -166,13 +166,13 @@ def test_patches_of_one_packed_file_decode_it_once(
     url = "s3://bucket/a.nii.gz" if place == "there" else str(folder / "a.nii.gz")
     options = server.storage_options if place == "there" else None
     written = []
-    true = decoded_cache.DecodedCache._make_entry
+    true = volume_cache.VolumeCache._make_file
 
     def counted(self, *args, **kwargs):
         written.append(args)
         return true(self, *args, **kwargs)
 
-    monkeypatch.setattr(decoded_cache.DecodedCache, "_make_entry", counted)
+    monkeypatch.setattr(volume_cache.VolumeCache, "_make_file", counted)
     pipe = (
         vp.from_cases([{"image": url}])
         .open_volume(storage_options=options)

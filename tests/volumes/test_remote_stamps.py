@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("s3fs")
 
 from voxpipe.volumes import find_volumes
-from voxpipe.volumes.catalog.file_version import MOST_LISTED, stamp_at
+from voxpipe.volumes.catalog.manifest import MOST_LISTED, stamp_at
 from voxpipe.volumes.source import LocatedSource, Options
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.storage import retry
 from voxpipe.storage.location import Secrets
-from voxpipe.storage.remote_answers import Failure, NoRanges, WrongAnswer, failure_of
+from voxpipe.storage.remote_answers import FaultAdvice, NoRanges, WrongAnswer, advice_on
 from voxpipe.storage.retry import (
     Attempts,
     Health,
@@ -136,25 +137,25 @@ class Answered(Exception):
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
-        (Answered(503), Failure.TRANSIENT),
-        (Answered(429), Failure.TRANSIENT),
-        (Answered(500), Failure.TRANSIENT),
-        (Answered(501), Failure.FINAL),
-        (Answered(400), Failure.FINAL),
-        (Answered(403), Failure.DENIED),
-        (Answered(404), Failure.ABSENT),
-        (Answered(416), Failure.BEYOND),
-        (TimeoutError(), Failure.TRANSIENT),
-        (WrongAnswer(), Failure.WRONG),
-        (NoRanges(), Failure.NO_RANGES),
-        (OSError(errno.EBUSY, "SlowDown"), Failure.TRANSIENT),
-        (OSError(errno.EINVAL, "InvalidRequest"), Failure.FINAL),
-        (FileNotFoundError("The specified bucket does not exist"), Failure.FINAL),
+        (Answered(503), FaultAdvice.TRANSIENT),
+        (Answered(429), FaultAdvice.TRANSIENT),
+        (Answered(500), FaultAdvice.TRANSIENT),
+        (Answered(501), FaultAdvice.FINAL),
+        (Answered(400), FaultAdvice.FINAL),
+        (Answered(403), FaultAdvice.DENIED),
+        (Answered(404), FaultAdvice.ABSENT),
+        (Answered(416), FaultAdvice.BEYOND),
+        (TimeoutError(), FaultAdvice.TRANSIENT),
+        (WrongAnswer(), FaultAdvice.WRONG),
+        (NoRanges(), FaultAdvice.NO_RANGES),
+        (OSError(errno.EBUSY, "SlowDown"), FaultAdvice.TRANSIENT),
+        (OSError(errno.EINVAL, "InvalidRequest"), FaultAdvice.FINAL),
+        (FileNotFoundError("The specified bucket does not exist"), FaultAdvice.FINAL),
     ],
 )
 def test_what_errors_mean(error, failure):
     """Errors are sorted by the status of the answer, or by their kind."""
-    assert failure_of(error) is failure
+    assert advice_on(error) is failure
 
 
 @pytest.fixture
@@ -320,6 +321,24 @@ def test_a_second_that_is_slow_too_is_followed_by_another(soon):
     assert asyncio.run(run()) == ("answer", 3)
 
 
+def test_the_errors_of_those_that_fail_beside_the_answer_are_taken(soon):
+    """Else the loop tells that nobody took them, whenever they are collected."""
+    told = []
+
+    async def run():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, what: told.append(what))
+        for _ in range(8):  # in whatever order they are looked at
+            calls = Calls("hangs", *(ValueError(str(n)) for n in range(3)), "answer")
+            assert await hedge_request(calls, Health()) == "answer"
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    gc.collect()
+
+    assert told == []
+
+
 def test_who_is_cancelled_gives_up_both(soon, monkeypatch):
     """Nothing goes on behind a read that nobody waits for."""
     monkeypatch.setattr(retry, "_HEDGES_AT_ONCE", 1.0)
@@ -342,7 +361,7 @@ def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_often():
     health = Health()
     first = sum(health.may_hedge() for _ in range(100))
     for _ in range(20):
-        health.answered(5.0)
+        health.note_answer(5.0)
 
     assert first == 8
     assert sum(health.may_hedge() for _ in range(100)) == 2
@@ -360,7 +379,7 @@ def test_a_request_that_hangs_is_sent_once_more_though_all_was_spent(soon, answe
         work = asyncio.ensure_future(hedge_request(calls, soon, limit=0.2))
         await asyncio.sleep(0)
         if answers_others:
-            soon.answered(0.001)
+            soon.note_answer(0.001)
         return await work
 
     if answers_others:
@@ -374,10 +393,10 @@ def test_a_second_is_sent_when_slow_answers_would_be_here():
     """Half as long again as slow ones take; no later than four times the usual, where they vary."""
     health = Health()
     for seconds in [0.1] * 20 + [0.2] * 12:
-        health.answered(seconds)
+        health.note_answer(seconds)
     assert health.hedge_after == pytest.approx(0.3)
     for _ in range(8):
-        health.answered(9.0)
+        health.note_answer(9.0)
     assert health.hedge_after == pytest.approx(0.8)
 
 
@@ -385,14 +404,14 @@ def test_one_very_slow_answer_is_no_measure():
     """Of sixteen and more, it is left out."""
     health = Health()
     for seconds in [0.1] * 16 + [9.0]:
-        health.answered(seconds)
+        health.note_answer(seconds)
     assert health.hedge_after == pytest.approx(0.15)
 
 
 def of_a_store_that_answers(time, answers=10):
     health = Health(lambda: time.now)
     for _ in range(answers):
-        health.answered()
+        health.note_answer()
     return health
 
 
@@ -481,7 +500,7 @@ def test_one_object_that_fails_is_no_store_that_is_down():
 
     def sleep(seconds):
         time.sleep(seconds)
-        health.answered()
+        health.note_answer()
 
     with pytest.raises(StoreUnavailable):
         retry_sync(Answers(*[ConnectionResetError()] * 99), first, sleep)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
 import pickle
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import zarr
@@ -46,6 +48,37 @@ def test_a_volume_reads_in_the_session_that_it_is_bound_to(path: str) -> None:
         missed = one.chunks.misses
         Volume(path).in_session(one).read(EVERYTHING)
         assert one.chunks.misses == missed
+
+
+def test_bytes_of_a_remote_file_are_asked_for_in_its_session() -> None:
+    """Not beside those of the process, which another loader bounds and empties."""
+    content, session = io.BytesIO(), Session()
+    np.save(content, VOXELS)
+    fsspec.filesystem("memory").pipe_file("/sessions/a.npy", content.getvalue())
+    volume = Volume("memory://sessions/a.npy").in_session(session)
+
+    ticket: Any = volume.prefetch(EVERYTHING)
+
+    assert (len(session.ahead), len(SESSION.ahead)) == (1, 0)
+    assert np.array_equal(volume.numpy()[0], VOXELS)
+    ticket.close()
+    assert len(session.ahead) == 0
+
+
+def test_documents_of_a_remote_volume_stay_in_its_session(path: str) -> None:
+    """Another session that closes takes none of them away."""
+    fsspec.filesystem("memory").put(path, "/sessions/a.zarr", recursive=True)
+    close_volumes()
+    one, other = Session(), Session()
+    for session in (one, other):
+        Volume("memory://sessions/a.zarr").in_session(session).numpy()
+    kept = len(one.ahead.documents)
+    assert kept > 0
+    assert len(SESSION.ahead.documents) == 0
+
+    other.close()
+
+    assert (len(one.ahead.documents), len(other.ahead.documents)) == (kept, 0)
 
 
 @pytest.mark.parametrize("form", ["stacked", "mapped", "copied", "for a pass"])

@@ -15,7 +15,7 @@ LISTING = {
     "keys": lambda url, options: list(open_remote(url, options).list()),
     "entries": lambda url, options: open_remote(url, options).entries(),
     "glob": lambda url, options: find.matches_volumes(f"{url}/*/ct.nii", options),
-    "folder": lambda url, options: list(find._listed(url, options)),
+    "folder": lambda url, options: list(find._list(url, options)),
     "cases": lambda url, options: list(
         vp.list_cases(f"{url}/*/", image="ct.nii", storage_options=options)
     ),
@@ -57,7 +57,7 @@ def test_a_long_listing_has_no_limit_before_it_fails():
     attempts = Attempts(Retry(deadline=9.0, first=0.1), "listing", str, lambda: now[0])
     assert attempts.rest is None
     now[0] = 5.0
-    attempts.failed(ConnectionResetError())
+    attempts.note_failure(ConnectionResetError())
     assert attempts.rest == 4.0
     now[0] = 8.5
     assert attempts.rest == LEAST_ATTEMPT
@@ -65,5 +65,5 @@ def test_a_long_listing_has_no_limit_before_it_fails():
 
 def test_the_file_system_of_a_listing_tries_nothing_again(server, client):
     """Nor waits longer than for any read."""
-    system, _ = fsspec_ranges.reached("s3://bucket", server.storage_options)
+    system, _ = fsspec_ranges.file_system_of("s3://bucket", server.storage_options)
     assert system.retries == 1

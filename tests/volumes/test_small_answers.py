@@ -26,7 +26,7 @@ def test_the_bound_holds_and_what_is_found_is_what_was_kept(given_answers):
         last[number] = bytes([number]) * size
         kept.keep("a", {(number,): memoryview(last[number])})
         assert kept.held_bytes <= most
-    found = kept.found("a", [(number,) for number in range(10)])
+    found = kept.find("a", [(number,) for number in range(10)])
 
     assert all(found[number,] == last[number] for (number,) in found)
     assert sum(ENTRY_BYTES + len(piece) for piece in found.values()) == kept.held_bytes
@@ -36,10 +36,10 @@ def test_the_one_that_nobody_asked_for_goes_first():
     """Not the one that came first."""
     kept = SmallObjectCache(2 * ENTRY_BYTES)
     kept.keep("a", {(0,): None, (1,): None})
-    kept.found("a", [(0,)])
+    kept.find("a", [(0,)])
     kept.keep("a", {(2,): None})
 
-    assert list(kept.found("a", [(0,), (1,), (2,)])) == [(0,), (2,)]
+    assert list(kept.find("a", [(0,), (1,), (2,)])) == [(0,), (2,)]
 
 
 def test_a_piece_of_a_large_answer_does_not_keep_it():
@@ -48,14 +48,14 @@ def test_a_piece_of_a_large_answer_does_not_keep_it():
     kept = SmallObjectCache(SMALL_BYTES)
     kept.keep("a", {(0,): answer[:100], (1,): answer})
 
-    (piece,) = kept.found("a", [(0,), (1,)]).values()
+    (piece,) = kept.find("a", [(0,), (1,)]).values()
     assert memoryview(piece.obj).nbytes == 100
 
 
 def test_they_are_a_small_part_of_what_may_be_fetched():
     """Both together keep within the bound."""
     ahead = ReadAhead()
-    ahead.bound(3200)
+    ahead.limit(3200)
 
     assert ahead.most_bytes == 3200
     assert ahead.small.most_bytes == 100

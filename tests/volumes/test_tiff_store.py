@@ -215,7 +215,7 @@ def test_only_the_tiles_of_a_region_are_read(tmp_path):
     turned = np.array([[0.7, -0.7, 0, 8], [0.7, 0.7, 0, 8], [0, 0, 1, 0]])
     box = OrientedBox(turned, (60, 4, 4), halo=(1.0, 1.0, 1.0))
     before = IO_COUNTERS.snapshot()
-    volume.read(Region.of_shape((64, 64, 4)), box)
+    volume.read(Region((0, 0, 0), (64, 64, 4), box))
     assert 0 < (IO_COUNTERS.snapshot() - before).bytes_read < 64 * tile * 0.8
 
 
@@ -258,7 +258,7 @@ def test_a_damaged_tile_is_named(tmp_path):
     volume = Volume(path)
 
     assert volume.read(Region((0, 0, 0), (16, 16, 2))).array.shape == (1, 16, 16, 2)
-    with pytest.raises(CorruptVolume, match=r"\[1:2, 16:32, 0:16\] of .*a\.ome\.tif"):
+    with pytest.raises(CorruptVolume, match=r"\[1:2, 16:32, 0:16\] of \S*a\.ome\.tif cannot"):
         volume.read(Region((0, 16, 1), (1, 17, 2)))
 
 

@@ -11,9 +11,9 @@ import pytest
 from nifti_files import numbered, write_nifti
 
 from voxpipe.core.errors import CacheBusy, DestinationBusy, VolumeError, VolumeReadError
-from voxpipe.storage.locks import RemoteLease
 from voxpipe.volumes import Volume, close_volumes, convert
 from voxpipe.volumes.conversion import destination
+from voxpipe.volumes.conversion.destination import RemoteLease
 
 zarr = pytest.importorskip("zarr")
 SIZES = {"chunk": 2, "shard": 4}
@@ -135,7 +135,7 @@ def test_a_writer_that_lives_keeps_its_lease(server, first, place):
     system, path = fsspec.core.url_to_fs(place[0], **place[1])
     other = RemoteLease(system, lock_of(path), "a place", lease)
 
-    with pytest.raises(CacheBusy, match="a place"), other.held(timeout=4 * lease):
+    with pytest.raises(CacheBusy, match="a place"), other.hold(timeout=4 * lease):
         pass
 
 
@@ -168,7 +168,7 @@ def test_one_of_many_takes_a_dead_lease_over(tmp_path):
     holding, most, order = [], [], threading.Lock()
 
     def take(number):
-        with RemoteLease(system, path, "a place", seconds=2.0).held(timeout=SECONDS):
+        with RemoteLease(system, path, "a place", seconds=2.0).hold(timeout=SECONDS):
             with order:
                 holding.append(number)
                 most.append(len(holding))
@@ -199,7 +199,7 @@ def test_a_store_without_conditions_is_read_again(tmp_path):
 
     with (
         pytest.raises(CacheBusy, match="is writing a place"),
-        RemoteLease(Careless(), path, "a place").held(timeout=0),
+        RemoteLease(Careless(), path, "a place").hold(timeout=0),
     ):
         pass
 
@@ -232,9 +232,9 @@ def test_without_conditions_a_lease_that_is_held_stays():
     """Who begins looks first: the lease of a writer that lives is not written over."""
     store = Objects(conditional=False)
     first = RemoteLease(store, "lock", "a place")
-    with first.held(timeout=0):
+    with first.hold(timeout=0):
         before = store.held["lock"]
-        with pytest.raises(CacheBusy), RemoteLease(store, "lock", "a place").held(timeout=0):
+        with pytest.raises(CacheBusy), RemoteLease(store, "lock", "a place").hold(timeout=0):
             pass
         assert store.held["lock"] == before
         first.check()
@@ -249,7 +249,7 @@ def test_takers_that_were_killed_hold_nobody_up():
     store.held[f"lock.{dead._owner}"] = killed._content()
     store.held[f"lock.{dead._owner}.{killed._owner}"] = another._content()
 
-    with RemoteLease(store, "lock", "a place", lease).held(timeout=SECONDS):
+    with RemoteLease(store, "lock", "a place", lease).hold(timeout=SECONDS):
         assert list(store.held) == ["lock"]
     assert store.held == {}
 
@@ -260,7 +260,7 @@ def test_who_is_refused_is_told_how_long_to_wait():
     store.held["lock"] = RemoteLease(store, "lock", "a place")._content()
     waiting = RemoteLease(store, "lock", "a place", 0.4)
 
-    with pytest.raises(CacheBusy, match=r"timeout of more than 1\.2 s"), waiting.held(timeout=0):
+    with pytest.raises(CacheBusy, match=r"timeout of more than 1\.2 s"), waiting.hold(timeout=0):
         pass
 
 
@@ -291,7 +291,7 @@ def test_an_owner_that_finishes_in_between_is_no_failure(refusal):
         return true(path)
 
     store.cat_file = late
-    with RemoteLease(store, "lock", "a place", 0.2).held(timeout=SECONDS):
+    with RemoteLease(store, "lock", "a place", 0.2).hold(timeout=SECONDS):
         assert seen == ["lock"]
 
 
@@ -304,5 +304,5 @@ def test_a_refusal_for_another_reason_is_told():
 
     store.pipe_file = refuse
     lease = RemoteLease(store, "lock", "a place")
-    with pytest.raises(VolumeError, match="PermissionError"), lease.held(timeout=SECONDS):
+    with pytest.raises(VolumeError, match="PermissionError"), lease.hold(timeout=SECONDS):
         pass

@@ -24,8 +24,8 @@ from voxpipe.volumes import (
     volume_histogram,
     volume_statistics,
 )
-from voxpipe.volumes.catalog import statistics, whole_pass
-from voxpipe.volumes.chunks.chunk_cache import CHUNKS
+from voxpipe.volumes.catalog import whole_pass
+from voxpipe.volumes.chunks.chunked_array import CHUNKS
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (8, 9, 10)
@@ -43,7 +43,7 @@ def cache(tmp_path, monkeypatch):
 def another_run(monkeypatch):
     """Forget what a process remembers; the cache on the disk stays."""
     close_volumes()
-    for cache in (statistics.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
+    for cache in (whole_pass.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
         monkeypatch.setattr(cache, "remembered", LRUCache())
     monkeypatch.setattr(patch_facts, "_REMEMBERED", LRUCache())
 
@@ -210,14 +210,14 @@ def test_shards_and_kept_chunks_written_anew(tmp_path):
 def test_what_changes_while_it_is_read_is_not_kept(cache, tmp_path, monkeypatch):
     """The numbers may be of a mixture; they are named after what was there before."""
     write(tmp_path / "a.zarr", voxels())
-    compute = statistics._compute
+    compute = whole_pass._compute
 
     def disturbed(volume):
         found = compute(volume)
         write(tmp_path / "a.zarr", voxels() + 1)
         return found
 
-    monkeypatch.setattr(statistics, "_compute", disturbed)
+    monkeypatch.setattr(whole_pass, "_compute", disturbed)
     volume_statistics(Volume(tmp_path / "a.zarr"))
 
     assert not list((cache / "statistics").glob("*.json"))

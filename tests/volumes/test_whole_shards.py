@@ -218,21 +218,21 @@ def test_the_bound_holds(server, volume, numbers, monkeypatch):
     """Where a shard has no room its chunks are read as before, and never more is held."""
     most = SHARD_BYTES + 8 * CHUNK_BYTES
     before = AHEAD.most_bytes
-    AHEAD.bound(most)
+    AHEAD.limit(most)
     held = []
-    arrived = SharedRequests._arrived
+    arrived = SharedRequests._deliver
 
     def noted(self, *args):
         arrived(self, *args)
         held.append(AHEAD.held_bytes)
 
-    monkeypatch.setattr(SharedRequests, "_arrived", noted)
+    monkeypatch.setattr(SharedRequests, "_deliver", noted)
     try:
         for _ in range(3):
             made(volume, numbers, [(0, 0, 0), (36, 8, 8)], edge=(16, 24, 24))
             held.append(AHEAD.held_bytes)
     finally:
-        AHEAD.bound(before)
+        AHEAD.limit(before)
 
     assert 0 < max(held) <= most
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from voxpipe.core import Region
 from voxpipe.storage.ranges import LocalRanges
-from voxpipe.volumes.chunks.chunk_cache import ChunkCache
+from voxpipe.volumes.chunks.chunked_array import ChunkCache
 from voxpipe.volumes.formats.zarr_array import ZarrArray, open_node
-from voxpipe.volumes.formats.zarr_metadata import NotOurs
+from voxpipe.volumes.formats.zarr_chunks import NotOurs
 from voxpipe.volumes.formats.zarr_nodes import open_ranges_node
 
 zarr = pytest.importorskip("zarr")
@@ -148,7 +148,7 @@ def test_codecs_of_numcodecs_in_version_3(tmp_path, codec):
 
 def test_zstandard_frames_say_how_much_they_hold():
     """Each width of the field is read as the library writes it; foreign bytes say nothing."""
-    from voxpipe.volumes.formats.zarr_metadata import zstd_content_bytes
+    from voxpipe.volumes.formats.zarr_chunks import zstd_content_bytes
 
     sizes = [0, 1, 255, 256, 300, 65_791, 65_792, 2**20]
     found = [zstd_content_bytes(numcodecs.Zstd(1).encode(bytes(n))) for n in sizes]

@@ -1,1 +1,1 @@
-"""What is known of many volumes without opening them: manifests, statistics, checks."""
+"""Catalogues of many volumes, read without opening them: manifests, statistics, checks."""

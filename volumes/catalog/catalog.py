@@ -1,4 +1,4 @@
-"""Whether volumes can be read, what a manifest says of them, and volumes of its entries."""
+"""Catalogue entries: checks of volumes, what a manifest says of them, volumes of its entries."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
 from ...core.redact import public_text, used_name
 from ...core.validate import count_text
 from ...storage.content import content_key
-from ...storage.read_ahead import DOCUMENTS
+from ...storage.read_ahead import SmallObjectCache
 from ..backend import Backend
 from ..chunks.decoders import register_decoder
 from ..formats.zarr_backend import documents_token
 from ..header import Header, Shape
 from ..registry import register_backend
-from ..session import close_volumes
+from ..session import close_volumes, opening_session
 from ..source import LocatedSource, Options
 from ..volume import Volume
 from ..voxels import Voxels
-from .file_version import Stamp, begin_stamp, content_hash, stamp_at
-from .manifest import Entry, Manifest
-from .statistics import Statistics, volume_statistics
-from .whole_pass import slabs_of
+from .manifest import Entry, Manifest, Stamp, begin_stamp, content_hash, stamp_at
+from .whole_pass import slabs_of, volume_statistics
 
 _NOT_WHOLE = "no whole numbers"
 
@@ -36,21 +34,15 @@ _NOT_WHOLE = "no whole numbers"
 class Finding:
     """What was found at one volume."""
 
-    case: str
-    """Name of its case."""
-    key: str
-    """What it is in the case."""
-    name: str
-    """Path or URL, without credentials."""
+    case: str  # name of its case
+    key: str  # what it is in the case
+    name: str  # path or URL, without credentials
     error: str = ""
     """Class of the error; ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels,
     ``"MissingLabel"`` or ``"MissingVolume"`` where a case has none; empty for a sound volume."""
-    reason: str = ""
-    """What is wrong, and what to do; empty for a sound volume."""
-    shape: Shape | None = None
-    """(C, I, J, K), where the header could be read."""
-    affine: tuple[float, ...] | None = None
-    """The 16 entries of the affine, where the header could be read."""
+    reason: str = ""  # what is wrong, and what to do; empty for a sound volume
+    shape: Shape | None = None  # (C, I, J, K), where the header could be read
+    affine: tuple[float, ...] | None = None  # its 16 entries, where the header could be read
 
     @property
     def is_bad(self) -> bool:
@@ -62,23 +54,14 @@ class Finding:
         """Return the finding of a volume that a case lacks."""
         return cls(case, key, "", "MissingLabel" if key in labels else "MissingVolume", reason)
 
-    @classmethod
-    def of_error(
-        cls,
-        error: Exception,
-        case: str,
-        key: str,
-        name: str,
-        shape: Shape | None = None,
-        affine: tuple[float, ...] | None = None,
-    ) -> Finding:
-        """Return what an error says about a volume."""
+    def with_error(self, error: Exception) -> Finding:
+        """Return what an error says about this volume."""
         kind = type(error).__name__
         told = public_text(str(error))
         if isinstance(error, VoxpipeError):
             stop = "" if error.what.endswith(".") or not error.do else "."
             told = f"{error.what}{stop} {error.do}"
-        return cls(case, key, name, kind, told.strip() or kind, shape, affine)
+        return replace(self, error=kind, reason=told.strip() or kind)
 
     def __str__(self) -> str:
         told = " ".join(self.reason.split()) if self.is_bad else "sound"
@@ -97,7 +80,7 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
             odd += _odd_values(volume.read(region), volume.kind == "label")
         return _finding_of(odd, found) if odd else found
     except Exception as error:  # a bad file may raise anything in whatever library reads it
-        return Finding.of_error(error, case, key, volume.name, found.shape, found.affine)
+        return found.with_error(error)
 
 
 def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
@@ -133,10 +116,7 @@ def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
 
 
 def serve(
-    connection: Any,
-    voxels: bool,
-    backends: tuple[Any, ...] = (),
-    decoders: tuple[Any, ...] = (),
+    connection: Any, voxels: bool, backends: tuple[Any, ...] = (), decoders: tuple[Any, ...] = ()
 ) -> None:
     """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end."""
     for codec, maker in decoders:
@@ -166,19 +146,15 @@ def describe_volume(
     volume: Volume, case: str, key: str, *, statistics: bool = True, full_hash: bool = False
 ) -> Entry:
     """Return the entry of a manifest for a volume."""
-    located = volume.located
+    located = volume.located_source
     if located is None or located.options.reader or located.options.affine:
         why = "is in memory" if located is None else "has a reader= or affine= of its own"
         why = "is of several files" if len(volume.parts) > 1 else why
-        raise VolumeError(
-            f"{volume.name} {why}, which a manifest cannot say.",
-            do="Give the path or URL of a format that is registered.",
-        )
-    if volume.rearranged:
-        raise VolumeError(
-            f"{volume.name} has an axis map, which a manifest does not hold.",
-            do="Index what is stored, and give axis_map= to open_volume() after from_manifest().",
-        )
+        what = f"{volume.name} {why}, which a manifest cannot say."
+        raise VolumeError(what, do="Give the path or URL of a format that is registered.")
+    if volume.axis_map_key:
+        do = "Index what is stored, and give axis_map= to open_volume() after from_manifest()."
+        raise VolumeError(f"{volume.name} has an axis map, which a manifest does not hold.", do=do)
     # First of all: what is written while the rest is read makes the entry stale.
     stamp = stamp_at(located)
     backend = volume.probe()
@@ -222,18 +198,18 @@ def index_cases(
                 )
             entries.append(earlier)
         except Exception as error:  # a bad file may raise anything in whatever library reads it
-            bad.append(Finding.of_error(error, case, key, volume.name))
+            bad.append(Finding(case, key, volume.name).with_error(error))
     left_out = {finding.case for finding in bad}
     return Manifest(tuple(e for e in entries if e.case not in left_out)), tuple(bad)
 
 
 def _place(volume: Volume) -> str:
-    located = volume.located
+    located = volume.located_source
     return "" if located is None else located.path or used_name(located.location)
 
 
 def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool) -> bool:
-    located = volume.located
+    located = volume.located_source
     # An earlier version computed no percentiles.
     is_complete = entry.statistics is not None and bool(entry.statistics.percentiles)
     return (
@@ -246,42 +222,28 @@ def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool
     )
 
 
-def catalogued(
+def catalog_volume(
     entry: Entry,
     manifest: str = "manifest",
     storage_options: Mapping[str, Any] | None = None,
     follow: str = "beside",
 ) -> Volume:
     """Return the volume of an entry. No file is touched before voxels are read."""
-    source = CataloguedSource(entry, manifest, storage_options or {}, follow)
-    return Volume.of_source(source, entry.kind)
+    options = Options(None, None, dict(storage_options or {}), dict(entry.options), follow=follow)
+    return Volume.of_source(CataloguedSource(entry, manifest, options), entry.kind)
 
 
 class CataloguedSource:
     """A path or URL of which a manifest says the header."""
 
-    def __init__(
-        self,
-        entry: Entry,
-        manifest: str,
-        storage_options: Mapping[str, Any],
-        follow: str = "beside",
-    ) -> None:
-        options = Options(None, None, dict(storage_options), dict(entry.options), follow=follow)
-        self.located = LocatedSource(entry.location, options)
+    def __init__(self, entry: Entry, manifest: str, options: Options) -> None:
+        self.located_source = LocatedSource(entry.location, options)
         self.entry, self.manifest = entry, manifest
-        self.name = self.located.name
-        self.token = content_key(self.located.token, (entry.stamp,))
-
-    @property
-    def statistics(self) -> Statistics | None:
-        """What the manifest says about the voxels."""
-        return self.entry.statistics
-
-    @property
-    def names_content(self) -> bool:
-        """Whether the token tells all that is stored; of very many chunks only the metadata."""
-        return self.entry.stamp.how != "metadata"
+        self.name = self.located_source.name
+        self.token = content_key(self.located_source.token, (entry.stamp,))
+        # Whether the token tells all that is stored; of very many chunks only the metadata.
+        self.names_content = entry.stamp.how != "metadata"
+        self.statistics = entry.statistics
 
     def known_header(self) -> Header:
         """Return the header as the manifest says it."""
@@ -291,14 +253,15 @@ class CataloguedSource:
         """Open the volume, if it is still the one of the manifest."""
         # Where the store can be asked beside everything else, nobody waits for it: the volume is
         # opened with what the manifest says, and its chunks are on their way meanwhile.
-        waiting = [begin_stamp(self.located, self.entry.stamp.how)]
+        cache = opening_session().ahead.documents
+        waiting = [begin_stamp(self.located_source, self.entry.stamp.how)]
 
         def check() -> None:
             if waiting:  # until it has passed once
                 begun, waiting[0] = waiting[0], None
                 change = self.change(begun)
                 if change:
-                    raise self.stale(change)
+                    raise self.stale(change, cache)
                 waiting.clear()
 
         if waiting[0] is None:
@@ -306,11 +269,11 @@ class CataloguedSource:
         documents = {
             (key,): None if data is None else memoryview(data) for key, data in self.entry.documents
         }
-        if documents and not self.located.path:
+        if documents and not self.located_source.path:
             # What is opened finds its metadata in the manifest; whether they hold is checked.
-            DOCUMENTS.keep(self._documents_token(), documents)
+            cache.keep(self._documents_token(), documents)
         try:
-            backend = self.located.open()
+            backend = self.located_source.open()
         except VoxpipeError:
             check()  # what has changed says more than that it cannot be opened
             raise
@@ -321,23 +284,25 @@ class CataloguedSource:
                 f"{h.shape} {h.disk_dtype}, chunks {h.chunks}, affine {h.affine}"
                 for h in (self.entry.header, backend.header)
             )
-            raise self.stale(f"its header said {said} and says {says}")
+            raise self.stale(f"its header said {said} and says {says}", cache)
         return backend
 
     def _documents_token(self) -> str:
-        return documents_token(self.located.location, self.located.options.storage_options)
+        return documents_token(
+            self.located_source.location, self.located_source.options.storage_options
+        )
 
     def change(self, begun: Future[Stamp] | None) -> str:
         """Return how the volume differs from the manifest, in words; empty if it does not."""
         try:
-            now = stamp_at(self.located) if begun is None else begun.result()
+            now = stamp_at(self.located_source) if begun is None else begun.result()
         except VolumeNotFound:
             return "it is gone"
         return self.entry.stamp.change(now)
 
-    def stale(self, change: str) -> StaleEntry:
+    def stale(self, change: str, cache: SmallObjectCache) -> StaleEntry:
         """Return the error that says so, and forget what it is no more."""
-        DOCUMENTS.forget_all(self._documents_token())
+        cache.forget(self._documents_token())
         entry = self.entry
         return StaleEntry(
             f"{entry.key!r} of case {entry.case} in {self.manifest} is stale: {change} "

@@ -1,4 +1,4 @@
-"""Which volumes there are below a folder: whatever a registered backend recognises by its name."""
+"""The search for volumes below a folder: all that a registered backend recognises by name."""
 
 from __future__ import annotations
 
@@ -13,23 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import VolumeNotFound
-from ...storage.fsspec_ranges import list_with, reached
-from ...storage.location import (
-    absolute_place,
-    is_url,
-    local_path,
-    public_name,
-)
+from ...storage.fsspec_ranges import file_system_of, list_with
+from ...storage.location import absolute_place, is_url, local_path, public_name
 from ...storage.remote import open_remote
 from ..formats.zarr_nodes import METADATA_FILES
-from ..registry import BackendRequest, recognised
+from ..registry import BackendRequest, is_recognised
 
-IMAGE = "image"
-"""The key of a volume that is the only one of its case."""
-_NAMED = 3
-"""Files of other formats that an error names."""
-SLICES = (".dcm", ".ima", "")
-"""Suffixes of the slices of a DICOM series, which is one volume: the folder."""
+IMAGE = "image"  # the key of a volume that is the only one of its case
+_NAMED = 3  # files of other formats that an error names
+SLICES = (".dcm", ".ima", "")  # of the slices of a DICOM series, which is one volume: the folder
 # nnU-Net and the Medical Segmentation Decathlon: imagesTr/, imagesTs/, labelsTr/.
 _SPLIT_FOLDER = re.compile(r"(image|label)s(Tr|Ts|Va|Val)")
 # nnU-Net writes each channel of a case to a file of its own: CASE_0000, CASE_0001.
@@ -96,7 +88,12 @@ def find_volumes(
                 cases["", posixpath.join(parent, whole)] = {key: places[name]}
             else:
                 volumes[whole] = places[name]
-    return _named(cases)
+    # A name of two splits gets the split before it.
+    count = Counter(case for _, case in cases)
+    return {
+        case if count[case] == 1 or not split else f"{split}/{case}": volumes
+        for (split, case), volumes in cases.items()
+    }
 
 
 def find_by_folder(
@@ -148,7 +145,7 @@ def _below(
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return the names of volumes by folder, relative to the place, and where each is."""
     place, options = os.fspath(location), storage_options or {}
-    places = dict(_below_matches(place, options) if is_glob(place) else _listed(place, options))
+    places = dict(_below_matches(place, options) if is_glob(place) else _list(place, options))
     folders: dict[str, list[str]] = {}
     for name in sorted(places):
         if not _is_second_of_pair(name, places):
@@ -158,8 +155,16 @@ def _below(
     if not folders and is_glob(place):
         what = f"there is no volume in what matches {public_name(place)}."
         raise VolumeNotFound(what, do="Check the pattern.")
+    if not folders and is_url(place):
+        raise VolumeNotFound(f"there is no volume below {public_name(place)}.", do="Check the URL.")
+    if not folders and not os.path.exists(local_path(place)):
+        raise VolumeNotFound(f"there is no file or folder {place}.", do="Check the path.")
     if not folders:
-        raise _none_below(place)
+        named = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
+        there = ", ".join(itertools.islice(named, _NAMED)) or "none"
+        what = f"there is no volume below {place}; files of no format that is read: {there}."
+        do = "Check the folder, or convert them to a format that is read."
+        raise VolumeNotFound(what, do=do)
     return folders, places
 
 
@@ -235,28 +240,6 @@ def _of_flat(names: Sequence[str], key: str) -> Iterator[tuple[str, str, str]]:
         yield (image, "seg", name) if is_segmentation else (case, key, name)
 
 
-def _named(cases: Mapping[tuple[str, str], dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the volumes by name of case; a name of two splits gets the split before it."""
-    count = Counter(case for _, case in cases)
-    return {
-        case if count[case] == 1 or not split else f"{split}/{case}": volumes
-        for (split, case), volumes in cases.items()
-    }
-
-
-def _none_below(place: str) -> VolumeNotFound:
-    """Return the error of a place without volumes; of a local one, with what is there instead."""
-    if is_url(place):
-        what = f"there is no volume below {public_name(place)}."
-        return VolumeNotFound(what, do="Check the URL.")
-    if not os.path.exists(local_path(place)):
-        return VolumeNotFound(f"there is no file or folder {place}.", do="Check the path.")
-    named = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
-    there = ", ".join(itertools.islice(named, _NAMED))
-    what = f"there is no volume below {place}; files of no format that is read: {there or 'none'}."
-    return VolumeNotFound(what, do="Check the folder, or convert them to a format that is read.")
-
-
 def is_volume(location: str) -> bool:
     """Return whether a path or URL is one volume by its name; of a local folder, by its files."""
     if is_url(location):
@@ -264,10 +247,10 @@ def is_volume(location: str) -> bool:
             return False
         place = posixpath.basename(public_name(location).rstrip("/"))
         zarr = location if place.lower().endswith(".zarr") else None
-        return "." in place and recognised(BackendRequest(uri=location, remote_zarr_uri=zarr))
+        return "." in place and is_recognised(BackendRequest(uri=location, remote_zarr_uri=zarr))
     path = local_path(location)
     # Any text may be asked about: one that can be no path, being too long, is none.
-    return os.path.exists(path) and recognised(BackendRequest(path=Path(path)))
+    return os.path.exists(path) and is_recognised(BackendRequest(path=Path(path)))
 
 
 def is_glob(location: str) -> bool:
@@ -296,20 +279,20 @@ def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = No
 def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """Return name below the fixed folder, place, and whether it is a folder, of each match."""
 
-    def fixed(path: str) -> str:  # what is before the first wildcard, with the slash at its end
+    def fix(path: str) -> str:  # what is before the first wildcard, with the slash at its end
         return "".join(_WILDCARD.split(path, maxsplit=1)[0].rpartition("/")[:2])
 
     if is_url(pattern):
-        system, path = reached(pattern, options)
+        system, path = file_system_of(pattern, options)
         infos = list_with(system, "glob", path, pattern, options, detail=True)
-        root = fixed(path)
+        root = fix(path)
         matches = [
             (match[len(root) :].strip("/"), system.unstrip_protocol(match), is_folder)
             for match, is_folder in sorted((m, i["type"] == "directory") for m, i in infos.items())
         ]
     else:
         path = local_path(pattern)
-        root = fixed(path)
+        root = fix(path)
         names = sorted(
             glob.glob(path[len(root) :].lstrip("/"), root_dir=root or None, recursive=True)
         )
@@ -337,7 +320,7 @@ def _below_matches(pattern: str, options: Mapping[str, Any]) -> Iterator[tuple[s
             volumes.append(name)
             yield name, place
         elif is_folder:
-            for below, volume in _listed(place, options):
+            for below, volume in _list(place, options):
                 yield posixpath.join(name, below).rstrip("/"), volume
 
 
@@ -367,7 +350,7 @@ def _is_second_of_pair(relative: str, found: Collection[str]) -> bool:
     return any(f"{stem}{header}" in found for header in (".hdr", ".hdr.gz", ".HDR"))
 
 
-def _listed(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _list(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Return name and place of the volumes below a folder."""
     return _remote(place, options) if is_url(place) else _local(place)
 
@@ -379,7 +362,7 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
             folders.clear()  # what is in it belongs to the volume
             yield os.path.relpath(folder, root).replace(os.sep, "/"), folder
             continue
-        series = folder != root and recognised(BackendRequest(path=Path(folder)))
+        series = folder != root and is_recognised(BackendRequest(path=Path(folder)))
         if series:  # its files are slices of one volume
             yield os.path.relpath(folder, root).replace(os.sep, "/"), folder
         # A hidden folder is nobody's data: that of an unfinished conversion, for one.
@@ -388,12 +371,12 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
             path = os.path.join(folder, file)
             if series and os.path.splitext(file)[1].lower() in SLICES:
                 continue
-            if not file.startswith(".") and recognised(BackendRequest(path=Path(path))):
+            if not file.startswith(".") and is_recognised(BackendRequest(path=Path(path))):
                 yield os.path.relpath(path, root).replace(os.sep, "/"), path
 
 
 def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    system, root = reached(location, options)
+    system, root = file_system_of(location, options)
     root = root.rstrip("/")
     # Not by ``system.find``: what answers too late, or not at all, is told as for any read.
     paths = [f"{root}/{key}" for key in open_remote(location, options).list()]
@@ -408,5 +391,5 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
         (place[len(root) :].lstrip("/"), url)
         for place in places
         if (url := system.unstrip_protocol(place))
-        and recognised(BackendRequest(uri=url, remote_zarr_uri=url if place in groups else None))
+        and is_recognised(BackendRequest(uri=url, remote_zarr_uri=url if place in groups else None))
     ]

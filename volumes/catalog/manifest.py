@@ -3,23 +3,32 @@
 One JSON file, see ``docs/decisions/0013-manifests-are-plain-json.md``. It holds numbers and
 names only; reading it runs no code. Locations below the folder of the manifest are kept
 relative to it, so that both can be moved together. Credentials are never written.
+
+Which version of a volume it speaks of is cheap to ask: a file has a size and a time of writing, an
+object in a bucket an ETag, a zarr folder the sizes and times of all its files, or, of very many, of
+its metadata alone. Only :func:`content_hash` looks at the bytes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import unquote
 
 from ...core.errors import BadManifest, VolumeNotFound
-from ...core.redact import origin_of, used_name
+from ...core.redact import server_of, used_name
 from ...core.sample import parse_json
+from ...storage.content import content_key, files_below
 from ...storage.disk_cache import write_beside
 from ...storage.location import (
     absolute_place,
@@ -30,10 +39,15 @@ from ...storage.location import (
     remote_errors,
 )
 from ...storage.ranges import check_document, open_regular
-from ...storage.remote import open_remote
+from ...storage.remote import open_for_versions, open_remote
+from ...storage.remote_ranges import ObjectEntry as Listed
+from ...storage.remote_ranges import RemoteRanges
+from ..formats.stored_file import file_stamp
+from ..formats.zarr_backend import metadata_stamp
+from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Access, Header
-from .file_version import Stamp
-from .statistics import Statistics
+from ..source import LocatedSource
+from .whole_pass import Statistics
 
 FORMAT = "voxpipe manifest"
 VERSION = 1
@@ -44,30 +58,53 @@ _OF_HEADER = ("shape", "affine", "value_type", "slope", "intercept", "chunks", "
 _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 
 
+# A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,
+# only the metadata are compared when the volume is opened.
+MOST_LISTED = 1000
+_PIECE_BYTES = 1024**2
+METADATA = (*METADATA_FILES, ".zattrs")  # of a zarr folder, what is rewritten with it
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """One version of what is stored at one place."""
+
+    how: str  # what was looked at: ``"file"``, ``"listing"`` or ``"metadata"`` of a folder
+    size: int  # bytes of it
+    objects: int  # files of it
+    version: str  # time of writing, ETag, or a digest of those of all files; empty if nobody tells
+
+    def change(self, now: Stamp) -> str:
+        """Say in words how ``now`` differs; empty if it does not.
+
+        Examples
+        --------
+        >>> Stamp("file", 10, 1, "a").change(Stamp("file", 12, 1, "b"))
+        'it had 10 bytes and has 12'
+        """
+        if self == now:
+            return ""
+        if self.size != now.size:
+            return f"it had {self.size} bytes and has {now.size}"
+        if self.objects != now.objects:
+            return f"it had {self.objects} files and has {now.objects}"
+        return "it was written again, with as many bytes"
+
+
 @dataclass(frozen=True)
 class Entry:
     """One volume of a manifest."""
 
-    case: str
-    """Name of its case."""
-    key: str
-    """What it is in the case: ``"image"``, ``"label"``."""
-    location: str
-    """Absolute path or URL, without credentials."""
-    kind: str
-    """``"intensity"`` or ``"label"``."""
-    header: Header
-    """Shape, affine, types, chunks, access, slope and intercept."""
-    stamp: Stamp
-    """Which version of it this speaks of."""
-    shards: tuple[int, int, int] | None = None
-    """Object unit in voxels, None where there are no shards."""
-    statistics: Statistics | None = None
-    """Numbers over all voxels, None if they were not computed."""
-    hash: str = ""
-    """Digest over every stored byte, empty if it was not computed."""
-    options: tuple[tuple[str, Any], ...] = ()
-    """For the backend, e.g. ``(("level", 1),)``."""
+    case: str  # name of its case
+    key: str  # what it is in the case: ``"image"``, ``"label"``
+    location: str  # absolute path or URL, without credentials
+    kind: str  # ``"intensity"`` or ``"label"``
+    header: Header  # shape, affine, types, chunks, access, slope and intercept
+    stamp: Stamp  # which version of it this speaks of
+    shards: tuple[int, int, int] | None = None  # object unit in voxels, if there are shards
+    statistics: Statistics | None = None  # numbers over all voxels, None if they were not computed
+    hash: str = ""  # digest over every stored byte, empty if it was not computed
+    options: tuple[tuple[str, Any], ...] = ()  # for the backend, e.g. ``(("level", 1),)``.
     documents: tuple[tuple[str, bytes | None], ...] = ()
     """Of a zarr behind a URL: the small objects that say how it is stored, None for one that is
     not there. Who has them opens it without a request."""
@@ -77,10 +114,8 @@ class Entry:
 class Manifest:
     """What is known of every volume of a data set."""
 
-    entries: tuple[Entry, ...]
-    """The volumes of a case follow each other."""
-    name: str = "manifest"
-    """Where it was read from; what messages call it."""
+    entries: tuple[Entry, ...]  # the volumes of a case follow each other
+    name: str = "manifest"  # where it was read from; what messages call it
 
     def cases(self) -> dict[str, list[Entry]]:
         """Return the entries by case, in order."""
@@ -120,9 +155,8 @@ def write_manifest(
         try:
             write_beside(Path(path), [content])
         except OSError as error:
-            raise BadManifest(
-                f"{path} cannot be written: {error.strerror}.", do="Give another place."
-            ) from error
+            what = f"{path} cannot be written: {error.strerror}."
+            raise BadManifest(what, do="Give another place.") from error
         return
     options = storage_options or {}
     system, path = file_system(place, options)
@@ -156,10 +190,8 @@ def parse_manifest(
         raise BadManifest(f"{name} is no voxpipe manifest.", do="Write one: voxpipe index URL.")
     version = document.get("version")
     if version != VERSION:
-        raise BadManifest(
-            f"{name} has version {version!r}, and this voxpipe reads {VERSION}.",
-            do="Write it again (voxpipe index), or install a newer voxpipe.",
-        )
+        what = f"{name} has version {version!r}, and this voxpipe reads {VERSION}."
+        raise BadManifest(what, do="Write it again (voxpipe index), or install a newer voxpipe.")
     entries: list[Entry] = []
     where = "its list of cases"
     try:
@@ -169,10 +201,8 @@ def parse_manifest(
                 where = f"{key!r} of case {case['case']}"
                 entries.append(_entry(str(case["case"]), str(key), volume, folder))
     except _SENSELESS as error:
-        raise BadManifest(
-            f"{where} of {name} makes no sense: {type(error).__name__}: {error}.",
-            do="Write the manifest again: voxpipe index URL.",
-        ) from error
+        what = f"{where} of {name} makes no sense: {type(error).__name__}: {error}."
+        raise BadManifest(what, do="Write the manifest again: voxpipe index URL.") from error
     if follow != "anywhere":
         _refuse_elsewhere(entries, document.get("made_of"), name, folder)
     return Manifest(tuple(entries), name)
@@ -208,7 +238,7 @@ def _below(location: str, folder: str) -> bool:
 
 def _origin(location: str) -> str:
     """Return by which schemes a location is reached, and on which hosts."""
-    return (origin_of(location) or location) if is_url(location) else "local"
+    return (server_of(location) or location) if is_url(location) else "local"
 
 
 def folder_of(location: str) -> str:
@@ -241,27 +271,19 @@ def _documents_out(documents: Sequence[tuple[str, bytes | None]]) -> dict[str, A
     """Return metadata as the JSON that they are, and other bytes in base64."""
     found: dict[str, Any] = {}
     for key, data in documents:
-        parsed = None
-        if data is not None:
-            with suppress(ValueError):
-                parsed = parse_json(data)
-        plain = isinstance(parsed, dict) or data is None
-        found[key] = parsed if plain else base64.b64encode(data or b"").decode()
+        found[key] = None if data is None else base64.b64encode(data).decode()
+        with suppress(ValueError):
+            parsed = parse_json(data or b"")
+            found[key] = parsed if isinstance(parsed, dict) else found[key]
     return found
 
 
-def _documents_in(found: Mapping[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
-    return tuple(
-        (
-            str(key),
-            None
-            if value is None
-            else json.dumps(value).encode()
-            if isinstance(value, dict)
-            else base64.b64decode(value, validate=True),
-        )
-        for key, value in sorted(found.items())
-    )
+def _documents_in(found: Mapping[str, Any]) -> Iterator[tuple[str, bytes | None]]:
+    for key, value in sorted(found.items()):
+        if isinstance(value, dict):
+            yield str(key), json.dumps(value).encode()
+        else:
+            yield str(key), None if value is None else base64.b64decode(value, validate=True)
 
 
 def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
@@ -290,7 +312,7 @@ def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
         statistics=None if statistics is None else Statistics.from_json(statistics),
         hash=str(found["hash"] or ""),
         options=tuple(sorted(dict(found["options"]).items())),
-        documents=_documents_in(found.get("documents") or {}),
+        documents=tuple(_documents_in(found.get("documents") or {})),
     )
 
 
@@ -319,3 +341,91 @@ def _content(place: str, options: Mapping[str, Any]) -> bytes:
 
 def _no_manifest(place: str) -> VolumeNotFound:
     return VolumeNotFound(f"there is no manifest {place}.", do="Write one: voxpipe index URL.")
+
+
+def stamp_at(source: LocatedSource) -> Stamp:
+    """Return the version of what is stored at a path or URL."""
+    begun = begin_stamp(source, "")
+    if begun is not None:
+        return begun.result()
+    if not os.path.isdir(source.path):
+        size, modified = file_stamp(source.path)
+        return Stamp("file", size, 1, str(modified))
+    entries = list(islice(files_below(source.path), MOST_LISTED + 1))
+    if len(entries) > MOST_LISTED:
+        stamp = metadata_stamp(source.path)
+        return Stamp("metadata", sum(stamp[::2]), len(stamp) // 2, content_key("", stamp))
+    return _as_list(entries)
+
+
+def content_hash(source: LocatedSource) -> str:
+    """Return a digest over every stored byte, e.g. ``"blake2b:1f..."``; the same at any place."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, pieces in _contents(source):
+        digest.update(f"{name}\0".encode())
+        for piece in pieces:
+            digest.update(piece)
+    return f"blake2b:{digest.hexdigest()}"
+
+
+def _as_list(entries: Sequence[tuple[str, int, str]]) -> Stamp:
+    version = content_key("", tuple(sorted((f"/{key}", *rest) for key, *rest in entries)))
+    return Stamp("listing", sum(size for _, size, _ in entries), len(entries), version)
+
+
+def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
+    """Begin to ask for the version of what is stored behind a URL, beside everything else.
+
+    What an earlier stamp looked at is asked for first. None for local paths.
+    """
+    if source.path:
+        return None
+    store = open_for_versions(source.location, source.options.storage_options)
+    return store.begin(_ask(store, source.name, how))
+
+
+async def _ask(store: RemoteRanges, name: str, how: str) -> Stamp:
+    """Return a stamp with as few requests as there can be: one, of what is a folder or a file."""
+    folder_first = how != "file" if how else ".zarr" in name
+    for folder in (folder_first, not folder_first):
+        if not folder:
+            entry = await store.entry_async("")
+            if entry is not None:
+                return Stamp("file", entry.size, 1, entry.version)
+            continue
+        found = await store.entries_async(MOST_LISTED)
+        if len(found) > MOST_LISTED:
+            return _metadata(await asyncio.gather(*map(store.entry_async, METADATA)))
+        if found:
+            return _as_list(found)
+    raise VolumeNotFound(f"there is nothing at {name}.", do="Check the URL.")
+
+
+def _metadata(entries: Sequence[Listed | None]) -> Stamp:
+    """Return the stamp of the metadata of a remote zarr folder."""
+    found = [tuple(entry) for entry in entries if entry is not None]
+    size = sum(entry.size for entry in entries if entry is not None)
+    return Stamp("metadata", size, len(found), content_key("", tuple(found)))
+
+
+def _contents(source: LocatedSource) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield name and bytes of every file, sorted."""
+    if source.path:
+        is_folder = os.path.isdir(source.path)
+        for name in sorted(name for name, _, _ in files_below(source.path)) if is_folder else [""]:
+            yield name, _pieces(open, os.path.join(source.path, name) if name else source.path)
+        return
+    system, path = file_system(source.location, source.options.storage_options)
+    with remote_errors(source.location, source.options.storage_options):
+        if not system.isdir(path):
+            yield "", _pieces(system.open, path)
+            return
+        store = open_remote(source.location, source.options.storage_options)
+        for key in sorted(store.list()):
+            yield key, _pieces(system.open, f"{path.rstrip('/')}/{key}")
+
+
+def _pieces(opener: Any, path: str) -> Iterator[bytes]:
+    with opener(path, "rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece

@@ -7,31 +7,252 @@ pieces together are here.
 
 from __future__ import annotations
 
+import heapq
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, ChunkGrid, OrientedBox, Region
+from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
+from ...core.locks import ForkSafeLock, renew_after_fork
 from ...core.memory import usable_memory
 from ...storage.ranges import ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
-from .chunk_cache import ChunkCache
+
+# Decoded chunks of this process, in bytes, until something that is needed sooner comes.
+#
+# Plans are made ahead, so it is known which chunks come next: what is announced stays, and
+# of the rest the oldest goes first. A chunk that would not be used again is not worth more.
+# What somebody counts on, because its bytes are far away, stays until it was used.
+#
+# The cache of a process keeps nothing unless an epoch lends it memory: a plain read never sees a
+# chunk that was stored anew since.
+
+_FEW = 64  # entries more than twice the chunks before the table of moments is made anew
+
+ENTRY_BYTES = 512
+"""What the entry of a chunk without voxels takes: key, array, places in the tables."""
 
 
-class Needed(NamedTuple):
+class ChunkCache:
+    """Decoded chunks by key, in their stored type, within a number of bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.hits = self.misses = 0
+        self._moment = self._number = 0
+        self._lock = ForkSafeLock()
+        self._clear()
+        renew_after_fork(self)
+
+    def _clear(self) -> None:
+        self.held_bytes = 0
+        self._chunks: dict[Hashable, NDArray[Any]] = {}
+        # Of these, what nobody has announced, the oldest first.
+        self._idle: OrderedDict[Hashable, None] = OrderedDict()
+        self._coming: dict[Hashable, deque[int]] = {}
+        # Of what is here: for which moments somebody counts on it.
+        self._kept: dict[Hashable, set[int]] = {}
+        # (-moment, number, key) of chunks that are here and announced; some are outdated.
+        self._by_moment: list[tuple[int, int, Hashable]] = []
+
+    def get(self, key: Hashable) -> NDArray[Any] | None:
+        """Return a chunk, read-only; None if it is not here.
+
+        What was announced for it has come: the next time that it is needed is a later one.
+        """
+        with self._lock:
+            moments = self._coming.get(key)
+            if moments is not None:
+                self._pass(moments[0], (key,))
+            found = self._chunks.get(key)
+            if found is None:
+                self.misses += 1
+            else:
+                self.hits += 1
+                if key in self._idle:
+                    self._idle.move_to_end(key)
+            return found
+
+    def holds(self, key: Hashable) -> bool:
+        """Whether a chunk is here; asking does not count as using it."""
+        with self._lock:
+            return key in self._chunks
+
+    def put(self, key: Hashable, chunk: NDArray[Any]) -> bool:
+        """Keep a chunk if there is room for it, or something less needed to make room.
+
+        Returns whether it is kept: then it is the cache's, and read-only.
+        """
+        size = _bytes_of(chunk)
+        if size > self.most_bytes:
+            return False
+        with self._lock:
+            if key in self._chunks:
+                return False
+            while self.held_bytes + size > self.most_bytes:
+                victim = self._victim(key)
+                if victim is None:
+                    return False
+                self._drop(victim)
+            chunk.setflags(write=False)
+            self._chunks[key] = chunk
+            self._enter(key)
+            self.held_bytes += size
+            return True
+
+    def announce(self, keys: Iterable[Hashable], *, keep: bool = False) -> Announcement:
+        """Say that chunks are going to be asked for, all at once and after all said before.
+
+        With ``keep`` somebody counts on those that are here: they stay until then.
+        """
+        named = tuple(keys)
+        with self._lock:
+            self._moment += 1
+            here = {key for key in named if key in self._chunks}
+            for key in named:
+                moments = self._coming.setdefault(key, deque())
+                moments.append(self._moment)
+                if keep and key in here:
+                    self._kept.setdefault(key, set()).add(self._moment)
+                if len(moments) == 1 and key in here:
+                    self._enter(key)
+            return Announcement(self, self._moment, named, here)
+
+    def lend(self, count: int) -> ExitStack:
+        """Let chunks take ``count`` bytes more until what is returned is closed."""
+        with self._lock:
+            self.most_bytes += count
+        loan = ExitStack()
+        loan.callback(self._lock.defer, partial(self._take_back, count, os.getpid()))
+        return loan
+
+    def after_fork(self) -> None:
+        """Start empty in a forked child, to which nobody has lent anything."""
+        self.most_bytes = self.hits = self.misses = 0
+        self._clear()
+
+    def forget(self, token: str) -> None:
+        """Forget the chunks of one array, whose keys begin with its token: they are others now."""
+        with self._lock:
+            named = [key for key in self._chunks if isinstance(key, tuple) and key[0] == token]
+            for key in named:
+                self._drop(key)
+
+    def clear(self) -> None:
+        """Forget every chunk, and what was announced."""
+        self._lock.defer(self._clear)
+
+    def _pass(self, moment: int, keys: Iterable[Hashable]) -> None:
+        """Take back what was announced for a moment: it was asked for, or never will be."""
+        for key in keys:
+            moments = self._coming.get(key)
+            if moments is None or moment not in moments:
+                continue
+            changes = moment == moments[0]
+            moments.remove(moment)
+            if not moments:
+                del self._coming[key]
+            kept = self._kept.get(key)
+            if kept is not None:
+                kept.discard(moment)
+                if not kept:  # nobody counts on it any more
+                    del self._kept[key]
+                    changes = True
+            if changes and key in self._chunks:
+                self._enter(key)
+
+    def _take_back(self, count: int, process: int) -> None:
+        self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
+        while self.held_bytes > self.most_bytes:
+            self._drop(next(iter(self._idle or self._chunks)))
+
+    def _victim(self, instead: Hashable) -> Hashable | None:
+        """Return what may go for ``instead``; None if that is needed least itself.
+
+        The oldest that is not announced; if all are, the one that is needed last (Belady, 1966)
+        and that nobody counts on, unless the newcomer is not needed before it.
+        """
+        for key in self._idle:
+            return key
+        if instead not in self._coming:
+            return None
+        while self._by_moment:
+            moment, _, key = self._by_moment[0]
+            if self._can_go(key) and self._coming[key][0] == -moment:
+                return key if -moment > self._coming[instead][0] else None
+            heapq.heappop(self._by_moment)
+        return None
+
+    def _enter(self, key: Hashable) -> None:
+        """Note when a chunk that is here is needed next."""
+        moments = self._coming.get(key)
+        if moments is None:
+            self._idle[key] = None
+            return
+        self._idle.pop(key, None)
+        if key in self._kept:
+            return  # until nobody counts on it any more
+        self._number += 1
+        heapq.heappush(self._by_moment, (-moments[0], self._number, key))
+        if len(self._by_moment) > 2 * len(self._chunks) + _FEW:
+            # Outdated ones sink below what is needed later and would never come up.
+            self._by_moment = [
+                (-self._coming[key][0], number, key)
+                for number, key in enumerate(self._chunks)
+                if self._can_go(key)
+            ]
+            self._number = len(self._chunks)
+            heapq.heapify(self._by_moment)
+
+    def _can_go(self, key: Hashable) -> bool:
+        """Whether a chunk is here, announced, and nobody counts on it."""
+        return key in self._chunks and key in self._coming and key not in self._kept
+
+    def _drop(self, key: Hashable) -> None:
+        self._kept.pop(key, None)
+        self._idle.pop(key, None)
+        self.held_bytes -= _bytes_of(self._chunks.pop(key))
+
+
+def _bytes_of(chunk: NDArray[Any]) -> int:
+    """Return the memory that a chunk takes; one number, seen as many, takes what an entry does."""
+    return chunk.nbytes if any(chunk.strides) else ENTRY_BYTES
+
+
+class Announcement(NamedTuple):
+    """Chunks that are going to be asked for; close it when they were, or never will be."""
+
+    cache: ChunkCache
+    moment: int
+    keys: tuple[Hashable, ...]
+    here: set[Hashable]  # those of them that were in the cache
+
+    def close(self) -> None:
+        """Take it back; any number of times."""
+        self.cache._lock.defer(partial(self.cache._pass, self.moment, self.keys))
+
+
+DEFAULT_BYTES = 64 * 1024**2
+"""What each process keeps where nothing could be negotiated: what patches of one batch share."""
+CHUNKS = ChunkCache(0)
+"""The decoded chunks of this process; epochs lend it memory."""
+
+
+class NeededChunks(NamedTuple):
     """The chunks that a read needs: what is fetched and decoded, no more and no less."""
 
-    chunks: NDArray[np.int64]
-    """Their indices (N, axes), each once, in the grid of chunks as stored."""
+    chunks: NDArray[np.int64]  # their indices (N, axes), each once, in the grid of chunks as stored
     voxels: int
     """How many numbers they hold, of all channels; what hangs over the array's edge left out."""
-    chunk_bytes: int
-    """Bytes of one that is decoded, whole."""
+    chunk_bytes: int  # bytes of one that is decoded, whole
 
     @property
     def bytes(self) -> int:
@@ -41,9 +262,6 @@ class Needed(NamedTuple):
 
 Index = tuple[int, ...]
 """Place of a chunk in the grid of chunks, per stored axis."""
-
-# Answers that one array keeps, some kilobytes each: the patches of a few batches.
-_REMEMBERED = 32
 
 POISON_VARIABLE = "VOXPIPE_POISON"
 """Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
@@ -113,37 +331,16 @@ class ChunkedArray:
         self._fill = np.asarray(fill_value).astype(dtype)[()]
         self._cuts = ChunkGrid(shape, chunks) if cuts is None else cuts
         self.voxels = self._cuts.voxels
+        self.needed_chunks = self._cuts.touched_parts
+        """Returns the chunks (N, axes) of a region of stored axes."""
         self._source, self._cache, self._token = source, cache, token
-        self._asked: dict[Any, NDArray[np.int64]] = {}
 
-    def needed(
-        self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
-    ) -> NDArray[np.int64]:
-        """Return the chunks (N, axes) of a region of stored axes that a box in ``axes`` touches."""
-        # A read is counted before it is done, and announced before that, in another thread: three
-        # times the same question, of which the answer takes a fifth of a millisecond.
-        question = region, box, axes
-        known = self._asked.get(question)
-        if known is not None:
-            return known
-        chunks = self._cuts.needed(region, box, axes)
-        chunks.setflags(write=False)  # whoever asks again gets the same
-        if len(self._asked) >= _REMEMBERED:
-            self._asked.clear()
-        self._asked[question] = chunks
-        return chunks
-
-    def read(
-        self,
-        region: Region,
-        box: OrientedBox | None = None,
-        axes: tuple[int, int, int] = (0, 1, 2),
-    ) -> NDArray[Any]:
-        """Return a region, C order; where no tap lies it holds anything."""
+    def read(self, region: Region) -> NDArray[Any]:
+        """Return a region, C order; in chunks beside its box it holds anything."""
         out = np.empty(region.shape, self.dtype)
         if os.environ.get(POISON_VARIABLE):
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
-        chunks = self.needed(region, box, axes)
+        chunks = self.needed_chunks(region)
         if out.size == 0 or len(chunks) == 0:
             return out
         missing: dict[Index, tuple[tuple[slice, ...], tuple[slice, ...]]] = {}
@@ -212,18 +409,13 @@ class ChunkedArray:
                 do="Copy or write this file again.",
             ) from error
 
-    def prefetch(
-        self,
-        region: Region,
-        box: OrientedBox | None = None,
-        axes: tuple[int, int, int] = (0, 1, 2),
-    ) -> Closes | None:
+    def prefetch(self, region: Region) -> Closes | None:
         """Begin to bring in the stored bytes of a region that is going to be read.
 
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
         where there is nothing to wait for. What goes wrong is raised by the read.
         """
-        chunks = [tuple(row) for row in self.needed(region, box, axes).tolist()]
+        chunks = [tuple(row) for row in self.needed_chunks(region).tolist()]
         if not self._cache.most_bytes:
             return self._source.prefetch(chunks, self.chunk_bytes)
         # What is here is not fetched, and stays until it was read, as a read that missed it would
@@ -236,27 +428,20 @@ class ChunkedArray:
         except BaseException:
             told.close()
             raise
-        return closed_together([told, fetched])
+        return told if fetched is None else closed_together([told, fetched])
 
-    def fetch(
-        self,
-        region: Region,
-        box: OrientedBox | None = None,
-        axes: tuple[int, int, int] = (0, 1, 2),
-    ) -> int | None:
+    def fetch(self, region: Region) -> int | None:
         """Bring in the stored bytes of a region and drop them; return how many.
 
         None where the format cannot tell fetching from decoding.
         """
-        chunks = self.needed(region, box, axes).tolist()
-        return self._source.fetch([tuple(row) for row in chunks])
+        return self._source.fetch([tuple(row) for row in self.needed_chunks(region).tolist()])
 
 
 class Lookup(NamedTuple):
     """How to find out where chunks lie."""
 
-    requests: Sequence[ReadRange]
-    """What must be read first; empty if everything is known."""
+    requests: Sequence[ReadRange]  # what must be read first; empty if everything is known
     places: Callable[[Sequence[bytes | None]], list[ReadRange | None]]
     """Returns where each chunk lies, of the answers; None for one that is known not to be."""
     extents: Callable[[], Mapping[str, Span]] = dict
@@ -265,10 +450,11 @@ class Lookup(NamedTuple):
 
 
 class ChunkMap(Protocol):
-    """Where the chunks of one array lie."""
+    """Where the chunks of one array lie; by itself, one for which nothing must be read."""
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
         """Return how to find out where each chunk lies; reads nothing."""
+        return Lookup([], lambda answers: self.locate(chunks))
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; None for one that is known not to be stored."""

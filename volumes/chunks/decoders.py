@@ -97,23 +97,12 @@ def unregister_decoder(name: str) -> None:
 
 
 def decoder_factory(name: str, *, installed: bool = True) -> Factory | None:
-    """Return what makes decoders for a codec; None if nobody offers one.
-
-    Parameters
-    ----------
-    name
-        Of the codec.
-    installed
-        Whether to look among the entry points of installed packages, too.
-    """
+    """Return what makes decoders for a codec, if ``installed`` of packages too; None if nobody."""
     if name in _FACTORIES or not installed:
         return _FACTORIES.get(name)
     from importlib.metadata import entry_points
 
-    for entry in entry_points(group=ENTRY_POINTS, name=name):
-        factory: Factory = entry.load()
-        return factory
-    return None
+    return next((one.load() for one in entry_points(group=ENTRY_POINTS, name=name)), None)
 
 
 def custom_decoders() -> tuple[tuple[str, Factory], ...]:

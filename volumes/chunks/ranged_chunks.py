@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -74,17 +73,10 @@ def nearly_whole(
     ]
 
 
-def forgotten(ahead: ReadAhead, token: str, index: Index) -> None:
-    """Drop what is here of a chunk that turned out to be damaged, and what it may lie in."""
-    ahead.small.forget(token, index)
-    ahead.small.forget_all(_objects(token))
-    ahead.shared.forget(token)
-
-
 def forget_bytes(ahead: ReadAhead, token: str) -> None:
     """Drop all stored bytes that are here of an array: it was written anew."""
-    ahead.small.forget_all(token)
-    ahead.small.forget_all(_objects(token))
+    ahead.small.forget(token)
+    ahead.small.forget(_objects(token))
     ahead.forget(token)
 
 
@@ -95,12 +87,13 @@ def _objects(token: str) -> str:
 
 def _shortage(data: memoryview | None, place: ReadRange | None) -> str:
     """Return that a piece ends early, of which some decoders make voxels; else nothing."""
-    expected = None if place is None else place.length
-    short = data is not None and expected is not None and len(data) < expected
-    return f"{len(data or ())} of {expected} bytes are there" if short else ""
+    if data is None or place is None or place.stop is None or place.start < 0:
+        return ""
+    expected = place.stop - place.start
+    return f"{len(data)} of {expected} bytes are there" if len(data) < expected else ""
 
 
-def _widened(request: ReadRange) -> ReadRange:
+def _widen(request: ReadRange) -> ReadRange:
     """Return an index with as much beside it as costs nothing: all of a shard that is small."""
     if request.stop is None:
         return request._replace(start=min(request.start, -SMALL_BYTES))
@@ -139,39 +132,39 @@ class RangedChunks:
         decoder: ChunkDecoder,
         token: str,
         chunk_bytes: int = 0,
+        name: str = "",
     ) -> None:
+        self.name = name or store.name  # what errors call it, without credentials
         self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
         self._chunk_bytes = chunk_bytes
+        self._most = most_between(chunk_bytes) if chunk_bytes else 0
         self._strided = bool(getattr(decoder, "strided", False))
         # Which ranges become one request, where no scheme says it.
         self._usual = CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
         self.is_far = works_ahead(store)
+        self._more = most_of_object(store, chunk_bytes)
         self._ahead = opening_session().ahead
-
-    @property
-    def name(self) -> str:
-        """Root of the store, without credentials."""
-        return self._store.name
 
     def fetch_chunks(self, chunks: Sequence[Index]) -> Bytes:
         """Fetch the stored bytes of chunks, neighbours in one request."""
-        data = self._ahead.taken(self._token, chunks)
+        data = self._ahead.take(self._token, chunks) if self.is_far else {}
         absent = [index for index in chunks if index not in data]
         places = self._map.locate(absent) if absent else []
         stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
         answers = self._read([place for _, place in stored])
         data.update(zip((index for index, _ in stored), answers, strict=True))
-        forget = partial(forgotten, self._ahead, self._token)
-        again = self._again if self.is_far else None
-        return Bytes(data, dict(stored), self._decoder, self._strided, forget, again)
+        return Bytes(self, data, dict(stored), self._strided)
 
-    def _again(self, index: Index) -> memoryview | None:
-        """Read the stored bytes of a chunk from the store itself; None if it is not stored."""
+    def _again(self, index: Index) -> tuple[memoryview | None, ReadRange | None]:
+        """Read the stored bytes of a chunk from the store itself; return where they lie, too."""
         (place,) = self._map.locate([index])
-        (found,) = [None] if place is None else self._read([place])
-        if shortage := _shortage(found, place):
-            raise EOFError(shortage)
-        return found
+        return (None if place is None else self._read([place])[0]), place
+
+    def _forget(self, index: Index) -> None:
+        """Drop what is here of a chunk that turned out to be damaged, and what it may lie in."""
+        self._ahead.small.forget(self._token, index)
+        self._ahead.small.forget(_objects(self._token))
+        self._ahead.shared.forget(self._token)
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
         """Begin to fetch; the system does so by itself for local files."""
@@ -196,7 +189,7 @@ class RangedChunks:
 
         One whose bytes end early is left out: the read asks for it again, and says so.
         """
-        found = self._ahead.small.found(self._token, chunks)
+        found = self._ahead.small.find(self._token, chunks)
         chunks = [index for index in chunks if index not in found]
         if not chunks:
             return found
@@ -236,8 +229,8 @@ class RangedChunks:
         self, store: AheadStore, requests: Sequence[ReadRange], later: RequestPriority
     ) -> list[bytes | None]:
         """Ask for indices, once for all patches that need them; keep shards that come whole."""
-        wide = [_widened(request) for request in requests]
-        found = await self._shared(store, wide, later, stays=False)
+        wide = [_widen(request) for request in requests]
+        found = await self._share(store, wide, later, stays=False)
         alone = [request for request in wide if request not in found]
         answers = await store.get_ranges_async(alone, ahead=later) if alone else []
         found.update(zip(alone, answers, strict=True))
@@ -262,7 +255,7 @@ class RangedChunks:
         later: RequestPriority,
     ) -> dict[str, _Piece]:
         """Return the shards that are here, or of which all may as well be asked for."""
-        small = self._ahead.small.found(_objects(self._token), [(key,) for key in extents])
+        small = self._ahead.small.find(_objects(self._token), [(key,) for key in extents])
         here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
         absent = [place for place in stored.values() if place.object not in here]
         wanted = nearly_whole(CoalescedRanges(absent, *joined).requests, extents, joined.longest)
@@ -272,12 +265,12 @@ class RangedChunks:
             for key, place in ranges.items()
             if key in wanted or self._ahead.shared.holds((self._token, place))
         ]
-        for place, answer in (await self._shared(store, chosen, later, stays=True)).items():
+        for place, answer in (await self._share(store, chosen, later, stays=True)).items():
             if answer is not None:
                 here[place.object] = _Piece(place.start, memoryview(answer))
         return here
 
-    async def _shared(
+    async def _share(
         self,
         store: AheadStore,
         requests: Sequence[ReadRange],
@@ -316,63 +309,46 @@ class RangedChunks:
 
     def _read(self, places: Sequence[ReadRange]) -> list[memoryview | None]:
         """Return the bytes at places, neighbours in one request."""
-        most = most_between(self._chunk_bytes) if self._chunk_bytes else math.inf
         # None can need more, compressed however badly.
-        for place in places:
-            if place.length is not None and place.length > most:
+        most = self._most or math.inf
+        for key, start, stop in places:
+            if stop is not None and start >= 0 and stop - start > most:
                 raise CorruptVolume(
-                    f"a chunk of {self.name} is stored in {place.length} bytes, in "
-                    f"{place.object or 'the file'}, and takes {self._chunk_bytes} when decoded.",
+                    f"a chunk of {self.name} is stored in {stop - start} bytes, in "
+                    f"{key or 'the file'}, and takes {self._chunk_bytes} when decoded.",
                     do="Copy or write this file again.",
                 )
         plan = CoalescedRanges(places, *coalesce_policy(self._usual))
-        return plan.split(stored_bytes(self._store, plan.requests, self._chunk_bytes))
+        return plan.split(self._store.get_ranges(plan.requests, *self._more))
 
 
-@dataclass(frozen=True, eq=False)
-class Bytes:
-    """Stored bytes of chunks, and their decoder."""
+class Bytes(NamedTuple):
+    """Stored bytes of chunks, and what decodes them."""
 
-    data: dict[Index, memoryview | None]
-    """By chunk; none for one that is not stored."""
-    places: dict[Index, ReadRange]
-    """Where they lie, of those that were not asked for ahead."""
-    decoder: ChunkDecoder
-    """Makes voxels of them."""
-    strided: bool = False
-    """Whether the decoder writes into memory of any strides."""
-    forget: Callable[[Index], None] = lambda index: None
-    """Called with a chunk that is damaged, before that is raised."""
-    again: Callable[[Index], memoryview | None] | None = None
-    """Reads a chunk from a store whose answers may be damaged on their way."""
+    source: RangedChunks
+    data: dict[Index, memoryview | None]  # by chunk; none for one that is not stored
+    places: dict[Index, ReadRange]  # where they lie, of those that were not asked for ahead
+    strided: bool  # whether the decoder writes into memory of any strides
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode one chunk; False if it is not stored."""
-        found = self.data.get(index)
-        if found is None:
-            return False
-        try:
-            if shortage := _shortage(found, self.places.get(index)):
-                raise EOFError(shortage)
-            self.decoder.decode(found, out, index)
-        except BaseException as error:
-            self.forget(index)
-            if not isinstance(error, Exception) or self.again is None:
-                raise
-        else:
-            return True
-        # Its bytes made no sense, and the way here may have done that.
-        for left in reversed(range(LOOKS - 1)):
+        source, found, place = self.source, self.data.get(index), self.places.get(index)
+        looks = LOOKS if source.is_far else 1
+        for look in range(looks):
             try:
-                found = self.again(index)
+                if look:  # its bytes made no sense, and the way here may have done that
+                    found, place = source._again(index)
                 if found is None:
                     return False
-                self.decoder.decode(found, out, index)
+                if shortage := _shortage(found, place):
+                    raise EOFError(shortage)
+                source._decoder.decode(found, out, index)
                 return True
-            except (MemoryError, VoxpipeError):
-                raise
-            except Exception:
-                if not left:
+            except BaseException as error:
+                if not look:
+                    source._forget(index)
+                is_last = look == looks - 1 or not isinstance(error, Exception)
+                if is_last or (look and isinstance(error, (MemoryError, VoxpipeError))):
                     raise
         return False
 
@@ -382,14 +358,8 @@ class Bytes:
         return "" if place is None else place.object
 
 
-def stored_bytes(
-    store: Any, ranges: Sequence[ReadRange], chunk_bytes: int = 0
-) -> list[bytes | None]:
-    """Return the bytes of ranges, of no whole object more than a chunk in it can need."""
+def most_of_object(store: Any, chunk_bytes: int) -> tuple[int, ...]:
+    """Return what else ``get_ranges`` is given: of no whole object more than a chunk can need."""
     if isinstance(store, (LocalRanges, ZipRanges)):
-        found = store.get_ranges(ranges, most_between(chunk_bytes) if chunk_bytes else 0)
-    elif works_ahead(store):
-        found = store.get_ranges(ranges, chunk_bytes)
-    else:
-        found = store.get_ranges(ranges)
-    return list(found)
+        return (most_between(chunk_bytes) if chunk_bytes else 0,)
+    return (chunk_bytes,) if works_ahead(store) else ()

@@ -2,7 +2,8 @@
 
 The volume is read one shard at a time, so the memory needed does not grow with it. Voxels are
 written as they are stored, by zarr-python; the affine, the slope and the intercept go into a
-NIfTI-2 header beside them (NIfTI-Zarr), axes and spacing into OME-Zarr 0.5 metadata.
+NIfTI-2 header beside them (NIfTI-Zarr), axes and spacing into OME-Zarr 0.5 metadata. It can be
+written into the cache when it is first read, by the rules of :mod:`~voxpipe.storage.volume_cache`.
 """
 
 from __future__ import annotations
@@ -10,40 +11,36 @@ from __future__ import annotations
 import math
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...core import Region
-from ...core.errors import (
-    DestinationExists,
-    DestinationFull,
-    SampleError,
-    UnknownFormat,
-    VolumeChanged,
-    VolumeError,
-    VoxpipeError,
-)
+from ...core import Region, errors
+from ...core.lru_cache import cached_property
 from ...core.sample import case_of
-from ...storage.content import content_key
-from ...storage.decoded_cache import LOCK_TIMEOUT
-from ...storage.disk_cache import FAILING, FULL
+from ...storage import disk_cache
+from ...storage.content import content_key, opened_key
 from ...storage.location import absolute_place, is_url, public_name
-from ...storage.locks import CLOSED
-from ..backend import content_of
-from ..catalog.file_version import stamp_at
+from ...storage.ranges import LocalRanges, ReadRange
+from ...storage.volume_cache import CONVERTED, GROUP, LOCK_TIMEOUT, VolumeCache, discard
+from ..backend import Backend, Channels, content_of
 from ..catalog.find import plain_name
-from ..header import affine_entries
-from ..registry import BackendRequest, recognised
-from ..session import SESSION
+from ..catalog.manifest import stamp_at
+from ..formats.zarr_array import open_node
+from ..formats.zarr_backend import ZarrBackend
+from ..formats.zarr_nodes import image_of
+from ..header import Header, affine_entries
+from ..registry import BackendRequest, is_recognised
+from ..session import SESSION, opening_session
 from ..volume import Volume
+from ..voxels import Voxels
 from .convert_plan import ConvertPlan, group_document, nifti_bytes, plan_conversion
-from .destination import Destination, destination_of
-
-_ZARR = ".zarr"
+from .destination import Destination, LocalDestination, destination_of
 
 
 def refuse_other_formats(destination: str) -> None:
@@ -53,15 +50,13 @@ def refuse_other_formats(destination: str) -> None:
     """
     shown = public_name(destination) if is_url(destination) else destination
     name = posixpath.basename(shown.replace("\\", "/").rstrip("/"))
-    if name.lower().endswith(_ZARR) or plain_name(name) == name:
+    if name.lower().endswith(GROUP) or plain_name(name) == name:
         return
     # As a URL, so that only the name counts, not what is there.
-    if recognised(BackendRequest(uri=f"file:///{name}")):
-        place, stem = shown.rstrip("/"), plain_name(name).removesuffix(_ZARR)
-        raise UnknownFormat(
-            f"sharded zarr is written, and {place} is the name of another format.",
-            do=f"Call it {place[: -len(name)]}{stem}.nii.zarr.",
-        )
+    if is_recognised(BackendRequest(uri=f"file:///{name}")):
+        place, stem = shown.rstrip("/"), plain_name(name).removesuffix(GROUP)
+        what = f"sharded zarr is written, and {place} is the name of another format."
+        raise errors.UnknownFormat(what, do=f"Call it {place[: -len(name)]}{stem}.nii.zarr.")
 
 
 Progress = Callable[[int, int], None]
@@ -71,36 +66,24 @@ _LEVEL = 5
 
 
 @dataclass(frozen=True, repr=False)
-class Converted:
+class ConversionResult:
     """What a conversion did."""
 
-    location: str
-    """Path or URL of the written volume."""
-    chunk: tuple[int, int, int]
-    """Voxels per inner chunk along I, J, K."""
-    shard: tuple[int, int, int]
-    """Voxels per shard along I, J, K."""
-    written: int
-    """Shards that this call wrote."""
-    kept: int
-    """Shards that were there: of a call that was killed, or of one that had finished."""
+    location: str  # path or URL of the written volume
+    chunk: tuple[int, int, int]  # voxels per inner chunk along I, J, K
+    shard: tuple[int, int, int]  # voxels per shard along I, J, K
+    written: int  # shards that this call wrote
+    kept: int  # shards that were there: of a call that was killed, or of one that had finished
 
     def __repr__(self) -> str:
         told = [f"{key}={value!r}" for key, value in vars(self).items() if key != "location"]
-        return f"Converted({', '.join([repr(public_name(self.location)), *told])})"
-
-
-class HasLazyVolumes(Protocol):
-    """A pipe that yields samples with lazy volumes, or any other iterable of them."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the samples."""
+        return f"ConversionResult({', '.join([repr(public_name(self.location)), *told])})"
 
 
 class Flushes(Protocol):
     """A lazy patch."""
 
-    def flushed(self, *, tiled: bool = ...) -> Any:
+    def flush_plan(self, *, tiled: bool = ...) -> Any:
         """Return a patch of a volume that is made of this one, tile by tile."""
 
 
@@ -117,12 +100,12 @@ def convert(
     storage_options: Mapping[str, Any] | None = ...,
     progress: Progress | None = ...,
     timeout: float = ...,
-) -> Converted: ...
+) -> ConversionResult: ...
 
 
 @overload
 def convert(
-    volume: HasLazyVolumes,
+    volume: Iterable[Any],
     destination: str | os.PathLike[str],
     *,
     chunk: int | None = ...,
@@ -133,7 +116,7 @@ def convert(
     storage_options: Mapping[str, Any] | None = ...,
     progress: Progress | None = ...,
     timeout: float = ...,
-) -> list[Converted]: ...
+) -> list[ConversionResult]: ...
 
 
 def convert(
@@ -148,7 +131,7 @@ def convert(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     timeout: float = LOCK_TIMEOUT,
-) -> Converted | list[Converted]:
+) -> ConversionResult | list[ConversionResult]:
     """Write a volume as sharded zarr v3: as it is stored, or as a chain makes it.
 
     A call that was killed is continued by the next one: shards that were finished are not
@@ -215,8 +198,8 @@ def convert(
     >>> folder.cleanup()
     """
     place = os.fspath(destination)
-    if hasattr(volume, "flushed"):
-        volume = volume.flushed(tiled=True).volume
+    if hasattr(volume, "flush_plan"):
+        volume = volume.flush_plan(tiled=True).volume
     elif isinstance(volume, Iterable) and not isinstance(volume, (str, list, tuple, Volume)):
         how: dict[str, Any] = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
         how |= {"overwrite": overwrite, "storage_options": storage_options}
@@ -232,27 +215,26 @@ def convert(
     _refuse_itself(volume, place)
     refuse_other_formats(place)
     target = destination_of(place, storage_options or {})
-    with target.locked(timeout):
+    with target.lock(timeout):
         try:
             written, kept = write_planned(
                 volume, plan, target, overwrite=overwrite, progress=progress
             )
         except OSError as error:
-            if isinstance(error, VoxpipeError):
+            if isinstance(error, errors.VoxpipeError):
                 raise
-            if error.errno not in FULL:
-                if error.errno not in FAILING | CLOSED:
+            if error.errno not in disk_cache.FULL:
+                if error.errno not in disk_cache.FAILING | disk_cache.CLOSED:
                     raise
-                raise VolumeError(
-                    f"{volume.name} could not be converted to {target.name}: {error.strerror}.",
-                    do="Check the disks of both, and convert again.",
-                ) from error
-            raise DestinationFull(
+                what = f"{volume.name} could not be converted to {target.name}: {error.strerror}."
+                do = "Check the disks of both, and convert again."
+                raise errors.VolumeError(what, do=do) from error
+            raise errors.DestinationFull(
                 f"the disk of {target.name} is full: {error.strerror}.",
                 do="Make room and convert again: what is written is continued. Or remove the "
                 "hidden folder .NAME.part beside that place.",
             ) from error
-    return Converted(place, plan.chunk, plan.shard, written, kept)
+    return ConversionResult(place, plan.chunk, plan.shard, written, kept)
 
 
 def _made_by(samples: Iterable[Any], place: str) -> Iterator[tuple[Any, str]]:
@@ -260,18 +242,19 @@ def _made_by(samples: Iterable[Any], place: str) -> Iterator[tuple[Any, str]]:
     is_one = place.rstrip("/").lower().endswith(".zarr")
     written: set[str] = set()
     for sample in samples:
-        lazy = {k: v for k, v in dict(sample).items() if hasattr(v, "flushed")}
+        lazy = {k: v for k, v in dict(sample).items() if hasattr(v, "flush_plan")}
         case = case_of(sample)
         if not lazy:
             what = f"there is no lazy volume in the sample of {case or 'a pipe'}"
-            raise SampleError(what, do="Convert a pipe after open_volume(), before realize().")
+            do = "Convert a pipe after open_volume(), before realize()."
+            raise errors.SampleError(what, do=do)
         for key, patch in lazy.items():
-            patch.flushed().volume.refuse_drawn()
+            patch.flush_plan().volume.refuse_drawn()
             where = place if is_one else f"{place.rstrip('/')}/{case}/{key}.nii.zarr"
             if where in written:
                 what = f"{key!r} of case {case} would be written to {where}, where another one is"
                 do = "Give a folder for several volumes, and each case a name of its own."
-                raise SampleError(what, do=do)
+                raise errors.SampleError(what, do=do)
             written.add(where)
             yield patch, where
 
@@ -291,16 +274,13 @@ def write_planned(
         return 0, sum(1 for _ in plan.regions())
     if found is not None:
         if not overwrite:
-            raise DestinationExists(
-                f"{target.name} is there already.", do="Give another place, or overwrite=True."
-            )
+            what = f"{target.name} is there already."
+            raise errors.DestinationExists(what, do="Give another place, or overwrite=True.")
         if not target.is_group():
-            raise DestinationExists(
-                f"{target.name} is no zarr group, and nothing else is overwritten.",
-                do="Give another place, or remove it yourself.",
-            )
+            what = f"{target.name} is no zarr group, and nothing else is overwritten."
+            raise errors.DestinationExists(what, do="Give another place, or remove it yourself.")
         target.make_way()
-    done = target.finished(key)
+    done = target.finished_shards(key)
     array: Any = _create(plan, target)
     total = math.prod(plan.header.shape)
     ready = written = 0
@@ -308,16 +288,19 @@ def write_planned(
     tell(0, total)
     for index, region in plan.regions():
         if index not in done:
-            array[plan.index(region)] = _turned(volume, plan, region)
+            stored = volume.read(region).array
+            if plan.dtype.kind == "b":
+                stored = stored.view(np.bool_)  # which a read hands out as 0 and 1
+            stored = stored.transpose(0, 3, 2, 1)
+            stored = stored if len(plan.axes) == 4 else stored[0]
+            array[plan.index(region)] = np.ascontiguousarray(stored, dtype=plan.dtype)
             target.note(index)
             written += 1
         ready += region.size * plan.header.shape[0]
         tell(ready, total)
     if content_key(version_of(volume), plan.fingerprint()) != key:
-        raise VolumeChanged(
-            f"{volume.name} was written again while it was converted.",
-            do="Convert it again once it is written.",
-        )
+        what = f"{volume.name} was written again while it was converted."
+        raise errors.VolumeChanged(what, do="Convert it again once it is written.")
     image = os.path.basename(target.name.rstrip("/"))
     target.publish(group_document(plan, image, {"key": key}), overwrite=overwrite)
     return written, len(done)
@@ -331,7 +314,7 @@ def version_of(volume: Any) -> str:
     """
     if not isinstance(volume, Volume):
         return str(volume.version())
-    located = volume.located
+    located = volume.located_source
     if len(volume.parts) > 1:
         return content_key("channels of", tuple(map(version_of, volume.parts)))
     if located is None:
@@ -339,8 +322,8 @@ def version_of(volume: Any) -> str:
     # What is worked out of its voxels shall be of the version that is looked at here.
     SESSION.handles.forget_content_key(volume.token)
     version: tuple[Any, ...] = (stamp_at(located),)
-    if volume.rearranged:
-        version += (volume.rearranged,)
+    if volume.axis_map_key:
+        version += (volume.axis_map_key,)
     if version[0].how == "metadata":
         # Of so many objects a stamp tells of few: a manifest is compared with these at each
         # opening; a copy is made once, and looks at all.
@@ -348,15 +331,6 @@ def version_of(volume: Any) -> str:
         backend.forget_content_key()
         version += (content_of(backend),)
     return content_key(located.token, version)
-
-
-def _turned(volume: Any, plan: ConvertPlan, region: Region) -> NDArray[Any]:
-    """Return the stored numbers of a region, axes as they are written."""
-    stored = volume.read(region).array
-    if plan.dtype.kind == "b":
-        stored = stored.view(np.bool_)  # which a read hands out as 0 and 1
-    turned = stored.transpose(0, 3, 2, 1)
-    return np.ascontiguousarray(turned if len(plan.axes) == 4 else turned[0], dtype=plan.dtype)
 
 
 def _create(plan: ConvertPlan, target: Destination) -> Any:
@@ -393,15 +367,166 @@ def _create(plan: ConvertPlan, target: Destination) -> Any:
 
 
 def _refuse_itself(volume: Any, place: str) -> None:
-    volume = getattr(volume, "stored", volume)
+    volume = getattr(volume, "stored_volume", volume)
     if len(volume.parts) > 1:
         for part in volume.parts:
             _refuse_itself(part, place)
-    located = volume.located
+    located = volume.located_source
     if located is None:
         return
     here = absolute_place(place)
     if (located.path or located.location).rstrip("/") == here.rstrip("/"):
-        raise DestinationExists(
-            f"{volume.name} cannot be written over itself.", do="Give another place."
-        )
+        what = f"{volume.name} cannot be written over itself."
+        raise errors.DestinationExists(what, do="Give another place.")
+
+
+class RecachedSource:
+    """The converted copy of a volume. It travels as the volume itself; copies are per machine."""
+
+    def __init__(self, volume: Volume, chunk: int, codec: str, directory: str) -> None:
+        self.volume = volume
+        self.chunk, self.codec, self.directory = chunk, codec, directory
+        self.name = volume.name
+        self.located_source, self.axis_map_key = volume.located_source, volume.axis_map_key
+        self.statistics = volume.recorded_statistics
+
+    @cached_property
+    def token(self) -> str:
+        """Equal for equal copies of an original that is what it was; looks at its header."""
+        how = ("recached", self.chunk, self.codec, self.directory)
+        return content_key(self.volume.token, (*how, opened_key(self.volume)))
+
+    def plan(self) -> ConvertPlan:
+        """Return how the copy lies in its chunks; looks at the header of the original alone."""
+        affine = affine_entries(self.volume.affine, self.name)
+        header = replace(self.volume.header, affine=affine)
+        return plan_conversion(header, chunk=self.chunk, codec=self.codec)
+
+    def known_header(self) -> Header:
+        """Return the header of the copy, whether it is there or not."""
+        return self.plan().result
+
+    def opened_anew(self, by: str) -> RecachedSource:
+        """Return the source for a pass: its original is opened anew, and names the copy."""
+        volume = self.volume.opened_anew(by)
+        return RecachedSource(volume, self.chunk, self.codec, self.directory)
+
+    def open(self) -> Backend:
+        """Open the copy; make it if this machine has none of the original as it is now."""
+        plan = self.plan()
+        key = content_key(version_of(self.volume), plan.fingerprint())
+        # One budget for all that this machine keeps; a directory of its own has it to itself.
+        shared = None if self.directory else disk_cache.cache_directory()
+        folder = Path(self.directory) if shared is None else shared / CONVERTED
+        own = disk_cache.own_folder(folder)
+        cache = VolumeCache(own, disk_cache.cache_budget(), decoded=shared)
+        return open_copy(cache, key, self.volume, plan)
+
+
+class ConvertedCopy(ZarrBackend):
+    """A copy that is opened, and held: while it is open, nobody removes it."""
+
+    def __init__(self, path: Path, held: Any, header: Header, name: str) -> None:
+        # While the file is open, nobody evicts the copy; where nobody can, there is none.
+        if held is not None:
+            weakref.finalize(self, held.close)
+        node = open_node(_Whole(str(path), name), name, opening_session().chunks, str(path))
+        super().__init__(image_of(node, 0, name), name)
+        if not self.header.agrees_with(header):
+            what = f"the copy of {name} at {path} is not what was written there."
+            raise errors.CorruptVolume(what, do="Open the volume again: the copy is made anew.")
+        self._path = str(path)
+
+    @property
+    def content_key(self) -> str:
+        """The name of the copy, which is made of the content of the original."""
+        return content_key(os.path.basename(self._path), ())
+
+
+class UncopiedBackend(Backend):
+    """A volume of which no copy can be kept: read as it is, with the header of its copy."""
+
+    counts_below = True
+
+    def __init__(self, volume: Any, header: Header, content: str) -> None:
+        self._volume, self._content = volume, content
+        super().__init__(header, volume.name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Return a region of the volume, in the type of the copy."""
+        found = self._volume.read(region)
+        boolean = self.header.dtype.kind == "b"  # which a read hands out as 0 and 1
+        array = found.array[slice(*channels) if channels else slice(None)]
+        if not boolean:
+            array = array.astype(self.header.disk_dtype, copy=False)
+        return Voxels(array, self.header.slope, self.header.intercept, boolean=boolean)
+
+    @property
+    def content_key(self) -> str:
+        """That of the copy."""
+        return self._content
+
+
+def open_copy(cache: VolumeCache, key: str, volume: Any, plan: ConvertPlan) -> Backend:
+    """Return the backend of a copy, which is made if need be; of the volume where none can be."""
+    size = math.prod(plan.header.shape) * plan.dtype.itemsize
+    found = cache.open_folder(key, size, partial(_write, cache, key, volume, plan), volume.name)
+    if found is None:
+        return UncopiedBackend(volume, plan.result, content_key(f"{key}{GROUP}", ()))
+    return ConvertedCopy(*found, plan.result, volume.name)
+
+
+def _write(cache: VolumeCache, key: str, volume: Any, plan: ConvertPlan, path: Path) -> None:
+    """Write an entry, unless another process does; what lies there unsound goes first."""
+    sums = cache.directory / disk_cache.SUMS / key
+    target = LocalDestination(path, sums)
+    try:
+        with target.lock(cache.timeout):
+            if disk_cache.is_sound(path, sums):
+                return
+            discard(path, key)
+            try:
+                write_planned(volume, plan, target)
+            except OSError as error:
+                if error.errno in disk_cache.FAILING | disk_cache.CLOSED:
+                    target.drop()  # what it takes is needed for other things
+                raise
+    except errors.DestinationBusy as error:  # whoever asked for voxels does not write
+        raise errors.CacheBusy(error.what, do=error.do) from error
+
+
+class _Whole(LocalRanges):
+    """A folder in which no file may be missing.
+
+    In zarr a chunk that is not there holds zeros. All chunks of a copy were written, so one
+    that is not there was removed, by whoever cleans the disk, and must not be taken for zeros.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        super().__init__(root)
+        self._volume = name
+
+    def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range."""
+        found = super().get_ranges(ranges, most)
+        for wanted, answer in zip(ranges, found, strict=True):
+            if answer is None:
+                what = f"{wanted.object} of the copy of {self._volume} at {self.name} was removed."
+                raise errors.CorruptVolume(what, do="Open the volume again: the copy is made anew.")
+        return found
+
+
+def recache(volume: Volume, chunk: int = 32, codec: str = "lz4", directory: str = "") -> Volume:
+    """Return a volume with the same values, read from a sharded copy on the local disk.
+
+    The copy is made at the first read, once per machine, and made anew when the original was
+    written again. Nothing is done now. Voxels in memory, and zarr objects whose place nobody
+    can tell, stay as they are.
+    """
+    if len(volume.parts) > 1:
+        copies = [recache(part, chunk, codec, directory) for part in volume.parts]
+        return Volume(copies, kind=volume.kind)
+    if volume.located_source is None:
+        return volume
+    # The copy has the affine that the user gave, if any: it is written into it.
+    return Volume.of_source(RecachedSource(volume, chunk, codec, directory), volume.kind)

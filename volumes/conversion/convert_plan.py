@@ -1,4 +1,4 @@
-"""How a volume will lie in a sharded zarr v3 array: chunks, shards, and what the header says.
+"""The plan of a sharded zarr v3 array: chunks, shards, and its header.
 
 Inner chunks are what a patch is decoded from, shards the objects that are written and copied. The
 NIfTI header (version 2: 64-bit floats) keeps affine, slope and intercept exactly; the OME-Zarr 0.5
@@ -40,16 +40,11 @@ CODECS = ("lz4", "zstd", "none")
 class ConvertPlan:
     """Where every voxel of one volume goes."""
 
-    header: Header
-    """Of the volume as it is."""
-    chunk: Triple
-    """Voxels per inner chunk along I, J, K."""
-    shard: Triple
-    """Voxels per shard along I, J, K: whole chunks."""
-    channels: int
-    """Channels per inner chunk; a shard holds them all."""
-    codec: str
-    """One of :data:`CODECS`."""
+    header: Header  # of the volume as it is
+    chunk: Triple  # voxels per inner chunk along I, J, K
+    shard: Triple  # voxels per shard along I, J, K: whole chunks
+    channels: int  # channels per inner chunk; a shard holds them all
+    codec: str  # one of :data:`CODECS`
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -65,18 +60,18 @@ class ConvertPlan:
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """Shape of the zarr array."""
-        return self._stored(self.header.shape[0], self.header.shape[1:])
+        return self._stored_shape(self.header.shape[0], self.header.shape[1:])
 
     @property
     def stored_chunks(self) -> tuple[int, ...]:
         """Inner chunk per stored axis."""
-        return self._stored(self.channels, self.chunk)
+        return self._stored_shape(self.channels, self.chunk)
 
     @property
     def stored_shards(self) -> tuple[int, ...]:
         """Shard per stored axis."""
         whole = -(-self.header.shape[0] // self.channels) * self.channels
-        return self._stored(whole, self.shard)
+        return self._stored_shape(whole, self.shard)
 
     @property
     def result(self) -> Header:
@@ -111,7 +106,7 @@ class ConvertPlan:
         """Return what makes two written volumes of one source differ."""
         return (self.chunk, self.shard, self.channels, self.codec)
 
-    def _stored(self, channels: int, spatial: Triple) -> tuple[int, ...]:
+    def _stored_shape(self, channels: int, spatial: Triple) -> tuple[int, ...]:
         turned = spatial[::-1]
         return (channels, *turned) if len(self.axes) == 4 else turned
 
@@ -133,10 +128,8 @@ def plan_conversion(
     ((32, 32, 32), (256, 256, 256))
     """
     if codec not in CODECS:
-        raise VolumeError(
-            f"codec is one of {', '.join(map(repr, CODECS))}, got {codec!r}.",
-            do="lz4 decodes fastest, zstd stores least.",
-        )
+        what = f"codec is one of {', '.join(map(repr, CODECS))}, got {codec!r}."
+        raise VolumeError(what, do="lz4 decodes fastest, zstd stores least.")
     channels = min(header.shape[0], MOST_CHANNELS)
     voxel = (header.value_type or header.disk_dtype).itemsize
     side = chunk_side(patch, voxel * channels) if chunk is None else _size("chunk", chunk)
@@ -145,10 +138,8 @@ def plan_conversion(
     if shard is None:
         size = _shard_near(header.shape[1:], inner, voxel * header.shape[0])
     elif _size("shard", shard) % side:
-        raise VolumeError(
-            f"a shard of {shard} voxels does not hold whole chunks of {side}.",
-            do=f"Give a multiple of {side}.",
-        )
+        what = f"a shard of {shard} voxels does not hold whole chunks of {side}."
+        raise VolumeError(what, do=f"Give a multiple of {side}.")
     else:
         size = [int(shard) // side * c for c in inner]
     # Cut to whole chunks around the volume.
@@ -187,10 +178,8 @@ def _shard_near(extent: Triple, chunk: Triple, voxel_bytes: int) -> list[int]:
 
 def _size(what: str, value: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
-        raise VolumeError(
-            f"{what} is a whole number of voxels of at least 1, got {value!r}.",
-            do="It holds for all three axes.",
-        )
+        msg = f"{what} is a whole number of voxels of at least 1, got {value!r}."
+        raise VolumeError(msg, do="It holds for all three axes.")
     return int(value)
 
 
@@ -245,8 +234,4 @@ def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict
         "datasets": [{"path": "0", "coordinateTransformations": steps}],
     }
     ome = {"version": "0.5", "multiscales": [image]}
-    return {
-        "zarr_format": 3,
-        "node_type": "group",
-        "attributes": {"ome": ome, "voxpipe": record},
-    }
+    return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome, "voxpipe": record}}

@@ -1,4 +1,4 @@
-"""Where a converted volume is written: beside its place, with a journal, then put there whole.
+"""The destination of a conversion: written beside its place, with a journal, then moved there.
 
 A local one gets its name by renaming the hidden folder ``.NAME.part``. A bucket renames nothing:
 there the metadata are written last, without which nobody takes the objects for a volume. The
@@ -12,24 +12,21 @@ import errno
 import json
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
 from ...core.sample import parse_json
-from ...storage.disk_cache import boot, sync_files, sync_folder
-from ...storage.location import (
-    absolute_place,
-    file_system,
-    is_url,
-    public_name,
-    remote_errors,
-)
-from ...storage.locks import LEASE_SECONDS, RemoteLease, is_still, lock, open_lock
+from ...storage.disk_cache import boot, hold_lock, seal, sync_folder
+from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
 from ...storage.ranges import open_regular
+from ...storage.remote_answers import is_conflict
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
 
@@ -44,9 +41,10 @@ _UNFINISHED = "*.partial"
 class LocalDestination:
     """A folder on a local disk."""
 
-    def __init__(self, path: Path, sealed: Callable[[Path], None] = sync_files) -> None:
+    def __init__(self, path: Path, sums: Path | None = None) -> None:
         self.name = str(path)
-        self._path, self._sealed = path, sealed
+        # Where check sums of what is written are kept, if anywhere.
+        self._path, self._sums = path, sums
         # In the same folder, and so on the same disk: renaming is one step there only.
         self._partial = path.with_name(f".{path.name}.part")
         self._group = self._partial / "group"
@@ -68,28 +66,26 @@ class LocalDestination:
         """Do nothing: what is there stays until the new volume is whole."""
 
     @contextmanager
-    def locked(self, timeout: float) -> Iterator[None]:
+    def lock(self, timeout: float) -> Iterator[None]:
         """Hold the kernel's lock on the partial folder, which a dead writer does not."""
-        deadline = time.monotonic() + timeout
-        while True:
+        try:
+            self._partial.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"nothing can be written at {self._path.parent}: {error.strerror}."
+            raise VolumeError(what, do="Give a place that you may write to.") from error
+        # A writer that finishes takes the folder, and the lock file in it, away.
+        with hold_lock(self._partial / "lock", time.monotonic() + timeout, self._busy):
             try:
-                self._partial.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise VolumeError(
-                    f"nothing can be written at {self._path.parent}: {error.strerror}.",
-                    do="Give a place that you may write to.",
-                ) from error
-            with self._locked_file(deadline) as file:
-                # A writer that finished took the folder, and the lock file in it, away.
-                if file is not None and is_still(file.fileno(), self._partial / "lock"):
-                    try:
-                        yield
-                    except (OSError, VolumeError):
-                        self._drop_unless_begun()
-                        raise
-                    finally:
-                        self._tidy()
-                    return
+                yield
+            except (OSError, VolumeError):
+                # Where no shard of it is written there is nothing to continue.
+                with suppress(OSError, VolumeError):
+                    lines = _read(self._partial / _JOURNAL).split(b"\n")
+                    if not any(line.startswith(b"[") for line in lines):
+                        self.drop()
+                raise
+            finally:
+                self._tidy()
 
     def _tidy(self) -> None:
         """Remove the partial folder if nothing is left to do in it; the caller holds its lock."""
@@ -98,46 +94,27 @@ class LocalDestination:
         ended = begun and self._path.exists() and not self._group.exists()
         with suppress(OSError):
             if ended:
-                self._remove_partial()
+                self.drop()
             elif not begun:
                 (self._partial / "lock").unlink()
                 self._partial.rmdir()
 
-    def _drop_unless_begun(self) -> None:
-        """Remove what is being written if no shard of it is: there is nothing to continue."""
-        with suppress(OSError, VolumeError):
-            lines = _read(self._partial / _JOURNAL).split(b"\n")
-            if not any(line.startswith(b"[") for line in lines):
-                self._remove_partial()
-
-    def _remove_partial(self) -> None:
+    def drop(self) -> None:
+        """Remove what is being written; the caller holds its lock."""
         # The lock goes first: who waits for it then looks at the place again.
         with suppress(FileNotFoundError):
             (self._partial / "lock").unlink()
             shutil.rmtree(self._partial)
 
-    @contextmanager
-    def _locked_file(self, deadline: float) -> Iterator[BinaryIO | None]:
-        try:
-            file = open_lock(self._partial / "lock")  # closed below
-        except FileNotFoundError:
-            yield None
-            return
-        with file:
-            lock(file, deadline, self._busy)
-            yield file
-
     def _busy(self) -> DestinationBusy:
-        return DestinationBusy(
-            f"another process is writing {self.name}.",
-            do="Wait for it; if it hangs, end it, and what it has written will be continued.",
-        )
+        do = "Wait for it; if it hangs, end it, and what it has written will be continued."
+        return DestinationBusy(f"another process is writing {self.name}.", do=do)
 
-    def finished(self, key: str) -> set[Triple]:
+    def finished_shards(self, key: str) -> set[Triple]:
         """Return the shards in the journal; an unfinished volume of another key is dropped."""
         # What a writer left when the machine went down may not have reached the disk.
         key = f"{key} {boot()}"
-        done = _parsed(_read(self._partial / _JOURNAL), key)
+        done = _parse(_read(self._partial / _JOURNAL), key)
         if done is None:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._group)
@@ -164,7 +141,7 @@ class LocalDestination:
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Rename the partial group; what stood there before goes in the moment before."""
         (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
-        self._sealed(self._group)
+        seal(self._group, self._sums)
         old = self._partial / "old"
         with suppress(FileNotFoundError):
             shutil.rmtree(old)  # of an earlier writer, killed in the next lines
@@ -177,16 +154,172 @@ class LocalDestination:
                 os.rename(old, self._path)
             if error.errno not in _THERE:
                 raise
-            raise DestinationExists(
-                f"{self.name} appeared while it was being written: {error.strerror}.",
-                do="Give another place, or overwrite=True.",
-            ) from error
+            what = f"{self.name} appeared while it was being written: {error.strerror}."
+            raise DestinationExists(what, do="Give another place, or overwrite=True.") from error
         sync_folder(self._path.parent)
         self.drop()
 
-    def drop(self) -> None:
-        """Remove what is being written; the caller holds its lock."""
-        self._remove_partial()
+
+# Three beats may fail in a row. A killed writer makes the next one wait this long.
+LEASE_SECONDS = 60.0
+_BEATS = 4
+# While a lease lasts; each costs a request, two where a claim is watched.
+_LOOKS_AT_LEASE = 60
+# Leases to wait for a killed writer and a killed taker, and for the requests meanwhile.
+_PATIENCE = 3
+
+
+class RemoteLease:
+    """The right to write at one place of a bucket: an object that its owner keeps renewing.
+
+    It is made only where there is none (``If-None-Match``). While it is held, a thread writes it
+    again and again; one that stays the same for as long as a lease lasts belongs to a writer that
+    is dead, and whoever waits takes it over. Only this waiting is measured: the clocks of two
+    machines never meet. Who takes a lease over first makes an object that is named by its last
+    owner, the claim, so that of several that wait one succeeds. A claim that stays belongs to a
+    taker that is dead, and is taken over in the same way, by an object named by both.
+
+    Whoever begins looks first and makes its object only where there is none, so a store that knows
+    no conditional requests does not lose a lease that is held. What was made there is read again,
+    which finds all but two writers that begin within the same moment.
+    A lease that is not renewed lasts ``seconds``.
+    """
+
+    def __init__(
+        self,
+        system: Any,
+        path: str,
+        name: str,
+        seconds: float = LEASE_SECONDS,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._system, self._path, self._name = system, path, name
+        self._get = partial(_object_at, system)
+        self._options = dict(options or {})
+        self._seconds = seconds
+        self._owner = uuid.uuid4().hex
+        self._beat = 0
+
+    @contextmanager
+    def hold(self, timeout: float) -> Iterator[None]:
+        """Take the lease, waiting for another writer if need be, and renew it meanwhile."""
+        with remote_errors(self._name, self._options):
+            self._take(time.monotonic() + timeout)
+        ended = threading.Event()
+        beating = threading.Thread(target=self._renew, args=(ended,), daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beating.join()
+            with remote_errors(self._name, self._options):
+                if self._is_ours(self._get(self._path)):
+                    with suppress(FileNotFoundError):
+                        self._system.rm_file(self._path)
+
+    def check(self) -> None:
+        """Raise ``CacheBusy`` where the lease is not ours any more: another writer goes on."""
+        if not self._is_ours(self._get(self._path)):
+            raise CacheBusy(
+                f"another process took over writing {self._name}, because this one had not said "
+                f"for {self._seconds:g} s that it is alive.",
+                do="Let the other one finish; what was written here is continued there.",
+            )
+
+    def _take(self, deadline: float) -> None:
+        # The lease, and the claims of takers that did not finish; the last is being watched.
+        chain: list[bytes] = []
+        unchanged = 0
+        while True:
+            found, now = self._get(self._path), time.monotonic()
+            if found is None and self._create(self._path):
+                return
+            # The lease, and the claim that is watched, are what they were.
+            stands = bool(chain) and chain[0] == found
+            if stands and (len(chain) == 1 or self._get(self._claim(chain[:-1])) == chain[-1]):
+                unchanged += 1
+            else:
+                chain, unchanged = [] if found is None else [found], 0
+            # Looks are counted, not seconds: a machine that slept would find every lease old.
+            if unchanged >= _LOOKS_AT_LEASE:
+                if self._take_over(chain):
+                    return
+                claim, unchanged = self._get(self._claim(chain)), 0
+                chain = [*chain, claim] if claim is not None else []
+            if now >= deadline:
+                raise CacheBusy(
+                    f"another process is writing {self._name}.",
+                    do="Wait for it. If it was killed, give a timeout of more than "
+                    f"{_PATIENCE * self._seconds:g} s, or remove {self._path} yourself; what it "
+                    "has written will be continued.",
+                )
+            time.sleep(min(self._seconds / _LOOKS_AT_LEASE, max(0.0, deadline - now)))
+
+    def _take_over(self, chain: Sequence[bytes]) -> bool:
+        """Put our lease in the place of a dead one, unless somebody else does."""
+        claim = self._claim(chain)
+        if not self._create(claim):
+            return False
+        # Who was faster may have finished taking it over before the claim was made.
+        taken = self._get(self._path) == chain[0]
+        if taken:
+            self._system.pipe_file(self._path, self._content())
+        # From the last: who finds the first one gone finds our lease.
+        dead = [self._claim(chain[:end]) for end in range(len(chain) - 1, 0, -1)] if taken else []
+        for path in (claim, *dead):
+            with suppress(FileNotFoundError):
+                self._system.rm_file(path)
+        return taken
+
+    def _claim(self, chain: Sequence[bytes]) -> str:
+        """Return the object that succeeds a dead lease and dead claims of it."""
+        return ".".join((self._path, *map(_owner_of, chain)))
+
+    def _renew(self, ended: threading.Event) -> None:
+        while not ended.wait(self._seconds / _BEATS):
+            # One that fails is followed by others; ``check`` tells if all of them did.
+            with suppress(Exception):
+                if not self._is_ours(self._get(self._path)):
+                    return
+                self._beat += 1
+                self._system.pipe_file(self._path, self._content())
+
+    def _content(self) -> bytes:
+        return json.dumps({"owner": self._owner, "beat": self._beat}).encode()
+
+    def _is_ours(self, content: bytes | None) -> bool:
+        return content is not None and _owner_of(content) == self._owner
+
+    def _create(self, path: str) -> bool:
+        """Make an object of ours where there is none; say whether it is there."""
+        content = self._content()
+        try:
+            self._system.pipe_file(path, content, mode="create")
+        except OSError as error:  # FileExistsError, or whatever a client makes of status 412
+            found = self._get(path)
+            # What was in the way may be gone by now; anything else is a failure.
+            if found is None and not is_conflict(error):
+                raise
+            # Ours if the answer to the first attempt was lost.
+            return found == content
+        # A store may not know the condition.
+        return self._get(path) == content
+
+
+def _object_at(system: Any, path: str) -> bytes | None:
+    try:
+        found: bytes = system.cat_file(path)
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+    return found
+
+
+def _owner_of(content: bytes) -> str:
+    """Return who holds a lease; an object that is none belongs to nobody."""
+    with suppress(ValueError, TypeError, KeyError):
+        return str(uuid.UUID(parse_json(content)["owner"]).hex)
+    return "nobody"
 
 
 class RemoteDestination:
@@ -196,6 +329,7 @@ class RemoteDestination:
         self.name = public_name(url)
         self._url, self._options = url.rstrip("/"), dict(options)
         self._system, root = file_system(url, options)
+        self._get = partial(_object_at, self._system)
         self._root = root.rstrip("/")
         folder, _, last = self._root.rpartition("/")
         self._journal = f"{folder}/.{last}.part.jsonl"
@@ -231,18 +365,18 @@ class RemoteDestination:
                 self._system.rm(self._root, recursive=True)
 
     @contextmanager
-    def locked(self, timeout: float) -> Iterator[None]:
+    def lock(self, timeout: float) -> Iterator[None]:
         """Hold the lease of this place, which a dead writer does not renew."""
         with ExitStack() as held:
-            with _refused():  # not around what is done meanwhile, which may read of a busy cache
-                held.enter_context(self._lease.held(timeout))
+            with _refusal():  # not around what is done meanwhile, which may read of a busy cache
+                held.enter_context(self._lease.hold(timeout))
             yield
 
-    def finished(self, key: str) -> set[Triple]:
+    def finished_shards(self, key: str) -> set[Triple]:
         """Return the shards in the journal, which lies beside the group."""
         with remote_errors(self._url, self._options):
             found = self._get(self._journal)
-            done = _parsed(found or b"", key)
+            done = _parse(found or b"", key)
             if done is None:
                 if found is not None:  # the objects of an unfinished volume of another key
                     with suppress(FileNotFoundError):
@@ -265,28 +399,20 @@ class RemoteDestination:
     def note(self, shard: Triple) -> None:
         """Write the journal again, one line longer."""
         self._lines += json.dumps(shard).encode() + b"\n"
-        with _refused(), remote_errors(self._url, self._options):
+        with _refusal(), remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(self._journal, self._lines)
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Write the metadata, by which the group begins to exist."""
-        with _refused(), remote_errors(self._url, self._options):
+        with _refusal(), remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
             with suppress(FileNotFoundError):
                 self._system.rm(self._journal)
 
-    def _get(self, path: str) -> bytes | None:
-        try:
-            found: bytes = self._system.cat_file(path)
-        except (FileNotFoundError, IsADirectoryError):
-            return None
-        return found
 
-
-Destination = LocalDestination | RemoteDestination
-"""One place for one zarr group."""
+Destination = LocalDestination | RemoteDestination  # one place for one zarr group
 
 
 def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
@@ -300,7 +426,7 @@ def _first_line(key: str) -> bytes:
     return json.dumps({"journal": 1, "key": key}).encode() + b"\n"
 
 
-def _parsed(journal: bytes, key: str) -> set[Triple] | None:
+def _parse(journal: bytes, key: str) -> set[Triple] | None:
     r"""Return the finished shards; None for the journal of something else, or none."""
     first, _, rest = journal.partition(b"\n")
     try:
@@ -323,7 +449,7 @@ def _read(path: Path) -> bytes:
 
 
 @contextmanager
-def _refused() -> Iterator[None]:
+def _refusal() -> Iterator[None]:
     """Turn what a lease says into the error of a writer: nothing is read here."""
     try:
         yield

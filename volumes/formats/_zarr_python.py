@@ -1,4 +1,4 @@
-"""What zarr-python reads of a volume, through the same stores as everything else.
+"""Arrays that zarr-python reads, through the same stores as everything else.
 
 This module imports zarr: import it late.
 """
@@ -21,13 +21,14 @@ from zarr.abc.store import (
 )
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from ...core.errors import BadHeader, CorruptVolume
+from ...core.errors import CorruptVolume
 from ...core.sample import parse_json
 from ...storage.decompress import most_between
 from ...storage.ranges import RangeStore, ReadRange
-from ..chunks.ranged_chunks import stored_bytes
-from .chunked_backend import MOST_CHUNK_BYTES
-from .zarr_metadata import BOUNDED, Codec, codec_v2, codec_v3, undone
+from ..chunks.ranged_chunks import most_of_object
+from .chunked_backend import check_chunk_bytes
+from .zarr_array import codec_v2, codec_v3
+from .zarr_chunks import BOUNDED, Codec, undo
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _OF_ARRAYS = ("zarr.json", ".zarray")
@@ -71,7 +72,7 @@ class RangesStore(Store):
 
     async def get_stored(self, key: str) -> bytes | None:
         """Return an object as it is stored."""
-        return await asyncio.to_thread(self._stored, ReadRange(key), self._objects_at(key))
+        return await asyncio.to_thread(self._read_stored, ReadRange(key), self._objects_at(key))
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -102,17 +103,11 @@ class RangesStore(Store):
         for name in sorted({key[len(folder) :].split("/", 1)[0] for key in keys}):
             yield name
 
-    async def set(self, key: str, value: Buffer) -> None:
+    async def set(self, key: Any, value: Any = None) -> None:
         """Raise ``ValueError``: it can only be read."""
         self._check_writable()
 
-    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
-        """Raise ``ValueError``: it can only be read."""
-        self._check_writable()
-
-    async def delete(self, key: str) -> None:
-        """Raise ``ValueError``: it can only be read."""
-        self._check_writable()
+    delete = set_partial_values = set
 
     def _keys(self, prefix: str) -> list[str]:  # type: ignore[valid-type]
         folder = prefix.rpartition("/")[0]
@@ -123,26 +118,25 @@ class RangesStore(Store):
             return self._document(key, byte_range)
         objects, wanted = self._objects_at(key), _range(key, byte_range)
         if not objects.codecs:
-            return self._stored(wanted, objects)
-        found = self._stored(ReadRange(key), objects)
+            return self._read_stored(wanted, objects)
+        found = self._read_stored(ReadRange(key), objects)
         if found is None:
             return None
-        plain = bytes(undone(objects.codecs, found, objects.size))
+        plain = bytes(undo(objects.codecs, found, objects.size))
         return plain[wanted.start : wanted.stop]
 
-    def _stored(self, wanted: ReadRange, objects: _Objects) -> bytes | None:
+    def _read_stored(self, wanted: ReadRange, objects: _Objects) -> bytes | None:
         most = most_between(objects.size) if objects.size else 0
         if most and wanted.length is not None and wanted.length > most:
             raise CorruptVolume(
                 f"a chunk of {self._ranges.name} is stored in {wanted.length} bytes, in "
-                f"{wanted.object}, and takes {objects.size} when decoded.",
-                do="Copy or write this file again.",
+                f"{wanted.object}, and takes {objects.size} when decoded."
             )
-        (found,) = stored_bytes(self._ranges, [wanted], objects.size)
+        more = most_of_object(self._ranges, objects.size)
+        (found,) = self._ranges.get_ranges([wanted], *more)
         if found is not None and wanted.length is not None and len(found) < wanted.length:
             raise CorruptVolume(
-                f"{wanted.object} of {self._ranges.name} ends before byte {wanted.stop}.",
-                do="Copy or write this file again.",
+                f"{wanted.object} of {self._ranges.name} ends before byte {wanted.stop}."
             )
         return None if found is None else bytes(found)
 
@@ -152,24 +146,19 @@ class RangesStore(Store):
             return None
         folder, _, file = key.rpartition("/")
         if file in _OF_ARRAYS:
-            data = self._noted(folder, data)
+            data = self._note(folder, data)
         start, stop = _range(key, byte_range)[1:]
         return bytes(data)[start:stop]
 
-    def _noted(self, folder: str, data: bytes) -> bytes:
+    def _note(self, folder: str, data: bytes) -> bytes:
         """Note what the metadata of an array say; return what zarr-python is told of them."""
         try:
             document = parse_json(data)
             size = _object_bytes(document)
-            shown, codecs = _uncompressed(document) if size else (document, ())
+            shown, codecs = _split_compressors(document) if size else (document, ())
         except (AttributeError, KeyError, TypeError, ValueError):
             return data  # a group, or something of which zarr-python says what is wrong with it
-        if size > MOST_CHUNK_BYTES:
-            raise BadHeader(
-                f"one chunk of {self._ranges.name} takes {size} bytes, more than "
-                f"{MOST_CHUNK_BYTES}.",
-                do="Store it in smaller chunks.",
-            )
+        check_chunk_bytes(size, self._ranges.name)
         self._arrays[folder] = _Objects(size, tuple(codecs))
         return json.dumps(shown).encode() if codecs else data
 
@@ -224,13 +213,13 @@ def _object_bytes(document: Mapping[str, Any]) -> int:
     return count * int(number)
 
 
-def _uncompressed(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Codec]]:
+def _split_compressors(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Codec]]:
     """Return metadata without the last codecs that can be undone within bounds, and these.
 
     Examples
     --------
-    >>> _uncompressed({"compressor": {"id": "zlib", "level": 1}, "filters": None})
-    ({'compressor': None, 'filters': None}, [Codec(name='zlib', settings=(('level', 1),))])
+    >>> _split_compressors({"compressor": {"id": "zlib", "level": 1}, "filters": None})
+    ({'compressor': None, 'filters': None}, [Codec(name='zlib', settings={'level': 1})])
     """
     told, last = dict(document), []
     if "codecs" not in told:

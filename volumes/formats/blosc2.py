@@ -24,16 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, ChunkGrid, Region
-from ...core.errors import (
-    BadHeader,
-    CacheTooSmall,
-    TruncatedVolume,
-    VolumeNotFound,
-)
-from ...storage.decoded_cache import DecodedCache
+from ...core.errors import BadHeader, CacheTooSmall, VolumeNotFound
 from ...storage.decompress import copy
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.retry import DAMAGED, read_anew
+from ...storage.volume_cache import VolumeCache
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..session import opening_session
@@ -46,6 +41,7 @@ from .stored_file import (
     LocalStoredFile,
     RemoteStoredFile,
     StoredFile,
+    check_size,
     import_package,
     library_errors,
 )
@@ -73,7 +69,7 @@ def frame_sizes(head: bytes, name: str) -> tuple[int, int]:
     """Return the bytes of the header and of the whole frame, of the first 24 bytes of a file."""
     magic, header, length = _HEAD.unpack_from(head) if len(head) >= _HEAD.size else (b"", 0, 0)
     if magic != _MAGIC or not _HEAD.size <= header <= min(length, MOST_HEAD_BYTES):
-        raise BadHeader(f"{name} is no sound blosc2 array.", do="Copy or write it again.")
+        raise BadHeader(f"{name} is no sound blosc2 array.")
     return header, length
 
 
@@ -90,15 +86,12 @@ def read_frame_header(head: bytes, name: str) -> FrameHeader:
         dtype = np.dtype(text)
         shape, chunks, blocks = (tuple(map(operator.index, n)) for n in (shape, chunks, blocks))
     except (ValueError, TypeError, IndexError, SyntaxError, msgpack.UnpackException) as error:
-        raise BadHeader(
-            f"the header of {name} describes no array: {error}.", do="Copy or write it again."
-        ) from None
+        raise BadHeader(f"the header of {name} describes no array: {error}.") from None
     sizes = (*shape, *chunks, *blocks)
     if {len(shape), len(chunks), len(blocks)} != {axes} or min(sizes) < 1:
         raise BadHeader(
             f"the header of {name} contradicts itself: shape {shape}, chunks {chunks}, blocks "
-            f"{blocks}.",
-            do="Copy or write it again.",
+            f"{blocks}."
         )
     return FrameHeader(shape, chunks, blocks, dtype)
 
@@ -108,7 +101,7 @@ class Blosc2Backend(ChunkedBackend):
 
     def __init__(self, file: LocalStoredFile) -> None:
         name = file.name
-        mapped, stored = _opened(file)
+        mapped, stored = _open(file)
         dtype, shape = np.dtype(stored.dtype), tuple(stored.shape)
         chunk, block = tuple(stored.chunks), tuple(stored.blocks)
         layout = plain_layout(shape, name)
@@ -118,26 +111,26 @@ class Blosc2Backend(ChunkedBackend):
         if stored.schunk.nchunks != expected:
             raise BadHeader(
                 f"{name} holds {stored.schunk.nchunks} chunks, and its shape {shape} "
-                f"speaks of {expected}.",
-                do="Copy or write the file again.",
+                f"speaks of {expected}."
             )
         IO_COUNTERS.count(headers=1)
         # Blocks are what is decoded; whole chunks only where they are one block.
-        self.blocks = Blocks(mapped, stored, name)
+        self.blocks = Blosc2Blocks(mapped, stored, name)
+        cache, cuts = opening_session().chunks, ChunkGrid(shape, chunk, block)
         array = ChunkedArray(
             shape,
             block,
             dtype,
             0,
             source=self.blocks,
-            cache=opening_session().chunks,
+            cache=cache,
             token=file.content_key,
-            cuts=ChunkGrid(shape, chunk, block),
+            cuts=cuts,
         )
         super().__init__(array, layout, [file], header, name)
 
 
-class Blocks:
+class Blosc2Blocks:
     """The blocks of one array, each decoded alone. The decoder is one object with one state.
 
     In its chunk a block lies in one piece, the blocks in C order, each of full size: what
@@ -161,11 +154,10 @@ class Blocks:
         if size != np.dtype(stored.dtype).itemsize or count != expected:
             raise BadHeader(
                 f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of "
-                f"{expected} of {stored.dtype}.",
-                do="Copy or write the file again.",
+                f"{expected} of {stored.dtype}."
             )
 
-    def fetch_chunks(self, chunks: Sequence[Index]) -> Blocks:
+    def fetch_chunks(self, chunks: Sequence[Index]) -> Blosc2Blocks:
         """Let go of pages if there are too many; the system brings in those that are touched."""
         MAPS.trim()
         return self
@@ -193,26 +185,18 @@ class Blocks:
         """Nothing is brought in without being decoded."""
 
 
-def _opened(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
+def _open(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
     """Return the mapped file, which has to live as long, and the array in it."""
     blosc2, name = import_package("blosc2", file.name), file.name
-    with library_errors(f"{name} is no sound blosc2 array", "Copy or write it again."):
+    with library_errors(f"{name} is no sound blosc2 array"):
         with file.open() as opened:
             # blosc2 4.14 never lets go of a file that it refuses.
-            _check_length(frame_sizes(opened.read(HEAD_BYTES), name)[1], file)
+            check_size(name, file.size, frame_sizes(opened.read(HEAD_BYTES), name)[1])
             mapped = MAPS.add(opened)
         found = blosc2.ndarray_from_cframe(mapped, copy=False)
         # Its own threads would compete with the workers, which fill all cores.
         found.schunk.dparams = blosc2.DParams(nthreads=1)
     return mapped, found
-
-
-def _check_length(length: int, file: StoredFile) -> None:
-    if length > file.size:
-        raise TruncatedVolume(
-            f"{file.name} holds {file.size} bytes, and its header speaks of {length}.",
-            do="Copy, download or upload the file again.",
-        )
 
 
 # Between making the copy and mapping it, another process may need its room; each time at least
@@ -229,7 +213,7 @@ class RemoteBlosc2(FilesBackend):
         self._file = file
         head = file.head(HEAD_BYTES)
         size, length = frame_sizes(head, file.name)
-        _check_length(length, file)
+        check_size(file.name, file.size, length)
         frame = read_frame_header(file.head(size) if size > len(head) else head, file.name)
         layout = plain_layout(frame.shape, file.name)
         header = chunked_header(layout, frame.blocks, frame.dtype, file.name)
@@ -240,38 +224,28 @@ class RemoteBlosc2(FilesBackend):
         """Read the blocks that the region touches, of the copy that the first call makes."""
 
         def read() -> Voxels:
-            copied = self._local()
+            copied = None
             try:
+                with self._lock:
+                    if self._copy is None:
+                        self._copy = self._write_copy()
+                    copied = self._copy
                 return copied.read(region, channels)
             except DAMAGED:
-                self._forget(copied)
+                # It goes, for all processes, unless another thread has made it anew.
+                with self._lock:
+                    if self._copy is copied:
+                        self._copy = None
+                        self._cache.drop(self._file.cache_key)
                 raise
 
         return read_anew(read)
 
-    def _local(self) -> Blosc2Backend:
-        """Return the copy, which the first call makes."""
-        with self._lock:
-            if self._copy is None:
-                try:
-                    self._copy = self._copied()
-                except DAMAGED:
-                    self._cache.drop(self._file.cache_key)
-                    raise
-            return self._copy
-
-    def _forget(self, copied: Blosc2Backend) -> None:
-        """Let the copy go, for all processes, unless another thread has made it anew."""
-        with self._lock:
-            if self._copy is copied:
-                self._copy = None
-                self._cache.drop(self._file.cache_key)
-
     @property
-    def _cache(self) -> DecodedCache:
-        return DecodedCache(cache_directory(), cache_budget())
+    def _cache(self) -> VolumeCache:
+        return VolumeCache(cache_directory(), cache_budget())
 
-    def _copied(self) -> Blosc2Backend:
+    def _write_copy(self) -> Blosc2Backend:
         cache = self._cache
         for attempt in range(_ATTEMPTS):
             with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
@@ -291,8 +265,7 @@ class RemoteBlosc2(FilesBackend):
         if (found.shape, found.disk_dtype) != (self.shape, self.disk_dtype):
             raise BadHeader(
                 f"blosc2 finds {found.shape} {found.disk_dtype} in {self.name}, and its header "
-                f"speaks of {self.shape} {self.disk_dtype}.",
-                do="Upload the file again.",
+                f"speaks of {self.shape} {self.disk_dtype}."
             )
         return found
 

@@ -4,33 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import OrientedBox, Region
+from ...core import Region
 from ...core.errors import BadHeader
 from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closes
 from ..backend import Channels
-from ..chunks.chunked_array import Needed
+from ..chunks.chunked_array import NeededChunks
 from ..header import IDENTITY, Header, Shape, Triple
 from ..voxels import Voxels, plain, refuse_unreadable
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
+# By their names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; there are two letters µ.
+_UNITS = {
+    1e-9: "pm picometer",
+    1e-7: "å angstrom",
+    1e-6: "nm nanometer",
+    1e-3: "µm μm um micron microns micrometer",
+    1.0: "mm millimeter",
+    10.0: "cm centimeter",
+    100.0: "dm decimeter",
+    1e3: "m meter",
+    1e6: "km kilometer",
+    25.4: "in inch",
+    304.8: "ft foot",
+}
+MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.split()}
+"""How many are in a unit of length."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """Which stored axes are folded into C, in stored order, and which are I, J, K."""
 
-    stored: tuple[int, ...]
-    """Shape of the stored array."""
-    folded: tuple[int, ...]
-    """Stored axes that become C; the last of them runs fastest."""
+    stored: tuple[int, ...]  # shape of the stored array
+    folded: tuple[int, ...]  # stored axes that become C; the last of them runs fastest
     spatial: tuple[int | None, int | None, int | None]
     """Stored axis of I, J and K; None for one that is not stored and has length 1."""
 
@@ -49,19 +63,29 @@ class Layout:
         """Return the region of the stored array, and the channels among those that it gives.
 
         Where several axes are folded, the slowest is narrowed and the others are
-        read whole; the channels asked for are then a part of what is read.
+        read whole; the channels asked for are then a part of what is read. Worked out once.
         """
+        known = vars(region).get("_stored")
+        if known is not None and known[0] is self and known[1] == channels:
+            found: tuple[Region, Channels] = known[2]
+            return found
         start, stop = [0] * len(self.stored), list(self.stored)
         for n, axis in enumerate(self.spatial):
             if axis is not None:
                 start[axis], stop[axis] = region.start[n], region.stop[n]
-        if channels is None or not self.folded:
-            return Region(tuple(start), tuple(stop)), channels or (0, self.shape[0])
-        inner = math.prod(self.stored[axis] for axis in self.folded[1:])
-        first = channels[0] // inner
-        start[self.folded[0]], stop[self.folded[0]] = first, -(-channels[1] // inner)
-        part = channels[0] - first * inner, channels[1] - first * inner
-        return Region(tuple(start), tuple(stop)), part
+        part = channels or (0, self.shape[0])
+        if channels is not None and self.folded:
+            inner = math.prod(self.stored[axis] for axis in self.folded[1:])
+            first = channels[0] // inner
+            start[self.folded[0]], stop[self.folded[0]] = first, -(-channels[1] // inner)
+            part = channels[0] - first * inner, channels[1] - first * inner
+        i, j, k = self.spatial
+        box = region.box
+        if box is not None:
+            box = None if i is None or j is None or k is None else replace(box, axes=(i, j, k))
+        found = Region(start, stop, box), part
+        vars(region)["_stored"] = self, channels, found
+        return found
 
     def fold(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a stored array, or a part of it, as (C, I, J, K): a view."""
@@ -85,10 +109,9 @@ def plain_layout(stored: tuple[int, ...], name: str) -> Layout:
         return Layout(stored, (), (0, 1, 2))
     if len(stored) == 4:
         return Layout(stored, (0,), (1, 2, 3))
-    raise BadHeader(
-        f"the array of {name} has {len(stored)} axes and nothing says what they are.",
-        do="Store two to four axes, (I, J, K) or (C, I, J, K), or write OME-Zarr metadata.",
-    )
+    msg = f"the array of {name} has {len(stored)} axes and nothing says what they are."
+    do = "Store two to four axes, (I, J, K) or (C, I, J, K), or write OME-Zarr metadata."
+    raise BadHeader(msg, do=do)
 
 
 def named_layout(stored: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
@@ -102,8 +125,7 @@ def named_layout(stored: tuple[int, ...], axes: Sequence[str], name: str) -> Lay
     if len(stored) != len(axes):
         raise BadHeader(
             f"the array of {name} has {len(stored)} axes, and its metadata name {len(axes)}: "
-            f"{', '.join(axes)}.",
-            do="Write the metadata again.",
+            f"{', '.join(axes)}."
         )
     place = {axis: n for n, axis in enumerate(axes)}
     x, y, z = (place.get(axis) for axis in SPATIAL)
@@ -123,25 +145,29 @@ def check_number(number: Any, count: int, what: str, name: str) -> None:
 MOST_CHUNK_BYTES = 4 * 1024**3
 
 
+def check_chunk_bytes(size: int, name: str) -> None:
+    """Refuse what says that a decoded chunk has so many bytes."""
+    if size > MOST_CHUNK_BYTES:
+        what = f"one chunk of {name} has {size} bytes, and takes more than {MOST_CHUNK_BYTES}."
+        raise BadHeader(what, do="Store it in smaller chunks.")
+
+
 def chunked_header(
     layout: Layout,
     chunks: Sequence[int],
     dtype: np.dtype[Any],
     name: str,
     affine: tuple[float, ...] = IDENTITY,
-    **more: Any,
+    scale: tuple[float, float] = (1.0, 0.0),
+    stamp: tuple[int, ...] = (),
 ) -> Header:
     """Return the header of an array in chunks, once its shape, type and chunks make sense."""
     refuse_unreadable(dtype, name)
     if min(layout.stored, default=0) < 1:
-        raise BadHeader(f"{name} holds no voxels: shape {layout.stored}.", do="Check the file.")
-    if math.prod(chunks) * dtype.itemsize > MOST_CHUNK_BYTES:
-        raise BadHeader(
-            f"one chunk of {name}, {tuple(chunks)} {dtype}, takes more than {MOST_CHUNK_BYTES} "
-            "bytes.",
-            do="Store it in smaller chunks.",
-        )
-    return Header(layout.shape, affine, dtype, layout.spatial_part(chunks), "range", **more)
+        raise BadHeader(f"{name} holds no voxels: shape {layout.stored}.")
+    check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
+    part = layout.spatial_part(chunks)
+    return Header(layout.shape, affine, dtype, part, "range", *scale, stamp=stamp)
 
 
 class ChunkedBackend(FilesBackend):
@@ -157,41 +183,25 @@ class ChunkedBackend(FilesBackend):
     ) -> None:
         self._array: Any = array
         self._layout = layout
-        self.culls = None not in layout.spatial
         super().__init__(files, header, name)
 
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
-        """Read the chunks that the region touches, of these only those that the box touches."""
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read the chunks that the region touches, of these only those that its box touches."""
         index, (first, last) = self._layout.index(region, channels)
-        part = self._layout.fold(
-            self._array.read(index, box if self.culls else None, self._layout.spatial)
-        )
+        part = self._layout.fold(self._array.read(index))
         return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
-        """Begin to fetch the chunks that the region and the box touch."""
-        index, _ = self._layout.index(region)
-        begun: Closes | None = self._array.prefetch(
-            index, box if self.culls else None, self._layout.spatial
-        )
+    def prefetch(self, region: Region) -> Closes | None:
+        """Begin to fetch the chunks that the region and its box touch."""
+        begun: Closes | None = self._array.prefetch(self._layout.index(region)[0])
         return begun
 
-    def needed(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Needed:
+    def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:
         """Return the chunks that a read fetches and decodes."""
-        index, _ = self._layout.index(region, channels)
-        chunks = self._array.needed(index, box if self.culls else None, self._layout.spatial)
-        return Needed(chunks, self._array.voxels(chunks), self._array.chunk_bytes)
+        chunks = self._array.needed_chunks(self._layout.index(region, channels)[0])
+        return NeededChunks(chunks, self._array.voxels(chunks), self._array.chunk_bytes)
 
-    def fetch(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int | None:
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that a read needs, without decoding them."""
-        index, _ = self._layout.index(region, channels)
-        fetched: int | None = self._array.fetch(
-            index, box if self.culls else None, self._layout.spatial
-        )
+        fetched: int | None = self._array.fetch(self._layout.index(region, channels)[0])
         return fetched

@@ -84,10 +84,8 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
     if not isinstance(chosen, str):
         return
     if depth > _MOST_LINKS:
-        raise BadHeader(
-            f"more than {_MOST_LINKS} links lead to {shorten(chosen)} in {reach.name}.",
-            do="Link to the dataset itself.",
-        )
+        what = f"more than {_MOST_LINKS} links lead to {shorten(chosen)} in {reach.name}."
+        raise BadHeader(what, do="Link to the dataset itself.")
     parts = [part for part in chosen.split("/") if part not in ("", ".")]
     for n in range(len(parts)):
         place = "/".join(parts[: n + 1])
@@ -180,10 +178,8 @@ def _external(dataset: Any) -> list[str]:
 
 
 def beside_its_file(h5py: Any, dataset: Any) -> Any:
-    """Return a dataset whose numbers lie in other files, of names beside its own file.
-
-    HDF5 looks for them where the process is when it reads. What a variable says goes first.
-    """
+    """Return a dataset whose numbers lie in other files, of names beside its own file."""
+    # HDF5 looks for them where the process is when it reads. What a variable says goes first.
     names = _external(dataset)
     if not names or dataset.id.get_access_plist().get_efile_prefix():
         return dataset
@@ -214,10 +210,7 @@ def refuse_circle(
     # By its place in the file: it may have many names.
     here = (os.path.realpath(file), h5py.h5o.get_info(dataset.id).addr)
     if here in above or len(above) >= _MOST_VIRTUAL:
-        raise BadHeader(
-            f"the virtual dataset {dataset.name} of {name} leads back to itself.",
-            do="Write it again, of datasets that hold numbers.",
-        )
+        raise BadHeader(f"the virtual dataset {dataset.name} of {name} leads back to itself.")
     for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
         for place, path in _matching(h5py, file, *source, reach):
             with h5py.File(place, "r") as opened:
@@ -268,18 +261,13 @@ def _printf(pattern: str) -> re.Pattern[str]:
 def datasets_in(h5py: Any, file: Any) -> list[str]:
     """Return the paths of all datasets of a file or group."""
     found: list[str] = []
-
-    def look(path: str, node: Any) -> None:
-        if isinstance(node, h5py.Dataset):
-            found.append(path)
-
-    file.visititems(look)
+    file.visititems(lambda at, node: found.append(at) if isinstance(node, h5py.Dataset) else None)
     return found
 
 
 def hdf5_errors(name: str) -> AbstractContextManager[None]:
     """Turn what h5py raises on a file that is damaged into errors that name it."""
-    return library_errors(f"{name} is no sound HDF5 file", "Copy or write it again.")
+    return library_errors(f"{name} is no sound HDF5 file")
 
 
 # HDF5 would keep decoded chunks. What is kept is decided by voxpipe.
@@ -302,18 +290,18 @@ def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
     sense or there is none of this name.
     """
     h5py, errors = import_package("h5py", file.name), partial(hdf5_errors, file.name)
-    run, where, find = run_local, getattr(file, "path", None), _found
+    run, where = run_local, getattr(file, "path", None)
     if isinstance(file, RemoteStoredFile):
-        where, find = Hdf5File(file), _found_behind_url
+        where = Hdf5File(file)
         run = where.run
     with file.open():
         pass  # says in our words that it cannot be read
     opened = run(lambda: h5py.File(where, "r", rdcc_nbytes=_KEPT_BYTES), errors)
-    # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for file
-    # objects (3.16) then crashes. So they are closed before.
-    _OPEN.add(opened)
     try:
-        found = run(lambda: find(h5py, opened, dataset, file), errors)
+        # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for
+        # file objects (3.16) then crashes. So they are closed before. A damaged file has no hash.
+        run(lambda: _OPEN.add(opened), errors)
+        found = run(lambda: _find(h5py, opened, dataset, file), errors)
         if found.offset is None:
             IO_COUNTERS.count(headers=1)
             kind = DatasetBackend if found.header.chunks is None else Hdf5Backend
@@ -323,68 +311,72 @@ def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
         raise
     opened.close()
     header = found.header
-    fields = RawHeader.of_array(found.layout, header.disk_dtype, found.offset, header.affine)
+    fields = RawHeader(found.layout, header.disk_dtype, found.offset, header.affine)
     return open_raw(fields, found.files, file.name)
 
 
-class Found(NamedTuple):
+class FoundDataset(NamedTuple):
     """The dataset that was asked for."""
 
     dataset: Any
     header: Header
     layout: Layout
-    files: Sequence[StoredFile]
-    """All that was followed to get there; its own is the last."""
-    offset: int | None
-    """Where its numbers lie there in one piece, if they do."""
+    files: Sequence[StoredFile]  # all that was followed to get there; its own is the last
+    offset: int | None  # where its numbers lie there in one piece, if they do
 
 
-def _found(h5py: Any, opened: Any, chosen: Any, file: Any) -> Found:
-    """Look at all that leads to a dataset of a local file before HDF5 does."""
-    name, path, trusted = file.name, file.path, file.follow == "anywhere"
-    reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
-    refuse_links(h5py, opened, chosen, reach)
-    dataset = beside_its_file(h5py, chosen_dataset(h5py, opened, chosen, name))
-    refuse_external(dataset, reach)
-    refuse_circle(h5py, dataset, (), name, reach)
-    header, layout = dataset_header(dataset, name)
-    own = file
-    if dataset.file != opened:  # behind an external link
-        reach.note(path)
-        path = os.path.abspath(dataset.file.filename)
-        reach.check(path, dataset.file.filename)
-        own = LocalStoredFile(path, name, file.io)
-    others = [LocalStoredFile(each, name, optional=True) for each in reach.others(path)]
-    return Found(dataset, header, layout, [*others, own], plain_offset(dataset))
-
-
-def _found_behind_url(h5py: Any, opened: Any, chosen: Any, file: StoredFile) -> Found:
-    """Return a dataset that lies in the file itself: HDF5 would look for others on this disk."""
-    refuse_links(h5py, opened, chosen, _NoReach(file.name))
-    dataset = chosen_dataset(h5py, opened, chosen, file.name)
-    if dataset.is_virtual or dataset.external or dataset.file != opened:
-        raise _in_other_files(file.name)
-    header, layout = dataset_header(dataset, file.name)
-    return Found(dataset, header, layout, [file], plain_offset(dataset))
+def _find(h5py: Any, opened: Any, chosen: Any, file: StoredFile) -> FoundDataset:
+    """Look at all that leads to a dataset before HDF5 does; of a remote file in no other one."""
+    name, files = file.name, [file]
+    if isinstance(file, LocalStoredFile):
+        path, trusted = file.path, file.follow == "anywhere"
+        reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
+        refuse_links(h5py, opened, chosen, reach)
+        dataset = beside_its_file(h5py, chosen_dataset(h5py, opened, chosen, name))
+        refuse_external(dataset, reach)
+        refuse_circle(h5py, dataset, (), name, reach)
+        own = file
+        if dataset.file != opened:  # behind an external link
+            reach.note(path)
+            path = os.path.abspath(dataset.file.filename)
+            reach.check(path, dataset.file.filename)
+            own = LocalStoredFile(path, name, file.io)
+        others = [LocalStoredFile(each, name, optional=True) for each in reach.others(path)]
+        files = [*others, own]
+    else:  # HDF5 would look for others on this disk
+        refuse_links(h5py, opened, chosen, _NoReach(name))
+        dataset = chosen_dataset(h5py, opened, chosen, name)
+        if dataset.is_virtual or dataset.external or dataset.file != opened:
+            raise _in_other_files(name)
+    layout, dtype = plain_layout(tuple(dataset.shape or ()), name), np.dtype(dataset.dtype)
+    chunks = dataset.chunks or (1,) * len(layout.stored)
+    header = chunked_header(layout, chunks, dtype, name, _affine(dataset, name))
+    header = replace(header, chunks=header.chunks if dataset.chunks else None)
+    # In one piece; HDF5's own types have other bits.
+    is_plain = (
+        dataset.chunks is None
+        and not dataset.external
+        and not dataset.is_virtual
+        and dataset.id.get_type().get_size() == dtype.itemsize
+        and dtype.kind in "iuf"
+    )
+    offset = dataset.id.get_offset() if is_plain else None
+    return FoundDataset(dataset, header, layout, files, offset)
 
 
 class Hdf5Backend(ChunkedBackend):
     """A dataset in chunks, of which only those needed are read; h5py holds its file open."""
 
-    def __init__(self, found: Found, opened: Any, run: Run, name: str) -> None:
+    def __init__(self, found: FoundDataset, opened: Any, run: Run, name: str) -> None:
         self._h5, dataset, file = opened, found.dataset, found.files[-1]
         token = content_key(joined_key([each.cache_key for each in found.files]), (dataset.name,))
         index = ChunkIndex(dataset, file.key, run, name)
         size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-        array = ChunkedArray(
-            tuple(dataset.shape),
-            tuple(dataset.chunks),
-            np.dtype(dataset.dtype),
-            dataset.fillvalue,
-            source=Hdf5Chunks(file.store, index, ChunkFilters(dataset, index, name), token, size),
-            cache=opening_session().chunks,
-            token=token,
-        )
+        filters = ChunkFilters(dataset, index, name)
+        source = Hdf5Chunks(file.store, index, filters, token, size, name)
+        form = tuple(dataset.shape), tuple(dataset.chunks), np.dtype(dataset.dtype)
+        cache = opening_session().chunks
+        array = ChunkedArray(*form, dataset.fillvalue, source=source, cache=cache, token=token)
         super().__init__(array, found.layout, found.files, found.header, name)
 
 
@@ -394,7 +386,7 @@ class DatasetBackend(FilesBackend):
     One thread reads at a time.
     """
 
-    def __init__(self, found: Found, opened: Any, run: Run, name: str) -> None:
+    def __init__(self, found: FoundDataset, opened: Any, run: Run, name: str) -> None:
         self._h5, self._dataset, self._layout = opened, found.dataset, found.layout
         self._run = run
         self._lock = threading.Lock()
@@ -421,20 +413,17 @@ class _NoReach(Reach):
 
 
 def _in_other_files(name: str) -> UnknownFormat:
-    return UnknownFormat(
-        f"the numbers of {name} are in other files.",
-        do="Only one file is read by URL: store them in it, or copy all to a local disk.",
-    )
+    msg = f"the numbers of {name} are in other files."
+    do = "Only one file is read by URL: store them in it, or copy all to a local disk."
+    return UnknownFormat(msg, do=do)
 
 
 def chosen_dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
     """Return the dataset that was chosen, or the only one of two to four axes."""
     if chosen is not None:
         if not isinstance(chosen, str) or chosen not in file:
-            raise BadHeader(
-                f"{name} has no dataset {chosen!r}, but {_listed(datasets_in(h5py, file))}.",
-                do="Give dataset=.",
-            )
+            what = f"{name} has no dataset {chosen!r}, but {_list(datasets_in(h5py, file))}."
+            raise BadHeader(what, do="Give dataset=.")
         if not isinstance(file[chosen], h5py.Dataset):
             raise BadHeader(f"{chosen} in {name} is a group.", do="Give the path of a dataset.")
         return file[chosen]
@@ -442,38 +431,12 @@ def chosen_dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
     fitting = [path for path in found if 2 <= file[path].ndim <= 4]
     if len(fitting) == 1:
         return file[fitting[0]]
-    raise UnknownFormat(
-        f"{name} holds {len(fitting)} datasets of two to four axes; all: {_listed(found)}.",
-        do="Give dataset=.",
-    )
+    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {_list(found)}."
+    raise UnknownFormat(what, do="Give dataset=.")
 
 
-def _listed(paths: list[str]) -> str:
+def _list(paths: list[str]) -> str:
     return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
-
-
-def plain_offset(dataset: Any) -> int | None:
-    """Return where the numbers lie in this file as they are, in one piece; None if they do not.
-
-    HDF5's own types have other bits.
-    """
-    stored = dataset.id.get_type()
-    is_plain = (
-        dataset.chunks is None
-        and not dataset.external
-        and not dataset.is_virtual
-        and stored.get_size() == dataset.dtype.itemsize
-        and dataset.dtype.kind in "iuf"
-    )
-    return dataset.id.get_offset() if is_plain else None
-
-
-def dataset_header(dataset: Any, name: str) -> tuple[Header, Layout]:
-    """Return the header of a dataset, and how its axes become (C, I, J, K)."""
-    layout, dtype = plain_layout(tuple(dataset.shape or ()), name), np.dtype(dataset.dtype)
-    chunks = dataset.chunks or (1,) * len(layout.stored)
-    header = chunked_header(layout, chunks, dtype, name, _affine(dataset, name))
-    return replace(header, chunks=header.chunks if dataset.chunks else None), layout
 
 
 def _affine(dataset: Any, name: str) -> tuple[float, ...]:
@@ -482,10 +445,8 @@ def _affine(dataset: Any, name: str) -> tuple[float, ...]:
         return IDENTITY
     spacing = np.asarray(said, np.float64).ravel()
     if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
-        raise BadHeader(
-            f"{_SPACING} of {name} is {np.asarray(said).tolist()}, not three lengths.",
-            do="Pass affine= to say where the voxels lie.",
-        )
+        what = f"{_SPACING} of {name} is {np.asarray(said).tolist()}, not three lengths."
+        raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
     return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
 
 

@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import BadHeader, CorruptVolume, MissingDependency
-from ...storage.decompress import inflated
+from ...storage.decompress import inflate
 from ...storage.ranges import ReadRange, Span
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RangeFile, RemoteFile
-from ..chunks.chunked_array import Index, Lookup
+from ..chunks.chunked_array import ChunkMap, Index
 from ..chunks.ranged_chunks import RangedChunks
 from .stored_file import library_errors
 
@@ -99,10 +99,8 @@ class Hdf5File(RangeFile):
 
     def _bring(self, span: Span, brought: dict[Span, Piece]) -> None:
         if sum(map(len, brought.values())) + span[1] - span[0] > _MOST_BYTES:
-            raise BadHeader(
-                f"the tables of {self._name} take more than {_MOST_BYTES} bytes.",
-                do="Give dataset=, or copy the file to a local disk.",
-            )
+            what = f"the tables of {self._name} take more than {_MOST_BYTES} bytes."
+            raise BadHeader(what, do="Give dataset=, or copy the file to a local disk.")
         brought[span] = super()._fetch([span])[0]
 
     def _fetch(self, spans: Sequence[Span]) -> list[Piece]:
@@ -121,7 +119,7 @@ def run_local(call: Callable[[], Any], errors: Errors) -> Any:
         return call()
 
 
-class ChunkIndex:
+class ChunkIndex(ChunkMap):
     """Where the chunks of a dataset lie, asked of HDF5 once each, in the file ``key``."""
 
     def __init__(self, dataset: Any, key: str, run: Run, name: str) -> None:
@@ -136,19 +134,15 @@ class ChunkIndex:
         self._known: dict[Index, tuple[ReadRange | None, int]] = {}
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
-        """Return where each chunk lies; None for one that is not stored."""
+        """Return where each chunk lies; HDF5 waits for what it reads of those not asked before."""
         if any(index not in self._known for index in chunks):
-            what, do = f"the chunks of {self.name} cannot be found", "Copy or write the file again."
-            errors = partial(library_errors, what, do, CorruptVolume)
+            what = f"the chunks of {self.name} cannot be found"
+            errors = partial(library_errors, what, kind=CorruptVolume)
             with self._lock:
                 self._run(lambda: self._ask(chunks), errors)
         return [self._known[index][0] for index in chunks]
 
-    def lookup(self, chunks: Sequence[Index]) -> Lookup:
-        """Return the same, for chunks that were located before: HDF5 waits for what it reads."""
-        return Lookup([], lambda answers: [self._known[index][0] for index in chunks])
-
-    def skipped(self, index: Index) -> int:
+    def skipped_filters(self, index: Index) -> int:
         """Return which filters were left out for a chunk that was located."""
         return self._known[index][1]
 
@@ -167,13 +161,6 @@ class ChunkIndex:
 
 class Hdf5Chunks(RangedChunks):
     """Chunks that are ranges of one file, whose places must be asked for before they are read."""
-
-    _map: ChunkIndex
-
-    @property
-    def name(self) -> str:
-        """What errors call the file, without credentials."""
-        return self._map.name
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
         """Begin to fetch; where chunks lie is asked here, not in the loop that brings them."""
@@ -201,8 +188,8 @@ class ChunkFilters:
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Undo the filters, the last one first."""
-        mask = self._index.skipped(index)
-        found = self._undone(data, mask)
+        mask = self._index.skipped_filters(index)
+        found = self._undo(data, mask)
         if found is None:  # which was made safe, as far as it was undone
             out[...] = self._read_by_hdf5(data, mask)
             return
@@ -210,14 +197,14 @@ class ChunkFilters:
             raise ValueError(f"it decodes to {len(found)} of {self._bytes} bytes")
         out[...] = np.frombuffer(found, self._dtype).reshape(self._chunks)
 
-    def _undone(self, data: Any, mask: int) -> Any:
+    def _undo(self, data: Any, mask: int) -> Any:
         """Return the decoded bytes; None where HDF5 has to do it."""
         for at in reversed(range(len(self._filters))):
             code, _, values, _ = self._filters[at]
             if mask >> at & 1:
                 continue
             if code == _DEFLATE:
-                data = inflated(data, self._bytes + _SUM_BYTES * at)
+                data = inflate(data, self._bytes + _SUM_BYTES * at)
             elif code == _SHUFFLE:
                 data = _unshuffle(data, values)
             elif code == _FLETCHER32:
@@ -263,22 +250,16 @@ def filters_of(plan: Any) -> list[Any]:
 
 
 def absent_filters(plan: Any) -> list[str]:
-    """Return the filters that HDF5 does not have, after ``import hdf5plugin`` offered it more.
+    """Return the filters that HDF5 does not have, after ``import hdf5plugin`` offered it more."""
+    # Workers do not import what the script of the user imports.
+    from h5py import h5z
 
-    Workers do not import what the script of the user imports.
-    """
-    absent = _absent(plan)
+    absent = [code for code, *_ in filters_of(plan) if not h5z.filter_avail(code)]
     if absent:
         with contextlib.suppress(ImportError):
             importlib.import_module("hdf5plugin")  # registers its filters
-        absent = _absent(plan)
+        absent = [code for code in absent if not h5z.filter_avail(code)]
     return [f"{_PLUGINS[code]} ({code})" if code in _PLUGINS else str(code) for code in absent]
-
-
-def _absent(plan: Any) -> list[int]:
-    from h5py import h5z
-
-    return [code for code, *_ in filters_of(plan) if not h5z.filter_avail(code)]
 
 
 def _unshuffle(data: Any, values: Sequence[int]) -> Any:

@@ -1,9 +1,10 @@
-"""What SimpleITK reads and voxpipe does not, and images that SimpleITK has in memory.
+"""Volumes that SimpleITK reads and voxpipe does not: series of DICOM, images in memory.
 
 The header is read without voxels. These are decoded once, into the cache directory, and
 mapped from there: ITK's readers decode everything for any region, but for a few formats.
 Some do not notice that a file ends early, or claims more than it holds, and hand out whatever the
 memory held (SimpleITK 2.5.7). So what such a file must hold is counted here, before it is read.
+A folder of DICOM slices is one volume: headers alone say where they lie.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -28,16 +29,17 @@ from ...core.errors import (
     MissingDependency,
     TruncatedVolume,
     UnknownFormat,
+    VolumeChanged,
     VolumeTooLarge,
 )
 from ...core.memory import usable_memory
 from ..array_source import ArraySource
 from ..backend import Backend
-from ..header import affine_entries
+from ..header import affine_entries, affine_matrix
 from ..registry import BackendRequest
 from .hdf5 import refuse_leading_on
-from .raw import LocalRaw, RawHeader, fold, world_affine
-from .stored_file import Format, LocalStoredFile, StoredFile, open_local
+from .raw import LocalRaw, RawHeader, fastest_first, world_affine
+from .stored_file import Format, LocalStoredFile, StoredFile, import_package, open_local
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0 and MRC 2014.
 _HEADERS = {"GiplImageIO": 256, "MRCImageIO": 1024}
@@ -123,10 +125,8 @@ def _check_elements(data: Any, size: int, at: int, name: str) -> None:
             is_long = kind in _LONG_TYPES
             length_at, width = (at + 8, 4) if is_long else (at + 6, 2)
         field = data[length_at : length_at + width]
-        length, start = (
-            int.from_bytes(field, "big" if order == ">" else "little"),
-            length_at + width,
-        )
+        length = int.from_bytes(field, "big" if order == ">" else "little")
+        start = length_at + width
         if (group, element) == _PIXELS and length == _UNDEFINED:
             return
         if length != _UNDEFINED and length > size - start:
@@ -141,9 +141,7 @@ def _check_elements(data: Any, size: int, at: int, name: str) -> None:
 
 
 def _claims(name: str, what: str) -> BadHeader:
-    return BadHeader(
-        f"{name} speaks of {what}, which it does not hold.", do="Copy or download the file again."
-    )
+    return BadHeader(f"{name} speaks of {what}, which it does not hold.")
 
 
 def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
@@ -151,18 +149,14 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
     check_ratio(file, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
-            raise UnknownFormat(
-                f"{file.name} is compressed, and SimpleITK's {image_io} would not notice damage.",
-                do="Decompress it first.",
-            )
+            what = f"{file.name} is compressed, and SimpleITK's {image_io} would not notice damage."
+            raise UnknownFormat(what, do="Decompress it first.")
         _check(file, file.size >= _HEADERS[image_io] + voxel_bytes, voxel_bytes)
     elif image_io == "VTKImageIO":
         _check_vtk(file, voxel_bytes)
     elif image_io == "TIFFImageIO":
-        raise UnknownFormat(
-            f"{file.name} is a TIFF, of which SimpleITK would not notice that it ends early.",
-            do="pip install tifffile, or convert it to .nii or zarr.",
-        )
+        what = f"{file.name} is a TIFF, of which SimpleITK would not notice that it ends early."
+        raise UnknownFormat(what, do="pip install tifffile, or convert it to .nii or zarr.")
     elif image_io == "BMPImageIO":
         told = int.from_bytes(file.head(_BMP_SIZE.stop)[_BMP_SIZE], "little")
         _check(file, file.size >= told, voxel_bytes)
@@ -181,10 +175,8 @@ def check_ratio(file: StoredFile, voxel_bytes: int) -> None:
 def _check_vtk(file: StoredFile, voxel_bytes: int) -> None:
     head = file.head(_VTK_HEADER_BYTES)
     if not _VTK_BINARY.match(head):
-        raise UnknownFormat(
-            f"{file.name} is no binary VTK file, and SimpleITK would not notice damage in it.",
-            do="Write it as binary, or as .nii or .mha.",
-        )
+        what = f"{file.name} is no binary VTK file, and SimpleITK would not notice damage in it."
+        raise UnknownFormat(what, do="Write it as binary, or as .nii or .mha.")
     # Some writers end the file with a line feed.
     for end in (file.size, file.size - 1):
         if 0 < end - voxel_bytes <= len(head) and _VTK_END.search(head[: end - voxel_bytes]):
@@ -202,8 +194,7 @@ def _check(file: StoredFile, is_whole: bool, voxel_bytes: int) -> None:
     if not is_whole:
         raise TruncatedVolume(
             f"{file.name} holds {file.size} bytes and ends early: its header speaks of "
-            f"{voxel_bytes} bytes of voxels.",
-            do="Copy or download the file again.",
+            f"{voxel_bytes} bytes of voxels."
         )
 
 
@@ -211,18 +202,8 @@ def _check(file: StoredFile, is_whole: bool, voxel_bytes: int) -> None:
 _STREAMING = ("MetaImageIO", "VTKImageIO", "MRCImageIO")
 # Memory of one slab.
 _SLAB_BYTES = 64 * 1024**2
-_NUMBERS = {
-    "Int8": "i1",
-    "UInt8": "u1",
-    "Int16": "i2",
-    "UInt16": "u2",
-    "Int32": "i4",
-    "UInt32": "u4",
-    "Int64": "i8",
-    "UInt64": "u8",
-    "Float32": "f4",
-    "Float64": "f8",
-}
+_NUMBERS = [f"{kind}Int{bits}" for bits in (8, 16, 32, 64) for kind in ("", "U")]
+_NUMBERS += ["Float32", "Float64"]
 
 
 def is_installed() -> bool:
@@ -254,59 +235,52 @@ def _reads(request: BackendRequest) -> bool:
     return bool(_reader(path).GetImageIOFromFileName(path))
 
 
-def _open(request: BackendRequest, name: str) -> Backend:
-    return open_itk(os.fspath(request.path or ""), name, request.follow)
-
-
 def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
     """Open any file that SimpleITK reads; only the header is read."""
     file = LocalStoredFile(path, name)
-    reader = _informed(path, name, follow)
-    fields, image_io = _fields(reader, name), _image_io(reader)
+    reader = _read_information(path, name, follow)
+    fields, size = _fields(reader, name), reader.GetSize()
+    image_io = str(reader.GetImageIO() or reader.GetImageIOFromFileName(path))
     check_end(file, image_io, fields.voxel_bytes)
-    voxels = _ItkVoxels(path, name, fields, reader.GetSize(), image_io)
+
+    def write(raw: BinaryIO) -> None:
+        whole, step = fields.voxel_bytes, size[-1]
+        if image_io in _STREAMING:
+            step = max(1, min(step, _SLAB_BYTES * step // whole))
+        elif 0 < usable_memory() < whole:
+            msg = f"{name} decodes to {whole} bytes, all of which SimpleITK needs at once."
+            do = "Convert it to .nii or zarr on a machine with more memory."
+            raise VolumeTooLarge(msg, do=do)
+        for first in range(0, size[-1], step):
+            count = min(step, size[-1] - first)
+            raw.write(_slab(path, name, fields, size, first, count).data)
+
     IO_COUNTERS.count(headers=1)
-    return LocalRaw(fields, [file], name, voxels.write)
+    return LocalRaw(fields, [file], name, write)
 
 
 def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Backend:
     """Open a local file, for a reason, which names others; ``UnknownFormat`` where that fails."""
-    if not isinstance(file, LocalStoredFile):
+    if not isinstance(file, LocalStoredFile) or not is_installed():
+        how = "with SimpleITK" if isinstance(file, LocalStoredFile) else "from a local disk"
         raise UnknownFormat(
-            f"{file.name} can only be read from a local disk: {why}.",
-            do="Copy it, or write it again in one piece, raw or with gzip.",
-        )
-    if not is_installed():
-        raise UnknownFormat(
-            f"{file.name} can only be read with SimpleITK: {why}.",
-            do="pip install SimpleITK, or write it again in one piece, raw or with gzip.",
+            f"{file.name} can only be read {how}: {why}.",
+            do="Write it again in one piece, raw or with gzip, or copy it to a local disk and pip "
+            "install SimpleITK.",
         )
     for name in data_files:
         file.beside(name)  # a plain file, and not outside the folder
     return open_itk(file.path, file.name, file.follow)
 
 
-def header_of(path: str, name: str) -> RawHeader:
-    """Return what the header of a file says about its voxels."""
-    return _fields(_informed(path, name), name)
-
-
-def planes_of(path: str, name: str, fields: RawHeader) -> NDArray[Any]:
-    """Return all voxels of a small file, in C order; they must be what ``fields`` says."""
-    size = _informed(path, name).GetSize()
-    return _ItkVoxels(path, name, fields, size, "").slab(0, size[-1])
-
-
-def _informed(path: str, name: str, follow: str = "beside") -> Any:
+def _read_information(path: str, name: str, follow: str = "beside") -> Any:
     """Return a reader that has read the header."""
     check_claims(path, name, follow)
     reader = _reader(path)
     try:
         reader.ReadImageInformation()
     except RuntimeError as error:
-        raise BadHeader(
-            f"{name} cannot be read by SimpleITK: {_reason(error)}.", do="Check the file."
-        ) from None
+        raise BadHeader(f"{name} cannot be read by SimpleITK: {_reason(error)}.") from None
     return reader
 
 
@@ -321,11 +295,9 @@ def from_itk(image: Any, affine: tuple[float, ...] | None) -> ArraySource:
     own = itk.Image(image)
     name = f"SimpleITK image {own.GetSize()} {own.GetPixelIDTypeAsString()}"
     fields = _fields(own, name)
-    array = fields.view(np.asarray(_Memory(itk.GetArrayViewFromImage(own), own)))
-    array = fold(array, (0, fields.channels), fields.channels)
-    if affine is not None:
-        fields = RawHeader(fields.shape, fields.dtype, 0, affine, axes=fields.axes)
-    return ArraySource(array, fields.header("view"), name)
+    array = np.asarray(_Memory(itk.GetArrayViewFromImage(own), own))
+    array = fields.layout.fold(array.reshape(fields.layout.stored))
+    return ArraySource(array, replace(fields, affine=affine or fields.affine).header("view"), name)
 
 
 class _Memory:
@@ -336,55 +308,27 @@ class _Memory:
         self._owner = owner
 
 
-@dataclass(frozen=True)
-class _ItkVoxels:
-    """Decodes the voxels of a file, in one piece or slab by slab."""
-
-    path: str
-    name: str
-    fields: RawHeader
-    size: tuple[int, ...]
-    image_io: str
-
-    def write(self, raw: BinaryIO) -> None:
-        """Write all voxels, the fastest axis first."""
-        whole = self.fields.voxel_bytes
-        step = self.size[-1]
-        if self.image_io in _STREAMING:
-            step = max(1, min(step, _SLAB_BYTES * step // whole))
-        elif 0 < usable_memory() < whole:
-            raise VolumeTooLarge(
-                f"{self.name} decodes to {whole} bytes, all of which SimpleITK needs at once.",
-                do="Convert it to .nii or zarr on a machine with more memory.",
-            )
-        for first in range(0, self.size[-1], step):
-            count = min(step, self.size[-1] - first)
-            raw.write(self.slab(first, count).data)
-
-    def slab(self, first: int, count: int) -> NDArray[Any]:
-        """Return planes along the last axis, C order."""
-        itk = simpleitk()
-        reader = _reader(self.path)
-        size = (*self.size[:-1], count)
-        if count < self.size[-1]:
-            reader.SetExtractIndex((*(0 for _ in self.size[:-1]), first))
-            reader.SetExtractSize(size)
-        try:
-            image = reader.Execute()
-        except (RuntimeError, MemoryError) as error:
-            raise CorruptVolume(
-                f"{self.name} cannot be decoded by SimpleITK: {_reason(error)}.",
-                do="Copy or download the file again.",
-            ) from None
-        array: NDArray[Any] = itk.GetArrayFromImage(image)
-        expected = math.prod(self.fields.shape) // self.size[-1] * count
-        if image.GetSize() != size or array.size != expected or array.dtype != self.fields.dtype:
-            raise CorruptVolume(
-                f"{self.name} decodes to {image.GetSize()} {array.dtype.name}, and its header "
-                f"speaks of {size} {self.fields.dtype.name}.",
-                do="Check how the file was written.",
-            )
-        return np.ascontiguousarray(array)
+def _slab(
+    path: str, name: str, fields: RawHeader, shape: Sequence[int], first: int, count: int
+) -> NDArray[Any]:
+    """Return planes of a file along its last axis, C order; they must be what ``fields`` says."""
+    reader, size = _reader(path), (*shape[:-1], count)
+    if count < shape[-1]:
+        reader.SetExtractIndex((*(0 for _ in shape[:-1]), first))
+        reader.SetExtractSize(size)
+    try:
+        image = reader.Execute()
+    except (RuntimeError, MemoryError) as error:
+        what = f"{name} cannot be decoded by SimpleITK: {_reason(error)}."
+        raise CorruptVolume(what) from None
+    array: NDArray[Any] = simpleitk().GetArrayFromImage(image)
+    expected = math.prod(fields.layout.stored) // shape[-1] * count
+    if image.GetSize() != size or array.size != expected or array.dtype != fields.dtype:
+        raise CorruptVolume(
+            f"{name} decodes to {image.GetSize()} {array.dtype.name}, and its header speaks of "
+            f"{size} {fields.dtype.name}."
+        )
+    return np.ascontiguousarray(array)
 
 
 def _reader(path: str) -> Any:
@@ -396,46 +340,35 @@ def _reader(path: str) -> Any:
     return reader
 
 
-def _image_io(reader: Any) -> str:
-    return str(reader.GetImageIO() or reader.GetImageIOFromFileName(reader.GetFileName()))
-
-
 def _fields(image: Any, name: str) -> RawHeader:
     """Return what an image, or a reader that has read a header, says about the voxels."""
     size = tuple(int(n) for n in image.GetSize())
     count = len(size)
-    pixel = image.GetPixelIDValue()
-    components = _components(image)
-    dtype, is_vector = _pixel_type(pixel, name)
+    dtype, is_vector = _pixel_type(image.GetPixelIDValue(), name)
+    # Readers and images call it differently.
+    ask = getattr(image, "GetNumberOfComponents", None) or image.GetNumberOfComponentsPerPixel
+    components = int(ask())
     if not 1 <= count <= 5 or min(size) < 1 or components < 1:
-        raise BadHeader(f"{name} holds no voxels: shape {size}.", do="Check the file.")
+        raise BadHeader(f"{name} holds no voxels: shape {size}.")
     matrix = np.array(image.GetDirection()).reshape(count, count) * np.array(image.GetSpacing())
     affine = world_affine([matrix[:, axis] for axis in range(min(count, 3))], image.GetOrigin()[:3])
-    entries, colours = affine_entries(affine, name), components if is_vector else 1
-    return RawHeader.of_sizes(size, dtype, 0, entries, colours=colours)
-
-
-def _components(image: Any) -> int:
-    """Return how many numbers a voxel has; readers and images call it differently."""
-    ask = getattr(image, "GetNumberOfComponents", None) or image.GetNumberOfComponentsPerPixel
-    return int(ask())
+    layout = fastest_first(size, colours=components if is_vector else 1)
+    return RawHeader(layout, dtype, 0, affine_entries(affine, name))
 
 
 def _pixel_type(pixel: int, name: str) -> tuple[np.dtype[Any], bool]:
     """Return the type of the numbers, and whether a voxel may have several of them."""
     itk = simpleitk()
-    for prefix in ("sitk", "sitkVector"):
-        for text, code in _NUMBERS.items():
-            if getattr(itk, prefix + text) == pixel:
-                return np.dtype(code), prefix == "sitkVector"
-    for text, code in (("Float32", "c8"), ("Float64", "c16")):
-        if getattr(itk, f"sitkComplex{text}") == pixel:
-            return np.dtype(code), False
+    for prefix in ("sitk", "sitkVector", "sitkComplex"):
+        for text in _NUMBERS:
+            if getattr(itk, prefix + text, None) == pixel:
+                dtype = np.dtype(text.lower())
+                is_complex = prefix == "sitkComplex"
+                dtype = np.dtype(f"c{2 * dtype.itemsize}") if is_complex else dtype
+                return dtype, prefix == "sitkVector"
     what = itk.GetPixelIDValueAsString(pixel)
-    raise UnknownFormat(
-        f"{name} holds voxels of SimpleITK's type {what}, which are no plain numbers.",
-        do="Cast the image, for instance to sitkInt16.",
-    )
+    msg = f"{name} holds voxels of SimpleITK's type {what}, which are no plain numbers."
+    raise UnknownFormat(msg, do="Cast the image, for instance to sitkInt16.")
 
 
 def _reason(error: BaseException) -> str:
@@ -444,5 +377,137 @@ def _reason(error: BaseException) -> str:
     return (lines or [type(error).__name__])[-1].rstrip(".")
 
 
-# The last: it looks into the file, and imports SimpleITK for it.
-FORMATS = (Format("simpleitk", (), _open, matches=_reads, rank=2),)
+# Series lie among other files; one of so many tells.
+_LOOKED_AT = 16
+# Of the distance between slices. Positions are decimal text of up to 16 letters.
+_UNEVEN = 1e-2
+
+
+def _has_dicom(request: BackendRequest) -> bool:
+    """Whether one of the first files of a local folder is DICOM."""
+    if request.path is None or not os.path.isdir(request.path):
+        return False
+    return any(map(_is_dicom, _files(os.fspath(request.path))[:_LOOKED_AT]))
+
+
+def _files(folder: str) -> list[str]:
+    # Copies from macOS bring a hidden ._NAME for each file, and these come first.
+    with os.scandir(folder) as entries:
+        # isfile() is false, and raises nothing, for links that lead in a circle.
+        return sorted(
+            entry.path
+            for entry in entries
+            if not entry.name.startswith(".") and os.path.isfile(entry.path)
+        )
+
+
+def _is_dicom(path: str) -> bool:
+    with open_local(path) as file:
+        return file.read(_DICOM_MAGIC_AT + len(_DICOM_MAGIC))[_DICOM_MAGIC_AT:] == _DICOM_MAGIC
+
+
+def open_series(request: BackendRequest, name: str, series: str = "") -> Backend:
+    """Open the slices of one series, whose UID may be left out where there is no other.
+
+    ``UnknownFormat`` if it is not there, ``BadHeader`` if the slices do not make up a volume.
+    """
+    folder = os.fspath(request.path or "")
+    import_package("SimpleITK", f"the DICOM files of {name}")
+    slices = _slices(folder, name, series)
+    files = [LocalStoredFile(path, f"{path} (of {name})") for path in slices]
+    headers = [_fields(_read_information(file.path, file.name), file.name) for file in files]
+    fields = _stack(headers, name)
+    for file, one in zip(files, headers, strict=True):
+        check_ratio(file, one.voxel_bytes)
+
+    def write(raw: BinaryIO) -> None:
+        for file in files:
+            if not file.is_current:
+                raise VolumeChanged(f"{file.name} was written again since its header was read.")
+            size = _read_information(file.path, file.name).GetSize()
+            raw.write(_slab(file.path, file.name, headers[0], size, 0, size[-1]).data)
+
+    IO_COUNTERS.count(headers=len(files))
+    return LocalRaw(fields, files, name, write)
+
+
+def _slices(folder: str, name: str, series: str) -> Sequence[str]:
+    """Return the files of a series in the order of their places."""
+    # GDCM reads whatever is there: pipes, and claims of any size. Files of other kinds are no harm.
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if not entry.is_dir():
+            check_claims(entry.path, f"{entry.path} (of {name})")
+    itk = simpleitk()
+    itk.ProcessObject.SetGlobalWarningDisplay(False)
+    found: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesIDs(folder)
+    if series not in found and (series or len(found) != 1):
+        raise UnknownFormat(
+            f"{name} holds {len(found)} DICOM series ({', '.join(found)})"
+            + (f", and not {series}." if series else "."),
+            do="Give the one to read as series=.",
+        )
+    _refuse_orphans(folder, found, name)
+    paths: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesFileNames(
+        folder, series or found[0]
+    )
+    return paths
+
+
+def _refuse_orphans(folder: str, found: Sequence[str], name: str) -> None:
+    """Refuse a folder with slices that GDCM cannot read: it leaves them out without a word."""
+    itk = simpleitk()
+    read = {
+        os.path.realpath(path)
+        for series in found
+        for path in itk.ImageSeriesReader.GetGDCMSeriesFileNames(folder, series)
+    }
+    for path in _files(folder):
+        is_slice = path.lower().endswith(".dcm") or _is_dicom(path)
+        is_index = os.path.basename(path).upper() == "DICOMDIR"
+        if is_slice and not is_index and os.path.realpath(path) not in read:
+            msg = f"{path} (of {name}) is a DICOM file of no series that SimpleITK recognises."
+            raise BadHeader(msg, do="Copy it again if it is damaged, or move it out of the folder.")
+
+
+def _stack(slices: Sequence[RawHeader], name: str) -> RawHeader:
+    """Return the header of slices that lie one behind the other."""
+    first, layout = slices[0], slices[0].layout
+    depth = layout.shape[3]
+    if len(slices) == 1:
+        return first
+    affines = [affine_matrix(fields.affine) for fields in slices]
+    for fields, affine in zip(slices, affines, strict=True):
+        same = (fields.layout, fields.dtype) == (layout, first.dtype)
+        if not same or not np.allclose(affine[:3, :3], affines[0][:3, :3], atol=1e-4) or depth > 1:
+            what = f"the slices of {name} differ in size, type or direction, or are volumes."
+            raise BadHeader(what, do="Give one file of it, or convert the series to .nii.")
+    places = np.array([affine[:3, 3] for affine in affines])
+    step = (places[-1] - places[0]) / (len(slices) - 1)
+    distance = float(np.linalg.norm(step))
+    away = np.abs(places - places[0] - np.arange(len(slices))[:, None] * step).max()
+    if distance == 0 or away > _UNEVEN * distance:
+        raise BadHeader(
+            f"the {len(slices)} slices of {name} are not evenly spaced: {away:g} mm off a "
+            f"distance of {distance:g} mm.",
+            do="Look for missing or doubled slices.",
+        )
+    affine = affines[0].copy()
+    affine[:3, 2] = step
+    stored = tuple(
+        len(slices) if axis == layout.spatial[2] else n for axis, n in enumerate(layout.stored)
+    )
+    stacked = replace(layout, stored=stored)
+    return replace(first, layout=stacked, affine=affine_entries(affine, name))
+
+
+FORMATS = (
+    Format("dicom", (), open_series, ("series",), matches=_has_dicom, rank=1),
+    # The last: it looks into the file, and imports SimpleITK for it.
+    Format(
+        "simpleitk",
+        (),
+        lambda request, name: open_itk(os.fspath(request.path or ""), name, request.follow),
+        matches=_reads,
+        rank=2,
+    ),
+)

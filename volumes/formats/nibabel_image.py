@@ -20,67 +20,49 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import VolumeError
-from ...storage.content import content_key
 from ...storage.location import public_name
-from ..array_source import INLINE_BYTES, from_array, original, remember, share_array
+from ..array_source import INLINE_BYTES, arrive, from_array, remember, share_array
 from ..backend import Backend, Channels
-from ..header import (
-    Header,
-    Triple,
-    affine_entries,
-)
+from ..header import Header, Triple, affine_entries
 from ..registry import BackendRequest
 from ..session import SESSION, Source
 from ..source import LocatedSource, Options
 from ..voxels import Voxels, plain, refuse_unreadable
 from .mgh import parse_mgh
-from .nifti import HEAD_BYTES, decoded_head, is_colour, millimetres, parse_nifti
-from .raw import RawHeader, open_raw
+from .nifti import head_of, is_colour, millimetres, parse_nifti
+from .raw import RawHeader, fastest_first, open_raw
 from .stored_file import LocalStoredFile
 
 # How the names of files end that hold voxels in one compressed stream.
 _ENCODINGS = {".gz": "gzip", ".mgz": "gzip", ".bz2": "bzip2"}
-_IMAGE = "the image"
-
-
-def nibabel_voxels(image: Any) -> NDArray[Any]:
-    """Return the voxels of a nibabel image as (C, I, J, K), further axes folded into C.
-
-    Colours are channels as well, and run fastest among them.
-    """
-    return _channels_of(np.asanyarray(image.dataobj))
 
 
 def _channels_of(array: NDArray[Any]) -> NDArray[Any]:
+    """Return voxels (I, J, K, ...) as (C, I, J, K); colours run fastest among the channels."""
     if not is_colour(array.dtype):
-        return _folded(array)
-    colours = np.stack([_folded(array[name]) for name in array.dtype.names or ()], axis=1)
+        return _fold(array)
+    colours = np.stack([_fold(array[name]) for name in array.dtype.names or ()], axis=1)
     return colours.reshape(-1, *colours.shape[2:])
 
 
-def _folded(array: NDArray[Any]) -> NDArray[Any]:
+def _fold(array: NDArray[Any]) -> NDArray[Any]:
     i, j, k, *rest = (*array.shape, 1, 1)[: max(3, array.ndim)]
     folded = array.reshape((i, j, k, math.prod(rest)), order="F")
     return np.moveaxis(folded, -1, 0)
 
 
-def nibabel_affine(image: Any) -> NDArray[np.float64]:
-    """Return the affine of a nibabel image in millimetres."""
-    affine = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
-    with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
-        affine[:3] *= millimetres(int(image.header["xyzt_units"]))
-    return affine
-
-
 def source_of_image(image: Any, options: Options) -> Source:
     """Return the source of an image of nibabel: lazy wherever its ``dataobj`` is."""
-    affine = affine_entries(nibabel_affine(image), _IMAGE)
-    stored = image.dataobj
+    matrix = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
+    with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
+        matrix[:3] *= millimetres(int(image.header["xyzt_units"]))
+    affine, stored = affine_entries(matrix, "the image"), image.dataobj
     if isinstance(stored, np.ndarray):
-        return from_array(nibabel_voxels(image), options.affine or affine)
+        return from_array(_channels_of(np.asanyarray(stored)), options.affine or affine)
     seen = _as_in_a_file(stored, affine)
     if seen is None:
-        return DataobjSource(stored, options.affine or affine, _name_of(image))
+        name = image.get_filename() or f"{type(image).__name__} {tuple(image.shape)}"
+        return DataobjSource(stored, options.affine or affine, public_name(name))
     # The affine is part of what the image says of the file.
     return LocatedSource(
         stored.file_like, Options(options.affine, seen, io=options.io, follow=options.follow)
@@ -100,37 +82,19 @@ class FileOfImage:
         name = public_name(str(request.source or path))
         file = LocalStoredFile(path, name, request.io)
         if _fields_in(file) != self.fields:
-            file = _SeenOtherwise(self.fields, path, name, request.io)
+            file.seen_as = (repr(self.fields),)
         return open_raw(self.fields, [file], name, encoding=self.encoding, trailing=True)
-
-
-class _SeenOtherwise(LocalStoredFile):
-    """A file of which an image says something else than its header does."""
-
-    def __init__(self, fields: RawHeader, path: str, name: str, io: str) -> None:
-        super().__init__(path, name, io)
-        self._fields = fields
-
-    @property
-    def content_key(self) -> str:
-        """That of the file, as it is seen."""
-        return content_key(self.path, (*self.stamp, repr(self._fields)))
 
 
 def _fields_in(file: LocalStoredFile) -> RawHeader | None:
     """Return what the header of a file says by itself; None for one that is not in the file."""
     path = file.path.lower()
-    try:
-        if path.endswith((".nii", ".mgh")):
-            head = file.head(HEAD_BYTES)
-        elif path.endswith((".nii.gz", ".mgz")):
-            head = decoded_head(file.head(HEAD_BYTES), file.name)
-        else:
-            return None
-        parse = parse_mgh if path.endswith((".mgh", ".mgz")) else parse_nifti
-        return parse(head, file.name)
-    except VolumeError:
+    if not path.endswith((".nii", ".mgh", ".nii.gz", ".mgz")):
         return None
+    parse = parse_mgh if path.endswith((".mgh", ".mgz")) else parse_nifti
+    with suppress(VolumeError):
+        return parse(head_of(file, path.endswith("z")), file.name)
+    return None
 
 
 def _as_in_a_file(stored: Any, affine: tuple[float, ...]) -> FileOfImage | None:
@@ -147,19 +111,13 @@ def _as_in_a_file(stored: Any, affine: tuple[float, ...]) -> FileOfImage | None:
     shape = tuple(int(n) for n in stored.shape)
     dtype = np.dtype(stored.dtype)
     if is_colour(dtype):
-        colours = len(dtype.names or ())
-        fields = RawHeader.of_sizes(
-            shape, np.dtype("u1"), int(stored.offset), affine, colours=colours
-        )
+        layout = fastest_first(shape, colours=len(dtype.names or ()))
+        fields = RawHeader(layout, np.dtype("u1"), int(stored.offset), affine)
     else:
         refuse_unreadable(dtype, path)
         scale = float(stored.slope), float(stored.inter)
-        fields = RawHeader.of_sizes(shape, dtype, int(stored.offset), affine, scale=scale)
+        fields = RawHeader(fastest_first(shape), dtype, int(stored.offset), affine, *scale)
     return FileOfImage(fields, _ENCODINGS.get(suffix, "raw"))
-
-
-def _name_of(image: Any) -> str:
-    return public_name(image.get_filename() or f"{type(image).__name__} {tuple(image.shape)}")
 
 
 class DataobjSource:
@@ -182,14 +140,11 @@ class DataobjSource:
         with suppress(Exception):  # what an object of somebody else's raises is its own business
             if len(pickle.dumps(self.dataobj)) <= INLINE_BYTES:
                 remember(self)
-                return _arrive, (self.dataobj, self.affine, self.name, self.token)
+                inline = self.dataobj, self.affine, self.name, self.token
+                return arrive, (self.token, DataobjSource, *inline)
         backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
         return share_array(self, backend.header, lambda: np.asarray(backend.read(whole).array))
-
-
-def _arrive(dataobj: Any, affine: tuple[float, ...], name: str, token: str) -> Any:
-    return original(token) or DataobjSource(dataobj, affine, name, token)
 
 
 class DataobjBackend(Backend):
@@ -199,7 +154,7 @@ class DataobjBackend(Backend):
         self._dataobj = dataobj
         self._lock = threading.Lock()  # a file that is open has one place
         self._sizes = tuple(int(n) for n in dataobj.shape)
-        first = self._folded(tuple(slice(0, 1) for _ in self._sizes))
+        first = self._fold(tuple(slice(0, 1) for _ in self._sizes))
         refuse_unreadable(first.dtype, name)
         i, j, k, *rest = (*self._sizes, 1, 1)[: max(3, len(self._sizes))]
         # Colours are channels too: one voxel shows how many.
@@ -210,10 +165,10 @@ class DataobjBackend(Backend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read a region, all channels, and return those that are asked for."""
         index = (*region.slices, *(slice(0, n) for n in self._sizes[3:]))
-        found = self._folded(index[: len(self._sizes)])
+        found = self._fold(index[: len(self._sizes)])
         return Voxels(plain(found[slice(*(channels or (0, self.shape[0])))]))
 
-    def _folded(self, index: tuple[slice, ...]) -> NDArray[Any]:
+    def _fold(self, index: tuple[slice, ...]) -> NDArray[Any]:
         with self._lock:
             part = self._dataobj[index]
             if type(part).__module__.partition(".")[0] == "dask":

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, Unknow
 from ..backend import Backend
 from ..header import affine_entries
 from ..voxels import refuse_unreadable
-from .raw import RawHeader, open_raw
-from .stored_file import Format, LocalStoredFile, StoredFile, open_local, what_to_do
+from .raw import RawHeader, fastest_first, open_raw
+from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, what_to_do
 
 NIFTI1_BYTES = 348
 NIFTI2_BYTES = 540
@@ -32,7 +33,6 @@ _MILLIMETRES = {1: 1000.0, 2: 1.0, 3: 0.001}
 _UNIT_BITS = 0b111
 # The format has room for seven axes, and an unused one has length 1.
 _MOST_AXES = 7
-_CHECK = "Check how the file was written."
 
 
 def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader:
@@ -49,12 +49,6 @@ def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader
         raise bad_nifti(name, f"its magic is {magic!r}")
     lowest = size + _EXTENSION_FLAG_BYTES if single_file else None
     return raw_header(fields, lowest, millimetres(int(fields["xyzt_units"])), name)
-
-
-def parse_nifti_of_pair(raw: bytes, name: str) -> RawHeader:
-    """Read the header of a NIfTI whose voxels, from the offset on, are in another file."""
-    fields, _ = _fields(raw, name)
-    return raw_header(fields, 0, millimetres(int(fields["xyzt_units"])), name)
 
 
 def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHeader:
@@ -96,48 +90,36 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
         raise bad_nifti(name, why)
     entries = affine_entries(affine, name)
     if dtype.names is not None:
-        colours = len(dtype.names)
-        return RawHeader.of_sizes(shape, np.dtype("u1"), int(offset), entries, colours=colours)
+        layout, dtype = fastest_first(shape, colours=len(dtype.names)), np.dtype("u1")
+        return RawHeader(layout, dtype, int(offset), entries)
     scale = (1.0, 0.0) if slope is None else (float(slope), float(intercept))
-    return RawHeader.of_sizes(shape, dtype, int(offset), entries, scale=scale)
+    return RawHeader(fastest_first(shape), dtype, int(offset), entries, *scale)
 
 
-def bad_nifti(name: str, why: str) -> BadHeader:
+def bad_nifti(name: str, why: str, do: str = "") -> BadHeader:
     """Return the error for a header that makes no sense."""
-    return BadHeader(f"{name} has no sound NIfTI header: {why}.", do=_CHECK)
+    return BadHeader(f"{name} has no sound NIfTI header: {why}.", do=do)
 
 
 def _fields(raw: bytes, name: str) -> tuple[Any, int]:
     """Return nibabel's view of the fields, and the header's length."""
     if len(raw) < NIFTI1_BYTES:
-        raise TruncatedVolume(
-            f"{name} holds {len(raw)} bytes, and a NIfTI header has {NIFTI1_BYTES}.",
-            do=what_to_do(raw, "Copy or download the file again."),
-        )
-    size, order = size_and_order(raw, name)
+        what = f"{name} holds {len(raw)} bytes, and a NIfTI header has {NIFTI1_BYTES}."
+        raise TruncatedVolume(what, do=what_to_do(raw))
+    orders = {struct.unpack(order + "i", raw[:4])[0]: order for order in ("<", ">")}
+    size = next((size for size in (NIFTI1_BYTES, NIFTI2_BYTES) if size in orders), 0)
+    if not size and raw.startswith(_GZIP_MAGIC):
+        raise BadHeader(f"{name} is compressed with gzip.", do="Name it .nii.gz, or decompress it.")
+    if not size:
+        why = f"it begins with {raw[:4]!r}, not with 348 or 540"
+        raise bad_nifti(name, why, what_to_do(raw))
     if len(raw) < size:
-        raise TruncatedVolume(
-            f"{name} holds {len(raw)} bytes, and its NIfTI header has {size}.",
-            do="Copy or download the file again.",
-        )
+        raise TruncatedVolume(f"{name} holds {len(raw)} bytes, and its NIfTI header has {size}.")
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
 
     build: Any = Nifti1Header if size == NIFTI1_BYTES else Nifti2Header
-    return build(binaryblock=raw[:size], endianness=order, check=False), size
-
-
-def size_and_order(raw: bytes, name: str) -> tuple[int, Literal["<", ">"]]:
-    """Return the length that a header claims, 348 or 540, and its byte order."""
-    orders: tuple[Literal["<"], Literal[">"]] = ("<", ">")
-    for order in orders:
-        (size,) = struct.unpack(order + "i", raw[:4])
-        if size in (NIFTI1_BYTES, NIFTI2_BYTES):
-            return size, order
-    if raw.startswith(_GZIP_MAGIC):
-        raise BadHeader(f"{name} is compressed with gzip.", do="Name it .nii.gz, or decompress it.")
-    why = f"it begins with {raw[:4]!r}, not with 348 or 540"
-    raise BadHeader(f"{name} has no sound NIfTI header: {why}.", do=what_to_do(raw, _CHECK))
+    return build(binaryblock=raw[:size], endianness=orders[size], check=False), size
 
 
 def is_colour(dtype: np.dtype[Any]) -> bool:
@@ -162,30 +144,34 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def open_nifti(file: StoredFile) -> Backend:
-    """Open a ``.nii``."""
-    return open_raw(parse_nifti(file.head(NIFTI2_BYTES), file.name), [file], file.name)
+    """Open a ``.nii`` or a ``.nii.gz``."""
+    return open_by_head(file, parse_nifti, gzipped=file.name.lower().endswith(".gz"))
 
 
-def open_nifti_gz(file: StoredFile) -> Backend:
-    """Open a ``.nii.gz``: the header from its first bytes, the voxels when they are read."""
-    head = decoded_head(file.head(HEAD_BYTES), file.name)
-    return open_raw(parse_nifti(head, file.name), [file], file.name, encoding="gzip")
+def open_by_head(
+    file: StoredFile, parse: Callable[[bytes, str], RawHeader], *, gzipped: bool, do: str = ""
+) -> Backend:
+    """Open a file by what its first bytes say, which are decoded before a read where ``gzipped``.
 
-
-def decoded_head(
-    head: bytes, name: str, do: str = "Remove .gz from its name if it is not compressed."
-) -> bytes:
-    """Return the beginning of what ``head`` decodes to: enough for a NIfTI header.
-
-    ``do`` is the advice for a file that is not compressed.
+    ``do`` is the advice for one that is not compressed; where it is given, something else may
+    follow the voxels.
     """
+    fields = parse(head_of(file, gzipped, do), file.name)
+    encoding = "gzip" if gzipped else "raw"
+    return open_raw(fields, [file], file.name, encoding=encoding, trailing=bool(do))
+
+
+def head_of(file: StoredFile, gzipped: bool, do: str = "") -> bytes:
+    """Return the beginning of a file, decoded where ``gzipped``: enough for a NIfTI header."""
+    if not gzipped:
+        return file.head(NIFTI2_BYTES)
+    head = file.head(HEAD_BYTES)
     try:
         return zlib.decompressobj(_GZIP).decompress(head, NIFTI2_BYTES)
     except zlib.error:
-        raise BadHeader(
-            f"{name} is not compressed with gzip: it begins with {head[:4]!r}.",
-            do=what_to_do(head, do),
-        ) from None
+        what = f"{file.name} is not compressed with gzip: it begins with {head[:4]!r}."
+        do = do or "Remove .gz from its name if it is not compressed."
+        raise BadHeader(what, do=what_to_do(head, do)) from None
 
 
 _MAGIC_AT = {NIFTI1_BYTES: 344, NIFTI2_BYTES: 4}
@@ -203,76 +189,50 @@ def open_pair(file: StoredFile) -> Backend:
     name = file.name
     gzipped = name.lower().endswith(".gz")
     is_header = name.lower().removesuffix(".gz").endswith(".hdr")
-    header = file if is_header else file.renamed(".img", ".hdr")
-    voxels = file.renamed(".hdr", ".img") if is_header else file
-    raw = header.head(HEAD_BYTES if gzipped else NIFTI2_BYTES)
-    raw = decoded_head(raw, header.name) if gzipped else raw
-    fields = _parse(raw, header)
-    encoding = "gzip" if gzipped else "raw"
-    return open_raw(fields, [header, voxels], name, encoding=encoding)
-
-
-def _parse(raw: bytes, header: StoredFile) -> RawHeader:
-    if len(raw) >= NIFTI1_BYTES:
-        size, order = size_and_order(raw, header.name)
-        if not raw[_MAGIC_AT[size] :].startswith(_MAGICS):
-            if size == NIFTI1_BYTES:
-                return _parse_analyze(raw, order, header)
-            raise BadHeader(
-                f"{header.name} has no sound NIfTI header: its magic is {raw[4:8]!r}.",
-                do="Check how the file was written.",
-            )
-    return parse_nifti_of_pair(raw, header.name)
+    header = file if is_header else file.with_suffix(".img", ".hdr")
+    voxels = file.with_suffix(".hdr", ".img") if is_header else file
+    raw = head_of(header, gzipped)
+    fields, size = _fields(raw, header.name)
+    if raw[_MAGIC_AT[size] :].startswith(_MAGICS):
+        found = raw_header(fields, 0, millimetres(int(fields["xyzt_units"])), header.name)
+    elif size == NIFTI1_BYTES:
+        found = _parse_analyze(raw, fields.endianness, header)
+    else:
+        raise bad_nifti(header.name, f"its magic is {raw[4:8]!r}")
+    return open_raw(found, [header, voxels], name, encoding="gzip" if gzipped else "raw")
 
 
 def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
-    """Return what an Analyze header (plain, SPM99, SPM2) says, by nibabel's rule.
-
-    The first axis runs to the left, the origin is SPM's field or the centre, and a
-    ``.mat`` beside the file has the last word.
-    """
+    """Return what an Analyze header (plain, SPM99, SPM2) says, by nibabel's rule."""
+    # The first axis runs to the left, the origin is SPM's field or the centre, and a
+    # ``.mat`` beside the file has the last word.
     from nibabel.spm2analyze import Spm2AnalyzeHeader
 
     fields: Any = Spm2AnalyzeHeader(binaryblock=raw[:NIFTI1_BYTES], endianness=order, check=False)
     found = raw_header(fields, 0, 1.0, header.name)
     if not isinstance(header, LocalStoredFile):
-        raise BadHeader(
-            f"{header.name} is an Analyze header, which is only read from local disks.",
-            do="Copy both files, or convert them to .nii.",
-        )
+        msg = f"{header.name} is an Analyze header, which is only read from local disks."
+        raise BadHeader(msg, do="Copy both files, or convert them to .nii.")
     mat = os.path.splitext(header.path.removesuffix(".gz"))[0] + ".mat"
     if not os.path.exists(mat):
         return found
-    with open_local(mat) as file:
-        size = os.fstat(file.fileno()).st_size
+    size, do = LocalStoredFile(mat).size, "Remove it if it does not belong to the image."
     if size > _MOST_MAT_BYTES:
-        raise BadHeader(
-            f"{mat} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES} at most.",
-            do="Remove it if it does not belong to the image.",
-        )
-    return replace(found, affine=affine_entries(_affine_of_mat(header), header.name))
-
-
-def _affine_of_mat(header: LocalStoredFile) -> Any:
-    """Return the affine that nibabel makes of header and ``.mat``."""
+        what = f"{mat} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES} at most."
+        raise BadHeader(what, do=do)
     import nibabel
 
-    try:
-        image: Any = nibabel.load(header.path)
-    except ImportError as error:
-        raise MissingDependency(
-            f"the .mat beside {header.name} needs scipy.", do="pip install scipy"
-        ) from error
-    except Exception as error:  # whatever scipy raises on damaged files
-        raise BadHeader(
-            f"the .mat beside {header.name} cannot be read: {error}.",
-            do="Remove it if it does not belong to the image.",
-        ) from error
-    return image.affine
+    what = f"the .mat beside {header.name}"
+    with library_errors(f"{what} cannot be read", do, but=(ImportError,)):
+        try:
+            image: Any = nibabel.load(header.path)
+        except ImportError as error:
+            raise MissingDependency(f"{what} needs scipy.", do="pip install scipy") from error
+    return replace(found, affine=affine_entries(image.affine, header.name))
 
 
 FORMATS = (
     Format("nifti", (".nii",), open_nifti),
-    Format("nifti-gz", (".nii.gz",), open_nifti_gz),
+    Format("nifti-gz", (".nii.gz",), open_nifti),
     Format("nifti-pair", (".hdr", ".img", ".hdr.gz", ".img.gz"), open_pair),
 )

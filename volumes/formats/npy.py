@@ -10,12 +10,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
+from ...core.errors import BadHeader, UnknownFormat
 from ..backend import Backend
 from ..voxels import refuse_unreadable
-from .chunked_backend import plain_layout
+from .chunked_backend import Layout, plain_layout
 from .raw import RawHeader, open_raw
-from .stored_file import MAPS, Format, StoredFile, open_local
+from .stored_file import MAPS, Format, StoredFile, check_size, open_local
 
 # NumPy refuses headers of more than 10 000 characters, and most have 118.
 _HEAD_BYTES = 12 * 1024
@@ -26,8 +26,11 @@ def open_npy(file: StoredFile) -> Backend:
     head = io.BytesIO(file.head(_HEAD_BYTES))
     shape, fortran, dtype = read_npy_header(head, file.name)
     layout = plain_layout(shape, file.name)
-    fields = RawHeader.of_array(layout, dtype, head.tell(), fortran=fortran)
-    return open_raw(fields, [file], file.name)
+    if fortran:
+        last = len(shape) - 1
+        i, j, k = (None if axis is None else last - axis for axis in layout.spatial)
+        layout = Layout(shape[::-1], tuple(last - axis for axis in layout.folded), (i, j, k))
+    return open_raw(RawHeader(layout, dtype, head.tell()), [file], file.name)
 
 
 def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
@@ -40,11 +43,7 @@ def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
         shape, fortran, dtype = read_npy_header(file, name)
         offset, actual = file.tell(), os.fstat(file.fileno()).st_size
         expected = offset + math.prod(shape) * dtype.itemsize
-        if actual < expected:
-            raise TruncatedVolume(
-                f"{name} holds {actual} bytes, and its header speaks of {expected}.",
-                do="Copy or download the file again.",
-            )
+        check_size(name, actual, expected)
         order: Any = "F" if fortran else "C"
         mapped = MAPS.add(file, start, expected - start)
         return np.ndarray(shape, dtype, mapped, offset - start, order=order)
@@ -57,20 +56,16 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
     try:
         version = formats.read_magic(file)
         if version not in readers:
-            raise UnknownFormat(
-                f"{name} is .npy version {version}, which only holds records.",
-                do="Save a plain array.",
-            )
+            what = f"{name} is .npy version {version}, which only holds records."
+            raise UnknownFormat(what, do="Save a plain array.")
         shape, fortran, dtype = readers[version](file)
     except UnknownFormat:
         raise
     except Exception as error:  # ValueError, TokenError, SyntaxError: as Python reads the text
-        raise BadHeader(
-            f"{name} is no sound .npy file: {error}.", do="Write it with numpy.save."
-        ) from None
+        raise BadHeader(f"{name} is no sound .npy file: {error}.") from None
     refuse_unreadable(dtype, name)
     if min(shape, default=0) < 1:
-        raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
+        raise BadHeader(f"{name} holds no voxels: shape {shape}.")
     return shape, fortran, dtype
 
 

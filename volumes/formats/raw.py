@@ -17,10 +17,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, Affine, OrientedBox, Region
+from ...core import IO_COUNTERS, Affine, Region
 from ...core.errors import TruncatedVolume
 from ...core.memory import usable_memory
-from ...storage.decoded_cache import DecodedCache, is_in_memory
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.file_reader import (
@@ -29,94 +28,37 @@ from ...storage.file_reader import (
     Hint,
     IoChoice,
     choose_io,
-    file_system_of,
+    kind_of_open_file,
     rows_of_box,
 )
 from ...storage.ranges import REMOTE_RUN, CoalescePolicy, Span, coalesce, coalesce_policy
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RemoteFile
 from ...storage.retry import read_anew
+from ...storage.volume_cache import VolumeCache, is_in_memory
 from ..backend import Backend, Channels
 from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
 from ..voxels import Voxels, plain, touch
 from .chunked_backend import Layout
-from .stored_file import MAPS, FilesBackend, Place, StoredFile, joined_key
+from .stored_file import MAPS, FilesBackend, Place, StoredFile, check_size, joined_key
 
 
 @dataclass(frozen=True)
 class RawHeader:
     """What a header says about the voxels."""
 
-    shape: tuple[int, ...]
-    """As stored, the fastest axis first."""
-    dtype: np.dtype[Any]
-    """As stored, with its byte order."""
-    offset: int
-    """Where the voxels begin in the stream, in bytes."""
-    affine: tuple[float, ...]
-    """Voxel to world in millimetres, 16 entries row by row."""
+    layout: Layout  # of the voxels as one array in C order
+    dtype: np.dtype[Any]  # as stored, with its byte order
+    offset: int  # where the voxels begin in the stream, in bytes
+    affine: tuple[float, ...] = IDENTITY  # voxel to world in millimetres, 16 entries row by row
     slope: float = 1.0
     intercept: float = 0.0
-    axes: Triple = (0, 1, 2)
-    """Which stored axes are I, J, K; the others are folded into C."""
-
-    @classmethod
-    def of_array(
-        cls,
-        layout: Layout,
-        dtype: np.dtype[Any],
-        offset: int,
-        affine: tuple[float, ...] = IDENTITY,
-        *,
-        fortran: bool = False,
-    ) -> RawHeader:
-        """Return the header of an array in C order, or with its first axis the fastest.
-
-        Examples
-        --------
-        >>> RawHeader.of_array(Layout((7, 9), (), (0, 1, None)), np.dtype("i2"), 0).axes
-        (1, 0, 2)
-        """
-        last = len(layout.stored) - 1
-        shape = layout.stored if fortran else layout.stored[::-1]
-        axes = []
-        for axis in layout.spatial:
-            if axis is None:
-                shape += (1,)
-                axes.append(len(shape) - 1)
-            else:
-                axes.append(axis if fortran else last - axis)
-        return cls(shape, dtype, offset, affine, axes=(axes[0], axes[1], axes[2]))
-
-    @classmethod
-    def of_sizes(
-        cls,
-        sizes: Sequence[int],
-        dtype: np.dtype[Any],
-        offset: int,
-        affine: tuple[float, ...],
-        *,
-        scale: tuple[float, float] = (1.0, 0.0),
-        colours: int = 1,
-    ) -> RawHeader:
-        """Return the header of I, J, K, which may be fewer, and further axes behind them.
-
-        Colours run faster than these.
-        """
-        first = int(colours > 1)
-        shape = (*(colours,) * first, *sizes, *(1,) * (3 - len(sizes)))
-        return cls(shape, dtype, offset, affine, *scale, (first, first + 1, first + 2))
-
-    @property
-    def channels(self) -> int:
-        """Colour, time and further axes, folded; the first stored of them runs fastest."""
-        return math.prod(n for axis, n in enumerate(self.shape) if axis not in self.axes)
 
     @property
     def voxel_bytes(self) -> int:
         """Bytes of all voxels."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(self.layout.stored) * self.dtype.itemsize
 
     @property
     def end(self) -> int:
@@ -125,88 +67,41 @@ class RawHeader:
 
     def header(self, access: Access) -> Header:
         """Return what a backend answers."""
-        i, j, k = (self.shape[axis] for axis in self.axes)
         scale = self.slope, self.intercept
-        return Header((self.channels, i, j, k), self.affine, self.dtype, None, access, *scale)
+        return Header(self.layout.shape, self.affine, self.dtype, None, access, *scale)
 
-    def view(self, buffer: Any) -> NDArray[Any]:
-        """Return the voxels of a mapped file, without copying: channel axes first, then I, J, K.
-
-        There is one channel axis, unless channels are stored on both sides of I, J, K.
-        """
-        flat: NDArray[Any] = np.frombuffer(buffer, self.dtype, math.prod(self.shape), self.offset)
-        return self._turned(flat, [n for n, _ in self._merged()])
-
-    def row_spans(self, region: Region, channels: Channels, most: int) -> list[Span]:
-        """Return the runs of bytes that hold a region, in the order of the stream.
+    def row_spans(self, index: Region, most: int) -> list[Span]:
+        """Return the runs of bytes that hold a region of the stored array, in their order.
 
         Along the fastest axis; where that is whole, along the next too, up to ``most`` bytes.
         """
-        lengths, box = self.stored_box(region, channels)
-        return rows_of_box(lengths, box, self.dtype.itemsize, self.offset, most)
-
-    def stored_box(self, region: Region, channels: Channels) -> tuple[list[int], list[Span]]:
-        """Return lengths of the stored axes, and what a region takes of them, slowest first."""
-        lengths = [n for n, _ in self._merged()]
-        return lengths[::-1], self._ranges(region, channels)[::-1]
-
-    def of_rows(self, flat: NDArray[np.uint8], region: Region, channels: Channels) -> NDArray[Any]:
-        """Return the bytes of a region, in the order of the stream, as (C, i, j, k)."""
-        sizes = [last - first for first, last in self._ranges(region, channels)]
-        return fold(self._turned(flat.view(self.dtype), sizes), channels, self.channels)
-
-    def _merged(self) -> list[tuple[int, int | None]]:
-        """Return length, and number among I, J, K, per stored axis; neighbouring channels as one.
-
-        The number of channels is None.
-        """
-        merged: list[tuple[int, int | None]] = []
-        for axis, n in enumerate(self.shape):
-            if axis in self.axes:
-                merged.append((n, self.axes.index(axis)))
-            elif n == 1:
-                continue
-            elif merged and merged[-1][1] is None:
-                merged[-1] = (merged[-1][0] * n, None)
-            else:
-                merged.append((n, None))
-        return merged
-
-    def _ranges(self, region: Region, channels: Channels) -> list[Span]:
-        """Return what to read of each merged axis: all channels where they lie on two sides."""
-        spatial, merged = list(region), self._merged()
-        alone = sum(number is None for _, number in merged) == 1
-        return [
-            spatial[number] if number is not None else channels if alone else (0, n)
-            for n, number in merged
-        ]
-
-    def _turned(self, flat: NDArray[Any], sizes: list[int]) -> NDArray[Any]:
-        """Return flat voxels of merged axes as a view, channel axes first, slowest first."""
-        numbers = [number for _, number in self._merged()]
-        others = [at for at, number in enumerate(numbers) if number is None]
-        array = flat.reshape(sizes[::-1])  # C order: the slowest axis first
-        order = (*others[::-1], *map(numbers.index, range(3)))
-        turned = array.transpose([len(sizes) - 1 - at for at in order])
-        return turned if others else turned[None]
+        return rows_of_box(self.layout.stored, list(index), self.dtype.itemsize, self.offset, most)
 
 
-def part_of(
-    view: NDArray[Any], region: Region, channels: Channels | None, count: int
-) -> NDArray[Any]:
-    """Return a region of (c..., I, J, K), which has ``count`` channels, as (C, i, j, k)."""
-    index: Any = (..., *region.slices)
-    return fold(view[index], channels or (0, count), count)
+def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int = 1) -> Layout:
+    """Return the layout of voxels whose fastest axis is given first; ``axes`` are I, J, K.
 
+    Those that are missing of three have length 1. The others become C, neighbours as one axis, so
+    that channels are read alone; colours run faster than all of them.
 
-def fold(array: NDArray[Any], channels: Channels, count: int) -> NDArray[Any]:
-    """Return (c..., i, j, k) as (C, i, j, k), narrowed to ``channels`` if it holds all ``count``.
-
-    This copies only where channels are stored on both sides of the spatial axes.
+    Examples
+    --------
+    >>> fastest_first((7, 9, 5, 2), colours=3)
+    Layout(stored=(2, 5, 9, 7, 3), folded=(0, 4), spatial=(3, 2, 1))
     """
-    if array.ndim > 4:
-        array = array.reshape((count, *array.shape[-3:]))
-    return array[slice(*channels)] if array.shape[0] == count else array
+    first = int(colours > 1)
+    shape = (*(colours,) * first, *sizes, *(1,) * (3 - len(sizes)))
+    merged: list[tuple[int, int | None]] = []  # length, and number among I, J, K, of stored axes
+    for axis, n in enumerate(shape):
+        number = axes.index(axis - first) if axis - first in axes else None
+        if number is None and merged and merged[-1][1] is None:
+            merged[-1] = (merged[-1][0] * n, None)
+        elif number is not None or n > 1:
+            merged.append((n, number))
+    numbers = [number for _, number in merged[::-1]]
+    folded = tuple(at for at, number in enumerate(numbers) if number is None)
+    i, j, k = map(numbers.index, range(3))
+    return Layout(tuple(n for n, _ in merged[::-1]), folded, (i, j, k))
 
 
 def open_raw(
@@ -230,8 +125,7 @@ def open_raw(
         if fields.end > size * BEST_RATIOS[encoding]:
             raise TruncatedVolume(
                 f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
-                "that its header speaks of.",
-                do="Copy or download the file again.",
+                "that its header speaks of."
             )
 
         def write(raw: BinaryIO) -> None:
@@ -240,12 +134,7 @@ def open_raw(
                 decompress(compressed, raw, encoding, fields.end, name, trailing=trailing)
 
         return LocalRaw(fields, files, name, write)
-    if files[-1].size < fields.end:
-        raise TruncatedVolume(
-            f"{name} holds {files[-1].size} bytes, and its header speaks of {fields.end} "
-            f"({'x'.join(map(str, fields.shape))} {fields.dtype.name} from byte {fields.offset}).",
-            do="Copy or download the file again.",
-        )
+    check_size(name, files[-1].size, fields.end)
     if isinstance(files[-1], RemoteFile):
         return RemoteRaw(fields, files, name)
     return LocalRaw(fields, files, name)
@@ -285,13 +174,13 @@ class LocalRaw(FilesBackend):
     def _use(self, file: BinaryIO, wanted: str, name: str) -> None:
         """Read voxels from an open file, which may be closed afterwards, as was wanted."""
         if isinstance(file, io.BytesIO):
-            self._view = plain(self._fields.view(file.getvalue()))
+            self._view = self._view_of(file.getvalue())
             self._choice = IoChoice("mmap", "it is in memory")
             return
         size = os.fstat(file.fileno()).st_size
-        choice = choose_io(wanted, file_system_of(file), size, usable_memory())
+        choice = choose_io(wanted, kind_of_open_file(file), size, usable_memory())
         if choice.mode == "mmap":
-            self._view = plain(self._fields.view(MAPS.add(file)))
+            self._view = self._view_of(MAPS.add(file))
             self._place = MAPS.place_of(self._view)
         else:
             self._reader = FileReader(file, choice, name)
@@ -305,19 +194,24 @@ class LocalRaw(FilesBackend):
             return found
         return found.on_network(str(choice)) if choice.network else found.read_by(str(choice))
 
+    def _view_of(self, buffer: Any) -> NDArray[Any]:
+        fields, stored = self._fields, self._fields.layout.stored
+        flat: NDArray[Any] = np.frombuffer(buffer, fields.dtype, math.prod(stored), fields.offset)
+        return plain(flat.reshape(stored))
+
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region: a view where the file is mapped."""
         if self._choice is None:
             self._decode()
-        count = self._fields.channels
+        layout = self._fields.layout
+        index, (first, last) = layout.index(region, channels)
         if self._view is not None:
             MAPS.trim()
-            array = part_of(self._view, region, channels, count)
+            array = self._view[index.slices]
         else:
-            wanted = channels or (0, count)
-            flat = self._reader.read(*self._box(region, wanted)).reshape(-1)
-            array = plain(self._fields.of_rows(flat, region, wanted))
-        return Voxels(array, self.header.slope, self.header.intercept)
+            flat = self._reader.read(*self._box(index)).reshape(-1)
+            array = plain(flat.view(self._fields.dtype).reshape(index.shape))
+        return Voxels(layout.fold(array)[first:last], self.header.slope, self.header.intercept)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Bring in the bytes of the file on which the region lies."""
@@ -325,34 +219,30 @@ class LocalRaw(FilesBackend):
         return found.nbytes if self._view is None else touch(found)
 
     @property
-    def looks_ahead(self) -> bool:
+    def looks_ahead(self) -> bool:  # type: ignore[override]
         """Whether it may be worth telling what is going to be read; not before it is decoded."""
         choice = self._choice
         return choice is not None and choice.mode != "direct" and HINTS.worth_asking()
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
+    def prefetch(self, region: Region) -> Hint | None:
         """Tell the system what is going to be read; not of a copy that is not made yet."""
         if self._choice is None:
             return None
+        index, _ = self._fields.layout.index(region)
         if self._view is None:
-            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
-        if self._place is None:
-            return None
-        others = (slice(None),) * (self._view.ndim - 3)
-        return self._place.prefetch(self._view, (*others, *region.slices))
+            return self._reader.will_need(*self._box(index))
+        return self._place and self._place.prefetch(self._view, index.slices)
 
-    def _box(
-        self, region: Region, channels: Channels
-    ) -> tuple[Sequence[int], Sequence[Span], int, int]:
-        lengths, box = self._fields.stored_box(region, channels)
-        return lengths, box, self._fields.dtype.itemsize, self._fields.offset
+    def _box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
+        fields = self._fields
+        return fields.layout.stored, list(index), fields.dtype.itemsize, fields.offset
 
     def _decode(self) -> None:
         """Make the decoded copy; a file behind a URL is read again where it makes no sense."""
         with self._lock:
             if self._choice is not None:
                 return
-            cache = DecodedCache(cache_directory(), cache_budget())
+            cache = VolumeCache(cache_directory(), cache_budget())
             key = joined_key([file.cache_key for file in self.files])
             # How it is read depends on where the cache directory is.
             with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
@@ -382,20 +272,20 @@ class RemoteRaw(FilesBackend):
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the runs of the region, neighbours in one request."""
-        channels = channels or (0, self.shape[0])
-        rows, spans = self._runs(region, channels)
+        index, (first, last) = self._fields.layout.index(region, channels)
+        rows, spans = self._runs(index)
         flat = rows_of(rows, spans, self._remote.ranges(spans), self.name)
-        view = plain(self._fields.of_rows(flat, region, channels))
-        return Voxels(view, self.header.slope, self.header.intercept)
+        array = self._fields.layout.fold(flat.view(self._fields.dtype).reshape(index.shape))
+        return Voxels(plain(array[first:last]), self.header.slope, self.header.intercept)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region) -> Ticket | None:
         """Begin to fetch the runs of the region."""
-        return self._remote.prefetch(self._runs(region, (0, self.shape[0]))[1])
+        return self._remote.prefetch(self._runs(self._fields.layout.index(region)[0])[1])
 
-    def _runs(self, region: Region, channels: Channels) -> tuple[list[Span], list[Span]]:
-        """Return the rows of a region, and the spans that hold them."""
+    def _runs(self, index: Region) -> tuple[list[Span], list[Span]]:
+        """Return the rows of a region of the stored array, and the spans that hold them."""
         gap, most = coalesce_policy(CoalescePolicy(REMOTE_ROWS_GAP, REMOTE_RUN))
-        rows = self._fields.row_spans(region, channels, most)
+        rows = self._fields.row_spans(index, most)
         return rows, coalesce(rows, gap, most)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
@@ -411,10 +301,8 @@ def rows_of(
     at, row = 0, 0
     for (first, last), piece in zip(spans, pieces, strict=True):
         if len(piece) != last - first:
-            raise TruncatedVolume(
-                f"{name} sent {len(piece)} of the {last - first} bytes from {first} on.",
-                do="Read again, or check the store.",
-            )
+            what = f"{name} sent {len(piece)} of the {last - first} bytes from {first} on."
+            raise TruncatedVolume(what, do="Read again, or check the store.")
         source = np.frombuffer(piece, np.uint8)
         while row < len(rows) and rows[row][1] <= last:
             start, stop = rows[row]

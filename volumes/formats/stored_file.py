@@ -24,15 +24,17 @@ from ...core.errors import (
     BadHeader,
     LeadsOutside,
     MissingDependency,
+    TruncatedVolume,
     VolumeChanged,
     VolumeError,
     VolumeNotFound,
     VolumeReadError,
     VoxpipeError,
 )
+from ...core.locks import renew_after_fork
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, Blocks, Hint, file_system_at
+from ...storage.file_reader import HINTS, Hint, RowBlocks, file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
     LOCAL_GAP,
@@ -50,6 +52,7 @@ from ...storage.remote import RemoteFile
 from ..backend import Backend, no_options
 from ..header import Header
 from ..registry import BackendRequest
+from ..session import opening_session
 
 # Files on a local disk: opening them, and mapping them within a bound.
 #
@@ -65,7 +68,7 @@ def open_local(path: str) -> BinaryIO:
     try:
         return open(path, "rb", opener=open_regular)
     except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no file {path}.", do="Check the path.") from None
+        raise VolumeNotFound(f"there is no file {path}.") from None
 
 
 def file_stamp(path: str) -> tuple[int, int]:
@@ -73,7 +76,7 @@ def file_stamp(path: str) -> tuple[int, int]:
     try:
         return stamp_of(os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no file {path}.", do="Check the path.") from None
+        raise VolumeNotFound(f"there is no file {path}.") from None
     except OSError as error:
         raise cannot_open(path, error) from error
 
@@ -115,16 +118,14 @@ class Place(NamedTuple):
     order: tuple[int, ...]  # its axes, the slowest first
 
     def prefetch(self, array: NDArray[Any], index: tuple[slice, ...]) -> Hint | None:
-        """Tell the system that a part of the array is going to be read.
-
-        By the name of the file, not through the map: Python holds its lock while ``madvise``
-        waits for the disk, and both fill the same page cache. Keeping a descriptor for this
-        would double what an open volume takes.
-        """
+        """Tell the system that a part of the array is going to be read."""
+        # By the name of the file, not through the map: Python holds its lock while ``madvise``
+        # waits for the disk, and both fill the same page cache. Keeping a descriptor for this
+        # would double what an open volume takes.
         lengths = [array.shape[axis] for axis in self.order]
         box = [index[axis].indices(array.shape[axis])[:2] for axis in self.order]
         gap, most = coalesce_policy(CoalescePolicy(LOCAL_GAP, LOCAL_RUN))
-        blocks = Blocks(lengths, box, array.itemsize, gap=gap, most=most)
+        blocks = RowBlocks(lengths, box, array.itemsize, gap=gap, most=most)
         # Whoever reads will find out what is wrong with the file.
         with contextlib.suppress(OSError, VolumeError):
             fd = open_regular(self.path)
@@ -146,8 +147,13 @@ class Maps:
         self._maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[str, int]] = (
             weakref.WeakKeyDictionary()
         )
-        self._floor: int | None = None
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Start with a new lock in a forked child; the maps are its own as well."""
         self._lock = threading.Lock()
+        self._floor: int | None = None
 
     def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> mmap.mmap:
         """Map a file for reading, or a part of it, which starts at a multiple of a page.
@@ -189,17 +195,9 @@ class Maps:
                 mapped.madvise(mmap.MADV_DONTNEED)
             self._floor = self._resident()
 
-    def forget_parent(self) -> None:
-        """Start with a new lock in a forked child; the maps are its own as well."""
-        self._lock = threading.Lock()
-        self._floor = None
-
 
 MAPS = Maps()
 """The maps of this process."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=MAPS.forget_parent)
 
 
 # In the place of size and time of writing.
@@ -223,13 +221,14 @@ class LocalStoredFile:
     ) -> None:
         self.path, self.name, self.io, self.follow = path, name or path, io, follow
         self._optional = optional
+        self.seen_as: tuple[str, ...] = ()  # what an image says of it, if not what its header does
         self.stamp: tuple[int, ...] = _MISSING
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             if optional:
                 return
-            raise VolumeNotFound(f"there is no file {path}.", do="Check the path.") from None
+            raise VolumeNotFound(f"there is no file {path}.") from None
         except (OSError, ValueError) as error:  # too long, not ours, a NUL in it
             raise VolumeReadError(f"{path!r} cannot be opened: {error}.", do="Check it.") from None
         # A pipe would block, and a device has no end.
@@ -253,10 +252,8 @@ class LocalStoredFile:
         return self.stamp == _MISSING
 
     def is_changed_since(self, moment: int) -> bool:
-        """Whether it was changed after a moment, in nanoseconds since 1970.
-
-        File servers have clocks of their own: there size and time of writing are all that tells.
-        """
+        """Whether it was changed after a moment, in nanoseconds since 1970."""
+        # File servers have clocks of their own: there size and time of writing are all that tells.
         with suppress(FileNotFoundError, NotADirectoryError):
             changed = changed_at(os.stat(self.path))
             return changed > moment and not file_system_at(self.path).network
@@ -265,12 +262,9 @@ class LocalStoredFile:
     @property
     def content_key(self) -> str:
         """Path, size and time of writing, digested."""
-        return content_key(self.path, self.stamp)
+        return content_key(self.path, (*self.stamp, *self.seen_as))
 
-    @property
-    def cache_key(self) -> str:
-        """The same; behind a URL the two differ."""
-        return self.content_key
+    cache_key = content_key  # behind a URL the two differ
 
     @property
     def store(self) -> LocalRanges:
@@ -292,10 +286,7 @@ class LocalStoredFile:
         """Open the file, if it is still the one that was found."""
         with open_local(self.path) as file:
             if stamp_of(os.fstat(file.fileno())) != self.stamp:
-                raise VolumeChanged(
-                    f"{self.name} was written again since its header was read.",
-                    do="Make a new Volume once the file is written.",
-                )
+                raise VolumeChanged(f"{self.name} was written again since its header was read.")
             yield file
 
     def beside(self, reference: str) -> LocalStoredFile:
@@ -310,9 +301,9 @@ class LocalStoredFile:
             self._refuse_link(path, name)
         return self._other(path, "voxels of")
 
-    def renamed(self, old: str, new: str) -> LocalStoredFile:
+    def with_suffix(self, old: str, new: str) -> LocalStoredFile:
         """Return the file whose name ends otherwise; letters keep their case."""
-        path = _renamed(self.path, old, new)
+        path = _with_suffix(self.path, old, new)
         if self.follow != "anywhere":
             self._refuse_link(path, f"{self.name}, beside which lies {shorten(path)},")
         return self._other(path, "beside")
@@ -322,10 +313,9 @@ class LocalStoredFile:
             return LocalStoredFile(path, f"{path} ({relation} {self.name})", self.io, self.follow)
 
     def _refuse_link(self, path: str, name: str) -> None:
-        """Raise ``LeadsOutside`` for a link that does not lead beside this file.
-
-        Folders of links hold this file as a link, too: beside what it leads to is allowed as well.
-        """
+        """Raise ``LeadsOutside`` for a link that does not lead beside this file."""
+        # Folders of links hold this file as a link, too: beside what it leads to is allowed as
+        # well.
         places = (os.path.abspath(self.path), os.path.realpath(self.path))
         if not any(Folder(os.path.dirname(place)).holds(path) for place in places):
             raise leads_outside(name, os.path.realpath(path))
@@ -339,22 +329,20 @@ class RemoteStoredFile(RemoteFile):
     key = ""
 
     def __init__(self, url: str, options: Mapping[str, Any], name: str = "") -> None:
-        super().__init__(url, options, name or public_name(url))
+        super().__init__(url, options, name or public_name(url), opening_session().ahead)
 
     def beside(self, reference: str) -> RemoteStoredFile:
         """Return the file that this one names, relative to its folder."""
         # A store may take "..", its escapes and a backslash for a folder above.
         parts = unquote(reference).replace("\\", "/").split("/")
         if is_url(reference) or not parts[0] or ".." in parts:
-            raise LeadsOutside(
-                f"{self.name} says that its voxels are at {public_name(reference)!r}.",
-                do="A header behind a URL can only name files beside it.",
-            )
+            what = f"{self.name} says that its voxels are at {public_name(reference)!r}."
+            raise LeadsOutside(what, do="A header behind a URL can only name files beside it.")
         return self._other(posixpath.join(posixpath.dirname(self._url), reference))
 
-    def renamed(self, old: str, new: str) -> RemoteStoredFile:
+    def with_suffix(self, old: str, new: str) -> RemoteStoredFile:
         """Return the file whose name ends otherwise; letters keep their case."""
-        return self._other(_renamed(self._url, old, new))
+        return self._other(_with_suffix(self._url, old, new))
 
     def _other(self, url: str) -> RemoteStoredFile:
         with _named_by(self.name):
@@ -401,10 +389,8 @@ class Format:
 
     def backend(self, request: BackendRequest) -> Any:
         """Return the backend that a request asks for."""
-        name, options = (
-            public_name(str(request.source or location_of(request))),
-            request.reader_kwargs,
-        )
+        name = public_name(str(request.source or location_of(request)))
+        options = request.reader_kwargs
         no_options(options, name, self.options)
         if self.matches is not None:
             return self.open(request, name, **options)
@@ -457,6 +443,12 @@ def joined_key(keys: Sequence[str]) -> str:
     return content_key("+".join(keys), ())
 
 
+def check_size(name: str, size: int, expected: int) -> None:
+    """Raise ``TruncatedVolume`` for a file of fewer bytes than its header speaks of."""
+    if size < expected:
+        raise TruncatedVolume(f"{name} holds {size} bytes, and its header speaks of {expected}.")
+
+
 @contextmanager
 def _named_by(header: str) -> Iterator[None]:
     """Say which header it is whose other file is missing or unusable."""
@@ -468,12 +460,12 @@ def _named_by(header: str) -> Iterator[None]:
         raise
 
 
-def _renamed(location: str, old: str, new: str) -> str:
+def _with_suffix(location: str, old: str, new: str) -> str:
     """Return a location with another suffix.
 
     Examples
     --------
-    >>> _renamed("s3://b/a.IMG.gz?x=1", ".img", ".hdr")
+    >>> _with_suffix("s3://b/a.IMG.gz?x=1", ".img", ".hdr")
     's3://b/a.HDR.gz?x=1'
     """
     at = location.lower().rfind(old)
@@ -486,15 +478,13 @@ def import_package(package: str, name: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise MissingDependency(
-            f"reading {name} needs {package}, which is not installed.",
-            do="pip install 'voxpipe[formats]'",
-        ) from None
+        what = f"reading {name} needs {package}, which is not installed."
+        raise MissingDependency(what, do=f"pip install {package}") from None
 
 
 @contextmanager
 def library_errors(
-    what: str, do: str, kind: type[VolumeError] = BadHeader, but: tuple[type[Exception], ...] = ()
+    what: str, do: str = "", kind: type[VolumeError] = BadHeader, but: tuple[Any, ...] = ()
 ) -> Iterator[None]:
     """Turn whatever a library raises on a file that is damaged into an error that names it."""
     try:
@@ -511,17 +501,17 @@ _ANNEX = (b"/annex/objects/", b"../.git/annex/")
 _PAGE = (b"<!doctype", b"<html", b"<?xml")
 
 
-def what_to_do(head: bytes, otherwise: str) -> str:
+def what_to_do(head: bytes, otherwise: str = "") -> str:
     """Return the advice for a file that is no volume, from its first bytes.
 
     Examples
     --------
-    >>> what_to_do(b"version https://git-lfs.github.com/spec/v1", "Check the file.")
+    >>> what_to_do(b"version https://git-lfs.github.com/spec/v1")
     'It is a pointer of Git LFS: fetch the file itself with "git lfs pull".'
-    >>> what_to_do(b"<html><body>404", "Check the file.")
+    >>> what_to_do(b"<html><body>404")
     'It is a web page, an error or a log-in perhaps: download the file again.'
-    >>> what_to_do(b"n+1", "Check the file.")
-    'Check the file.'
+    >>> what_to_do(b"n+1", "Check it.")
+    'Check it.'
     """
     if head.startswith(_LFS):
         return 'It is a pointer of Git LFS: fetch the file itself with "git lfs pull".'

@@ -1,4 +1,11 @@
-"""What the text headers of NRRD and MetaImage have in common, and how their voxels are opened."""
+"""Voxels that a header of text describes: NRRD and MetaImage.
+
+Raw ones are mapped or read by range, compressed ones decoded once. NRRD follows the format's
+definition (teem.sourceforge.net/nrrd/format.html), and ITK where that leaves a choice: a world that
+is not named is LPS, and without directions the axes go along the world's. MetaImage has lines ``Key
+= value``, of which the last names the voxels; as in ITK, rows of the matrix are the directions of
+the voxel axes, in LPS.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,53 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from functools import partial
+from typing import BinaryIO, TypeVar
 
-from ...core import IO_COUNTERS
+import numpy as np
+
+from ...core import IO_COUNTERS, Affine
 from ...core.errors import BadHeader, TruncatedVolume
 from ...storage.decompress import copy, decompress
 from ..backend import Backend
+from ..header import affine_entries
+from .chunked_backend import MILLIMETRES
 from .itk import open_with_itk
-from .raw import LocalRaw, RawHeader, open_raw
-from .stored_file import StoredFile
+from .raw import RAS_OF_LPS, LocalRaw, RawHeader, fastest_first, open_raw, world_affine
+from .stored_file import Format, StoredFile, check_size, what_to_do
+
+_NRRD_MAGIC = re.compile(rb"NRRD000[1-5]\r?\n")
+# The most that the format's own library reads.
+_MOST_NRRD_AXES = 16
+
+# Names in NRRD, then in MetaImage, whose longs have four bytes on any machine.
+_TYPES = {
+    "i1": "signed char|int8|int8_t|MET_CHAR",
+    "u1": "uchar|unsigned char|uint8|uint8_t|MET_UCHAR",
+    "i2": "short|short int|signed short|signed short int|int16|int16_t|MET_SHORT",
+    "u2": "ushort|unsigned short|unsigned short int|uint16|uint16_t|MET_USHORT",
+    "i4": "int|signed int|int32|int32_t|MET_INT|MET_LONG",
+    "u4": "uint|unsigned int|uint32|uint32_t|MET_UINT|MET_ULONG",
+    "i8": "longlong|long long|long long int|signed long long|signed long long int|int64|int64_t"
+    "|MET_LONG_LONG",
+    "u8": "ulonglong|unsigned long long|unsigned long long int|uint64|uint64_t|MET_ULONG_LONG",
+    "f4": "float|MET_FLOAT",
+    "f8": "double|MET_DOUBLE",
+}
+_CODES = {name: code for code, names in _TYPES.items() for name in names.split("|")}
+_ENCODINGS = {"raw": "raw", "gzip": "gzip", "gz": "gzip", "bzip2": "bzip2", "bz2": "bzip2"}
+_ITK_ENCODINGS = ("ascii", "text", "txt", "hex")
+_ENDIANS = {"little": "<", "big": ">"}
+_SPACES = {
+    **dict.fromkeys(("right-anterior-superior", "ras", "rast"), (1.0, 1.0, 1.0)),
+    **dict.fromkeys(("left-anterior-superior", "las", "last"), (-1.0, 1.0, 1.0)),
+    **dict.fromkeys(("left-posterior-superior", "lps", "lpst"), RAS_OF_LPS),
+}
+_SPATIAL_KINDS = ("domain", "space")
+_UNKNOWN_KINDS = ("???", "none")
+_LAST_KEY = "ElementDataFile"
+_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_MOST_META_AXES = 10  # as in the format's own library
 
 # Headers are text of some hundred bytes; notes of the user's may make them longer.
 HEAD_BYTES = 256 * 1024
@@ -25,6 +70,7 @@ MOST_FILES = 2**16
 _PATTERN = re.compile(
     r"(?P<text>[^%]*%0?\d{0,2}d[^%\s]*)\s+(?P<numbers>-?\d{1,9}\s+-?\d{1,9}\s+-?\d{1,9})(\s+\d+)?"
 )
+N = TypeVar("N", int, float)
 
 
 class ItkOnly(Exception):
@@ -39,18 +85,12 @@ class ItkOnly(Exception):
 class TextHeader:
     """What a header says."""
 
-    raw: RawHeader
-    """The voxels; ``offset`` counts from where the stream begins."""
-    encoding: str
-    """``"raw"``, or how the stream is compressed."""
-    data_files: tuple[str, ...]
-    """Other files that hold the voxels, none where they follow the header."""
-    skip: int
-    """Bytes before the stream, in the file that holds it."""
-    line_skip: int = 0
-    """Lines between these and the stream."""
-    from_end: bool = False
-    """Whether the voxels are the last bytes of the file."""
+    raw: RawHeader  # the voxels; ``offset`` counts from where the stream begins
+    encoding: str  # ``"raw"``, or how the stream is compressed
+    data_files: tuple[str, ...]  # others that hold the voxels, none where they follow the header
+    skip: int  # bytes before the stream, in the file that holds it
+    line_skip: int = 0  # lines between these and the stream
+    from_end: bool = False  # whether the voxels are the last bytes of the file
 
 
 class TextFields(dict[str, str]):
@@ -60,7 +100,7 @@ class TextFields(dict[str, str]):
         super().__init__()
         self.name, self._kind = name, kind
 
-    def error(self, why: str, do: str = "Check how the file was written.") -> BadHeader:
+    def error(self, why: str, do: str = "") -> BadHeader:
         """Return the error of a header that makes no sense."""
         return BadHeader(f"{self.name} has no sound {self._kind} header: {why}.", do=do)
 
@@ -73,24 +113,16 @@ class TextFields(dict[str, str]):
 
     def numbers(self, keys: Sequence[str], count: int) -> tuple[float, ...] | None:
         """Return the first of some fields that is there, as ``count`` numbers; None without any."""
-        for key in keys:
-            if key in self:
-                try:
-                    found = tuple(map(float, self[key].split()))
-                except ValueError:
-                    found = ()
-                if len(found) != count:
-                    raise self.error(f"its {key} is {self[key][:80]!r}")
-                return found
-        return None
+        key = next((key for key in keys if key in self), None)
+        found = () if key is None else _as_numbers(self[key].split(), float)
+        if key is not None and len(found) != count:
+            raise self.error(f"its {key} is {self[key][:80]!r}")
+        return None if key is None else found
 
     def lengths(self, count_key: str, key: str, most: int) -> tuple[int, ...]:
         """Return the lengths of the axes; no more axes than ``most``."""
         count, text = self.integer(count_key, -1), self.get(key, "")
-        try:
-            lengths = tuple(map(int, text.split()))
-        except ValueError:
-            lengths = ()
+        lengths = _as_numbers(text.split(), int)
         fits = 1 <= count <= most and len(lengths) == count
         if not fits or not all(1 <= length < _LONGEST for length in lengths):
             raise self.error(f"its {count_key} is {count} and its {key} {text[:80]!r}")
@@ -106,9 +138,7 @@ class TextFields(dict[str, str]):
             lines = rest.decode("utf-8", "replace").splitlines()
             found = tuple(line.strip() for line in lines if line.strip())
             if not 1 <= len(found) <= most:
-                raise BadHeader(
-                    f"{self.name} lists {len(found)} files.", do="List the files of the voxels."
-                )
+                raise BadHeader(f"{self.name} lists {len(found)} files.")
             return found
         if "%" not in reference:
             return (reference,)
@@ -116,11 +146,17 @@ class TextFields(dict[str, str]):
         first, last, step = map(int, match["numbers"].split()) if match else (0, 0, 0)
         count = (last - first) // step + 1 if step else 0
         if match is None or not 1 <= count <= most:
-            raise BadHeader(
-                f"{self.name} names its files as {reference[:80]!r}.",
-                do="Give a pattern, the first number, the last and the step.",
-            )
+            what = f"{self.name} names its files as {reference[:80]!r}."
+            raise BadHeader(what, do="Give a pattern, the first number, the last and the step.")
         return tuple(match["text"] % n for n in range(first, first + count * step, step))
+
+
+def _as_numbers(words: Sequence[str], number: Callable[[str], N]) -> tuple[N, ...]:
+    """Return words as numbers; none where one of them is no number."""
+    try:
+        return tuple(map(number, words))
+    except ValueError:
+        return ()
 
 
 def header_lines(head: bytes, at: int = 0) -> Iterator[tuple[str, int]]:
@@ -148,32 +184,20 @@ def open_text(file: StoredFile, parse: Callable[[bytes, str], TextHeader]) -> Ba
     if len(found.data_files) > 1:
         return _open_several(found, file)
     data = file.beside(found.data_files[0]) if found.data_files else file
-    skip, fields = _after_lines(data, found.skip, found.line_skip), found.raw
+    skip, fields = found.skip, found.raw
+    text = data.head(skip + HEAD_BYTES) if found.line_skip else b""
+    for _ in range(found.line_skip):
+        skip = text.find(b"\n", skip) + 1
+        if not skip:
+            what = f"{data.name} has fewer lines than the {found.line_skip} that its header skips."
+            raise BadHeader(what)
     if found.from_end:
-        if data.size < skip + fields.voxel_bytes:
-            raise TruncatedVolume(
-                f"{file.name} speaks of {fields.voxel_bytes} bytes of voxels, of which "
-                f"{data.name} holds {max(0, data.size - skip)}.",
-                do="Copy or download the file again.",
-            )
+        check_size(data.name, data.size, skip + fields.voxel_bytes)
         fields = replace(fields, offset=data.size - fields.voxel_bytes)
     elif found.encoding == "raw":
         fields = replace(fields, offset=fields.offset + skip)
     files = [file] if data is file else [file, data]
     return open_raw(fields, files, file.name, encoding=found.encoding, skip=skip)
-
-
-def _after_lines(file: StoredFile, start: int, count: int) -> int:
-    """Return where the text after some lines begins."""
-    head = file.head(start + HEAD_BYTES) if count else b""
-    for _ in range(count):
-        start = head.find(b"\n", start) + 1
-        if not start:
-            raise BadHeader(
-                f"{file.name} has fewer lines than the {count} that its header skips.",
-                do="Check how the file was written.",
-            )
-    return start
 
 
 def _open_several(found: TextHeader, header: StoredFile) -> Backend:
@@ -194,8 +218,7 @@ def _open_several(found: TextHeader, header: StoredFile) -> Backend:
         # A longer one is compressed, or of another volume.
         if file.size != skip + part:
             raise TruncatedVolume(
-                f"{file.name} holds {file.size} bytes, and should hold {skip + part}.",
-                do="Copy or download the file again, and check what the header says of it.",
+                f"{file.name} holds {file.size} bytes, and should hold {skip + part}."
             )
 
     def write(raw: BinaryIO) -> None:
@@ -209,3 +232,218 @@ def _open_several(found: TextHeader, header: StoredFile) -> Backend:
 
     IO_COUNTERS.count(headers=1)
     return LocalRaw(fields, [header, *files], header.name, write)
+
+
+def parse_nrrd(head: bytes, name: str) -> TextHeader:
+    """Read the beginning of a NRRD file.
+
+    ``BadHeader`` if it makes no sense, or does not end within ``head``; ``ItkOnly`` if only
+    SimpleITK reads files like this.
+    """
+    fields, length = _nrrd_fields(head, name)
+    sizes = fields.lengths("dimension", "sizes", _MOST_NRRD_AXES)
+    spatial, affine = _geometry(fields, sizes)
+    encoding = fields.get("encoding", "").lower()
+    files = fields.files("datafile", head[length:], sizes) if fields.get("datafile") else ()
+    if encoding in _ITK_ENCODINGS:
+        raise ItkOnly(f"its encoding is {encoding}", files)
+    if encoding not in _ENCODINGS:
+        raise fields.error(f"its encoding is {encoding!r}")
+    skip, lines = fields.integer("byteskip"), fields.integer("lineskip")
+    if skip < -1 or lines < 0 or (skip == -1 and encoding != "raw"):
+        raise fields.error(f"it skips {lines} lines and {skip} bytes of {encoding} voxels")
+    if len(files) > 1 and (lines or skip == -1):
+        raise fields.error(f"it skips {lines} lines and {skip} bytes of each of {len(files)} files")
+    # 2-D voxels are one plane.
+    padding = (1,) * (3 - len(spatial))
+    axes = (*spatial, *range(len(sizes), len(sizes) + len(padding)))
+    layout = fastest_first((*sizes, *padding), (axes[0], axes[1], axes[2]))
+    raw = RawHeader(layout, _nrrd_dtype(fields), max(skip, 0), affine_entries(affine, name))
+    start = 0 if files else length
+    return TextHeader(raw, _ENCODINGS[encoding], files, start, lines, from_end=skip == -1)
+
+
+def _nrrd_fields(head: bytes, name: str) -> tuple[TextFields, int]:
+    """Return the fields by name, without spaces and in small letters, and the header's length."""
+    magic, fields = _NRRD_MAGIC.match(head), TextFields(name, "NRRD")
+    if magic is None:
+        raise fields.error(f"it begins with {head[:9]!r}", what_to_do(head))
+    for text, at in header_lines(head, magic.end()):
+        line = text.rstrip("\r")
+        if not line:
+            return fields, at
+        if line.startswith("#") or ":=" in line:
+            continue  # a comment, or a note of the user's
+        key, colon, value = line.partition(":")
+        if not colon:
+            raise fields.error(f"it has a line {line[:40]!r}")
+        key = key.replace(" ", "").lower()
+        if key in fields:
+            raise fields.error(f"it gives {key!r} twice")
+        fields[key] = value.strip()
+        if key == "datafile" and fields[key].startswith("LIST"):
+            return fields, at  # the rest of the file is the list
+    if not fields.get("datafile"):
+        raise fields.error("it does not end")
+    return fields, len(head)
+
+
+def _nrrd_dtype(fields: TextFields) -> np.dtype[np.generic]:
+    code = _CODES.get(" ".join(fields.get("type", "").lower().split()))
+    if code is None:
+        raise fields.error(f"its type is {fields.get('type')!r}")
+    endian = _ENDIANS.get(fields.get("endian", "").lower())
+    if endian is None and ("endian" in fields or int(code[1]) > 1):
+        raise fields.error(f"its endian is {fields.get('endian')!r}")
+    return np.dtype((endian or "|") + code)
+
+
+def _geometry(fields: TextFields, sizes: Sequence[int]) -> tuple[tuple[int, ...], Affine]:
+    """Return which axes are spatial, one to three of them, and the affine."""
+    count = len(sizes)
+    kinds = fields.get("kinds", "").lower().split()
+    if kinds and len(kinds) != count:
+        raise fields.error(f"it has {count} axes and {len(kinds)} kinds")
+    directions = _vectors(fields, "spacedirections")
+    if directions and len(directions) != count:
+        raise fields.error(f"it has {count} axes and {len(directions)} space directions")
+    if directions:
+        spatial = [axis for axis, step in enumerate(directions) if step is not None]
+    else:
+        spatial = [a for a in range(count) if not kinds or kinds[a] in _SPATIAL_KINDS]
+        spatial = spatial or [a for a in range(count) if kinds[a] in _UNKNOWN_KINDS]
+    if not spatial:
+        raise fields.error("none of its axes is spatial")
+    spatial = spatial[:3]  # a fourth is time
+    space = fields.get("space", "").lower()
+    # A world with time has four axes.
+    timed = space.endswith(("-time", "rast", "last", "lpst"))
+    dimension = fields.integer("spacedimension", 4 if timed else 3)
+    if directions:
+        columns = [directions[axis] or () for axis in spatial]
+        if any(len(step) != dimension for step in columns):
+            raise fields.error(
+                f"its world has {dimension} axes, and its space directions have others"
+            )
+        origin = (_vectors(fields, "spaceorigin") or [()])[0] or (0.0,) * dimension
+        if len(origin) != dimension:
+            raise fields.error(f"its world has {dimension} axes, and its origin {len(origin)}")
+    else:
+        columns, origin = _along_the_world(fields, spatial, count)
+    affine = world_affine(columns, origin, _SPACES.get(space.removesuffix("-time"), RAS_OF_LPS))
+    # An unknown unit counts as a millimetre.
+    units = (*re.findall(r'"([^"]*)"', fields.get("spaceunits", "")), "", "", "")[:3]
+    affine[:3] *= np.array([[MILLIMETRES.get(unit.strip(), 1.0)] for unit in units])
+    return tuple(spatial), affine
+
+
+def _along_the_world(
+    fields: TextFields, spatial: Sequence[int], count: int
+) -> tuple[list[tuple[float, ...]], tuple[float, ...]]:
+    """Return steps along the world's axes, from spacings and axis mins."""
+    spacings = fields.numbers(("spacings",), count) or (math.nan,) * count
+    given = (_vectors(fields, "spaceorigin") or [None])[0]
+    mins = fields.numbers(("axismins",), count) or (math.nan,) * count
+    centres = fields.get("centerings", fields.get("centers", "")).lower().split()
+    columns, origin = [], []
+    for row, axis in enumerate(spatial):
+        step = spacings[axis] if math.isfinite(spacings[axis]) and spacings[axis] else 1.0
+        columns.append(tuple(step if other == row else 0.0 for other in range(3)))
+        # A minimum is that of the first voxel's near face, if it is not said to be a node.
+        is_node = len(centres) == count and centres[axis] == "node"
+        first = mins[axis] + (0.0 if is_node else step / 2)
+        origin.append(first if math.isfinite(first) else 0.0)
+    return columns, given or tuple(origin)
+
+
+def _vectors(fields: TextFields, key: str) -> list[tuple[float, ...] | None]:
+    """Return the vectors of a field, None for an axis that is not spatial."""
+    text = fields.get(key, "")
+    if not re.fullmatch(r"(\s*(\([^()]*\)|none))*\s*", text):
+        raise fields.error(f"its {key} are {text[:80]!r}")
+    found: list[tuple[float, ...] | None] = []
+    for part in re.findall(r"\([^()]*\)|none", text):
+        numbers = () if part == "none" else _as_numbers(part[1:-1].split(","), float)
+        if not numbers and part != "none":
+            raise fields.error(f"its {key} are {text[:80]!r}")
+        # Some write nan for an axis that has no place.
+        found.append(None if all(map(math.isnan, numbers)) else numbers)
+    return found
+
+
+def parse_metaimage(head: bytes, name: str) -> TextHeader:
+    """Read the beginning of a MetaImage file.
+
+    ``BadHeader`` if it makes no sense, or does not end within ``head``; ``ItkOnly`` if only
+    SimpleITK reads files like this.
+    """
+    fields, length = _meta_fields(head, name)
+    sizes = fields.lengths("NDims", "DimSize", _MOST_META_AXES)
+    channels = fields.integer("ElementNumberOfChannels", 1)
+    if channels < 1:
+        raise fields.error(f"it has {channels} channels")
+    is_local = fields[_LAST_KEY].upper() == "LOCAL"
+    files = () if is_local else fields.files(_LAST_KEY, head[length:], sizes)
+    is_compressed = _truth(fields, "CompressedData")
+    if not _truth(fields, "BinaryData", default=True):
+        raise ItkOnly("its voxels are text", files)
+    skip, lowest = fields.integer("HeaderSize"), length if is_local else 0
+    if skip < -1 or 0 < skip < lowest or (skip == -1 and (is_compressed or len(files) > 1)):
+        raise fields.error(f"its HeaderSize is {skip}")
+    affine = affine_entries(_meta_affine(fields, len(sizes)), name)
+    raw = RawHeader(fastest_first(sizes, colours=channels), _meta_dtype(fields), 0, affine)
+    encoding = "zlib" if is_compressed else "raw"
+    return TextHeader(raw, encoding, files, max(skip, lowest), from_end=skip == -1)
+
+
+def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
+    fields = TextFields(name, "MetaImage")
+    for line, at in header_lines(head):
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not equals and not key:
+            continue
+        if not equals or not key.isidentifier():
+            raise fields.error(f"it has a line {line[:40]!r}")
+        fields[key] = value
+        if key == _LAST_KEY:
+            if not value:
+                raise fields.error(f"its {_LAST_KEY} is empty")
+            return fields, at
+    raise fields.error(f"it has no line {_LAST_KEY}")
+
+
+def _truth(fields: TextFields, *keys: str, default: bool = False) -> bool:
+    for key in keys:
+        if key in fields:
+            found = _TRUTHS.get(fields[key].lower())
+            if found is None:
+                raise fields.error(f"its {key} is {fields[key][:40]!r}")
+            return found
+    return default
+
+
+def _meta_dtype(fields: TextFields) -> np.dtype[np.generic]:
+    text = fields.get("ElementType", "")
+    code = _CODES.get(text.removesuffix("_ARRAY")) if text.startswith("MET_") else None
+    if code is None:
+        raise fields.error(f"its ElementType is {text[:40]!r}")
+    big = _truth(fields, "BinaryDataByteOrderMSB", "ElementByteOrderMSB")
+    return np.dtype((">" if big else "<") + code)
+
+
+def _meta_affine(fields: TextFields, count: int) -> Affine:
+    """Return the affine of the first three axes, RAS+."""
+    spacing = fields.numbers(("ElementSpacing", "ElementSize"), count) or (1.0,) * count
+    origin = fields.numbers(("Offset", "Position", "Origin"), count) or (0.0,) * count
+    keys = ("TransformMatrix", "Rotation", "Orientation")
+    matrix = np.reshape(fields.numbers(keys, count * count) or np.eye(count), (count, count))
+    shown = min(count, 3)
+    with np.errstate(all="ignore"):  # what is not finite the header refuses
+        columns = [spacing[axis] * matrix[axis, :shown] for axis in range(shown)]
+    return world_affine(columns, origin[:3])
+
+
+FORMATS = (
+    Format("nrrd", (".nrrd", ".nhdr"), partial(open_text, parse=parse_nrrd)),
+    Format("metaimage", (".mha", ".mhd"), partial(open_text, parse=parse_metaimage)),
+)

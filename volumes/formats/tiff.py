@@ -22,50 +22,25 @@ from numpy.typing import NDArray
 from ...core import IO_COUNTERS
 from ...core.errors import BadHeader, UnknownFormat, VolumeNotFound
 from ...core.locks import ForkSafeLock
+from ...core.lru_cache import cached_property
 from ...storage.content import content_key
 from ...storage.ranges import ReadRange, check_document
 from ..backend import Backend
-from ..chunks.chunked_array import ChunkedArray, Index, Lookup
+from ..chunks.chunked_array import ChunkedArray, ChunkMap, Index
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import IDENTITY, affine_entries
 from ..session import opening_session
-from .chunked_backend import ChunkedBackend, check_number, chunked_header, named_layout
+from .chunked_backend import MILLIMETRES, ChunkedBackend, check_number, chunked_header, named_layout
 from .raw import RawHeader, open_raw
 from .stored_file import Format, LocalStoredFile, StoredFile, import_package, library_errors
 
-# What a TIFF says of itself, as plain values: axes, pages, where segments lie, spacing.
-#
-# tifffile reads the tags; the file is closed again afterwards, and every later read goes by
-# the table of offsets that was made here.
-
-Decode = Callable[[memoryview, int], NDArray[Any]]
-"""Bytes of one segment, and its number in its page, to its numbers in the shape of a chunk."""
-# What OME-XML and ImageJ call units of length, in millimetres. OME's default is micrometres.
-_MILLIMETRES = {
-    "µm": 1e-3,
-    "um": 1e-3,
-    "micron": 1e-3,
-    "microns": 1e-3,
-    "micrometer": 1e-3,
-    "nm": 1e-6,
-    "pm": 1e-9,
-    "å": 1e-7,
-    "mm": 1.0,
-    "cm": 10.0,
-    "dm": 100.0,
-    "m": 1e3,
-    "km": 1e6,
-    "in": 25.4,
-    "inch": 25.4,
-    "ft": 304.8,
-}
 # tifffile's letters for a sequence of pages that nothing is said about: a stack.
 _STACKS = ("i", "q")
 
 
 @dataclass(frozen=True, eq=False)
-class TiffImage:
-    """One level of one series of a TIFF."""
+class TiffImage(ChunkMap):
+    """One level of one series of a TIFF: where its segments lie, and what they hold."""
 
     shape: tuple[int, ...]  # per stored axis: those between pages first, then those of a page
     chunks: tuple[int, ...]  # of one segment: a strip or a part of it, a tile, or a page
@@ -76,9 +51,28 @@ class TiffImage:
     files: tuple[str, ...]  # names, each beside the first
     # (segments, 3): number of the file, offset, bytes; 0 bytes for one that is not stored.
     places: NDArray[np.int64]
-    decode: Decode  # segment to chunk
+    decode_segment: Callable[
+        [memoryview, int], NDArray[Any]
+    ]  # of a segment, and its number in its page
     per_page: int  # segments in one page
     whole: int | None  # offset of all voxels where they lie in one file as they are, in C order
+
+    @cached_property
+    def _grid(self) -> tuple[int, ...]:
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return where each segment lies; None for one that is not stored."""
+        rows = np.ravel_multi_index(tuple(np.array(chunks).T), self._grid)
+        return [
+            ReadRange(self.files[file], start, start + length) if length else None
+            for file, start, length in self.places[rows].tolist()
+        ]
+
+    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
+        """Decode one segment."""
+        number = int(np.ravel_multi_index(index, self._grid)) % self.per_page
+        out[...] = self.decode_segment(data, number).reshape(self.chunks)
 
 
 def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
@@ -97,7 +91,7 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
         if axis not in frame.axes and length > 1
     ]
     lead = tuple(length for _, length in between)
-    axes = _named((*(axis for axis, _ in between), *frame.axes.lower()))
+    axes = _name_axes((*(axis for axis, _ in between), *frame.axes.lower()))
     pages = math.prod(lead)
     dtype = np.dtype(frame.dtype).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
@@ -105,39 +99,38 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
     is_here = frame.parent.filehandle.path == file.filehandle.path
     contiguous = is_here and image.dataoffset is not None and frame.is_memmappable
     if contiguous:
-        inner = tuple(frame.shape)
-        decode = _raw(dtype, (1,) * len(lead) + inner)
-        starts = image.dataoffset + np.arange(pages, dtype=np.int64) * frame.nbytes
+        inner, per_page, whole = tuple(frame.shape), 1, image.dataoffset
+        starts = whole + np.arange(pages, dtype=np.int64) * frame.nbytes
         places = np.stack([starts * 0, starts, starts * 0 + frame.nbytes], axis=1)
+
+        def decode_segment(data: memoryview, number: int) -> NDArray[Any]:
+            return np.frombuffer(data, dtype)
+
     else:
         if len(image) != pages:
-            raise UnknownFormat(
-                f"{len(image)} pages of {name} do not form {between}.",
-                do="Convert the file to OME-TIFF or zarr.",
-            )
+            what = f"{len(image)} pages of {name} do not form {between}."
+            raise UnknownFormat(what, do="Convert the file to OME-TIFF or zarr.")
         # Where colours lie in planes of their own, tifffile leaves their axis out.
         inner = (1,) * (len(frame.shape) - len(frame.chunks)) + tuple(frame.chunks)
+        per_page, whole = math.prod(frame.chunked), None
         # Each segment has an offset in the tags.
-        if math.prod(frame.chunked) > file.filehandle.size:
-            raise BadHeader(
-                f"{name} says that a page has {math.prod(frame.chunked)} segments.",
-                do="Copy the file again.",
-            )
-        decode = _decoder(frame, (1,) * len(lead) + inner)
-        files, places = _segments(image, math.prod(frame.chunked), file.filehandle, name)
-    return TiffImage(
-        lead + tuple(frame.shape),
-        (1,) * len(lead) + inner,
-        axes,
-        dtype,
-        frame.nodata,
-        _affine(file, series, _spatial_shape(chosen), _spatial_shape(image), name),
-        files,
-        places,
-        decode,
-        1 if contiguous else math.prod(frame.chunked),
-        image.dataoffset if contiguous else None,
-    )
+        if per_page > file.filehandle.size:
+            raise BadHeader(f"{name} says that a page has {per_page} segments.")
+        # Every page is stored as the first one is. Padded to the whole segment, the last strip too.
+        options: dict[str, Any] = {"_fullsize": True}
+        for key in ("jpegtables", "jpegheader"):
+            if getattr(frame, key) is not None:
+                options[key] = getattr(frame, key)
+        decode = frame.decode  # made once; it does not look at the file again
+
+        def decode_segment(data: memoryview, number: int) -> NDArray[Any]:
+            return np.asarray(decode(bytes(data), number, **options)[0])
+
+        files, places = _segments(image, per_page, file.filehandle, name)
+    shape, chunks = lead + tuple(frame.shape), (1,) * len(lead) + inner
+    affine = _affine(file, series, _spatial_shape(chosen), _spatial_shape(image), name)
+    form = shape, chunks, axes, dtype, frame.nodata, affine
+    return TiffImage(*form, files, places, decode_segment, per_page, whole)
 
 
 def named_files(file: Any) -> tuple[str, ...]:
@@ -147,39 +140,17 @@ def named_files(file: Any) -> tuple[str, ...]:
     try:
         root = ElementTree.fromstring(file.ome_metadata)
     except ElementTree.ParseError as error:
-        raise BadHeader(
-            f"the OME-XML of {file.filename} makes no sense: {error}.", do="Copy the file again."
-        ) from error
+        raise BadHeader(f"the OME-XML of {file.filename} makes no sense: {error}.") from error
     named = (node.attrib.get("FileName") for node in root.iter())
     return tuple(sorted({name for name in named if name and name != file.filename}))
 
 
-def _named(axes: tuple[str, ...]) -> tuple[str, ...]:
+def _name_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes; a stack of pages that nothing is said about lies along z."""
     if "z" in axes:
         return axes
     stack = next((axis for axis in axes if axis in _STACKS), None)
     return tuple("z" if axis == stack else axis for axis in axes)
-
-
-def _raw(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Decode:
-    return lambda data, number: np.frombuffer(data, dtype).reshape(shape)
-
-
-def _decoder(frame: Any, shape: tuple[int, ...]) -> Decode:
-    """Return how segments are decoded; every page is stored as the first one is."""
-    # Padded to the whole segment, the last strip too.
-    options: dict[str, Any] = {"_fullsize": True}
-    if frame.jpegtables is not None:
-        options["jpegtables"] = frame.jpegtables
-    if frame.jpegheader is not None:
-        options["jpegheader"] = frame.jpegheader
-    decode = frame.decode  # made once; it does not look at the file again
-
-    def decoded(data: memoryview, number: int) -> NDArray[Any]:
-        return np.asarray(decode(bytes(data), number, **options)[0]).reshape(shape)
-
-    return decoded
 
 
 def _segments(
@@ -190,10 +161,8 @@ def _segments(
     places = np.zeros((len(image), per_page, 3), np.int64)
     for n, page in enumerate(image):
         if page is None:
-            raise BadHeader(
-                f"plane {n} of {name} is in no file that is there.",
-                do="Put the other files of the OME-TIFF beside it.",
-            )
+            what = f"plane {n} of {name} is in no file that is there."
+            raise BadHeader(what, do="Put the other files of the OME-TIFF beside it.")
         other = page.parent.filehandle
         # Those of folders below by their way there.
         is_beside = other.dirname == first.dirname
@@ -219,12 +188,9 @@ def _affine(
     spacing = _spacing(file, series, name)
     if spacing is None and finest == shape:
         return IDENTITY
-    steps = [a / b for a, b in zip(finest, shape, strict=True)]
-    scale = [s * step for s, step in zip(spacing or (1.0,) * 3, steps, strict=True)]
-    matrix = np.diag([*scale, 1.0])
-    matrix[:3, 3] = [
-        s * (step - 1) / 2 for s, step in zip(spacing or (1.0,) * 3, steps, strict=True)
-    ]
+    steps, spaces = np.divide(finest, shape), np.array(spacing or (1.0, 1.0, 1.0))
+    matrix = np.diag([*(spaces * steps), 1.0])
+    matrix[:3, 3] = spaces * (steps - 1) / 2
     return affine_entries(matrix, name)
 
 
@@ -236,10 +202,8 @@ def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | 
         if file.imagej_metadata:
             return _imagej_spacing(file.imagej_metadata, file.pages[0])
     except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
-        raise BadHeader(
-            f"the spacing in {name} makes no sense: {error}.",
-            do="Pass affine= to say where the voxels lie.",
-        ) from error
+        what = f"the spacing in {name} makes no sense: {error}."
+        raise BadHeader(what, do="Pass affine= to say where the voxels lie.") from error
     return None
 
 
@@ -255,8 +219,8 @@ def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
         unit = said.get(f"PhysicalSize{axis}Unit", "µm").lower()
         size = said.get(f"PhysicalSize{axis}")
         # An axis of which nothing is said, or in pixels, is taken for millimetres.
-        known = size is not None and unit in _MILLIMETRES
-        sizes.append(_positive(size) * _MILLIMETRES[unit] if known else None)
+        known = size is not None and unit in MILLIMETRES
+        sizes.append(_positive(size) * MILLIMETRES[unit] if known else None)
     if sizes == [None] * 3:
         return None
     x, y, z = (1.0 if size is None else size for size in sizes)
@@ -267,9 +231,9 @@ def _imagej_spacing(said: dict[str, Any], page: Any) -> tuple[float, float, floa
     """Return what ImageJ says: pixels per unit in the tags, the unit and z in its text."""
     # ImageJ writes the micro sign as an escape.
     unit = str(said.get("unit", "")).replace("\\u00B5", "µ").lower()
-    if unit not in _MILLIMETRES:
+    if unit not in MILLIMETRES:
         return None
-    factor = _MILLIMETRES[unit]
+    factor = MILLIMETRES[unit]
     x, y = (
         factor / _positive(page.tags[tag].value[0] / page.tags[tag].value[1])
         if tag in page.tags
@@ -282,8 +246,7 @@ def _imagej_spacing(said: dict[str, Any], page: Any) -> tuple[float, float, floa
 def _positive(value: Any) -> float:
     number = float(value)
     if not (math.isfinite(number) and number > 0):
-        msg = f"{value!r} is no length"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is no length")
     return number
 
 
@@ -298,11 +261,9 @@ _LEVELS = ForkSafeLock()
 
 
 @contextmanager
-def complaints_raised(name: str) -> Iterator[None]:
-    """Raise what tifffile logs about the layout of a file, in this thread, as ``BadHeader``.
-
-    Its other messages go where they always go.
-    """
+def raise_complaints(name: str) -> Iterator[None]:
+    """Raise what tifffile logs about the layout of a file, in this thread, as ``BadHeader``."""
+    # Its other messages go where they always go.
     logger, thread, said = logging.getLogger(_LOGGER), threading.get_ident(), list[str]()
 
     def listen(record: logging.LogRecord) -> bool:
@@ -323,10 +284,7 @@ def complaints_raised(name: str) -> Iterator[None]:
             logger.removeFilter(listen)
             logger.setLevel(before)
     if said:
-        raise BadHeader(
-            f"the tags of {name} make no sense: {said[0]}.",
-            do="Copy or download the file again, or convert it.",
-        )
+        raise BadHeader(f"the tags of {name} make no sense: {said[0]}.")
 
 
 # Where four million segments lie, or what OME says of a hundred thousand planes.
@@ -337,8 +295,7 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
     """Return the backend of a TIFF: of bare voxels on a local disk as raw, else by segments."""
     name, is_local = file.name, isinstance(file, LocalStoredFile)
     tifffile = import_package("tifffile", name)
-    what, do = f"the tags of {name} make no sense", "Copy the file again, or convert it."
-    with file.open() as opened, library_errors(what, do):
+    with file.open() as opened, library_errors(f"the tags of {name} make no sense"):
         if isinstance(file, LocalStoredFile):
             # By its path, so that the other files of an OME-TIFF are found beside it.
             with tifffile.TiffFile(file.path) as tiff:
@@ -356,27 +313,20 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
         layout = named_layout(image.shape, image.axes, name)
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:
-        fields = RawHeader.of_array(layout, image.dtype, image.whole, image.affine)
+        fields = RawHeader(layout, image.dtype, image.whole, image.affine)
         return open_raw(fields, [file], name)
     IO_COUNTERS.count(headers=1)
     token = content_key(file.cache_key, (level, series))
     size = math.prod(image.chunks) * image.dtype.itemsize
-    segments = _Segments(image)
     # Each is decoded by tifffile, all else is voxpipe's.
-    array = ChunkedArray(
-        image.shape,
-        image.chunks,
-        image.dtype,
-        image.fill_value,
-        source=RangedChunks(file.store, segments, segments, token, size),
-        cache=opening_session().chunks,
-        token=token,
-    )
+    source = RangedChunks(file.store, image, image, token, size, name)
+    form, cache = (image.shape, image.chunks, image.dtype), opening_session().chunks
+    array = ChunkedArray(*form, image.fill_value, source=source, cache=cache, token=token)
     return ChunkedBackend(array, layout, [file], header, name)
 
 
 def _read(tiff: Any, level: int, series: int, name: str) -> TiffImage:
-    with complaints_raised(name):
+    with raise_complaints(name):
         return read_tiff(tiff, level, series, name)
 
 
@@ -394,31 +344,6 @@ class _Tags:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
-
-
-class _Segments:
-    """Where the segments of an image lie, and what they hold, by place in the grid of chunks."""
-
-    def __init__(self, image: TiffImage) -> None:
-        self._image = image
-        self._grid = tuple(-(-n // c) for n, c in zip(image.shape, image.chunks, strict=True))
-
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
-        """Return where each segment lies; None for one that is not stored."""
-        rows = np.ravel_multi_index(tuple(np.array(chunks).T), self._grid)
-        return [
-            ReadRange(self._image.files[file], start, start + length) if length else None
-            for file, start, length in self._image.places[rows].tolist()
-        ]
-
-    def lookup(self, chunks: Sequence[Index]) -> Lookup:
-        """Return the same; nothing must be read for it."""
-        return Lookup([], lambda answers: self.locate(chunks))
-
-    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
-        """Decode one segment."""
-        number = int(np.ravel_multi_index(index, self._grid)) % self._image.per_page
-        out[...] = self._image.decode(data, number)
 
 
 FORMATS = (

@@ -1,183 +1,180 @@
-"""Zarr arrays and groups read by voxpipe itself: metadata, chunk keys, shards.
-
-What is stored in a way that is not decoded here raises :class:`NotOurs`; then zarr-python
-reads the array. Both give the same bytes, which a test compares.
-"""
+"""Zarr arrays and groups read by voxpipe itself: their documents, version 2 and 3."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.call_site import shorten
-from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, VolumeNotFound
+from ...core.errors import BadHeader, LeadsOutside, VolumeNotFound
 from ...core.sample import parse_json
-from ...storage.ranges import LocalRanges, RangeStore, ReadRange, Span
-from ...storage.read_ahead import works_ahead
-from ...storage.retry import read_anew
-from ..chunks.chunk_cache import ChunkCache
-from ..chunks.chunked_array import ChunkedArray, Index, Lookup
+from ...storage.ranges import LocalRanges, RangeStore, ReadRange
+from ..chunks.chunked_array import ChunkCache, ChunkedArray
+from ..chunks.decoders import decoder_factory
 from ..chunks.ranged_chunks import RangedChunks, forget_bytes
 from ..session import opening_session
-from .zarr_metadata import ArrayMetadata, ZarrDecoder, crc32c, parse_v2, parse_v3
+from .chunked_backend import check_chunk_bytes
+from .stored_file import library_errors
+from .zarr_chunks import ArrayMetadata, Codec, NotOurs, PlainChunks, ShardedChunks, ZarrDecoder
 
-# The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
-_NOT_STORED = 2**64 - 1
-_ENTRY_BYTES = 16
-_CHECK_BYTES = 4
-# An index of 64 chunks takes a kilobyte; thousands of shards stay known.
-MOST_INDEX_BYTES = 16 * 1024**2
-
-
-class PlainChunks:
-    """Every chunk is an object; whether it exists, only asking for it tells."""
-
-    def __init__(self, metadata: ArrayMetadata) -> None:
-        self._metadata = metadata
-
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
-        """Return the object of each chunk."""
-        return [ReadRange(self._metadata.key(index)) for index in chunks]
-
-    def lookup(self, chunks: Sequence[Index]) -> Lookup:
-        """Return the same; nothing must be read for it."""
-        return Lookup([], lambda answers: self.locate(chunks))
-
-    def forget(self) -> None:
-        """Do nothing: nothing is known of objects."""
+# Of an axis: indices are 64 bits with a sign, and one may be counted on.
+_LONGEST = 2**62
+_INDEX_CODECS = ("bytes", "crc32c")
 
 
-class ShardedChunks:
-    """Chunks lie in shards, each with an index that is read once."""
+def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
+    """Return what a ``.zarray`` says."""
+    with library_errors(f".zarray of {name} makes no sense", but=(NotOurs, ImportError)):
+        shape, chunks = _shape(document["shape"]), _shape(document["chunks"])
+        dtype = np.dtype(document["dtype"])
+        if document.get("filters"):
+            raise NotOurs("filters")
+        compressor = document.get("compressor")
+        codecs = () if compressor is None else (codec_v2(compressor),)
+        fill = _fill_v2(document.get("fill_value"), dtype)
+        separator = _separator(document.get("dimension_separator", "."))
+        axes = tuple(range(len(shape)))
+        order = axes if document.get("order", "C") == "C" else axes[::-1]
+        found = ArrayMetadata(shape, chunks, dtype, fill, codecs, order, "", separator)
+        return _check(found, name)
 
-    def __init__(self, metadata: ArrayMetadata, store: RangeStore) -> None:
-        assert metadata.shards is not None
-        self._metadata, self._store = metadata, store
-        pairs = zip(metadata.shards, metadata.chunks, strict=True)
-        self._per_shard = tuple(s // c for s, c in pairs)
-        checks = _CHECK_BYTES if metadata.index_checked else 0
-        self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
-        self._known: OrderedDict[Index, NDArray[np.uint64] | None] = OrderedDict()
-        self._extents: dict[Index, Span | None] = {}
-        self._lock = threading.Lock()
 
-    def forget(self) -> None:
-        """Forget every index: the shards are others now."""
-        with self._lock:
-            self._known.clear()
-            self._extents.clear()
+def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
+    """Return what the ``zarr.json`` of an array says."""
+    with library_errors(f"zarr.json of {name} makes no sense", but=(NotOurs, ImportError)):
+        shape = _shape(document["shape"])
+        grid = document["chunk_grid"]
+        if grid["name"] != "regular" or document.get("storage_transformers"):
+            raise NotOurs("a chunk grid that is not regular")
+        chunks = _shape(grid["configuration"]["chunk_shape"])
+        dtype = _dtype_v3(document["data_type"])
+        codecs = [codec_v3(entry) for entry in document["codecs"]]
+        prefix, separator = _key_encoding(document["chunk_key_encoding"])
+        shards, at_end, checked = None, True, True
+        if codecs and codecs[0].name == "sharding_indexed":
+            if len(codecs) > 1:
+                raise NotOurs("codecs around shards")
+            shards, sharding = chunks, codecs[0].settings
+            chunks = _shape(sharding["chunk_shape"])
+            codecs, index = (
+                [codec_v3(entry) for entry in sharding[key]] for key in ("codecs", "index_codecs")
+            )
+            names = tuple(codec.name for codec in index)
+            little = index and index[0].settings.get("endian", "little") == "little"
+            if names not in (_INDEX_CODECS, _INDEX_CODECS[:1]) or not little:
+                raise NotOurs(f"an index of {names}")
+            checked = names == _INDEX_CODECS
+            at_end = sharding.get("index_location", "end") == "end"
+        order = tuple(range(len(shape)))
+        if codecs and codecs[0].name == "transpose":
+            order = tuple(int(axis) for axis in codecs.pop(0).settings["order"])
+        endian = "little"
+        if codecs and codecs[0].name == "bytes":
+            endian = codecs.pop(0).settings.get("endian", endian)
+        elif not codecs or decoder_factory(codecs[0].name) is None:
+            raise NotOurs("an array codec that is not bytes")
+        if dtype.itemsize > 1:
+            dtype = dtype.newbyteorder("<" if endian == "little" else ">")
+        fill = _fill_v3(document["fill_value"], dtype)
+        layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
+        return _check(ArrayMetadata(*layout, shards, at_end, checked), name)
 
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
-        """Return where each chunk lies; reads the indices that are not known yet, at once."""
-        lookup = self.lookup(chunks)
-        if not lookup.requests:
-            return lookup.places(())
 
-        def read() -> list[ReadRange | None]:
-            return lookup.places(self._store.get_ranges(lookup.requests))
+def _shape(value: Any) -> tuple[int, ...]:
+    lengths = tuple(value)
+    if not all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _LONGEST for n in lengths
+    ):
+        raise ValueError(f"{shorten(value)} is no shape")
+    return lengths
 
-        return read_anew(read) if works_ahead(self._store) else read()
 
-    def lookup(self, chunks: Sequence[Index]) -> Lookup:
-        """Return which indices must be read to say where chunks lie, and how to say it then."""
-        count = len(self._per_shard)
-        shards, inner = np.divmod(np.array(chunks, np.int64).reshape(-1, count), self._per_shard)
-        # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
-        flat = np.ravel_multi_index(tuple(inner.T), self._per_shard)
-        by_shard: dict[Index, list[int]] = {}
-        for n, shard in enumerate(map(tuple, shards.tolist())):
-            by_shard.setdefault(shard, []).append(n)
-        keys = {shard: self._metadata.key(shard) for shard in by_shard}
-        with self._lock:
-            known = {shard: self._known[shard] for shard in by_shard if shard in self._known}
-        unknown = [shard for shard in by_shard if shard not in known]
-        at_end = self._metadata.index_at_end
-        span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
-
-        def places(answers: Sequence[bytes | None]) -> list[ReadRange | None]:
-            found: list[ReadRange | None] = [None] * len(chunks)
-            tables = {**known, **self._learnt(unknown, answers)} if unknown else known
-            for shard, table in tables.items():
-                if table is None:
-                    continue
-                members, key = by_shard[shard], keys[shard]
-                for n, (offset, length) in zip(members, table[flat[members]].tolist(), strict=True):
-                    if (offset, length) == (_NOT_STORED, _NOT_STORED):
-                        continue
-                    if offset + length >= 2**63:
-                        raise self._corrupt(shard, f"a chunk at {offset}, {length} bytes long")
-                    found[n] = ReadRange(key, offset, offset + length)
-            return found
-
-        def extents() -> dict[str, Span]:
-            found = {keys[shard]: self._extent(shard) for shard in by_shard}
-            return {key: span for key, span in found.items() if span is not None}
-
-        return Lookup([ReadRange(keys[shard], *span) for shard in unknown], places, extents)
-
-    def _learnt(
-        self, shards: Sequence[Index], answers: Sequence[bytes | None]
-    ) -> dict[Index, NDArray[np.uint64] | None]:
-        learnt = {
-            shard: None if answer is None else self._parsed(shard, answer)
-            for shard, answer in zip(shards, answers, strict=True)
-        }
-        with self._lock:
-            self._known.update(learnt)
-            while len(self._known) * self._index_bytes > MOST_INDEX_BYTES:
-                self._extents.pop(self._known.popitem(last=False)[0], None)
-        return learnt
-
-    def _extent(self, shard: Index) -> Span | None:
-        """Return from where to where a shard holds chunks; None if it holds none."""
-        with self._lock:
-            if shard not in self._extents:
-                self._extents[shard] = _extent(self._known.get(shard))
-            return self._extents[shard]
-
-    def _parsed(self, shard: Index, data: bytes) -> NDArray[np.uint64]:
-        if len(data) != self._index_bytes:
-            raise self._corrupt(shard, f"{len(data)} of {self._index_bytes} bytes of its index")
-        if self._metadata.index_checked:
-            body, stored = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
-            computed = crc32c(body)
-            if computed is not None and computed != int.from_bytes(stored, "little"):
-                raise self._corrupt(shard, "an index whose check sum is wrong")
-            data = body
-        table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
-        return table.reshape(-1, 2)
-
-    def _corrupt(self, shard: Index, what: str) -> CorruptVolume:
-        return CorruptVolume(
-            f"the shard {self._metadata.key(shard)} of {self._store.name} holds {what}.",
-            do="Copy or write the shard again.",
+def _check(found: ArrayMetadata, name: str) -> ArrayMetadata:
+    chunks = found.chunks
+    shards = chunks if found.shards is None else found.shards
+    fits = len(found.shape) == len(chunks) == len(shards) == len(found.order)
+    if not fits or min(chunks, default=1) < 1 or sorted(found.order) != list(range(len(chunks))):
+        raise BadHeader(
+            f"the metadata of {name} make no sense: shape {found.shape}, chunks {chunks}, "
+            f"shards {found.shards}, order {found.order}."
         )
+    if any(s % c for s, c in zip(shards, chunks, strict=True)):
+        raise BadHeader(f"the shards {shards} of {name} are no multiple of its chunks {chunks}.")
+    check_chunk_bytes(math.prod(chunks) * found.dtype.itemsize, name)
+    return found
 
 
-def _extent(table: NDArray[np.uint64] | None) -> Span | None:
-    """Return from where to where chunks lie; None if there are none, or it makes no sense.
+def codec_v2(configuration: Mapping[str, Any]) -> Codec:
+    """Return what an entry of a ``.zarray`` says: a configuration of numcodecs."""
+    settings = {key: value for key, value in configuration.items() if key != "id"}
+    return Codec(str(configuration["id"]), settings)
 
-    Examples
-    --------
-    >>> nothing = 2**64 - 1
-    >>> _extent(np.array([[40, 2], [nothing, nothing], [10, 5]], np.uint64))
-    (10, 42)
-    """
-    if table is None:
-        return None
-    starts, lengths = table[(table != _NOT_STORED).any(axis=1)].T
-    stops = starts + lengths
-    # A damaged index may say anything; whoever reads that chunk is told.
-    if not len(starts) or (stops < starts).any() or stops.max() >= 2**63:
-        return None
-    return int(starts.min()), int(stops.max())
+
+def codec_v3(entry: Any) -> Codec:
+    """Return what an entry of the codecs of a ``zarr.json`` says."""
+    if isinstance(entry, str):
+        return Codec(entry, {})
+    name = str(entry["name"]).removeprefix("numcodecs.")
+    return Codec(name, dict(entry.get("configuration") or {}))
+
+
+def _dtype_v3(name: Any) -> np.dtype[Any]:
+    plain = ("bool", "complex64", "complex128", "float16", "float32", "float64")
+    if not isinstance(name, str) or not (
+        name in plain or name in {f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)}
+    ):
+        raise NotOurs(f"data type {name!r}")
+    return np.dtype(name)
+
+
+def _key_encoding(encoding: Any) -> tuple[str, str]:
+    if isinstance(encoding, str):
+        encoding = {"name": encoding}
+    settings = encoding.get("configuration") or {}
+    if encoding["name"] == "default":
+        separator = _separator(settings.get("separator", "/"))
+        return f"c{separator}", separator
+    if encoding["name"] == "v2":
+        return "", _separator(settings.get("separator", "."))
+    raise NotOurs(f"chunk keys {encoding['name']!r}")
+
+
+def _separator(value: Any) -> str:
+    """Return what stands between the numbers of a key; with another, no chunk would be found."""
+    if value not in (".", "/"):
+        raise ValueError(f"keys of chunks are separated by '.' or '/', not by {value!r}")
+    return str(value)
+
+
+def _fill_v2(value: Any, dtype: np.dtype[Any]) -> Any:
+    if value is None:
+        return np.zeros((), dtype)[()]
+    if dtype.kind == "c":
+        raise NotOurs("a complex fill value")
+    if isinstance(value, str) and dtype.kind != "f":
+        raise NotOurs(f"fill value {value!r}")
+    return _number(value, dtype)
+
+
+def _fill_v3(value: Any, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "c":
+        real, imaginary = value
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        return complex(_fill_v3(real, part), _fill_v3(imaginary, part))
+    if isinstance(value, str) and value.startswith("0x"):
+        raise NotOurs("a fill value as bits")
+    return _number(value, dtype)
+
+
+def _number(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a fill value; text is how JSON spells NaN and infinity."""
+    number = np.array(float(value) if isinstance(value, str) else value)
+    with np.errstate(invalid="raise", over="ignore"):  # NaN is no integer
+        return number.astype(dtype)[()]
 
 
 class ZarrArray(ChunkedArray):
@@ -189,23 +186,17 @@ class ZarrArray(ChunkedArray):
         self.metadata, self.path = metadata, path
         self.shards, self.fill_value = metadata.shards, metadata.fill_value
         inside = replace(metadata, prefix=path + metadata.prefix)
-        is_sharded = metadata.shards is not None
-        self._map = ShardedChunks(inside, store) if is_sharded else PlainChunks(inside)
+        self._map = PlainChunks(inside) if self.shards is None else ShardedChunks(inside, store)
         self._ahead, own = opening_session().ahead, f"{token}/{path}"
         size = math.prod(metadata.chunks) * metadata.dtype.itemsize
-        super().__init__(
-            metadata.shape,
-            metadata.chunks,
-            metadata.dtype,
-            metadata.fill_value,
-            source=RangedChunks(store, self._map, ZarrDecoder(metadata), own, size),
-            cache=cache,
-            token=own,
-        )
+        source = RangedChunks(store, self._map, ZarrDecoder(metadata), own, size)
+        form = metadata.shape, metadata.chunks, metadata.dtype, metadata.fill_value
+        super().__init__(*form, source=source, cache=cache, token=own)
 
     def forget_stored(self) -> None:
         """Forget where chunks lie and what is kept of their bytes: they were written anew."""
-        self._map.forget()
+        if isinstance(self._map, ShardedChunks):
+            self._map.forget()
         forget_bytes(self._ahead, self._token)
         self._cache.forget(self._token)
 
@@ -219,18 +210,13 @@ class ZarrGroup:
         self.attrs, self._path, self._store, self._version = attrs, path, store, version
         self._node = node
 
-    def __getitem__(self, path: str) -> Any:
-        """Return the array or group below; ``KeyError`` where there is none."""
+    def get(self, path: str) -> Any:
+        """Return the array or group below; None where there is none."""
         # A local folder looks where a path leads, a server of objects may resolve it by itself.
         if ".." in path.split("/") and not isinstance(self._store, LocalRanges):
-            raise LeadsOutside(
-                f"the metadata of {self._store.name} speak of {shorten(path)}.",
-                do="What is behind a URL can only name arrays below it.",
-            )
-        found = self._node(f"{self._path}{path.strip('/')}/", self._version)
-        if found is None:
-            raise KeyError(path)
-        return found
+            what = f"the metadata of {self._store.name} speak of {shorten(path)}."
+            raise LeadsOutside(what, do="What is behind a URL can only name arrays below it.")
+        return self._node(f"{self._path}{path.strip('/')}/", self._version)
 
     def arrays(self) -> Iterator[tuple[str, Any]]:
         """Yield the arrays directly below, by name."""
@@ -238,7 +224,7 @@ class ZarrGroup:
         for key in sorted(self._store.list(self._path)):
             below = key[len(self._path) :]
             if below.endswith(marks) and below.count("/") == 1:
-                node = self[below.split("/", 1)[0]]
+                node = self.get(below.split("/", 1)[0])
                 if isinstance(node, ZarrArray):
                     yield below.split("/", 1)[0], node
 
@@ -258,11 +244,10 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
                     return ZarrArray(parse_v3(document, name), path, store, cache, token)
                 if kind != "group":
                     raise BadHeader(
-                        f"{path}zarr.json of {name} is of no array and no group, but {kind!r}.",
-                        do="Write it again.",
+                        f"{path}zarr.json of {name} is of no array and no group, but {kind!r}."
                     )
                 attrs = document.get("attributes") or {}
-                if getattr(store, "keeps_documents", False):
+                if getattr(store, "documents_token", ""):
                     # Side by side, and not one after another as they are looked at.
                     store.get_ranges([ReadRange(f"{path}{key}") for key in _members(attrs)])
                 return ZarrGroup(attrs, path, store, 3, node)
@@ -278,10 +263,9 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
 
     found = node("")
     if found is None:
-        raise VolumeNotFound(
-            f"{name} holds no zarr metadata: none of zarr.json, .zarray, .zgroup is there.",
-            do="Give the path of a zarr array or group; of DICOM, a folder on a local disk.",
-        )
+        msg = f"{name} holds no zarr metadata: none of zarr.json, .zarray, .zgroup is there."
+        do = "Give the path of a zarr array or group; of DICOM, a folder on a local disk."
+        raise VolumeNotFound(msg, do=do)
     return found
 
 
@@ -314,5 +298,5 @@ def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise BadHeader(f"{what} makes no sense.", do="Write it again.")
+        raise BadHeader(f"{what} makes no sense.")
     return document

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core import IO_COUNTERS, OrientedBox, Region
+from ...core import IO_COUNTERS, Region
 from ...core.call_site import warn
 from ...core.errors import (
     CorruptVolume,
@@ -30,7 +30,6 @@ from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.file_reader import file_system_at
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
-from ...storage.read_ahead import DOCUMENTS
 from ...storage.remote import open_remote
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING
@@ -41,21 +40,11 @@ from ..registry import BackendRequest
 from ..scheme import StoreLayout
 from ..session import opening_session
 from ..voxels import Voxels
+from . import zarr_nodes
 from .chunked_backend import ChunkedBackend, chunked_header
 from .stored_file import Format, LocalStoredFile, StoredFile, location_of
 from .zarr_array import ZarrArray, open_node
-from .zarr_metadata import NotOurs
-from .zarr_nodes import (
-    METADATA_FILES,
-    ForeignArray,
-    ZarrImage,
-    image_of,
-    is_node,
-    open_ranges_node,
-    open_store_node,
-    place_of,
-    store_key,
-)
+from .zarr_chunks import NotOurs
 
 # Objects that are no chunks: of a pyramid of a few levels, each with its metadata.
 _MOST_METADATA = 200
@@ -70,47 +59,34 @@ _clock = time.monotonic
 class ZarrBackend(ChunkedBackend):
     """A zarr array, read by voxpipe or by zarr-python."""
 
-    _array: ZarrArray | ForeignArray
+    _array: ZarrArray | zarr_nodes.ForeignArray
     _store: LocalRanges | RemoteRanges | None = None
     """Of many objects, which may be removed one by one."""
     _absences = 0
 
     def __init__(
         self,
-        image: ZarrImage,
+        image: zarr_nodes.ZarrImage,
         name: str,
         files: Sequence[StoredFile] = (),
         stamp: tuple[int, ...] = (),
     ) -> None:
         IO_COUNTERS.count(headers=1)
         array, layout = image.array, image.layout
-        header = chunked_header(
-            layout,
-            array.chunks,
-            np.dtype(array.dtype),
-            name,
-            image.affine,
-            slope=image.slope,
-            intercept=image.intercept,
-            stamp=stamp,
-        )
+        dtype = np.dtype(array.dtype)
+        header = chunked_header(layout, array.chunks, dtype, name, image.affine, image.scale, stamp)
         self.levels = image.coarser
         self._in_doubt = True
         self.keeps_chunks = isinstance(array, ZarrArray)
-        own = array if self.keeps_chunks else ForeignArray(array, name)
+        own = array if self.keeps_chunks else zarr_nodes.ForeignArray(array, name)
         super().__init__(own, layout, files, header, name)
-        self.culls = self.culls and self.keeps_chunks
 
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
-        """Read the chunks that the region touches, of these only those that the box touches."""
-        return self._checked(super().read(region, channels, box))
-
-    def _checked(self, found: Voxels) -> Voxels:
-        """Return what was read; ``VolumeChanged`` if the array was removed, a warning if empty."""
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read the chunks that are needed; ``VolumeChanged`` if the array was removed meanwhile."""
+        # A warning if all is fill, as nothing is stored.
+        found = self._read_chunks(region, channels)
         if self._store is not None and self._store.absences != self._absences:
-            self._refuse_removed()
+            self._refuse_removed(self._store)
         if self._in_doubt and found.array.size:
             self._in_doubt = False
             first = found.array.flat[0]
@@ -122,7 +98,9 @@ class ZarrBackend(ChunkedBackend):
                 )
         return found
 
-    def _refuse_removed(self) -> None:
+    _read_chunks = ChunkedBackend.read
+
+    def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
         """Look why chunks are missing."""
 
     def _stores_chunks(self) -> bool:
@@ -149,11 +127,9 @@ class ListedZarr(ZarrBackend):
 
     @property
     def content_key(self) -> str:
-        """Names, sizes and versions of all objects, digested; listed at the first question.
-
-        So is the header by which they are read: under another one that came with them, chunks
-        that are not there any more would be fill.
-        """
+        """Names, sizes and versions of all objects, digested; listed at the first question."""
+        # So is the header by which they are read: under another one that came with them, chunks
+        # that are not there any more would be fill.
         listed = self._listed
         if listed is None:
             listed = self._list()
@@ -182,33 +158,27 @@ class ListedZarr(ZarrBackend):
     def _note_document(self, store: LocalRanges | RemoteRanges) -> None:
         """Note what says that the array is there: what is missing then is fill."""
         path = self._array.path.strip("/")
-        keys = [f"{path}/{name}".lstrip("/") for name in METADATA_FILES]
+        keys = [f"{path}/{name}".lstrip("/") for name in zarr_nodes.METADATA_FILES]
         found = next(((key, data) for key in keys if (data := store.get(key)) is not None), None)
         key, data = found or (keys[0], b"")
         self._document = key, hashlib.sha256(data).digest()
         self._store, self._absences = store, store.absences
 
-    def _refuse_removed(self) -> None:
-        """Raise ``VolumeChanged`` where chunks are missing because the array was removed.
-
-        Its document is read again, once for all that is missing by then.
-        """
-        assert self._store is not None
-        absences = self._store.absences
+    def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
+        """Raise ``VolumeChanged`` where chunks are missing because the array was removed."""
+        # Its document is read again, once for all that is missing by then.
+        absences = store.absences
         if _clock() < self._looked + self._look_pause:
             return
         key, known = self._document
-        data = _still_there(self._store, key)
+        data = _still_there(store, key)
         if data is not None and hashlib.sha256(data).digest() == known:
             self._absences, self._looked = absences, _clock()
             return
         self._forget_stored()
         self._failed = True
         how, now = ("removed", "gone") if data is None else ("written again", "another one")
-        raise VolumeChanged(
-            f"{self.name} was {how} since it was opened: {key} is {now}.",
-            do="Make a new Volume once it is written.",
-        )
+        raise VolumeChanged(f"{self.name} was {how} since it was opened: {key} is {now}.")
 
 
 class LocalZarr(ListedZarr):
@@ -218,11 +188,11 @@ class LocalZarr(ListedZarr):
         self._path = path
         if not os.path.isdir(path):
             if not os.path.exists(path):
-                raise VolumeNotFound(f"there is no folder {path}.", do="Check the path.")
+                raise VolumeNotFound(f"there is no folder {path}.")
             raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
         stamp = metadata_stamp(path)
         self._files = LocalRanges(path, contained=follow != "anywhere")
-        image = opened(self._files, name, content_key(path, stamp), level)
+        image = open_image(self._files, name, content_key(path, stamp), level)
         super().__init__(image, name, stamp=stamp)
         self._note_document(self._files)
 
@@ -232,10 +202,8 @@ class LocalZarr(ListedZarr):
         return not self._failed and metadata_stamp(self._path) == self.header.stamp
 
     def is_as_of(self, moment: int) -> bool:
-        """Whether metadata are those that were read, and no chunk was written or removed since.
-
-        File servers have clocks of their own: there metadata are all that tells.
-        """
+        """Whether metadata are those that were read, and no chunk was written or removed since."""
+        # File servers have clocks of their own: there metadata are all that tells.
         if moment < self._files.newest <= time.time_ns() and not self._network:
             return False
         return not self._failed and metadata_stamp(self._path) == self.header.stamp
@@ -262,12 +230,12 @@ class StoreZarr(ListedZarr):
 
     def __init__(self, thing: Any, level: Any) -> None:
         name = f"zarr {type(thing).__name__}"
-        self._place = place_of(thing)
-        node = thing if is_node(thing) else open_store_node(thing)
-        super().__init__(image_of(node, level, name), name)
+        self._place = zarr_nodes.place_of(thing)
+        node = thing if zarr_nodes.is_node(thing) else zarr_nodes.open_store_node(thing)
+        super().__init__(zarr_nodes.image_of(node, level, name), name)
 
     def _list(self) -> str:
-        return store_key(*self._place)
+        return zarr_nodes.store_key(*self._place)
 
 
 class RemoteZarr(ListedZarr):
@@ -283,33 +251,30 @@ class RemoteZarr(ListedZarr):
         self._replaced = self._mixed = self._last_read = 0
         self._remote = store = open_remote(url, storage_options)
         self._token = token = documents_token(url, storage_options)
-        with store.documents(token):
-            super().__init__(opened(store, name, token, level), name)
+        self._documents = opening_session().ahead.documents
+        with store.documents(token, self._documents):
+            super().__init__(open_image(store, name, token, level), name)
             self._note_document(store)
         self.remote = True
 
     @property
     def documents(self) -> dict[str, bytes | None]:
         """What was read to open it: small objects by key, None for one that is not there."""
-        found = DOCUMENTS.all_of(self._token)
+        found = self._documents.all_of(self._token)
         return {key: None if d is None else bytes(d) for (key,), d in found.items()}
 
     @property
     def is_current(self) -> bool:
-        """Whether no read failed or brought what is newer, and no listing differed.
-
-        Asking would be a request per look.
-        """
+        """Whether no read failed or brought what is newer, and no listing differed."""
+        # Asking would be a request per look.
         return not (self._failed or self._stale)
 
     def is_as_of(self, moment: int) -> bool:
-        """Whether no object that was read was written since, or read in two versions.
-
-        What answers say of themselves tells; nothing is asked for it.
-        """
+        """Whether no object that was read was written since, or read in two versions."""
+        # What answers say of themselves tells; nothing is asked for it.
         if self._failed or self._mixed >= moment:
             return False
-        return self._remote.newest <= moment * 1e-9 + self._remote.ahead + _CLOCKS_APART
+        return self._remote.newest <= moment * 1e-9 + self._remote.health.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
         return listing_key(self._url, self._remote.entries())
@@ -319,20 +284,18 @@ class RemoteZarr(ListedZarr):
         super()._forget_stored()
         self._remote.forget_versions()
         self._stale = True
-        DOCUMENTS.forget_all(self._token)
+        self._documents.forget(self._token)
 
     def _stores_chunks(self) -> bool:
         # Of as many objects some are chunks.
         found = self._remote.entries(_MOST_METADATA)
         return len(found) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in found)
 
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
+    def _read_chunks(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the chunks that are needed, anew where some of them are newer than others."""
         for left in reversed(range(LOOKS)):
             try:
-                found = ChunkedBackend.read(self, region, channels, box)
+                found = ChunkedBackend.read(self, region, channels)
             except VolumeChanged:  # of a part of an object: all of it is read anew
                 if not left:
                     raise
@@ -342,20 +305,16 @@ class RemoteZarr(ListedZarr):
                 self._explain(error)
                 raise
             if not self._brought_newer():
-                found = self._checked(found)
                 self._last_read = time.time_ns()
                 return found
             self._mixed = self._last_read
             self._turn_to_newer()
-        raise VolumeChanged(
-            f"{self.name} is being written while it is read.",
-            do="Make a new Volume once it is written.",
-        )
+        raise VolumeChanged(f"{self.name} is being written while it is read.")
 
     def _brought_newer(self) -> bool:
         """Whether objects were written since this was opened, or since this was asked last."""
         newest, replaced = self._remote.newest, self._remote.replaced
-        known = max(self._newest, self._begun + self._remote.ahead + _CLOCKS_APART)
+        known = max(self._newest, self._begun + self._remote.health.ahead + _CLOCKS_APART)
         if newest <= known and replaced <= self._replaced:
             return False
         self._newest, self._replaced = max(newest, self._newest), replaced
@@ -373,7 +332,7 @@ class RemoteZarr(ListedZarr):
     def _explain(self, error: VoxpipeError) -> None:
         """Let the next volume read the metadata anew; say so where they are others now."""
         known, self._failed = self.documents, True
-        DOCUMENTS.forget_all(self._token)
+        self._documents.forget(self._token)
         self._refuse_other(known, error)
 
     def _refuse_other(
@@ -383,8 +342,7 @@ class RemoteZarr(ListedZarr):
         if changed:
             self._failed = True
             raise VolumeChanged(
-                f"{self.name} was written again since it was opened: {changed[0]} is another one.",
-                do="Make a new Volume once it is written.",
+                f"{self.name} was written again since it was opened: {changed[0]} is another one."
             ) from error
 
 
@@ -392,7 +350,7 @@ def open_zip(file: StoredFile, level: Any = 0) -> ZarrBackend:
     """Return the backend of a zarr array or group in a zip archive."""
     checks = isinstance(file, LocalStoredFile)
     store = ZipRanges(file.store, file.key, file.name, checks_parts=checks)
-    return ZarrBackend(opened(store, file.name, file.cache_key, level), file.name, [file])
+    return ZarrBackend(open_image(store, file.name, file.cache_key, level), file.name, [file])
 
 
 def open_zarr(request: BackendRequest, name: str, level: Any = 0) -> ZarrBackend:
@@ -414,7 +372,7 @@ def _is_zarr(request: BackendRequest) -> bool:
         folder = "." not in place.rstrip("/").rpartition("/")[2]
         return request.remote_zarr_uri is not None or (bool(request.uri) and folder)
     if os.path.isdir(place):
-        return any(os.path.exists(os.path.join(place, name)) for name in METADATA_FILES)
+        return any(os.path.exists(os.path.join(place, name)) for name in zarr_nodes.METADATA_FILES)
     return place.lower().endswith(".zarr")
 
 
@@ -425,15 +383,16 @@ FORMATS = (
 )
 
 
-def opened(store: RangeStore, name: str, token: str, level: Any) -> ZarrImage:
+def open_image(store: RangeStore, name: str, token: str, level: Any) -> zarr_nodes.ZarrImage:
     """Return the image in a store, opened by voxpipe or, where it cannot, by zarr-python.
 
     ``level`` is the resolution of a pyramid, 0 for the finest.
     """
     try:
-        return image_of(open_node(store, name, opening_session().chunks, token), level, name)
+        node = open_node(store, name, opening_session().chunks, token)
+        return zarr_nodes.image_of(node, level, name)
     except NotOurs:
-        return image_of(open_ranges_node(store, name), level, name)
+        return zarr_nodes.image_of(zarr_nodes.open_ranges_node(store, name), level, name)
 
 
 def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
@@ -451,7 +410,7 @@ def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
 def _is_chunk(key: str) -> bool:
     """Whether an object is a chunk or a shard: below a header of NIfTI-Zarr that is none either."""
     name = key.rpartition("/")[2]
-    return name not in (*METADATA_FILES, ".zattrs") and "nifti" not in key.split("/")
+    return name not in (*zarr_nodes.METADATA_FILES, ".zattrs") and "nifti" not in key.split("/")
 
 
 def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
@@ -462,7 +421,7 @@ def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
 def metadata_stamp(path: str) -> tuple[int, ...]:
     """Return sizes and times of the metadata files of a local node."""
     stamp: list[int] = []
-    for name in (*METADATA_FILES, ".zattrs"):
+    for name in (*zarr_nodes.METADATA_FILES, ".zattrs"):
         try:
             status = os.stat(os.path.join(path, name))
         except (FileNotFoundError, NotADirectoryError):

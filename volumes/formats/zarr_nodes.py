@@ -21,13 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Affine, ChunkGrid, Region
-from ...core.errors import (
-    BadHeader,
-    CorruptVolume,
-    MissingDependency,
-    UnknownFormat,
-    VolumeNotFound,
-)
+from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeNotFound
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
@@ -39,30 +33,17 @@ from ..header import IDENTITY, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
-from .chunked_backend import SPATIAL, Layout, check_number, named_layout, plain_layout
+from .chunked_backend import MILLIMETRES, SPATIAL, Layout, check_number, named_layout, plain_layout
 from .nifti import parse_nifti
-from .stored_file import library_errors
+from .raw import RawHeader
+from .stored_file import import_package, library_errors
 from .zarr_array import ZarrArray
-from .zarr_metadata import NotOurs
+from .zarr_chunks import NotOurs
 
 # A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
 _MOST_HEADER_BYTES = 16 * 1024**2
 # Before version 0.3 every image had these axes.
 _OLD_AXES = ("t", "c", "z", "y", "x")
-# UDUNITS-2 names, as the specification asks for, in millimetres.
-_MILLIMETRES = {
-    "angstrom": 1e-7,
-    "picometer": 1e-9,
-    "nanometer": 1e-6,
-    "micrometer": 1e-3,
-    "millimeter": 1.0,
-    "centimeter": 10.0,
-    "decimeter": 100.0,
-    "meter": 1e3,
-    "kilometer": 1e6,
-    "inch": 25.4,
-    "foot": 304.8,
-}
 
 
 @dataclass(frozen=True)
@@ -97,13 +78,9 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
     images = ome.get("multiscales") if isinstance(ome, Mapping) else None
     if not images:
         return ()
-    try:
+    do = "Write them again, or open the array inside the group by its path."
+    with library_errors(f"the OME-Zarr metadata of {name} make no sense", do):
         return tuple(_level(dataset, images[0]) for dataset in images[0]["datasets"])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise BadHeader(
-            f"the OME-Zarr metadata of {name} make no sense: {type(error).__name__}: {error}.",
-            do="Write them again, or open the array inside the group by its path.",
-        ) from error
 
 
 def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
@@ -123,35 +100,23 @@ def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
 
 def _level(dataset: Mapping[str, Any], image: Mapping[str, Any]) -> Level:
     entries = image.get("axes", _OLD_AXES)
-    axes = tuple(_axis_name(entry) for entry in entries)
+    named = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
+    axes = tuple(str(entry["name"].lower()) for entry in named)
     if not {"x", "y"} <= set(axes) or len(set(axes)) < len(axes):
-        msg = f"axes are {axes}"
-        raise ValueError(msg)
+        raise ValueError(f"axes are {axes}")
     # Those of the image act after those of the level.
-    steps = [
-        *dataset.get("coordinateTransformations", ()),
-        *image.get("coordinateTransformations", ()),
-    ]
+    parts = (part.get("coordinateTransformations", ()) for part in (dataset, image))
+    steps = [step for part in parts for step in part]
     scale, shift = np.ones(len(axes)), np.zeros(len(axes))
     for step in steps:
         factor, offset = _transformation(step, len(axes))
         scale, shift = scale * factor, shift * factor + offset
-    units = {_axis_name(entry): _millimetres(entry) for entry in entries}
-    place = {axis: (units[axis] * scale[n], units[axis] * shift[n]) for n, axis in enumerate(axes)}
+    # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
+    units = [MILLIMETRES.get(str(entry.get("unit")).lower(), 1.0) for entry in named]
+    place = dict(zip(axes, zip(units * scale, units * shift, strict=True), strict=True))
     spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
     x, y, z = ((float(a), float(b)) for a, b in spatial)
     return Level(str(dataset["path"]), axes, (x[0], y[0], z[0]), (x[1], y[1], z[1]))
-
-
-def _axis_name(entry: Any) -> str:
-    name: str = entry["name"] if isinstance(entry, Mapping) else entry
-    return name.lower()
-
-
-def _millimetres(entry: Any) -> float:
-    # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
-    unit = entry.get("unit") if isinstance(entry, Mapping) else None
-    return _MILLIMETRES.get(str(unit).lower(), 1.0)
 
 
 def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
@@ -160,12 +125,10 @@ def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
     if kind == "identity":
         return 1.0, 0.0
     if kind not in ("scale", "translation"):
-        msg = f"a coordinate transformation of type {kind!r} is not supported"
-        raise ValueError(msg)
+        raise ValueError(f"a coordinate transformation of type {kind!r} is not supported")
     numbers = np.array(step[kind], dtype=np.float64)
     if numbers.shape != (axes,) or not np.isfinite(numbers).all():
-        msg = f"{step[kind]} are not {axes} numbers"
-        raise ValueError(msg)
+        raise ValueError(f"{step[kind]} are not {axes} numbers")
     return (numbers, 0.0) if kind == "scale" else (1.0, numbers)
 
 
@@ -182,8 +145,7 @@ class ZarrImage:
     array: Any  # ours or zarr-python's
     layout: Layout
     affine: tuple[float, ...] = IDENTITY  # voxels to millimetres
-    slope: float = 1.0
-    intercept: float = 0.0
+    scale: tuple[float, float] = (1.0, 0.0)  # slope and intercept
     coarser: tuple[Affine, ...] = ()  # of the levels that are coarser than this one
 
 
@@ -209,85 +171,43 @@ def _of_array(array: Any, level: int, name: str) -> ZarrImage:
 
 
 def _of_group(group: Any, level: int, name: str) -> ZarrImage:
-    levels = levels_of(dict(group.attrs), name)
-    nifti = _below(group, NIFTI)
-    if nifti is not None and not _is_array(nifti):
-        raise BadHeader(
-            f"{NIFTI!r} in {name} is no array of bytes, so its slope and affine cannot be read.",
-            do="Write the image again.",
-        )
-    if nifti is not None:
-        return _of_nifti(group, bytes_of(nifti, name), levels, level, name)
-    if levels:
-        check_number(level, len(levels), "level", name)
-        chosen = levels[level]
-        array = _member(group, chosen.path, name)
-        layout = named_layout(tuple(array.shape), chosen.axes, name)
-        affine = affine_entries(chosen.affine, name)
-        return ZarrImage(array, layout, affine, coarser=coarser(levels, level))
-    return _of_array(_only_array(group, name), level, name)
-
-
-def _of_nifti(
-    group: Any, raw: bytes, levels: tuple[Level, ...], level: int, name: str
-) -> ZarrImage:
-    fields = parse_nifti(raw, f"the NIfTI header of {name}", single_file=False)
-    affine: Affine = affine_matrix(fields.affine)
-    if levels:
-        check_number(level, len(levels), "level", name)
-        array = _member(group, levels[level].path, name)
-        axes = levels[level].axes
+    levels, nifti = levels_of(dict(group.attrs), name), group.get(NIFTI)
+    if nifti is None and not levels:
+        arrays = dict(group.arrays())
+        if len(arrays) == 1:
+            return _of_array(next(iter(arrays.values())), level, name)
+        have = ", ".join(sorted(arrays)) or "none"
+        what = f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}."
+        raise UnknownFormat(what, do="Give the path of one array in it.")
+    fields = None if nifti is None else _nifti_fields(nifti, name)
+    check_number(level, len(levels) or 1, "level", name)
+    path = levels[level].path if levels else "0"
+    array = group.get(path)
+    if array is None or not _is_array(array):
+        raise BadHeader(f"{name} has no array {path!r}, of which its metadata speak.")
+    axes = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
+    layout = named_layout(tuple(array.shape), axes, name)
+    if fields is None:
+        affine, scale = levels[level].affine, (1.0, 0.0)
+    else:
+        affine, scale = affine_matrix(fields.affine), (fields.slope, fields.intercept)
         # The header speaks of the finest level; the pyramid says how the others lie to it.
         if level:  # that of the finest is kept to the last bit
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
-    else:
-        check_number(level, 1, "level", name)
-        array = _member(group, "0", name)
-        axes = _NIFTI_AXES[-array.ndim :]
-    layout = named_layout(tuple(array.shape), axes, name)
-    placed, lower = affine_entries(affine, name), coarser(levels, level)
-    return ZarrImage(array, layout, placed, fields.slope, fields.intercept, lower)
+    return ZarrImage(array, layout, affine_entries(affine, name), scale, coarser(levels, level))
 
 
-def _member(group: Any, path: str, name: str) -> Any:
-    array = _below(group, path)
-    if array is not None and _is_array(array):
-        return array
-    raise BadHeader(
-        f"{name} has no array {path!r}, of which its metadata speak.", do="Write the image again."
-    )
-
-
-def _below(group: Any, path: str) -> Any:
-    """Return an array or group in a group, None if there is none of this name."""
-    try:
-        return group[path]
-    except KeyError:
-        return None
-
-
-def _only_array(group: Any, name: str) -> Any:
-    arrays = dict(group.arrays())
-    if len(arrays) == 1:
-        return next(iter(arrays.values()))
-    have = ", ".join(sorted(arrays)) or "none"
-    raise UnknownFormat(
-        f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}.",
-        do="Give the path of one array in it.",
-    )
-
-
-def bytes_of(array: Any, name: str) -> bytes:
-    """Return all of an array that holds a header, ours or zarr-python's."""
+def _nifti_fields(array: Any, name: str) -> RawHeader:
+    """Return what the NIfTI header in an array says, ours or zarr-python's."""
+    if not _is_array(array):
+        what = f"{NIFTI!r} in {name} is no array of bytes, so its slope and affine cannot be read."
+        raise BadHeader(what)
     size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
     if size > _MOST_HEADER_BYTES:
-        raise BadHeader(
-            f"the header in {name} takes {size} bytes, as its metadata say.",
-            do="Write the image again.",
-        )
-    if isinstance(array, ZarrArray):
-        return array.read(Region.of_shape(array.shape)).tobytes()
-    return np.asarray(array[...]).tobytes()
+        raise BadHeader(f"the header in {name} takes {size} bytes, as its metadata say.")
+    is_ours = isinstance(array, ZarrArray)
+    stored = array.read(Region.of_shape(array.shape)) if is_ours else np.asarray(array[...])
+    return parse_nifti(stored.tobytes(), f"the NIfTI header of {name}", single_file=False)
 
 
 METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
@@ -295,45 +215,25 @@ METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
 
 
 def open_ranges_node(ranges: RangeStore, name: str) -> Any:
-    """Return the zarr Array or Group at the root of a store of ranges, read by zarr-python.
-
-    Its bytes go through the store, with all that the store checks. The metadata document is looked
-    at first, so that zarr-python does not probe for others: each probe may be a round trip.
-    """
-    version, is_array = _kind(ranges, name)
-    try:
-        import zarr
-    except ImportError:
-        raise MissingDependency(
-            f"{name} is stored in a way that only zarr-python reads, which is not installed.",
-            do="pip install zarr",
-        ) from None
+    """Return the zarr Array or Group at the root of a store of ranges, read by zarr-python."""
+    # Its bytes go through the store, with all that the store checks. The metadata document, which
+    # was found sound before, says what zarr-python need not probe for: each probe may be a round
+    # trip.
+    zarr = import_package("zarr", name)
     from ._zarr_python import RangesStore
 
-    how: Any = {"store": RangesStore(ranges), "path": "", "mode": "r", "zarr_format": version}
-    what, do = f"zarr-python cannot open {name}", "Write the array again, or install its codec."
-    with library_errors(what, do, but=(OSError,)):
+    do = "Write the array again, or install its codec."
+    with library_errors(f"zarr-python cannot open {name}", do, but=(OSError,)):
+        document = ranges.get("zarr.json")
+        if document is None:
+            version, is_array = 2, ranges.get(".zarray") is not None
+        else:
+            version, is_array = 3, parse_json(document).get("node_type") == "array"
+        how: Any = {"store": RangesStore(ranges), "path": "", "mode": "r", "zarr_format": version}
         if is_array:
             return zarr.open_array(**how)
         # Each array has its own document, of which its limits come; a copy may be an old one.
         return zarr.open_group(**how, use_consolidated=False)
-
-
-def _kind(ranges: RangeStore, name: str) -> tuple[int, bool]:
-    """Return the zarr format of a node, and whether it is an array."""
-    document = ranges.get("zarr.json")
-    if document is not None:
-        try:
-            return 3, parse_json(document)["node_type"] == "array"
-        except (ValueError, KeyError, TypeError):
-            raise BadHeader(f"zarr.json of {name} makes no sense.", do="Write it again.") from None
-    is_array = ranges.get(".zarray") is not None
-    if is_array or ranges.get(".zgroup") is not None:
-        return 2, is_array
-    raise VolumeNotFound(
-        f"{name} holds no zarr metadata: none of {', '.join(METADATA_FILES)} is there.",
-        do="Give the path of a zarr array or group; of DICOM, a folder on a local disk.",
-    )
 
 
 def open_store_node(store: Any, path: str = "") -> Any:
@@ -377,14 +277,14 @@ def store_key(store: Any, path: str) -> str:
     if isinstance(held, MutableMapping) and (isinstance(held, dict) or held is not store):
         below = f"{path}/" if path else ""
         objects = [(key, held[key]) for key in list(held) if key.startswith(below)]
-        return listing_key("memory", [_digested(key, value) for key, value in objects])
+        return listing_key("memory", [_digest(key, value) for key, value in objects])
     inner = getattr(store, "_store", None)
     if inner is not None:  # a wrapper: it logs, or is slow
         return store_key(inner, path)
     return _listed_key(store, path)
 
 
-def _digested(key: str, value: Any) -> tuple[str, int, str]:
+def _digest(key: str, value: Any) -> tuple[str, int, str]:
     data = value.to_bytes() if hasattr(value, "to_bytes") else bytes(value)
     return key, len(data), hashlib.blake2b(data, digest_size=16).hexdigest()
 
@@ -432,17 +332,15 @@ class ZarrSource:
     def open(self) -> Backend:
         """Open the object with the first backend that recognises it."""
         thing, path = self.thing, self.path
-        packed = None if os.getpid() == self._born else self._packed()
+        packed = None if os.getpid() == self._born else self._pack()
         if packed is not None:  # connections do not survive a fork
-            thing, path = _unpacked(packed), self._path()
+            thing, path = _unpack(packed), self._path()
         if path:
             thing = open_store_node(thing, path)
         backend = resolve_backend(self.options.request(zarr_store=thing, source=thing))
         if backend is None:
-            raise UnknownFormat(
-                f"no backend opens a {self.name}. Backends: {', '.join(registered_names())}.",
-                do="Register one, or give a path.",
-            )
+            what = f"no backend opens a {self.name}. Backends: {', '.join(registered_names())}."
+            raise UnknownFormat(what, do="Register one, or give a path.")
         return as_backend(backend, self.name)
 
     def part_of(self, content: str) -> str:
@@ -452,7 +350,7 @@ class ZarrSource:
     def _path(self) -> str:
         return self.path or place_of(self.thing)[1]
 
-    def _packed(self) -> bytes | None:
+    def _pack(self) -> bytes | None:
         """Return the store as a small pickle; None if it cannot travel."""
         store, _ = place_of(self.thing)
         if not _is_in_memory(store):
@@ -463,7 +361,7 @@ class ZarrSource:
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        packed = self._packed()
+        packed = self._pack()
         if packed is not None:
             remember(self)
             return _arrive, (packed, self.options, self._path(), self.name, self.token)
@@ -474,10 +372,10 @@ class ZarrSource:
 
 def _arrive(packed: bytes, options: Options, path: str, name: str, token: str) -> Any:
     found = original(token)
-    return found or ZarrSource(_unpacked(packed), options, path=path, name=name, token=token)
+    return found or ZarrSource(_unpack(packed), options, path=path, name=name, token=token)
 
 
-def _unpacked(packed: bytes) -> Any:
+def _unpack(packed: bytes) -> Any:
     return pickle.loads(packed)  # noqa: S301  packed by this class, on its way
 
 
@@ -523,7 +421,7 @@ def fetch_chunks(array: Any, indices: Iterable[tuple[int, ...]]) -> int | None:
 
 
 class ForeignArray:
-    """An array that zarr-python reads, which answers as a :class:`ChunkedArray`; culls nothing."""
+    """An array that zarr-python reads, which answers as a ``ChunkedArray``; it culls nothing."""
 
     def __init__(self, array: Any, name: str) -> None:
         self._array, self.path, self._name = array, array.path, name
@@ -534,27 +432,27 @@ class ForeignArray:
         self._cuts = ChunkGrid(self.shape, self.chunks)
         self.voxels = self._cuts.voxels
 
-    def needed(self, region: Region, *culling: Any) -> NDArray[np.int64]:
+    def needed_chunks(self, region: Region) -> NDArray[np.int64]:
         """Return the chunks (N, axes) that a region touches."""
-        return self._cuts.touched(region)
+        return self._cuts.touched_parts(region.pad(0))
 
-    def read(self, region: Region, *culling: Any) -> NDArray[Any]:
+    def read(self, region: Region) -> NDArray[Any]:
         """Return a region, read anew where the way here may have damaged it."""
         where = ", ".join(f"{start}:{stop}" for start, stop in region)
-        what, do = f"[{where}] of {self._name} cannot be decoded", "Copy its chunks again."
+        what = f"[{where}] of {self._name} cannot be decoded"
 
         def read() -> NDArray[Any]:
-            with library_errors(what, do, CorruptVolume):
+            with library_errors(what, kind=CorruptVolume):
                 return np.asarray(self._array[region.slices])
 
         return read_anew(read)
 
-    def prefetch(self, region: Region, *culling: Any) -> None:
+    def prefetch(self, region: Region) -> None:
         """Do nothing: zarr-python fetches when it is asked for voxels."""
 
-    def fetch(self, region: Region, *culling: Any) -> int | None:
+    def fetch(self, region: Region) -> int | None:
         """Fetch the stored chunks of a region; None where zarr-python cannot without decoding."""
-        return fetch_chunks(self._array, map(tuple, self.needed(region).tolist()))
+        return fetch_chunks(self._array, map(tuple, self.needed_chunks(region).tolist()))
 
     def forget_stored(self) -> None:
         """Do nothing: nothing is kept."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.datapipes.general.device import pin_memory_fn
+from voxpipe.datapipes.general.main_process import pin_memory_fn
 from voxpipe.datapipes.iter import IterableWrapper, PinMemory
 from voxpipe.datapipes.tensors import map_tensors
 

@@ -25,7 +25,7 @@ from voxpipe.core.errors import (
     UnendedCache,
     VoxpipeError,
 )
-from voxpipe.datapipes.general.disk_cache import claim, owner_of, this_owner
+from voxpipe.datapipes.general.disk_cache import claim, owner_of
 
 FORK = multiprocessing.get_context("fork")
 MD5 = {"a": "0cc175b9c0f1b6a831c399e269772661"}
@@ -353,7 +353,7 @@ def hold(path, told):
 
 
 def hold_in_a_child(path, told):
-    """Fork while a promise is held: the child has the lock, too, and outlives its parent."""
+    """Fork while a promise is held: the child lets go of the lock, and outlives its parent."""
     with claim(path):
         child = os.fork()
         if child == 0:
@@ -371,8 +371,7 @@ def test_what_a_killed_process_held_is_taken_over(tmp_path, holding):
     owner.start()
     child = ours.recv()
     try:
-        assert owner_of(path).pid == owner.pid
-        assert not owner_of(path).is_dead()
+        assert owner_of(path).startswith(f"process {owner.pid} on ")
         with pytest.raises(CacheBusy, match=f"process {owner.pid}"):
             list(vp.CacheTimeout(0)(chain(tmp_path, "a")))
         owner.kill()
@@ -416,15 +415,6 @@ def test_what_a_killed_process_had_written_is_written_over(tmp_path):
     assert list(vp.CacheTimeout(0)(chain(tmp_path, "a"))) == [path_in(tmp_path, "a")]
     assert left_over(tmp_path) == []
     assert (tmp_path / "a.bin").read_text() == "a"
-
-
-def test_a_process_that_has_another_start_is_another_one(tmp_path):
-    """Numbers of processes are given out again; those of other machines say nothing."""
-    me = this_owner()
-
-    assert not me.is_dead()
-    assert type(me)(**{**vars(me), "started": me.started + 1}).is_dead()
-    assert not type(me)(**{**vars(me), "started": -1, "place": "elsewhere"}).is_dead()
 
 
 def with_size(path):

@@ -301,12 +301,12 @@ def test_an_abandoned_pass_leaves_no_thread():
 
 def test_threads_of_a_loader_realize_batches(tmp_path):
     """One item for one item, so it stays behind the cut."""
-    from voxpipe.reading_services.work import Planned, work_of
+    from voxpipe.reading_services.work import PlannedWork, work_of
 
     cases = [{"image": np.full((4, 4, 4), n, np.float32)} for n in range(4)]
     pipe = vp.from_cases(cases).open_volume().realize().threadpool_map(itself).batch_patches(2)
 
-    assert isinstance(work_of(pipe), Planned)
+    assert isinstance(work_of(pipe), PlannedWork)
     with vp.DataLoader2(pipe) as loader:
         assert [b["image"].mean().item() for b in loader] == [0.5, 2.5]
 

@@ -11,7 +11,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import HashMismatch, StreamError, VolumeNotFound, VolumeReadError
-from voxpipe.datapipes.general.saver import RedactedFile
+from voxpipe.datapipes.general.streams import RedactingFile
 from voxpipe.graph import to_dot, to_mermaid
 
 TOKEN, KEY = "t0ken-of-mine", "k3y-of-mine"
@@ -120,7 +120,7 @@ def test_a_stream_of_the_file_system_is_read_as_any_other():
     """By lines, as a context, to its end, and not once it is closed."""
     text = io.TextIOWrapper(io.BytesIO(b"one\ntwo\n"), encoding="utf-8")
 
-    stream = RedactedFile(text, "memory://a.txt", {})
+    stream = RedactingFile(text, "memory://a.txt", {})
 
     assert list(stream) == ["one\n", "two\n"]
     with pytest.raises(StopIteration):

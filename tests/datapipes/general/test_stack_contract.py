@@ -316,14 +316,14 @@ def test_prefetch_behind_the_cut_costs_nothing(tmp_path):
     """Workers make whole batches ahead already: the graph is split, the recipe needs no torch."""
     import numpy as np
 
-    from voxpipe.reading_services.work import Planned, work_of
+    from voxpipe.reading_services.work import PlannedWork, work_of
 
     cases = [{"image": np.full((4, 4, 4), n, np.uint8)} for n in range(4)]
     pipe = vp.from_cases(cases).open_volume().lazy_patch(2).batch_patches(2).prefetch(3)
 
     work = work_of(pipe)
 
-    assert isinstance(work, Planned)
+    assert isinstance(work, PlannedWork)
     assert work.recipe is not None
     with vp.DataLoader2(pipe, seed=1) as loader:
         assert [tuple(b["image"].shape) for b in loader] == [(2, 1, 2, 2, 2)] * 2

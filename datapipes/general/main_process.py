@@ -1,34 +1,140 @@
-"""Let all ranks end together: at the item that the first of them lacks."""
+"""Pipes that run in the loader's own process: copies to devices, and ranks that end together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any, ClassVar
 
+import torch
 import torch.distributed as dist
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from ...batching.job import Instruction
 from ...core.errors import PrefetchTimeoutError
 from ...graph import Pipe, Traits
-from ..background_iterator import BackgroundIterator, Exhausted, RunningAhead
-from ..datapipe import SameLength
-from ..forms import offered
+from ..background_iterator import BackgroundIterator, Exhausted, Prefetcher, RunningAhead
+from ..datapipe import SameLength, locate_errors
 from ..rank_barrier import RankBarrier
-from ..tensors import BUFFER_BYTES
+from ..tensors import BUFFER_BYTES, map_tensors, need_cuda, parse_device
+
+# One that is in use, one that is being copied.
+_BUFFER_SIZE = 2
+
+
+def pin_memory_fn(data: Any, device: Any = None) -> Any:
+    """Return ``data`` with the tensors in it in page-locked memory.
+
+    A class of your own can have a method ``pin_memory(device)``.
+    """
+    if hasattr(data, "pin_memory"):
+        return data.pin_memory(device)
+    return map_tensors(data, lambda tensor: tensor.pin_memory())
+
+
+class PinMemory(Prefetcher, form="pin_memory"):
+    """Copy the tensors of each item into page-locked memory, in a thread, two items ahead.
+
+    Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
+    been initialised. This pipe is not replicable: a loader runs it in its own process.
+
+    Parameters
+    ----------
+    device
+        For what ``pin_memory_fn`` wants it; the current CUDA device by default.
+    pin_memory_fn
+        ``f(item, device)``; a default that goes into mappings, lists and tuples.
+    buffer_bytes
+        Bytes that items made ahead may take.
+
+    Raises
+    ------
+    NoDevice
+        At construction: CUDA is not available. This is a ``RuntimeError``.
+    """
+
+    traits: ClassVar[Traits] = Traits(main_process=True)
+
+    def __init__(
+        self,
+        source_datapipe: Pipe,
+        device: Any = None,
+        pin_memory_fn: Callable[..., Any] = pin_memory_fn,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        super().__init__(source_datapipe, _BUFFER_SIZE, buffer_bytes=buffer_bytes)
+        with locate_errors(self):
+            need_cuda("pin_memory")
+        self.device = torch.cuda.current_device() if device is None else device
+        self.pin_memory_fn = pin_memory_fn
+
+    def change(self) -> Callable[[Any], Any]:
+        return lambda item: self.pin_memory_fn(item, self.device)
+
+    def is_replicable(self) -> bool:
+        return False
+
+    def instructions(self) -> tuple[Instruction, ...] | None:
+        return None  # it has to be run
+
+
+class ToDevice(SameLength, form="to_device"):
+    """Move every tensor of an item to a device; what else it holds stays.
+
+    This pipe is not replicable: a loader runs it in its own process, behind its workers.
+
+    Parameters
+    ----------
+    device
+        As torch takes it: ``"cuda"``, ``"cuda:1"``, ``torch.device("cpu")``.
+    non_blocking
+        Whether to go on while tensors in page-locked memory are copied.
+
+    Raises
+    ------
+    NoDevice
+        At construction: it names no device, or a CUDA device that is not there. This is a
+        ``RuntimeError``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> pipe = IterableWrapper([{"image": torch.ones(2), "case": "a"}]).to_device("cpu")
+    >>> list(pipe)
+    [{'image': tensor([1., 1.]), 'case': 'a'}]
+    """
+
+    traits: ClassVar[Traits] = Traits(main_process=True)
+
+    def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
+        super().__init__(source_datapipe)
+        self.non_blocking = non_blocking
+        with locate_errors(self):
+            self.device = parse_device("to_device", device)
+            if self.device.type == "cuda":
+                need_cuda("to_device", self.device)
+
+    def is_replicable(self) -> bool:
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.parent:
+            yield map_tensors(item, lambda one: one.to(self.device, non_blocking=self.non_blocking))
+
 
 TIMEOUT = 1800.0  # seconds that a rank may take for an item, unless told otherwise: half an hour
 
 
-class Announcement(IntEnum):
+class RankMessage(IntEnum):
     """What a rank tells the others before each item."""
 
     ITEM = 1
     END = 2
 
 
-@offered("fullsync")
-class FullSync(RunningAhead, SameLength):
+class FullSync(RunningAhead, SameLength, form="fullsync"):
     """Yield items as long as every rank of ``torch.distributed`` has one.
 
     Without it a rank whose share is longer waits for ever for the others in its next collective.
@@ -68,13 +174,11 @@ class FullSync(RunningAhead, SameLength):
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin without a thread and a barrier of ranks."""
         self._ahead = None
         self._barrier = None
 
     def is_replicable(self) -> bool:
-        """Return False: a worker is no rank."""
-        return False
+        return False  # a worker is no rank
 
     def __iter__(self) -> Iterator[Any]:
         if not dist.is_initialized():
@@ -83,16 +187,26 @@ class FullSync(RunningAhead, SameLength):
         if dist.get_world_size() == 1:
             yield from self.parent
             return
-        barrier = self._joined()
+        barrier = self._join_barrier()
         # One item, of any size: a rank that waits for another has the next one ready.
-        ahead = BackgroundIterator(self.parent, most=1, most_bytes=BUFFER_BYTES, name=self.chained)
+        ahead = BackgroundIterator(
+            self.parent, most=1, most_bytes=BUFFER_BYTES, name=self.form_name
+        )
         self._ahead = ahead
         try:
             while True:
-                item, said = self._next_of(ahead)
-                if Announcement.END in barrier.tell(said):
+                item, said = None, RankMessage.ITEM
+                try:
+                    item = ahead.take(self.timeout)
+                except Exhausted:
+                    said = RankMessage.END
+                if RankMessage.END in barrier.tell(said):
                     return
                 yield item
+        except PrefetchTimeoutError as error:
+            ahead.abandon()
+            barrier.part(error)
+            raise
         except BaseException as error:  # the loop's as well, if it goes elsewhere
             barrier.part(error)
             raise
@@ -101,23 +215,13 @@ class FullSync(RunningAhead, SameLength):
             if self._ahead is ahead:
                 self._ahead = None
 
-    def _joined(self) -> RankBarrier:
+    def _join_barrier(self) -> RankBarrier:
         """Return the barrier of all ranks: they make it together, and another if one has left."""
         if self._barrier is None or not self._barrier.is_open:
             # A rank that is late says so after ``timeout``: the others have to be still there.
             do = "Look at what that rank did last, or give fullsync() a longer timeout=."
             self._barrier = RankBarrier(2 * self.timeout, do=do)
         return self._barrier
-
-    def _next_of(self, ahead: BackgroundIterator) -> tuple[Any, Announcement]:
-        """Return the next item, and what to tell the others."""
-        try:
-            return ahead.take(self.timeout), Announcement.ITEM
-        except Exhausted:
-            return None, Announcement.END
-        except PrefetchTimeoutError:
-            ahead.abandon()
-            raise
 
     def shutdown(self) -> None:
         """End the thread and leave the other ranks; any number of times."""
@@ -127,8 +231,7 @@ class FullSync(RunningAhead, SameLength):
             barrier.close()
 
 
-@offered("sharding_round_robin_dispatch")
-class ShardingRoundRobinDispatcher(SameLength):
+class ShardingRoundRobinDispatcher(SameLength, form="sharding_round_robin_dispatch"):
     """Mark that everything above runs in one process, which deals its items out to the workers.
 
     By itself it passes the items on. A reading service with workers heeds it: what comes before

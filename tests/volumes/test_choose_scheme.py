@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from voxpipe.core.errors import BudgetExceeded, VoxpipeError
 from voxpipe.spatial import UniformRegion
 from voxpipe.storage.ranges import LOCAL_GAP, REMOTE_GAP
-from voxpipe.volumes.header import IDENTITY, Header
-from voxpipe.volumes.negotiate import (
+from voxpipe.volumes.choose_scheme import (
     BATCHES,
     BUFFERS,
     ON_THE_WAY,
+    choose_scheme,
+    choose_schemes,
     fixed_memory,
-    negotiate,
-    negotiate_all,
 )
+from voxpipe.volumes.header import IDENTITY, Header
 from voxpipe.volumes.scheme import Budget, Demand, StoreLayout
 
 GIB = 2**30
@@ -60,7 +60,7 @@ def demand(layout, support, items=2, rate=20.0, **facts):
 )
 def test_the_mode(layout, asked, budget, mode):
     """What the store is, and what the machine can afford, decide."""
-    assert negotiate(layout, asked, budget).mode == mode
+    assert choose_scheme(layout, asked, budget).mode == mode
 
 
 def test_by_default_a_visit_is_kept_where_its_patches_share_chunks():
@@ -69,7 +69,7 @@ def test_by_default_a_visit_is_kept_where_its_patches_share_chunks():
 
     def kept(layout, draws):
         asked = replace(demand(layout, (145,) * 3), draws=draws)
-        return negotiate(layout, asked, thrifty).cache_bytes / layout.unit_bytes
+        return choose_scheme(layout, asked, thrifty).cache_bytes / layout.unit_bytes
 
     batch = 2 * chunks_of((145,) * 3, CT.chunk)
     assert math.isclose(kept(CT, 8), batch, abs_tol=1)
@@ -79,7 +79,7 @@ def test_by_default_a_visit_is_kept_where_its_patches_share_chunks():
 
 def test_a_region_grows_where_it_covers_least():
     """Planes are thin: the region is as deep as a patch, and two chunks wide."""
-    scheme = negotiate(PLANES, demand(PLANES, (64, 140, 140), 4), Budget(16 * GIB, 8))
+    scheme = choose_scheme(PLANES, demand(PLANES, (64, 140, 140), 4), Budget(16 * GIB, 8))
 
     assert scheme.region == (64, 2048, 2048)
     assert scheme.draws == 428  # twice the voxels of the region by those of a patch
@@ -90,7 +90,7 @@ def test_a_region_grows_where_it_covers_least():
 def test_a_chain_that_draws_in_regions_reads_in_regions():
     """Then there is nothing to advise, and two regions are kept."""
     asked = demand(EM, (200,) * 3, 4, 40.0, region=(384,) * 3, draws=14)
-    scheme = negotiate(EM, asked, Budget(16 * GIB, 8))
+    scheme = choose_scheme(EM, asked, Budget(16 * GIB, 8))
 
     assert (scheme.running, scheme.advice) == ("regional", "")
     assert scheme.cache_bytes == 2 * 3**3 * 128**3
@@ -100,7 +100,7 @@ def test_a_chain_that_draws_in_regions_reads_in_regions():
 def test_requests_under_way_follow_from_latency():
     """Little's law: 40 patches/s of 69 chunks that take 30 ms each."""
     bucket = replace(EM, chunk=(64,) * 3, bandwidth=800e6, latency=30e-3, requests=128)
-    scheme = negotiate(bucket, demand(bucket, (200,) * 3, 4, 40.0), Budget(16 * GIB, 8))
+    scheme = choose_scheme(bucket, demand(bucket, (200,) * 3, 4, 40.0), Budget(16 * GIB, 8))
 
     assert 80 <= scheme.in_flight_requests <= 84
 
@@ -110,7 +110,7 @@ def test_shards_spare_requests():
     bucket = replace(EM, chunk=(32,) * 3, latency=30e-3, requests=1000)
     shards = replace(bucket, shard=(128,) * 3)
     asked = demand(bucket, (200,) * 3)
-    alone, together = (negotiate(s, asked, Budget(16 * GIB)) for s in (bucket, shards))
+    alone, together = (choose_scheme(s, asked, Budget(16 * GIB)) for s in (bucket, shards))
 
     assert together.in_flight_requests < alone.in_flight_requests / 10
 
@@ -120,7 +120,7 @@ def test_what_a_bucket_brings_is_projected():
     bucket = replace(EM, chunk=(64,) * 3, latency=30e-3, requests=128, remote=True)
     asked = demand(bucket, (200,) * 3, 4, 40.0)
     budget = Budget(16 * GIB, workers=8, batches_ahead=33)
-    there, here = (negotiate(s, asked, budget) for s in (bucket, replace(bucket, remote=False)))
+    there, here = (choose_scheme(s, asked, budget) for s in (bucket, replace(bucket, remote=False)))
 
     assert there.ahead_bytes == 128 * 1024**2
     patch = math.ceil(asked.chunks) * bucket.unit_bytes
@@ -136,13 +136,13 @@ def test_little_memory_bounds_what_is_fetched_for_later():
     bucket = replace(EM, chunk=(64,) * 3, latency=30e-3, remote=True)
     asked = demand(bucket, (200,) * 3, 4, 40.0)
     needed = sum(fixed_memory(bucket, asked, Budget(GIB, workers=2)).values())
-    little = negotiate(bucket, asked, Budget(needed + 40 * 1024**2, workers=2))
-    single = negotiate(bucket, replace(asked, chunks=1.0, items=1), Budget(16 * GIB))
+    little = choose_scheme(bucket, asked, Budget(needed + 40 * 1024**2, workers=2))
+    single = choose_scheme(bucket, replace(asked, chunks=1.0, items=1), Budget(16 * GIB))
 
     assert little.ahead_bytes == 10 * 1024**2
-    assert little.projected <= needed + 40 * 1024**2
+    assert little.projected_bytes <= needed + 40 * 1024**2
     assert single.ahead_bytes == bucket.unit_bytes
-    assert negotiate(bucket, asked, Budget(needed, workers=2)).ahead_bytes == 0
+    assert choose_scheme(bucket, asked, Budget(needed, workers=2)).ahead_bytes == 0
 
 
 def test_keys_share_what_is_under_way():
@@ -150,7 +150,7 @@ def test_keys_share_what_is_under_way():
     bucket = replace(EM, chunk=(64,) * 3, latency=30e-3, remote=True)
     asked = demand(bucket, (200,) * 3, 4, 40.0)
     budget = Budget(16 * GIB, workers=8, batches_ahead=33)
-    both = negotiate_all({"a": bucket, "b": bucket}, {"a": asked, "b": asked}, budget)
+    both = choose_schemes({"a": bucket, "b": bucket}, {"a": asked, "b": asked}, budget)
 
     assert sum(scheme.ahead_bytes for scheme in both.values()) == 128 * 1024**2
     on_the_way = sum(scheme.memory[ON_THE_WAY] for scheme in both.values())
@@ -168,7 +168,7 @@ def test_keys_share_what_is_under_way():
 def test_too_little_memory_names_the_term(asked, budget, term):
     """Before anything is read, with the number and what to do; as a MemoryError."""
     with pytest.raises(MemoryError, match=rf"most of it are {term}: [0-9]+ bytes") as caught:
-        negotiate(CT, asked, budget)
+        choose_scheme(CT, asked, budget)
 
     assert isinstance(caught.value, BudgetExceeded)
     assert isinstance(caught.value, VoxpipeError)
@@ -180,12 +180,12 @@ def test_keys_share_one_budget():
     label = replace(CT, itemsize=1)
     asked = demand(CT, (145,) * 3)
     layouts, demands = {"image": CT, "label": label}, {"image": asked, "label": asked}
-    schemes = negotiate_all(layouts, demands, Budget(60 * GIB))
+    schemes = choose_schemes(layouts, demands, Budget(60 * GIB))
 
-    assert sum(s.projected for s in schemes.values()) <= 60 * GIB
+    assert sum(s.projected_bytes for s in schemes.values()) <= 60 * GIB
     assert [s.mode for s in schemes.values()] == ["resident", "resident"]
     with pytest.raises(BudgetExceeded):
-        negotiate_all(layouts, demands, Budget(PATCH_BYTES * 3))
+        choose_schemes(layouts, demands, Budget(PATCH_BYTES * 3))
 
 
 def test_the_layout_of_a_header():
@@ -249,7 +249,7 @@ def rank(scheme):
 
 def outcome(layout, demand, budget):
     try:
-        return negotiate(layout, demand, budget)
+        return choose_scheme(layout, demand, budget)
     except BudgetExceeded:
         return None
 
@@ -260,7 +260,7 @@ def test_projected_memory_stays_within_the_budget(situation, budget):
     scheme = outcome(*situation, budget)
     assume(scheme is not None)
 
-    assert scheme.projected <= budget.memory_bytes
+    assert scheme.projected_bytes <= budget.memory_bytes
     assert min(scheme.memory.values()) >= 0
     assert scheme.memory.get("kept chunks", 0) == budget.processes * scheme.cache_bytes
 
@@ -295,7 +295,7 @@ def test_recommended_regions_can_be_written(situation):
     layout, wanted = situation
     # More patches than anybody can decode, of more volumes than anybody can keep.
     wanted = replace(wanted, rate=1e9, chunks=max(8.0, wanted.chunks))
-    scheme = negotiate(replace(layout, volumes=10**7), wanted, Budget(2**36))
+    scheme = choose_scheme(replace(layout, volumes=10**7), wanted, Budget(2**36))
     assume(scheme.region is not None)
 
     UniformRegion(scheme.region, wanted.patch, scheme.align)

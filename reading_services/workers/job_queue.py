@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from ...batching.job import tickets_of
-from ..transport.messages import Deal, DoJob, EndOfItems, SourceFailed
+from ..transport.messages import END_OF_ITEMS, Deal, DoJob, SourceFailed
 
 
-class Waiting:
+class QueuedJob:
     """One job that has arrived."""
 
     def __init__(self, message: DoJob, load: Callable[[bytes], Any]) -> None:
@@ -58,20 +58,25 @@ class Waiting:
             ticket.close()
 
 
-class Inbox:
+class JobQueue:
     """Jobs in the order of their arrival, looked at by a thread while they wait."""
 
     def __init__(self, load: Callable[[bytes], Any]) -> None:
         self._load = load
-        self._waiting: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[QueuedJob] = queue.SimpleQueue()
         self._dealt: queue.SimpleQueue[Deal] = queue.SimpleQueue()
-        self._ahead: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._ahead: queue.SimpleQueue[QueuedJob] = queue.SimpleQueue()
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
+
         # In a copy of the context: the read scheme holds for what is read ahead too.
-        look = partial(copy_context().run, self._look)
-        threading.Thread(target=look, name="voxpipe-read-ahead", daemon=True).start()
+        def look() -> None:
+            while True:
+                self._ahead.get().look()
+
+        run = partial(copy_context().run, look)
+        threading.Thread(target=run, name="voxpipe-read-ahead", daemon=True).start()
 
     def put(self, data: bytes) -> None:
         """Take a message, which is a job or what it works on; never waits."""
@@ -79,23 +84,19 @@ class Inbox:
         if isinstance(message, Deal):
             self._dealt.put(message)
             return
-        arrived = Waiting(message, self._load)
+        arrived = QueuedJob(message, self._load)
         self._waiting.put(arrived)
         self._ahead.put(arrived)
 
-    def get(self) -> Waiting:
+    def get(self) -> QueuedJob:
         """Wait for the next job."""
         return self._waiting.get()
 
     def dealt(self) -> Any:
-        """Wait for the next item that is dealt out to this worker."""
+        """Wait for the next item that is dealt out to this worker, or the end of them."""
         deal = self._dealt.get()
         if deal.ends:
-            raise EndOfItems
+            return END_OF_ITEMS
         if deal.fails:
             raise SourceFailed("what makes the items that are dealt out has failed")
         return self._load(deal.item)
-
-    def _look(self) -> None:
-        while True:
-            self._ahead.get().look()

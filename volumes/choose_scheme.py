@@ -12,6 +12,7 @@ along the axis of which they cover least, as nnU-Net's patches do, not along the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -46,22 +47,22 @@ MADE = "made between"
 """The terms of projected memory."""
 
 
-def negotiate(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme:
+def choose_scheme(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme:
     """Return how the voxels of a key are read.
 
     Examples
     --------
     >>> ct = StoreLayout((400, 512, 512), 2, (64, 64, 64), access="range", volumes=130)
     >>> demand = Demand((145, 145, 145), (205, 205, 205), chunks=34.3, items=2)
-    >>> negotiate(ct, demand, Budget(16 * 2**30, workers=8)).mode
+    >>> choose_scheme(ct, demand, Budget(16 * 2**30, workers=8)).mode
     'direct'
-    >>> negotiate(ct, demand, Budget(300 * 2**30, workers=8)).mode
+    >>> choose_scheme(ct, demand, Budget(300 * 2**30, workers=8)).mode
     'resident'
     """
     fixed = fixed_memory(layout, demand, budget)
     room = budget.memory_bytes - sum(fixed.values())
     if room < 0:
-        raise exceeded(fixed, budget.memory_bytes)
+        raise budget_error(fixed, budget.memory_bytes)
     ahead = min(wanted_ahead(layout, demand, budget), room // (AHEAD_PART * budget.processes))
     room -= budget.processes * ahead
     if ahead:
@@ -79,7 +80,7 @@ def negotiate(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme
     if layout.chunk is None:
         # Bare voxels: nothing is decoded, so nothing decoded can be kept.
         return replace(base, mode="view" if layout.access == "view" else "direct")
-    return _chunked(layout, demand, budget, base, room // budget.processes)
+    return _chunk_scheme(layout, demand, budget, base, room // budget.processes)
 
 
 def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping[str, int]:
@@ -118,7 +119,7 @@ def _patch_bytes(layout: StoreLayout, demand: Demand) -> int:
     return math.ceil(demand.chunks) * layout.unit_bytes
 
 
-def exceeded(terms: Mapping[str, int], limit: int) -> BudgetExceeded:
+def budget_error(terms: Mapping[str, int], limit: int) -> BudgetExceeded:
     """Return the error that names the largest of the terms that exceed a limit."""
     largest = max(terms, key=lambda term: terms[term])
     every = ", ".join(f"{term} {size}" for term, size in terms.items())
@@ -153,19 +154,22 @@ def _stream(layout: StoreLayout, demand: Demand, budget: Budget, base: ReadSchem
         meanwhile=None if draws == demand.draws else "spool",
         chunks=1 / demand.draws,
         chunks_then=1 / draws,
-        amplification=_amplified(layout, demand, 1 / demand.draws),
+        amplification=_amplification(layout, demand, 1 / demand.draws),
     )
 
 
-def _chunked(
+def _chunk_scheme(
     layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
 ) -> ReadScheme:
+    worth = _worth_keeping(layout, demand)
     if layout.data_bytes <= room:
-        cache = _worth_keeping(layout, demand)
-        scheme = _with(base, layout, demand, budget, 0.0, mode="resident", cache=cache)
-        touched = _amplified(layout, demand, demand.chunks)
+        scheme = _with(base, layout, demand, budget, 0.0, mode="resident", cache=worth)
+        touched = _amplification(layout, demand, demand.chunks)
         return replace(scheme, chunks=demand.chunks, amplification=touched)
-    direct = _direct(layout, demand, budget, base, room)
+    thrifty = budget.thrifty or room < WORTHWHILE * worth
+    cache = min(room, worth, _shared_bytes(layout, demand, budget)) if thrifty else min(room, worth)
+    missed = demand.chunks * (1 - (cache / layout.data_bytes if demand.scattered else 0.0))
+    direct = _with(base, layout, demand, budget, missed, mode="direct", cache=cache)
     if direct.keeps_up and demand.region is None:
         return direct
     regional = _regional(layout, demand, budget, base, room)
@@ -187,17 +191,7 @@ def _chunked(
     )
 
 
-def _direct(
-    layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
-) -> ReadScheme:
-    worth = _worth_keeping(layout, demand)
-    thrifty = budget.thrifty or room < WORTHWHILE * worth
-    cache = min(room, worth, _shared(layout, demand, budget)) if thrifty else min(room, worth)
-    missed = demand.chunks * (1 - (cache / layout.data_bytes if demand.scattered else 0.0))
-    return _with(base, layout, demand, budget, missed, mode="direct", cache=cache)
-
-
-def _shared(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
+def _shared_bytes(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
     """Return the bytes of chunks that patches which are made together may share."""
     grid = math.prod(layout.grid)
     asked = demand.chunks * demand.draws
@@ -245,14 +239,17 @@ def _regional(
     while kept * math.prod(counts) * layout.unit_bytes <= room:
         i, j, k = (n * c for n, c in zip(counts, layout.unit, strict=True))
         draws = demand.draws if demand.region else _draws((i, j, k), demand)
-        region = demand.region or _valid((i, j, k), layout.unit, demand.patch)
+        # It holds a patch that begins anywhere in its first chunk. Where it covers all of an axis
+        # it may be shorter, and there it makes no difference to be longer.
+        sizes = zip((i, j, k), layout.unit, demand.patch, strict=True)
+        i, j, k = (max(r, -(-(p + c - 1) // c) * c) for r, c, p in sizes)
         # Else batches go to whichever worker is free, so several workers decode one region.
         readers = 1 if apart else min(budget.processes, math.ceil(draws / demand.items))
         cache = kept * math.prod(counts) * layout.unit_bytes
         chunks = math.prod(counts) * readers / draws
         this = replace(
             _with(base, layout, demand, budget, chunks, mode="regional", cache=cache),
-            region=region,
+            region=demand.region or (i, j, k),
             align=layout.unit,
             draws=draws,
             readers=readers,
@@ -294,7 +291,7 @@ def _with(
         in_flight_requests=requests,
         in_flight_bytes=on_the_way,
         keeps_up=decoding <= DECODING_SHARE * cores and max(transfer, waiting) <= 1,
-        amplification=_amplified(layout, demand, chunks),
+        amplification=_amplification(layout, demand, chunks),
         chunks=chunks,
     )
 
@@ -309,7 +306,7 @@ def _in_flight(layout: StoreLayout, demand: Demand, chunks: float) -> tuple[int,
     return requests, math.ceil(requests * joined * layout.unit_bytes * STORED_RATIO)
 
 
-def _amplified(layout: StoreLayout, demand: Demand, chunks: float) -> float:
+def _amplification(layout: StoreLayout, demand: Demand, chunks: float) -> float:
     return chunks * math.prod(layout.unit) / max(1.0, math.prod(demand.support))
 
 
@@ -317,23 +314,12 @@ def _draws(region: Triple, demand: Demand) -> int:
     return max(1, round(COVERAGE * math.prod(region) / max(1.0, math.prod(demand.support))))
 
 
-def _valid(region: Triple, unit: Triple, patch: Triple) -> Triple:
-    """Return a region that holds a patch beginning anywhere in its first chunk.
-
-    One that covers all of an axis may be shorter; there it makes no difference to be longer.
-    """
-    i, j, k = (
-        max(r, -(-(p + c - 1) // c) * c) for r, c, p in zip(region, unit, patch, strict=True)
-    )
-    return i, j, k
-
-
 def _counts(extent: tuple[float, ...] | list[float], unit: Triple, grid: Triple) -> list[int]:
     """Return the chunks per axis that hold an extent, at most all."""
     return [min(n, max(1, math.ceil(e / c))) for e, c, n in zip(extent, unit, grid, strict=True)]
 
 
-def negotiate_all(
+def choose_schemes(
     layouts: Mapping[str, StoreLayout], demands: Mapping[str, Demand], budget: Budget
 ) -> dict[str, ReadScheme]:
     """Return the scheme of every key; they share one budget.
@@ -343,25 +329,21 @@ def negotiate_all(
     sharing = sum(layout.remote for layout in layouts.values())
     budget = replace(budget, sharing=max(1, sharing))
     fixed = {key: fixed_memory(layouts[key], demands[key], budget) for key in layouts}
-    terms: dict[str, int] = {}
+    terms = Counter[str]()
     for own in fixed.values():
-        for term, size in own.items():
-            terms[term] = terms.get(term, 0) + size
+        terms.update(own)
     rest = budget.memory_bytes - sum(terms.values())
     if rest < 0:
-        raise exceeded(terms, budget.memory_bytes)
-    weights = {
-        key: layout.data_bytes
-        if layout.remote or (layout.access == "range" and layout.chunk is not None)
-        else 0
+        raise budget_error(terms, budget.memory_bytes)
+    kept = [
+        key
         for key, layout in layouts.items()
-    }
-    total = max(1, sum(weights.values()))
-    return {
-        key: negotiate(
-            layouts[key],
-            demands[key],
-            replace(budget, memory_bytes=sum(fixed[key].values()) + rest * weights[key] // total),
-        )
-        for key in layouts
-    }
+        if layout.remote or (layout.access == "range" and layout.chunk is not None)
+    ]
+    total = max(1, sum(layouts[key].data_bytes for key in kept))
+    found = {}
+    for key, layout in layouts.items():
+        share = rest * layout.data_bytes // total if key in kept else 0
+        part = replace(budget, memory_bytes=sum(fixed[key].values()) + share)
+        found[key] = choose_scheme(layout, demands[key], part)
+    return found

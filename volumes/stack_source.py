@@ -12,81 +12,75 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core import Affine, Grid, OrientedBox, Region
+from ..core import Affine, Grid, Region
 from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
 from ..storage.read_ahead import Closes, closed_together
 from .backend import Backend, Channels, counted_read
 from .header import Access, Header, affine_entries
-from .scheme import ReadScheme, Refused, StoreLayout
+from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Session
 from .voxels import Voxels
 
 
-class Part(Protocol):
-    """What is asked of a volume that is stacked."""
+class StackMember(Protocol):
+    """What is asked of a volume that is stacked; it means what it does in ``Volume``."""
+
+    # ``opened_anew()`` and ``layout()`` of a copy that is still to be written say how it will be.
+    @property
+    def name(self) -> str: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def content_key(self) -> str: ...
+    @property
+    def header(self) -> Header: ...
+    @property
+    def grid(self) -> Grid: ...
+    @property
+    def affine(self) -> Affine: ...
+    def probe(self) -> Backend: ...
+    def opened_anew(self, by: str) -> StackMember: ...
+    def in_session(self, session: Session) -> StackMember: ...
+    def layout(self, volumes: int = 1) -> StoreLayout: ...
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal: ...
+
+
+class OwnSource:
+    """A source that makes its backend: never among the handles, where those that it reads are."""
+
+    _backend: Backend | None = None
 
     @property
-    def name(self) -> str:
-        """Path or URL without credentials."""
+    def backend(self) -> Backend:
+        if self._backend is None:
+            self._backend = self._make()
+        return self._backend
 
-    @property
-    def token(self) -> str:
-        """Equal for volumes of the same source and options."""
+    def _make(self) -> Backend:
+        raise NotImplementedError
 
-    @property
-    def content_key(self) -> str:
-        """Equal for the same content; empty if nobody can tell."""
+    def open(self) -> Backend:
+        return self.backend
 
-    @property
-    def header(self) -> Header:
-        """What the stored header says."""
-
-    @property
-    def grid(self) -> Grid:
-        """Spatial shape and affine."""
-
-    @property
-    def affine(self) -> Affine:
-        """4x4 float64."""
-
-    def probe(self) -> Backend:
-        """Open it now."""
-
-    def opened_anew(self, by: str) -> Part:
-        """Return it for a pass: its header is read again."""
-
-    def in_session(self, session: Session) -> Part:
-        """Return it bound to a session of this process."""
-
-    def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return how it is stored; of a copy that is still to be written, how it will be."""
-
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
-        """Return the scheme as it can follow it."""
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_backend": None}
 
 
-class StackedSource:
+class StackedSource(OwnSource):
     """The channels of several volumes, one after another. It travels as these."""
 
-    def __init__(self, parts: Sequence[Part], *, apart: bool = False) -> None:
+    def __init__(self, parts: Sequence[StackMember], *, apart: bool = False) -> None:
         if not parts:
             raise VolumeError("a volume of no channels.", do="Give a list of one path or more.")
         self.parts = tuple(parts)
         self._apart = apart
         self.name = " + ".join(part.name for part in parts)
         self.token = content_key("channels of", tuple(part.token for part in parts))
-        self._backend: StackedBackend | None = None
 
-    @property
-    def backend(self) -> Backend:
-        """The backend: never among the handles of a process, in which those of the parts are."""
-        if self._backend is None:
-            self._backend = StackedBackend(
-                self.parts, self.known_header(), self.name, apart=self._apart
-            )
-        return self._backend
+    def _make(self) -> Backend:
+        return StackedBackend(self.parts, self.known_header(), self.name, apart=self._apart)
 
     def known_header(self) -> Header:
         """Return the header of all; reads those of the parts, and compares their grids."""
@@ -102,24 +96,16 @@ class StackedSource:
         return StackedSource(parts, apart=self._apart)
 
     def in_session(self, session: Session) -> StackedSource:
-        """Return the source of the parts bound to a session."""
         return StackedSource([one.in_session(session) for one in self.parts], apart=self._apart)
 
-    def open(self) -> Backend:
-        """Return the backend."""
-        return self.backend
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_backend": None}
-
-
-def on_one_grid(parts: Sequence[Part]) -> bool:
+def on_one_grid(parts: Sequence[StackMember]) -> bool:
     """Whether all parts lie on the grid of the first; reads headers."""
-    first, *others = parts
-    return all(first.grid.distance_in_voxels(o.grid) <= GRID_TOLERANCE for o in others)
+    grid = parts[0].grid
+    return all(grid.distance_in_voxels(other.grid) <= GRID_TOLERANCE for other in parts[1:])
 
 
-def refuse_other_grids(parts: Sequence[Part]) -> None:
+def refuse_other_grids(parts: Sequence[StackMember]) -> None:
     """Raise unless all parts lie on the grid of the first; reads headers."""
     first, *others = parts
     for other in others:
@@ -136,7 +122,7 @@ def refuse_other_grids(parts: Sequence[Part]) -> None:
         )
 
 
-def stacked_header(parts: Sequence[Part]) -> Header:
+def stacked_header(parts: Sequence[StackMember]) -> Header:
     """Return the header of the channels of all parts: in their type, where it is one.
 
     Else the type is the one that NumPy finds for all values (``np.result_type``: uint8 and int16
@@ -169,56 +155,36 @@ def _stored_as(header: Header) -> tuple[Any, ...]:
     return (stored, header.slope, header.intercept, header.value_type)
 
 
+def _of_all(name: str) -> property:
+    return property(lambda self: all(getattr(one, name) for one in self.below))
+
+
+def _of_any(name: str) -> property:
+    return property(lambda self: any(getattr(one, name) for one in self.below))
+
+
 class ComposedBackend(Backend):
     """One that reads from others: what is asked of it in general, they answer together."""
 
     @property
     def below(self) -> Sequence[Backend]:
-        """Those from which it reads."""
         raise NotImplementedError
 
     # Asked when they are needed: that may open those below, and a header may be known without.
-    @property
-    def culls(self) -> bool:  # type: ignore[override]
-        """Whether one spares chunks that lie beside a box."""
-        return any(backend.culls for backend in self.below)
-
-    @property
-    def keeps_chunks(self) -> bool:  # type: ignore[override]
-        """Whether every one does."""
-        return all(backend.keeps_chunks for backend in self.below)
-
-    @property
-    def remote(self) -> bool:  # type: ignore[override]
-        """Whether one lies beyond a network."""
-        return any(backend.remote for backend in self.below)
-
-    @property
-    def lists(self) -> bool:  # type: ignore[override]
-        """Whether the content of one is told by a listing."""
-        return any(backend.lists for backend in self.below)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether one may gain by it."""
-        return any(backend.looks_ahead for backend in self.below)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether every one is still what was opened."""
-        return all(backend.is_current for backend in self.below)
+    keeps_chunks = _of_all("keeps_chunks")
+    is_current = _of_all("is_current")
+    remote = _of_any("remote")
+    lists = _of_any("lists")
+    looks_ahead = _of_any("looks_ahead")
 
     @property
     def version(self) -> Hashable:
-        """Those of all."""
         return tuple(backend.version for backend in self.below)
 
     def is_as_of(self, moment: int) -> bool:
-        """Whether this holds of every one."""
         return all(backend.is_as_of(moment) for backend in self.below)
 
     def forget_content_key(self) -> None:
-        """Let every one look again."""
         for backend in self.below:
             backend.forget_content_key()
 
@@ -229,7 +195,7 @@ class StackedBackend(ComposedBackend):
     counts_below = True
 
     def __init__(
-        self, parts: Sequence[Part], header: Header, name: str, *, apart: bool = False
+        self, parts: Sequence[StackMember], header: Header, name: str, *, apart: bool = False
     ) -> None:
         super().__init__(header, name)
         self._apart = apart
@@ -238,7 +204,6 @@ class StackedBackend(ComposedBackend):
 
     @property
     def content_key(self) -> str:
-        """A name for the content of all parts; empty where one has none."""
         keys = tuple(part.content_key for part in self._parts)
         return content_key("channels of", keys) if all(keys) else ""
 
@@ -258,24 +223,19 @@ class StackedBackend(ComposedBackend):
             access=self.header.access,
         )
 
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
-        """Return the scheme as every part can follow it, or the first refusal."""
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         for part in self._parts:
             answer = part.adjust(scheme)
-            if isinstance(answer, Refused):
+            if isinstance(answer, SchemeRefusal):
                 return answer
             scheme = answer
         return scheme
 
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the voxels of a region in one array; each part is read, and counted, by itself."""
         if self._apart:
             refuse_other_grids(self._parts)
-        read = [
-            counted_read(backend, region, wanted, box) for backend, wanted in self._wanted(channels)
-        ]
+        read = [counted_read(backend, region, own) for backend, own in self._wanted_parts(channels)]
         slope, intercept = self.header.slope, self.header.intercept
         arrays = [voxels.array if self._raw else voxels.values() for voxels in read]
         dtype = np.result_type(*arrays) if self._raw else self.header.disk_dtype
@@ -284,32 +244,17 @@ class StackedBackend(ComposedBackend):
         out = np.empty((sum(map(len, arrays)), *region.shape), dtype)
         return Voxels(np.concatenate(arrays, out=out), slope, intercept)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
-        """Begin to bring in what :meth:`read` is going to ask the parts for."""
-        return closed_together(backend.prefetch(region, box) for backend in self.below)
+    def prefetch(self, region: Region) -> Closes | None:
+        return closed_together(backend.prefetch(region) for backend in self.below)
 
-    def touched_bytes(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int:
-        """Return how many bytes of stored voxels a read touches, in whole chunks of each part."""
-        total = 0
-        for backend, wanted in self._wanted(channels):
-            culling: Any = backend
-            given = (box,) if box is not None and backend.culls else ()
-            total += culling.touched_bytes(region, wanted, *given)
-        return total
+    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+        return sum(one.touched_bytes(region, own) for one, own in self._wanted_parts(channels))
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        """Bring in the stored bytes; None where a part cannot tell that from decoding."""
-        total = 0
-        for backend, wanted in self._wanted(channels):
-            fetched = backend.fetch(region, wanted)
-            if fetched is None:
-                return None
-            total += fetched
-        return total
+        fetched = [backend.fetch(region, own) for backend, own in self._wanted_parts(channels)]
+        return None if None in fetched else sum(filter(None, fetched))
 
-    def _wanted(self, channels: Channels | None) -> Iterator[tuple[Backend, Channels]]:
+    def _wanted_parts(self, channels: Channels | None) -> Iterator[tuple[Backend, Channels]]:
         """Yield the parts that have some of the channels, and which of their own these are."""
         first, last = channels or (0, self.shape[0])
         begin = 0

@@ -1,0 +1,11 @@
+"""The ops of voxpipe.intensity, written by tools/write_chained_forms.py."""
+
+from .bias_field import BiasField
+from .brightness import Brightness, Clamp, Contrast, Gamma
+from .channels import DropChannels, MeanOfChannels, OneHot, RemapLabels, SelectChannels
+from .filters import Anisotropy, Blur, LowResolution, Sharpen
+from .noise import DropBoxes, Noise, RicianNoise
+from .normalize import Normalize, Rescale, RescalePercentiles
+from .value_op import MapValues
+
+__all__: list[str] = ['Anisotropy', 'BiasField', 'Blur', 'Brightness', 'Clamp', 'Contrast', 'DropBoxes', 'DropChannels', 'Gamma', 'LowResolution', 'MapValues', 'MeanOfChannels', 'Noise', 'Normalize', 'OneHot', 'RemapLabels', 'Rescale', 'RescalePercentiles', 'RicianNoise', 'SelectChannels', 'Sharpen']

@@ -1,0 +1,14 @@
+"""The names of voxpipe, written by tools/write_chained_forms.py."""
+
+from .adapters import Adapter, CacheTimeout, Eager, FuseReads, FuseSpatial, Lint, MemoryProfile, OnError, Override, Prefetch, Profile, Runtime, Shuffle, Timeout
+from .core import Grid, Region, Sample, Stream, errors
+from .core.errors import VoxpipeError
+from .dataloader2 import DataLoader2, check, index
+from .dataloader2.interop import from_node, to_dataset, to_node
+from .datapipes import DataPipe, ShuffleSpec, explain, shuffle_report
+from .datapipes.iter import from_cases, from_manifest, list_cases
+from .reading_services import DistributedReadingService, InProcessReadingService, MultiProcessingReadingService, SequentialReadingService
+from .spatial import LazyPatch, Policy, SpatialPlan
+from .volumes import AxisMap, Backend, BackendRequest, Decoder, Header, Volume, Voxels, convert, normalize_index, register_backend, register_decoder, resolve_backend, unregister_backend, unregister_decoder
+
+__all__: list[str] = ['Adapter', 'AxisMap', 'Backend', 'BackendRequest', 'CacheTimeout', 'DataLoader2', 'DataPipe', 'Decoder', 'DistributedReadingService', 'Eager', 'FuseReads', 'FuseSpatial', 'Grid', 'Header', 'InProcessReadingService', 'LazyPatch', 'Lint', 'MemoryProfile', 'MultiProcessingReadingService', 'OnError', 'Override', 'Policy', 'Prefetch', 'Profile', 'Region', 'Runtime', 'Sample', 'SequentialReadingService', 'Shuffle', 'ShuffleSpec', 'SpatialPlan', 'Stream', 'Timeout', 'Volume', 'Voxels', 'VoxpipeError', 'check', 'convert', 'errors', 'explain', 'from_cases', 'from_manifest', 'from_node', 'index', 'list_cases', 'normalize_index', 'register_backend', 'register_decoder', 'resolve_backend', 'shuffle_report', 'to_dataset', 'to_node', 'unregister_backend', 'unregister_decoder']

@@ -1,0 +1,403 @@
+"""The chunks of zarr arrays: what metadata say of them, where they lie, how they are decoded.
+
+What is stored in a way that is not decoded here raises :class:`NotOurs`; then zarr-python
+reads the array. Both give the same bytes, which a test compares.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import CorruptVolume
+from ...storage.decompress import (
+    check_most,
+    inflate,
+    most_between,
+    un_bzip2,
+    un_lzma,
+    zstd_content_bytes,
+    zstd_most_bytes,
+)
+from ...storage.ranges import RangeStore, ReadRange, Span
+from ...storage.read_ahead import works_ahead
+from ...storage.retry import read_anew
+from ..chunks.chunked_array import ChunkMap, Index, Lookup
+from ..chunks.decoders import Decoder, decoder_factory
+
+# The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
+_NOT_STORED = 2**64 - 1
+_ENTRY_BYTES = 16
+_CHECK_BYTES = 4
+# An index of 64 chunks takes a kilobyte; thousands of shards stay known.
+MOST_INDEX_BYTES = 16 * 1024**2
+
+
+class NotOurs(Exception):
+    """The array uses something that voxpipe leaves to zarr-python."""
+
+
+class Codec(NamedTuple):
+    """One step from numbers to stored bytes."""
+
+    name: str  # as in the metadata, e.g. ``"blosc"``; numcodecs' id where that is what names it.
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ArrayMetadata:
+    """What one zarr array is; tuples have an entry per stored axis."""
+
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]  # decode unit: inner chunks where there are shards
+    dtype: np.dtype[Any]  # as stored, byte order included
+    fill_value: Any  # what a chunk holds that is not stored
+    # Bytes to bytes, in the order of encoding; compressors and check sums. The first may encode
+    # numbers, if somebody registered a decoder for it.
+    codecs: tuple[Codec, ...]
+    # Stored axes in the order in which they lie in a decoded chunk, slowest first.
+    order: tuple[int, ...]
+    prefix: str  # precedes the index of a chunk in its key
+    separator: str  # stands between the numbers of a key
+    shards: tuple[int, ...] | None = None  # object unit; None where every chunk is an object
+    index_at_end: bool = True  # of a shard
+    index_checked: bool = True  # by a check sum behind it
+
+    def key(self, index: Sequence[int]) -> str:
+        """Return the key of the object at an index of the grid of objects."""
+        return self.prefix + (self.separator.join(map(str, index)) or "0")
+
+
+class PlainChunks(ChunkMap):
+    """Every chunk is an object; whether it exists, only asking for it tells."""
+
+    def __init__(self, metadata: ArrayMetadata) -> None:
+        self._metadata = metadata
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return the object of each chunk."""
+        return [ReadRange(self._metadata.key(index)) for index in chunks]
+
+
+class ShardedChunks(ChunkMap):
+    """Chunks lie in shards, each with an index that is read once."""
+
+    def __init__(self, metadata: ArrayMetadata, store: RangeStore) -> None:
+        assert metadata.shards is not None
+        self._metadata, self._store = metadata, store
+        pairs = zip(metadata.shards, metadata.chunks, strict=True)
+        self._per_shard = tuple(s // c for s, c in pairs)
+        checks = _CHECK_BYTES if metadata.index_checked else 0
+        self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
+        # Key, and table of places, of each shard whose index was read.
+        self._known: OrderedDict[Index, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
+        self._extents: dict[Index, Span | None] = {}
+        self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Forget every index: the shards are others now."""
+        with self._lock:
+            self._known.clear()
+            self._extents.clear()
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return where each chunk lies; reads the indices that are not known yet, at once."""
+        lookup = self.lookup(chunks)
+        if not lookup.requests:
+            return lookup.places(())
+
+        def read() -> list[ReadRange | None]:
+            return lookup.places(self._store.get_ranges(lookup.requests))
+
+        return read_anew(read) if works_ahead(self._store) else read()
+
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return which indices must be read to say where chunks lie, and how to say it then."""
+        count = len(self._per_shard)
+        shards, inner = np.divmod(np.array(chunks, np.int64).reshape(-1, count), self._per_shard)
+        # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
+        flat = np.ravel_multi_index(tuple(inner.T), self._per_shard)
+        by_shard: dict[Index, list[int]] = {}
+        for n, shard in enumerate(map(tuple, shards.tolist())):
+            by_shard.setdefault(shard, []).append(n)
+        with self._lock:
+            known = {shard: self._known[shard] for shard in by_shard if shard in self._known}
+        unknown = {s: self._metadata.key(s) for s in by_shard if s not in known}
+        at_end = self._metadata.index_at_end
+        span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
+
+        def places(answers: Sequence[bytes | None]) -> list[ReadRange | None]:
+            found: list[ReadRange | None] = [None] * len(chunks)
+            tables = {**known, **self._learnt(unknown, answers)} if unknown else known
+            for shard, (key, table) in tables.items():
+                if table is None:
+                    continue
+                members = by_shard[shard]
+                for n, (offset, length) in zip(members, table[flat[members]].tolist(), strict=True):
+                    if (offset, length) == (_NOT_STORED, _NOT_STORED):
+                        continue
+                    if offset + length >= 2**63:
+                        raise self._corrupt(key, f"a chunk at {offset}, {length} bytes long")
+                    found[n] = ReadRange(key, offset, offset + length)
+            return found
+
+        def extents() -> dict[str, Span]:
+            found = {self._metadata.key(shard): self._extent(shard) for shard in by_shard}
+            return {key: span for key, span in found.items() if span is not None}
+
+        return Lookup([ReadRange(key, *span) for key in unknown.values()], places, extents)
+
+    def _learnt(
+        self, shards: Mapping[Index, str], answers: Sequence[bytes | None]
+    ) -> dict[Index, tuple[str, NDArray[np.uint64] | None]]:
+        learnt = {
+            shard: (key, None if answer is None else self._parse(key, answer))
+            for (shard, key), answer in zip(shards.items(), answers, strict=True)
+        }
+        with self._lock:
+            self._known.update(learnt)
+            while len(self._known) * self._index_bytes > MOST_INDEX_BYTES:
+                self._extents.pop(self._known.popitem(last=False)[0], None)
+        return learnt
+
+    def _extent(self, shard: Index) -> Span | None:
+        """Return from where to where a shard holds chunks; None if it holds none."""
+        with self._lock:
+            if shard not in self._extents:
+                self._extents[shard] = _extent(self._known.get(shard, ("", None))[1])
+            return self._extents[shard]
+
+    def _parse(self, key: str, data: bytes) -> NDArray[np.uint64]:
+        if len(data) != self._index_bytes:
+            raise self._corrupt(key, f"{len(data)} of {self._index_bytes} bytes of its index")
+        if self._metadata.index_checked:
+            body, stored = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
+            if crc32c(body) != int.from_bytes(stored, "little"):
+                raise self._corrupt(key, "an index whose check sum is wrong")
+            data = body
+        table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+        return table.reshape(-1, 2)
+
+    def _corrupt(self, key: str, what: str) -> CorruptVolume:
+        return CorruptVolume(f"the shard {key} of {self._store.name} holds {what}.")
+
+
+def _extent(table: NDArray[np.uint64] | None) -> Span | None:
+    """Return from where to where chunks lie; None if there are none, or it makes no sense.
+
+    Examples
+    --------
+    >>> nothing = 2**64 - 1
+    >>> _extent(np.array([[40, 2], [nothing, nothing], [10, 5]], np.uint64))
+    (10, 42)
+    """
+    if table is None:
+        return None
+    starts, lengths = table[(table != _NOT_STORED).any(axis=1)].T
+    stops = starts + lengths
+    # A damaged index may say anything; whoever reads that chunk is told.
+    if not len(starts) or (stops < starts).any() or stops.max() >= 2**63:
+        return None
+    return int(starts.min()), int(stops.max())
+
+
+Decode = Callable[[Any, Any, int], Any]
+"""``decode(data, out, most) -> bytes-like``: into ``out`` where it is given, and returns that.
+
+No more than ``most`` bytes; ``ValueError`` where there are more."""
+
+# They make as much as they get (of delta, eight times as much), except the last two, whose memory
+# cannot be known beforehand: what they made is refused afterwards.
+_NUMCODECS = ("shuffle", "delta", "pcodec", "zfpy")
+BOUNDED = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4")
+"""Codecs that are undone into no more bytes than they may need."""
+_BLOSC_HEADER = 16
+_LZ4_HEADER = 4
+
+
+class ZarrDecoder:
+    """Decodes the chunks of one array."""
+
+    def __init__(self, metadata: ArrayMetadata) -> None:
+        self._plug_in = _plug_in(metadata)
+        rest = metadata.codecs[1:] if self._plug_in is not None else metadata.codecs
+        self._steps = [_decoder(codec) for codec in reversed(rest)]
+        self._last = -1 if self._plug_in is not None else len(self._steps) - 1
+        self._order = metadata.order
+        self.strided = bool(getattr(self._plug_in, "strided", False))
+        self._shape = tuple(metadata.chunks[axis] for axis in metadata.order)
+        self._turned = metadata.order != tuple(range(len(self._shape)))
+
+    def decode(self, data: memoryview, out: NDArray[Any], index: tuple[int, ...]) -> None:
+        """Decode one chunk, whichever it is, into ``out``: (chunks), stored type.
+
+        In C order without gaps, unless the decoder is :attr:`strided`.
+
+        Raises what the codec raises, or ``ValueError``, where the bytes are not those of a
+        whole chunk.
+        """
+        held: Any = data
+        if self._plug_in is not None:
+            # One from outside writes where the chunk is wanted, if it can.
+            for step in self._steps:
+                held = step(held, None, most_between(out.nbytes))
+            target = out.transpose(self._order)
+            in_place = self.strided or target.flags.c_contiguous
+            room = target if in_place else np.empty(self._shape, out.dtype)
+            self._plug_in.decode_into(memoryview(held).toreadonly(), room)
+            if not in_place:
+                target[...] = room
+            return
+        target = np.empty(self._shape, out.dtype) if self._turned else out
+        room = target.reshape(-1).view(np.uint8)
+        for number, step in enumerate(self._steps):
+            is_last = number == self._last
+            most = room.nbytes if is_last else most_between(room.nbytes)
+            held = step(held, room if is_last else None, most)
+        if held is not room:
+            flat = np.frombuffer(held, np.uint8)
+            if flat.size != room.nbytes:
+                raise _wrong_size(flat.size, room)
+            room[...] = flat
+        if self._turned:
+            out.transpose(self._order)[...] = target
+
+
+def undo(codecs: Sequence[Codec], data: Any, chunk_bytes: int) -> Any:
+    """Return the bytes of a chunk before some codecs, of :data:`BOUNDED`, in order of encoding.
+
+    ``ValueError``, or what the codec raises, where they are damaged, or more than a chunk of
+    ``chunk_bytes`` can need.
+    """
+    for codec in reversed(codecs):
+        data = _decoder(codec)(data, None, most_between(chunk_bytes))
+    return data
+
+
+def _plug_in(metadata: ArrayMetadata) -> Decoder | None:
+    """Return the decoder from outside of what encodes the numbers, if there is one."""
+    # Packages are only asked for what is not known here: looking for them takes a millisecond.
+    if not metadata.codecs:
+        return None
+    first = metadata.codecs[0]
+    factory = decoder_factory(first.name, installed=first.name not in _DECODERS)
+    return None if factory is None else factory(first.settings)
+
+
+def _decoder(codec: Codec) -> Decode:
+    """Return how one codec is undone."""
+    make = _DECODERS.get(codec.name)
+    if make is None:
+        raise NotOurs(f"codec {codec.name!r}")
+    return make(codec)
+
+
+def _by_lzma(codec: Codec) -> Decode:
+    kind, filters = codec.settings.get("format", lzma.FORMAT_XZ), codec.settings.get("filters")
+    return lambda data, out, most: un_lzma(data, most, kind, filters)
+
+
+def _by_numcodecs(codec: Codec) -> Decode:
+    import numcodecs
+
+    try:
+        ready = numcodecs.get_codec({"id": codec.name, **codec.settings})
+    except Exception as error:
+        raise NotOurs(f"codec {codec.name!r}: {error}") from error
+    return lambda data, out, most: ready.decode(bytes(data))
+
+
+def _lz4(codec: Codec) -> Decode:
+    from numcodecs.lz4 import decompress
+
+    def decode(data: Any, out: Any, most: int) -> Any:
+        check_most(int.from_bytes(data[:_LZ4_HEADER], "little"), most)
+        return decompress(bytes(data))
+
+    return decode
+
+
+def _blosc(codec: Codec) -> Decode:
+    from numcodecs import blosc
+
+    # In the main thread numcodecs lets blosc start threads of its own. On two busy cores they made
+    # no difference for chunks of 64 KiB (one block), decoding 1.8 to 2.9 times slower for
+    # 512 KiB, and none that was clear for 4 MiB; and workers fill all cores anyway. Where
+    # somebody has decided, that stands.
+    if blosc.use_threads is None:
+        blosc.use_threads = False
+    decompress = blosc.decompress
+
+    def decode(data: Any, out: Any, most: int) -> Any:
+        # The header of blosc: version, codec, flags, item size, decoded size, size of a block,
+        # stored size. Blosc believes the last one, and would read beyond the bytes.
+        stored = int.from_bytes(data[12:16], "little")
+        if not _BLOSC_HEADER <= stored <= len(data):
+            raise ValueError(f"{len(data)} bytes of blosc, whose header speaks of {stored}")
+        size = int.from_bytes(data[4:8], "little")
+        if out is None:
+            check_most(size, most)
+            return decompress(data)
+        if size != out.nbytes:
+            raise _wrong_size(size, out)
+        decompress(data, out)
+        return out
+
+    return decode
+
+
+def _zstd(codec: Codec) -> Decode:
+    from numcodecs.zstd import decompress
+
+    def decode(data: Any, out: Any, most: int) -> Any:
+        size = zstd_content_bytes(data)
+        if out is None:
+            check_most(zstd_most_bytes(data) if size is None else size, most)
+            return decompress(data)
+        # Where it does not say, there must be as much as there is room.
+        if size not in (None, out.nbytes):
+            raise _wrong_size(size, out)
+        decompress(data, out)
+        return out
+
+    return decode
+
+
+def _wrong_size(size: int, room: NDArray[np.uint8]) -> ValueError:
+    """Return the error of a chunk of another size: before memory is taken, where it tells."""
+    return ValueError(f"{size} bytes instead of {room.nbytes}")
+
+
+def _without_check_sum(data: Any, out: Any, most: int) -> Any:
+    """Take off the check sum, having compared it."""
+    body, stored = data[:-_CHECK_BYTES], bytes(data[-_CHECK_BYTES:])
+    if crc32c(body) != int.from_bytes(stored, "little"):
+        raise ValueError("its check sum is wrong")
+    return body
+
+
+def crc32c(data: Any) -> int:
+    """Return the CRC-32C of bytes."""
+    import google_crc32c  # which zarr-python needs itself
+
+    return int(google_crc32c.value(bytes(data)))
+
+
+_DECODERS: dict[str, Callable[[Codec], Decode]] = {
+    "crc32c": lambda codec: _without_check_sum,
+    **dict.fromkeys(("gzip", "zlib"), lambda codec: lambda data, out, most: inflate(data, most)),
+    "bz2": lambda codec: lambda data, out, most: un_bzip2(data, most),
+    "lzma": _by_lzma,
+    "lz4": _lz4,
+    "blosc": _blosc,
+    "zstd": _zstd,
+    **dict.fromkeys(_NUMCODECS, _by_numcodecs),
+}
