@@ -1,6 +1,7 @@
 """A zarr without any chunk is all fill, and told once."""
 
 import shutil
+import time
 import warnings
 
 import numpy as np
@@ -9,7 +10,7 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core import Region
-from voxpipe.core.errors import EmptyVolume
+from voxpipe.core.errors import EmptyVolume, VolumeChanged
 from voxpipe.volumes import Volume, convert
 from voxpipe.volumes.session import SESSION
 
@@ -52,6 +53,26 @@ def test_an_image_that_lost_its_chunks_is_told(tmp_path):
     with pytest.warns(EmptyVolume, match="not one chunk"):
         Volume(tmp_path / "a.nii.zarr").read(FIRST)
     SESSION.handles.close()
+
+
+def test_chunks_that_are_removed_after_it_was_opened_are_a_change(tmp_path, monkeypatch):
+    """Only the next pass, which finds it so, calls it empty."""
+    path, now = tmp_path / "a.zarr", time.time_ns
+    made(path)[...] = 9
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: now() - 10**9)  # file times are coarse
+        volume = Volume(path).opened_anew("first")
+        assert volume.shape == (1, 8, 8, 8)
+    shutil.rmtree(path / "c")
+
+    assert told_of(volume, FIRST) == ([], [[3]])
+    with pytest.raises(VolumeChanged):
+        volume.refuse_change()
+
+    anew = volume.opened_anew("second")
+    assert anew.shape == (1, 8, 8, 8)
+    assert told_of(anew, FIRST, LAST) == ([EmptyVolume], [[3], [3]])
+    anew.refuse_change()
 
 
 def test_one_in_a_bucket_is_told(server, client):

@@ -186,6 +186,7 @@ class LocalZarr(ListedZarr):
 
     def __init__(self, path: str, name: str, level: Any, follow: str) -> None:
         self._path = path
+        self._begun = time.time_ns()
         if not os.path.isdir(path):
             if not os.path.exists(path):
                 raise VolumeNotFound(f"there is no folder {path}.")
@@ -213,10 +214,19 @@ class LocalZarr(ListedZarr):
         """Return whether it lies on another machine."""
         return file_system_at(self._path).network
 
+    def forget_content_key(self) -> None:
+        """List the files again, for a pass that begins now."""
+        super().forget_content_key()
+        self._begun = time.time_ns()
+
     def _list(self) -> str:
         return folder_key(self._path)
 
     def _stores_chunks(self) -> bool:
+        # Chunks that are gone since then are a change, which the pass is told of.
+        if self._begun < self._files.newest and not self._network:
+            self._in_doubt = True
+            return True
         return any(map(_is_chunk, self._files.list()))
 
     def layout(self, volumes: int = 1) -> StoreLayout:
