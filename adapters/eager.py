@@ -66,15 +66,15 @@ def _after_another(site: Site) -> Pipe | Refused | None:
 
 def _has_pending(pipe: Pipe) -> bool:
     """Whether a spatial pipe at ``pipe`` or upstream has added to the plan of the samples."""
-    stack, seen = [pipe], {id(pipe)}
+    stack, ids = [pipe], {id(pipe)}
     while stack:
         one = stack.pop()
         if isinstance(one, (Cache, Flush)) and one.keys is None:
             continue
         if _is_spatial(one):
             return True
-        upstream = [parent for parent in parents_of(one) if id(parent) not in seen]
-        seen.update(map(id, upstream))
+        upstream = [parent for parent in parents_of(one) if id(parent) not in ids]
+        ids.update(map(id, upstream))
         stack += upstream
     return False
 

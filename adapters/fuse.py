@@ -96,10 +96,10 @@ class FuseSpatial(Adapter):
         )
 
     def rewrite(self, pipe: Pipe) -> RewriteResult:
-        rewritten = super().rewrite(pipe)
-        for change in rewritten.changes:
+        result = super().rewrite(pipe)
+        for change in result.changes:
             _LOG.debug("%s", change)
-        return rewritten
+        return result
 
 
 def _neighbours(site: Site) -> Pair | Refused | None:
@@ -124,12 +124,12 @@ def _neighbours(site: Site) -> Pair | Refused | None:
 
 def _kept_apart(pipe: Pipe) -> Refused | None:
     """Return why a spatial pipe that reads ``pipe`` begins a plan of its own, if it does."""
-    by, moved = "", False
+    by, moves = "", False
     while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timer)):
         by = _breaking(pipe) or by
-        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.steps)
+        moves = moves or bool(by and isinstance(pipe, ChoicePipe) and pipe.steps)
         pipe = pipe.parent
-    if not by or not (moved or isinstance(pipe, (SpatialPipe, FusedSpatial))):
+    if not by or not (moves or isinstance(pipe, (SpatialPipe, FusedSpatial))):
         return None
     return Refused(f"{by} stands before it, so voxels are sampled anew after that")
 
@@ -147,9 +147,9 @@ def _realized_before(reader: type, site: Site) -> Pair | Refused | None:
 
 def _realized_before_values(site: Site) -> Pair | Refused | None:
     """Return what makes the same of a patch, whether or not there is a volume around it."""
-    found = _realized_before(ValuePipe, site)
-    if not isinstance(found, tuple):
-        return found
+    pair = _realized_before(ValuePipe, site)
+    if not isinstance(pair, tuple):
+        return pair
     assert isinstance(site.pipe, ValuePipe)
     op = site.pipe.step.op
     if op.looks_around:
@@ -157,7 +157,7 @@ def _realized_before_values(site: Site) -> Pair | Refused | None:
         return Refused(f"{op.name} {why}; put it before realize()")
     if not op.commutes:
         return Refused(f"{op.name} does not treat every voxel alike; put it before realize()")
-    return found
+    return pair
 
 
 def _change_lazily(pair: Pair) -> Pipe:

@@ -43,7 +43,7 @@ _MEMORY_PART = 4
 _AGAIN = 2.0
 _CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
 # Names of mistakes at a pipe; that of a graph and its loader.
-_OF_PIPES = SHARDS, _BATCHES, _FROZEN, _REPEATED, _TWICE = (
+_OF_PIPES = SHARDS, _BATCHES, _FROZEN_VALUE, _REPEATED_DRAWS, _TWICE = (
     *("unshuffled-shards", "one-volume-batches"),
     *("frozen-draws", "repeated-draws", "twice-interpolated"),
 )
@@ -72,7 +72,7 @@ class Mistake:
 class Upstream:
     """What lies upstream of a pipe, along one way at least, or along all."""
 
-    shuffled: bool = False  # whether every way from a source goes through a shuffle
+    is_shuffled: bool = False  # whether every way from a source goes through a shuffle
     shuffled_patches: bool = False
     """Whether patches, once they were cut, were shuffled or interleaved."""
     patches: PatchSampler | None = None  # the last pipe that cut patches
@@ -85,7 +85,7 @@ class Upstream:
         if len(parents) == 1:
             return parents[0]
         return cls(
-            shuffled=bool(parents) and all(p.shuffled for p in parents),
+            is_shuffled=bool(parents) and all(p.is_shuffled for p in parents),
             shuffled_patches=any(p.shuffled_patches for p in parents) or len(parents) > 1,
             patches=next((p.patches for p in parents if p.patches is not None), None),
             voxels=any(p.voxels for p in parents),
@@ -98,7 +98,7 @@ class Upstream:
         mixes = shuffles or chained_name(pipe) in ("interleave", "in_batch_shuffle")
         cuts = isinstance(pipe, PatchSampler)
         return Upstream(
-            shuffled=self.shuffled or shuffles,
+            is_shuffled=self.is_shuffled or shuffles,
             shuffled_patches=not cuts and (self.shuffled_patches or mixes),
             patches=pipe if isinstance(pipe, PatchSampler) else self.patches,
             voxels=self.voxels or isinstance(pipe, (Realize, Flush, BatchPatches)),
@@ -151,19 +151,19 @@ class Lint(Adapter):
 
     def mistakes(self, pipe: Pipe) -> list[Mistake]:
         """Return what is wrong with a graph: pipe by pipe, sources first, then as a whole."""
-        found = []
+        result = []
         split = split_of(pipe)
         upstream: dict[int, Upstream] = {}
         for one in walk(pipe):
             before = Upstream.of([upstream[id(parent)] for parent in parents_of(one)])
             for name, what, do in _mistakes_at(one, before):
                 if name not in self.ignore:
-                    found.append(Mistake(name, what, do, origin_of(one)))
+                    result.append(Mistake(name, what, do, origin_of(one)))
             upstream[id(one)] = before.after(one)
         for name, look in _OF_GRAPHS.items():
             for at, what, do in () if name in self.ignore else look(pipe, split):
-                found.append(Mistake(name, what, do, origin_of(at)))
-        return found
+                result.append(Mistake(name, what, do, origin_of(at)))
+        return result
 
     def mistake_of_workers(self, pipe: Pipe, workers: int) -> Mistake | None:
         """Return what is wrong if so many workers run a graph; a loader knows, and asks."""
@@ -186,7 +186,7 @@ class Lint(Adapter):
 def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
     """Yield name, what happens because of it, and how to mend it, of each mistake at a pipe."""
     traits, form, patches = traits_of(pipe), chained_name(pipe), before.patches
-    if traits.shards and not before.shuffled:
+    if traits.shards and not before.is_shuffled:
         what = "each worker and rank sees the same share of the items in every epoch"
         yield SHARDS, what, "Put .shuffle() before .sharding_filter()."
     if traits.group and patches is not None and not before.shuffled_patches:
@@ -198,11 +198,11 @@ def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
             yield _BATCHES, what, do
     if form in _CACHES and before.draws:
         what = f"{describe(pipe)} keeps patches and augmentations of the first epoch for all others"
-        yield _FROZEN, what, "Put the cache before .lazy_patch() and before whatever draws."
+        yield _FROZEN_VALUE, what, "Put the cache before .lazy_patch() and before whatever draws."
     if form in ("repeat", "cycle") and before.draws:
         what = f"{describe(pipe)} gives each patch again as it is: draws belong to the epoch"
         do = "Leave it out and iterate more epochs, or give samples_per_volume= more."
-        yield _REPEATED, what, do
+        yield _REPEATED_DRAWS, what, do
     if isinstance(pipe, SpatialPipe) and before.voxels:
         what = f"{describe(pipe)} interpolates voxels that were interpolated before"
         do = "Put it before .flush() or .realize(): then all moves are made at once."
@@ -213,21 +213,21 @@ def _planned_functions(sink: Pipe, split: Cut | NoCut) -> Places:
     """Find what no worker runs, though it may do what workers are for: functions, own pipes."""
     if isinstance(split, NoCut):
         return ()
-    opened: set[int] = set()
-    found = []
+    open_ids: set[int] = set()
+    places = []
     volumes = any(traits_of(pipe).opens for pipe in walk(sink))
     for pipe in walk(split.planner):
         traits = traits_of(pipe)
-        behind = any(id(parent) in opened for parent in parents_of(pipe))
+        behind = any(id(parent) in open_ids for parent in parents_of(pipe))
         mute = bool(parents_of(pipe)) and not (declares_traits(pipe) or traits.main_process)
         works = traits.runs_user_code or mute
         # Before volumes are opened, and to choose among them, it has names and headers to look at.
         if works and (not volumes or (traits.per_item and behind)):
             what = f"{describe(pipe)} runs in the process of the loader, and in no worker"
-            found.append((pipe, what, _TO_WORKERS))
+            places.append((pipe, what, _TO_WORKERS))
         if behind or traits.opens:
-            opened.add(id(pipe))
-    return tuple(found)
+            open_ids.add(id(pipe))
+    return tuple(places)
 
 
 _TO_WORKERS = (
@@ -257,18 +257,18 @@ def _lint_scattered_shuffle(sink: Pipe, split: Cut | NoCut) -> Places:
     Nothing where nothing is decoded twice anyway: volumes that are mapped or in memory, few patches
     of each, or all that are mixed fit into memory. Reads headers, where patches are shuffled.
     """
-    found = _shuffle_of_patches(sink)
-    if found is None:
+    pair = _shuffle_of_patches(sink)
+    if pair is None:
         return ()
-    shuffle, patches = found
+    shuffle, patches = pair
     pattern = measure_access(without_timers(sink), 0, 0)
     memory = max(MEMORY_BYTES, (usable_memory() or 0) // _MEMORY_PART)
     for key, layout in pattern.layouts.items():
         demand = pattern.demands[key]
-        again, mixed = _again(layout, demand), _mixed_bytes(shuffle, layout, demand)
-        if again < _AGAIN or mixed <= memory:
+        again, size = _again(layout, demand), _mixed_bytes(shuffle, layout, demand)
+        if again < _AGAIN or size <= memory:
             continue
-        what = f"{describe(shuffle)} mixes the patches of volumes of {_size(mixed)} ({key!r}), "
+        what = f"{describe(shuffle)} mixes the patches of volumes of {_size(size)} ({key!r}), "
         what += f"more than memory keeps: each chunk is decoded about {again:.0f} times an epoch"
         what += ", and not once"
         do = f"Put .shuffle_plans(ShuffleSpec.chunk_local({MEMORY_BYTES})) in its place, after "

@@ -73,12 +73,12 @@ class OnError(Adapter):
     ) -> None:
         if action not in ACTIONS:
             raise ValueError(f"action is one of {ACTIONS}, got {action!r}")
-        given: tuple[Any, ...] = (errors,) if isinstance(errors, type) else tuple(errors)
-        if not all(isinstance(one, type) and issubclass(one, Exception) for one in given):
+        classes: tuple[Any, ...] = (errors,) if isinstance(errors, type) else tuple(errors)
+        if not all(isinstance(one, type) and issubclass(one, Exception) for one in classes):
             raise TypeError(f"errors are classes of exceptions, got {errors!r}")
         if budget is not None:
             budget = validate_int("budget", budget, least=0, do="or None for any number")
-        self.policy = ErrorPolicy(action, given, budget)
+        self.policy = ErrorPolicy(action, classes, budget)
 
     def rewrite(self, pipe: Pipe) -> RewriteResult:
         split = split_of(pipe)

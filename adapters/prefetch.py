@@ -57,7 +57,7 @@ class Prefetch(Adapter):
         for place in reversed(places):
             readers = [p for p in walk(pipe) if any(q is place for q in parents_of(p))]
             if any(isinstance(p, Prefetcher) for p in (place, *readers)):
-                changes.append(Change("prefetch", describe(place), refused="it prefetches already"))
+                changes.append(Change("prefetch", describe(place), reason="it prefetches already"))
                 continue
             sink = insert_after(sink, place, self._prefetch)
             changes.append(Change("prefetch", describe(place), became=f"prefetch({self.items})"))

@@ -55,33 +55,33 @@ class Timer(SameLength):
         while True:
             outer, inside = _OUTER.get(), PipeCounts()
             token = _OUTER.set(inside)
-            grown = -resident_bytes() if self.memory else 0
-            started, before = time.perf_counter(), IO_COUNTERS.snapshot()
-            item, ended = None, False
+            growth = -resident_bytes() if self.memory else 0
+            start, before = time.perf_counter(), IO_COUNTERS.snapshot()
+            item, at_end = None, False
             try:
                 item = next(parent)
             except StopIteration:
-                ended = True
+                at_end = True
             finally:
                 _OUTER.reset(token)
-                seconds, tally = time.perf_counter() - started, IO_COUNTERS.snapshot() - before
-                held = {os.getpid(): resident_bytes()} if self.memory else MEMORY_SAMPLER.read()
-                grown += sum(held.values()) if self.memory else 0
+                seconds, tally = time.perf_counter() - start, IO_COUNTERS.snapshot() - before
+                resident = {os.getpid(): resident_bytes()} if self.memory else MEMORY_SAMPLER.read()
+                growth += sum(resident.values()) if self.memory else 0
                 own = PipeCounts(
-                    int(not ended),
+                    int(not at_end),
                     seconds - inside.seconds,
                     tally - inside.tally,
                     wait=inside.seconds,
                     bytes_out=array_bytes(item),
-                    resident=held,
-                    grown=grown - inside.grown,
+                    resident=resident,
+                    growth=growth - inside.growth,
                 )
                 PIPE_STATS.add((self.profile, self.pipe), own)
                 if outer is not None:
                     outer.seconds += seconds
                     outer.tally = outer.tally + tally
-                    outer.grown += grown
-            if ended:
+                    outer.growth += growth
+            if at_end:
                 return
             yield item
 
@@ -151,10 +151,10 @@ class Profile(Adapter):
             # Between torch's fork or demux and its children stands more than an iterator.
             if isinstance(old, Timer) or is_branch(old):
                 return new
-            timed = with_parents(new, list(map(self._with_timer, parents_of(new))))
-            if timed is not new:
-                changes.append(Change("time pipes", describe(new), became=describe(timed)))
-            return timed
+            copy = with_parents(new, list(map(self._with_timer, parents_of(new))))
+            if copy is not new:
+                changes.append(Change("time pipes", describe(new), became=describe(copy)))
+            return copy
 
         after = self._with_timer(rebuild(pipe, with_timed_parents))
         return RewriteResult(pipe, after, tuple(changes))
@@ -167,8 +167,8 @@ class Profile(Adapter):
 
     def entries(self) -> list[tuple[str, PipeCounts]]:
         """Return what each pipe did so far, in the order of the graph."""
-        known = PIPE_STATS.of(self.id)
-        return [(name, known.get(name, PipeCounts())) for name in dict.fromkeys(self._pipes)]
+        counts = PIPE_STATS.of(self.id)
+        return [(name, counts.get(name, PipeCounts())) for name in dict.fromkeys(self._pipes)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return one dict per pipe: what the table shows, its IOCounters, the processes.
@@ -182,8 +182,8 @@ class Profile(Adapter):
                 "seconds": e.seconds,
                 "wait": e.wait,
                 "bytes_out": e.bytes_out,
-                "resident": {str(pid): held for pid, held in sorted(e.resident.items())},
-                "grown": e.grown,
+                "resident": {str(pid): size for pid, size in sorted(e.resident.items())},
+                "growth": e.growth,
                 **e.tally.to_json(),
             }
             for name, e in self.entries()
@@ -240,17 +240,17 @@ _CELLS: dict[str, Callable[[PipeCounts, float], str]] = {
     "interpolations": lambda e, total: str(e.tally.interpolations),
     "MiB out": lambda e, total: _mib(e.bytes_out),
     "MiB held": lambda e, total: _mib(max(e.resident.values(), default=0)),
-    "MiB grown": lambda e, total: _mib(e.grown),
+    "MiB grown": lambda e, total: _mib(e.growth),
     "processes": lambda e, total: str(len(e.resident)),
 }
 
 
-def align(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> str:
-    """Return rows of cells as lines, the columns in ``left`` to the left."""
+def align(rows: Sequence[Sequence[str]], ljust: Container[int] = (0,)) -> str:
+    """Return rows of cells as lines, the columns in ``ljust`` to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(w) if n in left else cell.rjust(w)
+            cell.ljust(w) if n in ljust else cell.rjust(w)
             for n, (cell, w) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

@@ -109,5 +109,5 @@ class Runtime(Adapter):
         return RewriteResult(sink, after, tuple(changes))
 
     def __repr__(self) -> str:
-        given = self._settings() | ({"at": self.at} if self.at is not None else {})
-        return f"Runtime({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+        settings = self._settings() | ({"at": self.at} if self.at is not None else {})
+        return f"Runtime({', '.join(f'{k}={v!r}' for k, v in settings.items())})"

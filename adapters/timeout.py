@@ -47,7 +47,7 @@ class Limits:
     """From the start of an epoch to its first batch, on top of ``item``."""
     item: float = ITEM_SECONDS  # from asking for a batch to getting it
     stop: float = STOP_SECONDS  # from asking a worker to stop to killing it
-    enforced: bool = False
+    explicit: bool = False
     """Whether the user asked: in-process waits are only watched then, which takes a thread."""
     idle: float = math.inf  # for which a process may stay at one pipe
     pipes: tuple[tuple[str, float], ...] = ()  # the same for pipes by their chained names
@@ -65,7 +65,7 @@ class Limits:
     @property
     def thread_stop(self) -> float:
         """For how long threads of this process are waited for when an epoch is left."""
-        return self.stop if self.enforced else THREAD_SECONDS
+        return self.stop if self.explicit else THREAD_SECONDS
 
 
 class Timeout(Adapter):
@@ -110,9 +110,9 @@ class Timeout(Adapter):
         idle: float | None = None,
         at: str | None = None,
     ) -> None:
-        given: dict[str, Any] = {"start": start, "stop": stop, "idle": idle}
-        self._given = {name: value for name, value in given.items() if value is not None}
-        for name, value in {"item": item, **self._given}.items():
+        options: dict[str, Any] = {"start": start, "stop": stop, "idle": idle}
+        self._options = {name: value for name, value in options.items() if value is not None}
+        for name, value in {"item": item, **self._options}.items():
             msg = f"a timeout is a positive number of seconds, got {name}={value!r}"
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"{msg}; math.inf is for no limit")
@@ -120,7 +120,7 @@ class Timeout(Adapter):
                 raise ValueError(msg)
         self._at = at
         self._seconds = item
-        self.limits = dataclasses.replace(Limits(item=item, enforced=True), **self._given)
+        self.limits = dataclasses.replace(Limits(item=item, explicit=True), **self._options)
 
     def rewrite(self, pipe: Pipe) -> RewriteResult:
         limits = self.limits if self._at is None else self._with_pipe(pipe, self._at)
@@ -130,19 +130,19 @@ class Timeout(Adapter):
         split = split_of(sink)
         here = before_dispatch(sink) if isinstance(split, NoCut) else set(map(id, walk(sink)))
         pipes = (pipe for pipe in walk(sink) if id(pipe) in here)
-        seen = [chained_name(pipe) for pipe in pipes if not traits_of(pipe).watches]
-        if name not in seen:
-            others = ", ".join(dict.fromkeys(seen)) or "none"
+        names = [chained_name(pipe) for pipe in pipes if not traits_of(pipe).watches]
+        if name not in names:
+            others = ", ".join(dict.fromkeys(names)) or "none"
             msg = f"Timeout(at={name!r}) names no pipe that is watched; there is {others}"
             do = "Give the adapter after those that change pipes, or use Timeout(item=...)."
             raise GraphError(msg, do=do).at(origin_of(sink))
         limits = note_of(sink, Limits)
-        named = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
-        return dataclasses.replace(limits, enforced=True, pipes=named, **self._given)
+        seconds = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
+        return dataclasses.replace(limits, explicit=True, pipes=seconds, **self._options)
 
     def __repr__(self) -> str:
         if self._at is not None:
-            rest = "".join(f", {name}={value:g}" for name, value in self._given.items())
+            rest = "".join(f", {name}={value:g}" for name, value in self._options.items())
             return f"Timeout({self._seconds:g}, at={self._at!r}{rest})"
         return f"Timeout(item={self.limits.item:g})"
 

@@ -120,19 +120,19 @@ class InThreads:
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return what ``items`` become."""
         with using_threads(self.threads):
-            made: list[Any] = self.instruction(items)
-        return made
+            results: list[Any] = self.instruction(items)
+        return results
 
 
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
     """Return ``function`` of each thing, in order; the first error, in order, is raised."""
     # It returns or raises when every call has ended: none still writes into memory that the caller
     # then gives away.
-    executor, given = _EXECUTOR.get(), list(things)
-    if executor is None or len(given) < 2:
-        return [function(thing) for thing in given]
+    executor, items = _EXECUTOR.get(), list(things)
+    if executor is None or len(items) < 2:
+        return [function(thing) for thing in items]
     # What holds for the caller's reads holds in the threads too.
-    futures = [executor.submit(copy_context().run, function, thing) for thing in given]
+    futures = [executor.submit(copy_context().run, function, thing) for thing in items]
     wait(futures)
     try:
         return list(map(Future.result, futures))
@@ -155,35 +155,35 @@ class LikelyLabels:
     def __init__(self, origin: CallSite | None) -> None:
         self._origin = origin
         self._looks = Counter[str]()
-        self._seen: dict[str, list[ValueSample]] = {}
+        self._samples: dict[str, list[ValueSample]] = {}
         self.over: set[str] = set()
         """Keys that were looked at enough."""
 
     def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
         """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
-        guessed = patch.volume.kind != "label" and patch.policy.mode != "nearest"
-        if not guessed or key in self.over or is_looking_ahead():
+        is_guess = patch.volume.kind != "label" and patch.policy.mode != "nearest"
+        if not is_guess or key in self.over or is_looking_ahead():
             return nullcontext()
-        seen, moved = self._seen.setdefault(key, []), _is_interpolated(patch)
+        samples, is_resampled = self._samples.setdefault(key, []), _is_interpolated(patch)
 
         def show(source: SourceVoxels) -> None:
             # Integers that nothing interpolates stay what they are.
-            if moved or source.array.dtype.kind == "f":
-                seen.append(look_at(source.array, source.slope, source.intercept))
+            if is_resampled or source.array.dtype.kind == "f":
+                samples.append(look_at(source.array, source.slope, source.intercept))
 
         return stored_shown_to(show)
 
     def judge(self, key: str) -> None:
         """Warn, once, where the voxels that were seen are few whole numbers."""
-        seen = self._seen.get(key, [])
-        if not seen or is_looking_ahead():
+        samples = self._samples.get(key, [])
+        if not samples or is_looking_ahead():
             return
         self._looks[key] += 1
-        found = look_like_classes(seen)
-        if found or self._looks[key] >= _LOOKED_AT or look_like_image(seen):
+        likely = look_like_classes(samples)
+        if likely or self._looks[key] >= _LOOKED_AT or look_like_image(samples):
             self.over.add(key)
-            del self._seen[key]
-        if not found:
+            del self._samples[key]
+        if not likely:
             return
         # The text names no case, so that workers, and Python, tell it once.
         text = (
@@ -226,10 +226,10 @@ class Collate:
                 _refuse_other_keys(items)
             things = {key: [item[key] for item in items] for key in items[0]}
             specs = {key: _spec_of(items, key) for key in things}
-            stacked = {key: spec for key, spec in specs.items() if spec is not None}
-            if not stacked and isinstance(items[0], Sample):
+            array_specs = {key: spec for key, spec in specs.items() if spec is not None}
+            if not array_specs and isinstance(items[0], Sample):
                 _refuse_unopened(items[0])
-            arrays = dict(zip(stacked, new_arrays([*stacked.values()]), strict=True))
+            arrays = dict(zip(array_specs, new_arrays([*array_specs.values()]), strict=True))
             slots = (zip(arrays[key], items, (key,) * len(items), strict=True) for key in arrays)
             in_threads(self._fill, chain.from_iterable(slots))
             if self.likely is not None:
@@ -264,19 +264,19 @@ class Collate:
             likely = self.likely
             looks = None if likely is None or key in likely.over else likely.watch(key, thing)
             with holding(READ_KEY, key), looks or nullcontext():
-                made = thing.realize(out if self.straight else None)
+                voxels = thing.realize(out if self.straight else None)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
-        if made is not out:
-            out[...] = made
+        if voxels is not out:
+            out[...] = voxels
 
     def _warn_of_paths(self, things: Mapping[str, Any]) -> None:
         """Warn of volumes that ``open_volume()`` was told to leave alone, or did not recognise."""
         for key, thing in things.items():
-            given = thing if isinstance(thing, (list, tuple)) and thing else [thing]
-            if key in self.once or not isinstance(given[0], (str, PathLike)):
+            paths = thing if isinstance(thing, (list, tuple)) and thing else [thing]
+            if key in self.once or not isinstance(paths[0], (str, PathLike)):
                 continue
-            if all(isinstance(one, (str, PathLike)) and is_volume(fspath(one)) for one in given):
+            if all(isinstance(one, (str, PathLike)) and is_volume(fspath(one)) for one in paths):
                 text = (
                     f"the batch holds the path of a volume under {key!r}, and not its voxels\n"
                     f"  at {self.origin}\n"
@@ -289,9 +289,9 @@ class Collate:
 
 def _refuse_unopened(sample: Sample) -> None:
     """Say so where paths would be collected, and nothing else."""
-    closed = [key for key, thing in sample.items() if isinstance(thing, (str, PathLike, Volume))]
-    if closed:
-        keys = ", ".join(closed)
+    names = [key for key, thing in sample.items() if isinstance(thing, (str, PathLike, Volume))]
+    if names:
+        keys = ", ".join(names)
         msg = f"batch_patches() stacks voxels, and the sample has {keys} not opened yet"
         raise errors.SampleError(msg, do="Put open_volume() before it.").at(case=sample.case)
 
@@ -309,8 +309,8 @@ def _refuse_other_keys(samples: Sequence[Any]) -> None:
         if set(sample) != set(samples[0]):
             first, other = _name(samples[0]), _name(sample)
             msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"
-            (lacked, *_) = sorted(set(sample) ^ set(samples[0]), key=str)
-            do = errors.missing_key_hint(lacked, "Every sample of a batch needs the same keys.")
+            (missing, *_) = sorted(set(sample) ^ set(samples[0]), key=str)
+            do = errors.missing_key_hint(missing, "Every sample of a batch needs the same keys.")
             raise errors.PatchSizeError(msg, do=do)
 
 
@@ -336,8 +336,8 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
                 do = "They differ in channels alone, which no crop changes: leave such cases out."
             raise errors.PatchSizeError(msg, do=do)
     things = [sample[key] for sample in samples]
-    typed = (one if isinstance(one, LazyPatch) else _array_of(one) for one in things)
-    dtype = np.result_type(*(one.dtype for one in typed))
+    arrays = (one if isinstance(one, LazyPatch) else _array_of(one) for one in things)
+    dtype = np.result_type(*(one.dtype for one in arrays))
     shape = (len(samples), *shapes[0])
     refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
     return shape, dtype
@@ -383,8 +383,8 @@ class RealizePatches:
                     self.likely.judge(key)
         except Exception as error:
             raise add_location(error, self.origin, item.case)  # noqa: B904
-        made = dict(zip(lazy, map(RealizedArray, arrays), strict=True))
-        return item.replace(data={**dict(item), **made}, patches={**item.patches, **lazy})
+        voxels = dict(zip(lazy, map(RealizedArray, arrays), strict=True))
+        return item.replace(data={**dict(item), **voxels}, patches={**item.patches, **lazy})
 
     def _realize(self, entry: tuple[str, LazyPatch]) -> NDArray[Any]:
         key, patch = entry
@@ -426,31 +426,31 @@ class ApplyValue:
             msg = f"{op.name}() changes opened volumes, and the sample has {have or 'nothing'}"
             do = "Put open_volume() before it."
             raise errors.SampleError(msg, do=do).at(self.origin, item.case)
-        asked: Collection[str] = self.keys or ()
+        keys: Collection[str] = self.keys or ()
         if self.keys is None:
             is_label = op.kind == "label"
-            asked = [key for key, one in patches.items() if (one.kind == "label") == is_label]
+            keys = [key for key, one in patches.items() if (one.kind == "label") == is_label]
         if not getattr(op, "for_given_keys", True):
-            asked = ()
-        for key in (*asked, *op.named_keys):
+            keys = ()
+        for key in (*keys, *op.named_keys):
             if key not in item:
                 msg = f"{op.name}() is to change {key!r}, but the sample has {', '.join(item)}"
                 do = f"Name one of these in {'On()' if key in op.named_keys else 'keys='}."
                 do = errors.missing_key_hint(key, do)
                 raise errors.SampleError(msg, do=do).at(self.origin, item.case)
-        data, changed = dict(item), dict(item.patches)
+        data, sources = dict(item), dict(item.patches)
         try:
-            for key in dict.fromkeys((*asked, *op.named_keys)):
-                data[key], after = self._apply_to(item, key, asked=key in asked)
+            for key in dict.fromkeys((*keys, *op.named_keys)):
+                data[key], after = self._apply_to(item, key, primary=key in keys)
                 if after is not None:
-                    changed[key] = after
+                    sources[key] = after
         except Exception as error:
             raise add_location(error, self.origin, item.case)  # noqa: B904
-        return item.replace(data=data, patches=changed)
+        return item.replace(data=data, patches=sources)
 
-    def _apply_to(self, sample: Sample, key: str, *, asked: bool) -> tuple[Any, LazyPatch | None]:
+    def _apply_to(self, sample: Sample, key: str, *, primary: bool) -> tuple[Any, LazyPatch | None]:
         """Return the volume with the op applied; and, if it is realized, what it is made of."""
-        op = self.step.op.of_key(key, asked=asked)
+        op = self.step.op.of_key(key, is_target=primary)
         step = replace(self.step, op=op, key=key, mask=self._mask(sample, op.mask_key))
         thing = sample[key]
         if isinstance(thing, LazyPatch):

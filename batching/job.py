@@ -84,18 +84,18 @@ class Job:
 
     def cases_with(self, name: str) -> str:
         """Return the cases that read a volume of this name, for messages; else all cases."""
-        found = [case_of(item) for item in self.items if name in _files_of(item)]
-        return ", ".join(dict.fromkeys(filter(None, found))) or self.cases()
+        cases = [case_of(item) for item in self.items if name in _files_of(item)]
+        return ", ".join(dict.fromkeys(filter(None, cases))) or self.cases()
 
     def files(self, item: int = -1) -> str:
         """Return the cases and their volumes, of all items or of one; empty without names."""
-        found: dict[str, None] = {}
+        cases: dict[str, None] = {}
         for one in self.items if item < 0 else self.items[item : item + 1]:
             case, names = case_of(one), _files_of(one)
-            found[f"{case} ({', '.join(names)})" if case and names else case] = None
-        found.pop("", None)
-        more = len(found) - _MOST_CASES
-        return ", ".join([*found][:_MOST_CASES] + ([f"and {more} more"] if more > 0 else []))
+            cases[f"{case} ({', '.join(names)})" if case and names else case] = None
+        cases.pop("", None)
+        more = len(cases) - _MOST_CASES
+        return ", ".join([*cases][:_MOST_CASES] + ([f"and {more} more"] if more > 0 else []))
 
 
 def _files_of(item: Any) -> list[str]:
@@ -108,8 +108,8 @@ def _files_of(item: Any) -> list[str]:
 def tickets_of(job: Any) -> list[Any]:
     """Begin to fetch what the lazy patches of a job read; return what keeps it."""
     tickets = []
-    given = job.items if isinstance(job, Job) else ()
-    items = [item for item in given if isinstance(item, Mapping)]
+    all_items = job.items if isinstance(job, Job) else ()
+    items = [item for item in all_items if isinstance(item, Mapping)]
     # All images before the first label: so a batch is filled, and what is announced in this
     # order is kept as long as it is needed.
     for key in dict.fromkeys(key for item in items for key in item):
@@ -203,14 +203,14 @@ class Recipe:
         return items[0] if len(items) == 1 else the_batch(job, items)
 
 
-def the_batch(job: Job, made: Sequence[Any], *, filters: bool = False) -> Any:
+def the_batch(job: Job, items: Sequence[Any], *, filters: bool = False) -> Any:
     """Return the one item that was made of a job, or refuse; with ``filters`` there may be none."""
-    if len(made) == 1:
-        return made[0]
-    if not made and filters:
+    if len(items) == 1:
+        return items[0]
+    if not items and filters:
         return BatchResult(None, (), is_empty=True)
     of = f" ({job.cases()})" if job.cases() else ""
-    msg = f"batch {job.index}{of} became {len(made)} items instead of one"
+    msg = f"batch {job.index}{of} became {len(items)} items instead of one"
     raise errors.GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
 
 
@@ -224,20 +224,20 @@ class _Clock:
 
     def _begin(self) -> None:
         self._resident = resident_bytes() if self._memory else 0
-        self._started, self._before = time.perf_counter(), IO_COUNTERS.snapshot()
+        self._start, self._before = time.perf_counter(), IO_COUNTERS.snapshot()
 
     def enter(self, watch: Watch, items: Sequence[Any]) -> None:
         """Put down what was done since the last time."""
-        seconds, counts = time.perf_counter() - self._started, IO_COUNTERS.snapshot() - self._before
+        seconds, counts = time.perf_counter() - self._start, IO_COUNTERS.snapshot() - self._before
         resident = {os.getpid(): resident_bytes()} if self._memory else MEMORY_SAMPLER.read()
         entry = PipeCounts(
             len(items),
             seconds,
             counts,
-            wait=self._started - self._first,
+            wait=self._start - self._first,
             bytes_out=array_bytes(items),
             resident=resident,
-            grown=sum(resident.values()) - self._resident if self._memory else 0,
+            growth=sum(resident.values()) - self._resident if self._memory else 0,
         )
         PIPE_STATS.add((watch.profile, watch.pipe), entry)
         self._begin()
@@ -295,22 +295,22 @@ def as_tensors(thing: Any) -> Any:
 
     if isinstance(thing, RealizedArray):
         return torch.from_numpy(thing.array)
-    given = thing.items() if isinstance(thing, Mapping) else ()
-    made = {k: torch.from_numpy(v.array) for k, v in given if isinstance(v, RealizedArray)}
+    pairs = thing.items() if isinstance(thing, Mapping) else ()
+    tensors = {k: torch.from_numpy(v.array) for k, v in pairs if isinstance(v, RealizedArray)}
     if isinstance(thing, Sample):
-        return thing.with_data(**made) if made else thing
-    return {**thing, **made} if made else thing
+        return thing.with_data(**tensors) if tensors else thing
+    return {**thing, **tensors} if tensors else thing
 
 
 def as_arrays(thing: Any) -> Any:
     """Return a batch or sample with a realized array, of the same memory, for each tensor."""
     import torch
 
-    given = thing.items() if isinstance(thing, Mapping) else ()
-    made = {k: RealizedArray(v.numpy()) for k, v in given if isinstance(v, torch.Tensor)}
+    pairs = thing.items() if isinstance(thing, Mapping) else ()
+    arrays = {k: RealizedArray(v.numpy()) for k, v in pairs if isinstance(v, torch.Tensor)}
     if isinstance(thing, Sample):
-        return thing.with_data(**made) if made else thing
-    return {**thing, **made} if made else thing
+        return thing.with_data(**arrays) if arrays else thing
+    return {**thing, **arrays} if arrays else thing
 
 
 def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
@@ -342,7 +342,7 @@ class ErrorTolerant:
         if not job.items:
             return BatchResult(None, failures, is_empty=True)
         try:
-            made = self.maker.run(job, seed, epoch)
+            batch = self.maker.run(job, seed, epoch)
         except self.policy.errors:
             bad = self._errors(job, seed, epoch)
             if not bad:
@@ -351,29 +351,29 @@ class ErrorTolerant:
             items = remaining(job.items, set(bad), self.policy.action)
             if not items and self.together:
                 raise next(iter(bad.values()))  # noqa: B904  the very same error
-            replaced = self.policy.action == REPLACE and bool(items)
+            has_substitutes = self.policy.action == REPLACE and bool(items)
             for n, error in bad.items():
-                instead = case_of(items[n]) if replaced else ""
+                instead = case_of(items[n]) if has_substitutes else ""
                 failures = (*failures, describe_failure(error, job.index, n, job.items[n], instead))
             if not items:
                 return BatchResult(None, failures, is_empty=True)
             numbers = remaining(job.numbers, set(bad), self.policy.action) if job.numbers else ()
-            made = self.maker.run(replace(job, items=items, numbers=numbers), seed, epoch)
-        if isinstance(made, BatchResult):  # there may be none, of items that were filtered out
-            return replace(made, failures=failures)
-        return BatchResult(made, failures) if failures else made
+            batch = self.maker.run(replace(job, items=items, numbers=numbers), seed, epoch)
+        if isinstance(batch, BatchResult):  # there may be none, of items that were filtered out
+            return replace(batch, failures=failures)
+        return BatchResult(batch, failures) if failures else batch
 
     def _errors(self, job: Job, seed: int, epoch: int) -> dict[int, Exception]:
         """Return the errors of the items that cannot be made by themselves, by position."""
-        found: dict[int, Exception] = {}
+        failures: dict[int, Exception] = {}
         with batches_in(None):
             for number, item in enumerate(job.items):
                 try:
                     alone = replace(job, items=(item,), numbers=(job.number(number),))
                     self.maker.run(alone, seed, epoch)
                 except self.policy.errors as error:
-                    found[number] = error.with_traceback(None)
-        return found
+                    failures[number] = error.with_traceback(None)
+        return failures
 
 
 def remaining(items: tuple[Any, ...], bad: set[int], action: str) -> tuple[Any, ...]:

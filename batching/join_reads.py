@@ -45,8 +45,8 @@ def with_voxels(patch: LazyPatch, region: Region, voxels: Voxels) -> LazyPatch:
     """Return a patch of a stored volume that finds a region of it in memory."""
     volume: Any = patch.volume
     statistics = patch.statistics or volume_statistics
-    held: Any = HeldRegion(volume, region, voxels)
-    return replace(patch, volume=held, statistics=lambda _: statistics(volume))
+    wrapper: Any = HeldRegion(volume, region, voxels)
+    return replace(patch, volume=wrapper, statistics=lambda _: statistics(volume))
 
 
 # One block of four image patches of 160^3 in float32, beside the batch itself.
@@ -65,7 +65,7 @@ class JoinReads:
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return the samples; those that were joined look into the same block."""
-        wanted = [
+        reads = [
             Reader(number, key, part, place)
             for number, item in enumerate(items)
             for key, patch in patches_of(item).items()
@@ -76,15 +76,15 @@ class JoinReads:
             if isinstance(part.volume, Volume)
             if not (part.read_plan.region.is_empty or part.read_plan.level)
         ]
-        blocks = [block for block in group_reads(wanted, self.most_bytes) if len(block.readers) > 1]
-        changed = [dict[str, Any]() for _ in items]
+        blocks = [block for block in group_reads(reads, self.most_bytes) if len(block.readers) > 1]
+        updates = [dict[str, Any]() for _ in items]
         for block, voxels in zip(blocks, in_threads(self._read, blocks), strict=True):
             for one in block.readers:
-                patch = changed[one.item].get(one.key, items[one.item][one.key])
+                patch = updates[one.item].get(one.key, items[one.item][one.key])
                 parts = list(patch.parts)
                 parts[one.place] = with_voxels(one.patch, block.region, voxels)
-                changed[one.item][one.key] = patch.with_parts(parts)
-        pairs = zip(items, changed, strict=True)
+                updates[one.item][one.key] = patch.with_parts(parts)
+        pairs = zip(items, updates, strict=True)
         return [item.with_data(**new) if new else item for item, new in pairs]
 
     def _read(self, block: JoinedRead) -> Voxels:
@@ -114,47 +114,47 @@ class JoinedRead:
 
     region: Region
     readers: tuple[Reader, ...]
-    touched: Mapping[Any, int]
+    chunk_bytes: Mapping[Any, int]
     """Bytes by chunk that the patches touch; a chunk that several touch is decoded once anyway."""
 
     @property
     def bytes(self) -> int:
         """What they touch."""
-        return sum(self.touched.values())
+        return sum(self.chunk_bytes.values())
 
 
-def group_reads(wanted: Sequence[Reader], most_bytes: int) -> list[JoinedRead]:
+def group_reads(reads: Sequence[Reader], most_bytes: int) -> list[JoinedRead]:
     """Return who is read together; a patch that gains nothing is a block of its own."""
     blocks: list[JoinedRead] = []
-    placed = [(id(one.patch.volume), one.patch.read_plan.region, one) for one in wanted]
-    for volume_id, region, one in sorted(placed, key=lambda each: (each[0], each[1].start)):
+    entries = [(id(one.patch.volume), one.patch.read_plan.region, one) for one in reads]
+    for volume_id, region, one in sorted(entries, key=lambda each: (each[0], each[1].start)):
         volume: Any = one.patch.volume
-        touched: dict[Any, int] = {}
+        chunk_bytes: dict[Any, int] = {}
         if volume.chunks is None:  # bare voxels are read as they lie, by each patch for itself
-            touched[one.item, one.key, one.place] = _block_bytes(volume, region)
+            chunk_bytes[one.item, one.key, one.place] = _block_bytes(volume, region)
         else:
             chunks = (each for read in one.patch.reads() for each in read.chunks(()))
-            touched.update((each.chunk, each.bytes) for each in chunks)
+            chunk_bytes.update((each.chunk, each.bytes) for each in chunks)
         for place, block in enumerate(blocks):
             if id(block.readers[0].patch.volume) != volume_id:
                 continue
             start = tuple(map(min, block.region.start, region.start))
             stop = tuple(map(max, block.region.stop, region.stop))
-            both = {**block.touched, **touched}
+            both = {**block.chunk_bytes, **chunk_bytes}
             wider = JoinedRead(Region(start, stop), (*block.readers, one), both)
             if _block_bytes(volume, wider.region) <= min(wider.bytes, most_bytes):
                 blocks[place] = wider
                 break
         else:
-            blocks.append(JoinedRead(region, (one,), touched))
+            blocks.append(JoinedRead(region, (one,), chunk_bytes))
     return blocks
 
 
 def _block_bytes(volume: Any, region: Region) -> int:
     """Return the bytes of the chunks of a region; of the region itself where there are none."""
-    needed = volume.needed_chunks(region)
-    if needed is not None:
-        return int(needed.bytes)
+    chunks = volume.needed_chunks(region)
+    if chunks is not None:
+        return int(chunks.bytes)
     itemsize: int = np.dtype(volume.disk_dtype).itemsize
     return math.prod(region.shape) * int(volume.shape[0]) * itemsize
 

@@ -50,7 +50,7 @@ class Parts:
     def __init__(self, maker: Maker, seed: int, epoch: int) -> None:
         self._maker = maker
         self._run = (seed, epoch)
-        self._held: list[tuple[Any, ...]] = []
+        self._batches: list[tuple[Any, ...]] = []
         self._held_bytes = 0
         self._turn = 0
         self._template: tuple[Any, _RecordedMemory] | None = None
@@ -82,18 +82,18 @@ class Parts:
     def hold(self, task: Task) -> None:
         """Keep what a batch needs in memory, as far as there is room, and make it once."""
         # What is worked out once per volume, such as its statistics, is then there.
-        if self._held and self._held_bytes >= MOST_HELD_BYTES:
+        if self._batches and self._held_bytes >= MOST_HELD_BYTES:
             return
         items, size = hold_reads(task.job.items)
-        self._held.append(items)
+        self._batches.append(items)
         self._held_bytes += size
         self._make(_again(task.job.index, items))
 
     def resample(self, task: Task) -> None:
         """Make a batch of voxels that are in memory."""
-        if not self._held:
+        if not self._batches:
             self.hold(task)
-        items = self._held[self._turn % len(self._held)]
+        items = self._batches[self._turn % len(self._batches)]
         self._turn += 1
         self._make(_again(task.job.index, items))
 
@@ -124,22 +124,22 @@ def _read(read: ReadPlan) -> None:
 
 def hold_reads(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
     """Read what lazy patches need; return items that find it in memory, and its bytes."""
-    known: dict[tuple[int, Region], Voxels] = {}
-    changed = tuple(map_patches(items, lambda patch: _in_memory(patch, known)))
-    return changed, sum(voxels.array.nbytes for voxels in known.values())
+    cache: dict[tuple[int, Region], Voxels] = {}
+    copies = tuple(map_patches(items, lambda patch: _in_memory(patch, cache)))
+    return copies, sum(voxels.array.nbytes for voxels in cache.values())
 
 
 def _in_memory(
-    patch: LazyPatch, known: dict[tuple[int, Region], Voxels], plan: SpatialPlan | None = None
+    patch: LazyPatch, cache: dict[tuple[int, Region], Voxels], plan: SpatialPlan | None = None
 ) -> LazyPatch:
     if patch.members:
-        stacked: Any = patch
+        stack: Any = patch
         own = patch.plan if plan is None else plan
-        plans = [(one, stacked.plan_of(one, patch.widen(own))) for one in patch.members]
-        held: LazyPatch = stacked.with_members([_in_memory(one, known, its) for one, its in plans])
-        return held
+        plans = [(one, stack.plan_of(one, patch.widen(own))) for one in patch.members]
+        result: LazyPatch = stack.with_members([_in_memory(one, cache, its) for one, its in plans])
+        return result
     if len(patch.parts) > 1:
-        return patch.with_parts([_in_memory(part, known, plan) for part in patch.parts])
+        return patch.with_parts([_in_memory(part, cache, plan) for part in patch.parts])
     volume: Any = patch.volume
     read = patch.read_plan
     if plan is not None:
@@ -148,10 +148,10 @@ def _in_memory(
     if region.is_empty or not isinstance(volume, Volume) or read.level:
         return patch
     key = (id(volume), region)
-    if key not in known:
+    if key not in cache:
         voxels = volume.read(region)
-        known[key] = replace(voxels, array=voxels.array.copy(order="K"))
-    return with_voxels(patch, region, known[key])
+        cache[key] = replace(voxels, array=voxels.array.copy(order="K"))
+    return with_voxels(patch, region, cache[key])
 
 
 def _again(index: int, items: tuple[Any, ...]) -> Job:

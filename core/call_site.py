@@ -36,14 +36,14 @@ _DEEPEST_OPS = 8
 # Digits of a number, and levels of a list, beyond which nothing of it would be shown anyway.
 _MOST_DIGITS, _DEEPEST = 100, 40
 # Where Python keeps what was said of which line, by file, so that it is said once.
-_SAID: dict[str, dict[Any, Any]] = {}
+_MESSAGES: dict[str, dict[Any, Any]] = {}
 # What a chain may say is a few things for each key; keys that are made up by data are no end.
-_MOST_TOLD = 4096
+_MOST_MESSAGES = 4096
 _AHEAD: ContextVar[bool] = ContextVar("looking_ahead", default=False)
 
 # Arguments that may hold credentials: they are shown nowhere, and tell no chain from another.
 CREDENTIALS = ("storage_options",)
-_HIDDEN = "{…}"
+_MASK = "{…}"
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def shorten(value: Any) -> str:
     >>> shorten("https://me:secret@host/a.nii?X-Signature=abc")
     "'https://host/a.nii'"
     """
-    if (told := _words_of(value)) is not None:
-        return told if len(told) <= _LONGEST_OPS else told[: _LONGEST_OPS - 1] + "…"
+    if (words := _words_of(value)) is not None:
+        return words if len(words) <= _LONGEST_OPS else words[: _LONGEST_OPS - 1] + "…"
     if isinstance(value, functools.partial):
         return f"partial({shorten(value.func)}, …)"
-    named = callable(value) and hasattr(value, "__name__")
-    text = value.__name__ if named else _BEGINNING.repr(public_value(value))
+    has_name = callable(value) and hasattr(value, "__name__")
+    text = value.__name__ if has_name else _BEGINNING.repr(public_value(value))
     text = public_text(" ".join(text.split()))
     return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
 
@@ -110,16 +110,16 @@ _BEGINNING = _Beginning()
 def _words_of(value: Any, levels: int = _DEEPEST_OPS) -> str | None:
     """Return an op, a list of ops or a mapping to weights in the user's words; else None."""
     if isinstance(value, (Mapping, list, tuple)):
-        told: list[str] = []
+        parts: list[str] = []
         for one in value:
             text = _words_of(one, levels - 1) if levels else None
             if text is None:
                 return None
             weight = f": {shorten(value[one])}" if isinstance(value, Mapping) else ""
-            told.append(f"{text}{weight}")
-        joined = ", ".join(told)
-        text = f"{{{joined}}}" if isinstance(value, Mapping) else f"[{joined}]"
-        return text if told else None
+            parts.append(f"{text}{weight}")
+        body = ", ".join(parts)
+        text = f"{{{body}}}" if isinstance(value, Mapping) else f"[{body}]"
+        return text if parts else None
     is_op = dataclasses.is_dataclass(value) and not isinstance(value, type)
     describe = getattr(value, "describe", None) if is_op else None
     return describe() if callable(describe) else None
@@ -136,7 +136,7 @@ def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     'open_volume(storage_options={…})'
     """
     parts = [shorten(a) for a in args]
-    parts += [f"{k}={_HIDDEN if k in CREDENTIALS else shorten(v)}" for k, v in kwargs.items()]
+    parts += [f"{k}={_MASK if k in CREDENTIALS else shorten(v)}" for k, v in kwargs.items()]
     return f"{name}({', '.join(parts)})"
 
 
@@ -168,13 +168,13 @@ def warn(text: str, category: type[Warning], origin: CallSite | None = None) -> 
     if is_looking_ahead():
         return
     if origin is None:
-        depth, found = _led_here()
-        if not isinstance(found, CallSite):
+        depth, site = _led_here()
+        if not isinstance(site, CallSite):
             warnings.warn(text, category, stacklevel=depth)
             return
-        origin = found
-    said = _SAID.setdefault(origin.file, {})
-    warnings.warn_explicit(text, category, origin.file, origin.line, registry=said)
+        origin = site
+    registry = _MESSAGES.setdefault(origin.file, {})
+    warnings.warn_explicit(text, category, origin.file, origin.line, registry=registry)
 
 
 def _led_here() -> tuple[int, CallSite | None]:
@@ -219,7 +219,7 @@ class WarnOnce:
     """
 
     def __init__(self) -> None:
-        self._told: dict[Hashable, None] = {}
+        self._things: dict[Hashable, None] = {}
 
     def warn(
         self,
@@ -232,21 +232,21 @@ class WarnOnce:
 
         A function makes the text only where it is needed; an empty one tells nothing yet.
         """
-        if thing in self._told or is_looking_ahead():
+        if thing in self._things or is_looking_ahead():
             return
-        told = text if isinstance(text, str) else text()
-        if told:
-            warn(told, category, origin)
+        message = text if isinstance(text, str) else text()
+        if message:
+            warn(message, category, origin)
             self.leave(thing)
 
     def leave(self, thing: Hashable) -> None:
         """Say nothing of it from now on: it was told, or looked at and found right."""
-        self._told[thing] = None
-        if len(self._told) > _MOST_TOLD:
-            del self._told[next(iter(self._told))]
+        self._things[thing] = None
+        if len(self._things) > _MOST_MESSAGES:
+            del self._things[next(iter(self._things))]
 
     def __contains__(self, thing: Hashable) -> bool:
-        return thing in self._told
+        return thing in self._things
 
     def __reduce__(self) -> tuple[type[WarnOnce], tuple[()]]:
         return WarnOnce, ()

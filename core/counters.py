@@ -70,7 +70,7 @@ class PipeCounts:
     bytes_out: int = 0  # bytes of the arrays that it yielded
     resident: dict[int, int] = field(default_factory=dict)
     """Most bytes that each process was seen to hold right after it, by process id."""
-    grown: int = 0  # bytes by which processes grew while it worked; less what they gave back
+    growth: int = 0  # bytes by which processes grew while it worked; less what they gave back
 
     def add(self, other: PipeCounts) -> None:
         """Add what another process counted."""
@@ -79,9 +79,9 @@ class PipeCounts:
         self.tally = self.tally + other.tally
         self.wait += other.wait
         self.bytes_out += other.bytes_out
-        self.grown += other.grown
-        for pid, held in other.resident.items():
-            self.resident[pid] = max(held, self.resident.get(pid, 0))
+        self.growth += other.growth
+        for pid, size in other.resident.items():
+            self.resident[pid] = max(size, self.resident.get(pid, 0))
 
 
 class PipeStats:

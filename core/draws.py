@@ -73,14 +73,14 @@ class Choice:
         """Return what members this chooses instead, in words; nothing where it chooses these."""
         whole = isinstance(members, (list, tuple)) and all(map(is_integer, members))
         every, last = list(range(self.size)), self.size - 1
-        given = list(members) if whole else []
+        numbers = list(members) if whole else []
         if self.rule == "random_apply":
-            return "" if given == every else f"all members, 0 to {last}, in turn"
+            return "" if numbers == every else f"all members, 0 to {last}, in turn"
         if self.rule == "random_order":
-            return "" if sorted(given) == every else f"each of the members 0 to {last} once"
+            return "" if sorted(numbers) == every else f"each of the members 0 to {last} once"
         low, high = (1, 1) if self.rule == "one_of" else self.count
-        rising = given == sorted(set(given)) and all(0 <= n <= last for n in given)
-        if whole and rising and low <= len(given) <= high:
+        rising = numbers == sorted(set(numbers)) and all(0 <= n <= last for n in numbers)
+        if whole and rising and low <= len(numbers) <= high:
             return ""
         count = "one" if (low, high) == (1, 1) else f"{low} to {high}"
         return f"{count} of the members 0 to {last}{', rising' if high > 1 else ''}"
@@ -144,7 +144,7 @@ _OF_ANY_LENGTH = ("axes", "flip")
 class RecordedDraw:
     """A draw that was kept; a step that has one draws nothing itself."""
 
-    drawn: Mapping[str, Any] | None  # the parameters; None where the op did not act
+    params: Mapping[str, Any] | None  # the parameters; None where the op did not act
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,14 @@ class OpStep:
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all. An op that was
     applied before patches were cut draws from the case, and is the same for all its patches."""
-    shared: bool = False
+    common: bool = False
     """Whether chains of other sources draw alike under this name, because the user gave it."""
-    recorded: RecordedDraw | None = None  # what it does in the place of what it would draw
+    record: RecordedDraw | None = None  # what it does in the place of what it would draw
 
     def describe(self) -> str:
         """Return the op in the words of the user."""
         words: str = self.op.describe()
-        return words + (", replayed" if self.recorded is not None else "")
+        return words + (", replayed" if self.record is not None else "")
 
 
 def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
@@ -201,11 +201,11 @@ def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], An
     """Refuse the record of a choice: what was chosen, then what each op of a member drew."""
     if unlike := set(record) ^ {"chosen", "drawn"}:
         raise _bad(op, f"differs in {', '.join(sorted(map(str, unlike)))}: it draws chosen, drawn")
-    chosen, drawn = record["chosen"], record["drawn"]
-    if wanted := op.choice.unlike(chosen):
-        raise _bad(op, f"has chosen {shorten(chosen)}, and {op.choice.rule}() chooses {wanted}")
-    _refuse_length(op, "drawn", drawn, len(chosen))
-    for number, (member, each) in enumerate(zip(chosen, drawn, strict=True)):
+    members, draws = record["chosen"], record["drawn"]
+    if words := op.choice.unlike(members):
+        raise _bad(op, f"has chosen {shorten(members)}, and {op.choice.rule}() chooses {words}")
+    _refuse_length(op, "drawn", draws, len(members))
+    for number, (member, each) in enumerate(zip(members, draws, strict=True)):
         chain = op.members[member]
         _refuse_length(op, f"drawn[{number}]", each, len(chain))
         for place, ((_, one), values) in enumerate(zip(chain, each, strict=True)):

@@ -119,11 +119,11 @@ def add_location(
     if isinstance(error, VoxpipeError):
         error.at(origin, case, item, key)
         return error
-    told = [_within(public_name(case), item, key)] if case or item else []
-    told += [f"at {origin}"] if origin is not None else []
+    lines = [_within(public_name(case), item, key)] if case or item else []
+    lines += [f"at {origin}"] if origin is not None else []
     add_note = getattr(error, "add_note", None)
     if add_note is not None:
-        for line in told:
+        for line in lines:
             notes = getattr(error, "__notes__", ())
             if line.split(" ", 1)[0] not in {n.split(" ", 1)[0] for n in notes}:
                 add_note(line)

@@ -107,10 +107,10 @@ class Grid:
         # How far a voxel is displaced is a linear function of its index: largest at a corner.
         off = affine3x4(other.affine - self.affine)
         back = inverse(linear_of(self.rows))
-        turned, shifted = product(back, linear_of(off)), apply(back, off[3::4])
+        matrix, shifts = product(back, linear_of(off)), apply(back, off[3::4])
         farthest = []
-        for axis, shift in enumerate(shifted):
-            each = turned[3 * axis : 3 * axis + 3]
+        for axis, shift in enumerate(shifts):
+            each = matrix[3 * axis : 3 * axis + 3]
             ends = [m * (n - 1) for m, n in zip(each, self.shape, strict=True)]
             farthest.append(shift + sum(min(end, 0.0) for end in ends))
             farthest.append(shift + sum(max(end, 0.0) for end in ends))

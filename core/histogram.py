@@ -85,8 +85,8 @@ class Histogram:
 
     def above(self, threshold: float) -> Histogram:
         """Return the part of larger values."""
-        kept = self.values > threshold
-        return Histogram(self.values[kept], self.counts[kept])
+        mask = self.values > threshold
+        return Histogram(self.values[mask], self.counts[mask])
 
 
 def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
@@ -120,20 +120,20 @@ class Distribution:
     def __init__(self, dtype: np.dtype[Any], most: int = MOST_BINS) -> None:
         native = np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("=")
         self._dtype = native
-        self._unsigned = np.dtype(f"u{native.itemsize}")
-        self._sign = self._unsigned.type(1 << (8 * native.itemsize - 1))
+        self._key_dtype = np.dtype(f"u{native.itemsize}")
+        self._sign = self._key_dtype.type(1 << (8 * native.itemsize - 1))
         self._most = most
-        self._dropped = 0
+        self._shift = 0
         self.is_dense = native.itemsize <= _DENSE_BYTES and native.kind in "iu"
         """Whether each number of the type has a counter from the beginning."""
         size = 2 ** (8 * native.itemsize) if self.is_dense else 0
-        self._keys = np.arange(size, dtype=np.int64).astype(self._unsigned)
+        self._keys = np.arange(size, dtype=np.int64).astype(self._key_dtype)
         self._counts = np.zeros(size, np.int64)
 
     @property
     def is_exact(self) -> bool:
         """Whether every number has a counter of its own."""
-        return self._dropped == 0
+        return self._shift == 0
 
     def add(self, numbers: NDArray[Any]) -> None:
         """Count the numbers of an array of the type, in any shape and byte order."""
@@ -141,12 +141,12 @@ class Distribution:
         if self.is_dense:
             self._counts += np.bincount(keys, minlength=len(self._counts))
             return
-        before = self._dropped
-        found, counts = _count(keys >> before)
+        before = self._shift
+        bins, counts = _count(keys >> before)
         # Before they are merged: of the first piece every number may be another one.
-        self._drop(_bits_to_drop(found, self._most))
-        found, counts = _sum_counts(found >> (self._dropped - before), counts)
-        together = np.concatenate([self._keys, found.astype(self._unsigned)])
+        self._drop(_bits_to_drop(bins, self._most))
+        bins, counts = _sum_counts(bins >> (self._shift - before), counts)
+        together = np.concatenate([self._keys, bins.astype(self._key_dtype)])
         order = np.argsort(together, kind="stable")
         counts = np.concatenate([self._counts, counts])[order]
         self._keys, self._counts = _sum_counts(together[order], counts)
@@ -154,7 +154,7 @@ class Distribution:
 
     def _drop(self, bits: int) -> None:
         if bits:
-            self._dropped += bits
+            self._shift += bits
             self._keys, self._counts = _sum_counts(self._keys >> bits, self._counts)
 
     def histogram(self) -> Histogram:
@@ -162,13 +162,13 @@ class Distribution:
         # Where bits were dropped, the middle of each bin stands for its numbers.
         there = self._counts > 0
         keys, counts = self._keys[there], self._counts[there]
-        middle = (1 << self._dropped) >> 1
-        values = self._to_numbers((keys << self._dropped) + self._unsigned.type(middle))
+        middle = (1 << self._shift) >> 1
+        values = self._to_numbers((keys << self._shift) + self._key_dtype.type(middle))
         return Histogram(values, counts)
 
     def _to_keys(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return integers without sign that sort as the numbers do."""
-        bits: NDArray[Any] = np.ascontiguousarray(numbers, dtype=self._dtype).view(self._unsigned)
+        bits: NDArray[Any] = np.ascontiguousarray(numbers, dtype=self._dtype).view(self._key_dtype)
         if self._dtype.kind == "f":
             # Of negative floats, the larger bits are the smaller number.
             bits = np.where(bits & self._sign, ~bits, bits | self._sign)
@@ -195,29 +195,29 @@ def _count(keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         there = np.flatnonzero(counts)
         return there.astype(keys.dtype) + keys.dtype.type(low), counts[there]
     # Half the bytes sort in a third of the time.
-    ordered = np.sort(keys.astype(np.uint32) if high < 2**32 else keys)
-    first = _first_of_each(ordered)
-    return ordered[first], np.diff(np.append(first, len(ordered)))
+    sorted_keys = np.sort(keys.astype(np.uint32) if high < 2**32 else keys)
+    first = _first_of_each(sorted_keys)
+    return sorted_keys[first], np.diff(np.append(first, len(sorted_keys)))
 
 
 def _sum_counts(
-    ordered: NDArray[Any], counts: NDArray[np.int64]
+    sorted_keys: NDArray[Any], counts: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Add up the counters of equal keys."""
-    if not len(ordered):
-        return ordered, counts
-    first = _first_of_each(ordered)
-    return ordered[first], np.add.reduceat(counts, first)
+    if not len(sorted_keys):
+        return sorted_keys, counts
+    first = _first_of_each(sorted_keys)
+    return sorted_keys[first], np.add.reduceat(counts, first)
 
 
-def _first_of_each(ordered: NDArray[Any]) -> NDArray[np.int64]:
-    first: NDArray[np.int64] = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+def _first_of_each(sorted_keys: NDArray[Any]) -> NDArray[np.int64]:
+    first: NDArray[np.int64] = np.flatnonzero(np.append(True, sorted_keys[1:] != sorted_keys[:-1]))
     return first
 
 
-def _bits_to_drop(ordered: NDArray[Any], most: int) -> int:
+def _bits_to_drop(sorted_keys: NDArray[Any], most: int) -> int:
     """Return the fewest low bits without which at most ``most`` different keys are left."""
-    if len(ordered) <= most:
+    if len(sorted_keys) <= most:
         return 0
-    bits = range(8 * ordered.dtype.itemsize)
-    return bisect_left(bits, -most, key=lambda n: -len(_first_of_each(ordered >> n)))
+    bits = range(8 * sorted_keys.dtype.itemsize)
+    return bisect_left(bits, -most, key=lambda n: -len(_first_of_each(sorted_keys >> n)))

@@ -56,9 +56,9 @@ pairs=(9, 9, 9), constant=False)
     ends = [max(1, size - 1) for size in voxels.shape[1:]]
     here = _values(voxels, [slice(0, end, step) for end in ends], slope, intercept)
     finite = here[np.isfinite(here)]
-    found, counts = np.unique(finite, return_counts=True)
-    whole = found == np.rint(found)
-    background = found[np.argmax(counts)] if found.size else 0.0
+    values, counts = np.unique(finite, return_counts=True)
+    whole = values == np.rint(values)
+    background = values[np.argmax(counts)] if values.size else 0.0
     beside = (here != background) & np.isfinite(here)
     equal, pairs = [], []
     for axis, size in enumerate(voxels.shape[1:]):
@@ -71,7 +71,7 @@ pairs=(9, 9, 9), constant=False)
         pairs.append(int(np.count_nonzero(both)))
         equal.append(int(np.count_nonzero(both & (here == there))))
     return ValueSample(
-        dict(zip(found[whole].tolist(), counts[whole].tolist(), strict=True)),
+        dict(zip(values[whole].tolist(), counts[whole].tolist(), strict=True)),
         int(counts[~whole].sum()),
         voxels.dtype.kind in "iub",
         tuple(equal),
@@ -86,7 +86,7 @@ def _values(
     return voxels[(slice(None), *inside)].astype(np.float64) * slope + intercept
 
 
-def look_like_image(seen: Iterable[ValueSample]) -> bool:
+def look_like_image(samples: Iterable[ValueSample]) -> bool:
     """Whether there are more whole numbers than classes, or some below 0: it is an image.
 
     Examples
@@ -97,11 +97,11 @@ def look_like_image(seen: Iterable[ValueSample]) -> bool:
     >>> look_like_image([look_at(-(ramp % 7))])
     True
     """
-    values = {value for one in seen for value in one.whole}
+    values = {value for one in samples for value in one.whole}
     return len(values) > _MOST_CLASSES or min(values, default=0) < 0
 
 
-def look_like_classes(seen: Sequence[ValueSample]) -> bool:
+def look_like_classes(samples: Sequence[ValueSample]) -> bool:
     """Whether patches look like those of classes: beside the background, few whole numbers.
 
     Neighbours are mostly equal, too. Classes that were kept interpolated are still known, unless
@@ -120,21 +120,21 @@ def look_like_classes(seen: Sequence[ValueSample]) -> bool:
     >>> look_like_classes([look_at(noise.astype(np.float32))])
     False
     """
-    if look_like_image(seen) or (seen[0].integers and len(seen) < _LEAST_PATCHES):
+    if look_like_image(samples) or (samples[0].integers and len(samples) < _LEAST_PATCHES):
         return False
-    if all(one.constant for one in seen):
+    if all(one.constant for one in samples):
         return False
     counts: Counter[float] = Counter()
-    for one in seen:
+    for one in samples:
         counts.update(one.whole)
-    size = counts.total() + sum(one.others for one in seen)
+    size = counts.total() + sum(one.others for one in samples)
     background = max(counts.values(), default=0)
     beside = size - background
     if size < _LEAST_VALUES or beside < _LEAST_BESIDE:
         return False
     if counts.total() - background < _WHOLE_PART * beside:
         return False
-    pairs = [sum(along) for along in zip(*(one.pairs for one in seen), strict=True)]
-    equal = [sum(along) for along in zip(*(one.equal for one in seen), strict=True)]
+    pairs = [sum(along) for along in zip(*(one.pairs for one in samples), strict=True)]
+    equal = [sum(along) for along in zip(*(one.equal for one in samples), strict=True)]
     flat = all(e >= _EQUAL_PART * n for e, n in zip(equal, pairs, strict=True))
     return flat and sum(pairs) >= _LEAST_BESIDE

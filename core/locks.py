@@ -89,9 +89,9 @@ def await_imports() -> None:
 
 def _is_importing() -> bool:
     """Whether another thread holds the lock of such a module."""
-    known: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
+    locks: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
     here = threading.get_ident()
-    for name, reference in list(known.items()):
+    for name, reference in list(locks.items()):
         if name.partition(".")[0] in IMPORTED_LATE:
             lock = reference()
             if getattr(lock, "owner", None) not in (None, here):

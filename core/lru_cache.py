@@ -74,31 +74,31 @@ class LRUCache(Generic[V]):
     def get(self, key: Hashable) -> V | None:
         """Return what is remembered, or None."""
         with self._lock:
-            found = self._values.get(key)
-            if found is not None:
+            value = self._values.get(key)
+            if value is not None:
                 self._values.move_to_end(key)
-            return found
+            return value
 
     def get_or(self, key: Hashable, make: Callable[[], V]) -> V:
         """Return what is remembered, or what ``make`` returns: one thread at a time calls it."""
         # Where it raises, nothing is remembered, and one of those that waited calls its own. None
         # is not remembered either.
         with self._lock:
-            found = self._values.get(key)
-            if found is not None:
+            value = self._values.get(key)
+            if value is not None:
                 self._values.move_to_end(key)
-                return found
+                return value
         with self._alone(key):
-            found = self.get(key)
-            if found is None:
-                found = make()
-                if found is not None:
+            value = self.get(key)
+            if value is None:
+                value = make()
+                if value is not None:
                     with self._lock:
-                        self._values[key] = found
-                        self.weight += self._weigh(found)
+                        self._values[key] = value
+                        self.weight += self._weigh(value)
                         while len(self._values) > 1 and self.weight > self.most:
                             self.weight -= self._weigh(self._values.popitem(last=False)[1])
-            return found
+            return value
 
     @contextmanager
     def _alone(self, key: Hashable) -> Iterator[None]:

@@ -26,8 +26,8 @@ _TREES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
 def usable_memory() -> int:
     """Return the main memory in bytes, or the least limit of a container or of ``ulimit -v``."""
     # 0 if nobody tells.
-    known = [size for size in (memory_of(_GROUPS, _OWN), _address_space()) if size > 0]
-    return min(known, default=0)
+    limits = [size for size in (memory_of(_GROUPS, _OWN), _address_space()) if size > 0]
+    return min(limits, default=0)
 
 
 def _address_space() -> int:

@@ -16,16 +16,16 @@ from typing import Any
 
 PATHS = ("portable", "avx2", "avx512")
 VARIABLE = "VOXPIPE_NATIVE"
-REQUESTED: dict[str, int | None] = {"0": None, "portable": 1, "avx2": 2, "avx512": 3}
+LEVEL_OF_NAME: dict[str, int | None] = {"0": None, "portable": 1, "avx2": 2, "avx512": 3}
 """The number of the path that a value asks for; None for no library. All else is 0, the best."""
 
 
 def native_library(
-    jobs: Sequence[str], *, version: str, expected: int, numbers: Sequence[str] = ()
+    jobs: Sequence[str], *, version: str, abi: int, numbers: Sequence[str] = ()
 ) -> tuple[Any, str]:
     """Return the loaded library and an empty string, or None and why there is none."""
     # ``jobs`` take the bytes of a job and return a status, ``numbers`` take nothing and return a
-    # number; the function ``version`` returns the interface, which must be the ``expected`` one.
+    # number; the function ``version`` returns the interface, which must be ``abi``.
     # The package's own name: the library lies beside the top of the package, wherever that is.
     spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
     if spec is None or not spec.origin:
@@ -36,7 +36,7 @@ def native_library(
             getattr(library, name).argtypes = [ctypes.c_char_p]
         for name in (*jobs, version, *numbers):
             getattr(library, name).restype = ctypes.c_int64
-        if getattr(library, version)() == expected:
+        if getattr(library, version)() == abi:
             return library, ""
     except (OSError, AttributeError) as error:
         return None, f"it cannot be loaded ({error})"

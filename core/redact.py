@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-_SHOWN = "{…}"
+_MASK = "{…}"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # Between the members of a chain; a :: in a password has no scheme behind it.
 _LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))")
@@ -38,7 +38,7 @@ _LATE_QUERY = re.compile(r"\?(?=[\w%&=.~+-])\S*|[#;](?=[\w.~%+-]+=)\S*")
 # Of a server's path: ;name=value behind a name in it, as sessions and signatures are written.
 _PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*")
 # As many URLs as a data set has files; each is asked for many times.
-_MOST_PARSED = 65536
+_MOST_CHARACTERS = 65536
 
 
 class RedactedDict(dict[str, Any]):
@@ -52,7 +52,7 @@ class RedactedDict(dict[str, Any]):
     """
 
     def __repr__(self) -> str:
-        return _SHOWN if self else "{}"
+        return _MASK if self else "{}"
 
     __str__ = __repr__
 
@@ -72,18 +72,18 @@ class Url(NamedTuple):
         return f"Url({self.scheme}{public_name(self.place)})"
 
 
-@functools.lru_cache(maxsize=_MOST_PARSED)
+@functools.lru_cache(maxsize=_MOST_CHARACTERS)
 def urls_in(location: str) -> tuple[Url, ...]:
     """Return the URLs of a chain (``zip://a.nii::https://host/a.zip``), one for a plain one."""
     return tuple(map(_parse, _LINK.split(location))) if "://" in location else ()
 
 
 def _parse(text: str) -> Url:
-    found = _SCHEME.search(text)
-    if found is None:
+    match = _SCHEME.search(text)
+    if match is None:
         return Url(text, "", "", "", "", "")
-    head, rest = text[: found.end()], text[found.end() :]
-    scheme = text[found.start() : found.end() - 3].lower()
+    head, rest = text[: match.end()], text[match.end() :]
+    scheme = text[match.start() : match.end() - 3].lower()
     has_user, splits = _has_user(scheme, rest)
     query = _QUERY.split(rest, maxsplit=1)[1:]
     if has_user and rest.count("@") > 1 and any("@" in one for one in query):
@@ -91,11 +91,11 @@ def _parse(text: str) -> Url:
         return Url(head, rest, _NOWHERE, "", "", splits)
     user, place = _split_last(rest) if has_user else ("", rest)
     end = next((n for n, mark in enumerate(place) if mark in "?#"), len(place))
-    shown = place[:end]
+    path = place[:end]
     # In a bucket a ; is part of a key.
-    parameters = "" if scheme in _WITHOUT_PARAMETERS else "".join(_PARAMETERS.findall(shown))
-    shown = _PARAMETERS.sub("", shown) if parameters else shown
-    return Url(head, user, shown, place[end:], parameters, splits)
+    parameters = "" if scheme in _WITHOUT_PARAMETERS else "".join(_PARAMETERS.findall(path))
+    path = _PARAMETERS.sub("", path) if parameters else path
+    return Url(head, user, path, place[end:], parameters, splits)
 
 
 def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
@@ -144,11 +144,11 @@ def server_of(location: str) -> str:
 
 
 def _origin_of(text: str) -> str:
-    found = _SCHEME.search(text)
-    if found is None:
+    match = _SCHEME.search(text)
+    if match is None:
         return text.lower()
-    head, rest = text[: found.end()].lower(), text[found.end() :]
-    scheme = head[found.start() : -3]
+    head, rest = text[: match.end()].lower(), text[match.end() :]
+    scheme = head[match.start() : -3]
     if scheme in _WITHOUT_SERVER:
         return head
     server, ends = _server_of(rest)
@@ -165,7 +165,7 @@ def _server_of(rest: str) -> tuple[str, str]:
     return server[0], rest[server.end() : server.end() + 1]
 
 
-@functools.lru_cache(maxsize=_MOST_PARSED)
+@functools.lru_cache(maxsize=_MOST_CHARACTERS)
 def public_name(location: str) -> str:
     """Return a location without user, password and query.
 
@@ -182,9 +182,9 @@ def public_name(location: str) -> str:
     """
     if "://" not in location:
         return location
-    shown = "::".join(url.scheme + public_name(url.place) for url in urls_in(location))
+    redaction = "::".join(url.scheme + public_name(url.place) for url in urls_in(location))
     # What is left may look like a URL of its own now; it gets shorter each time.
-    return shown if shown == location else public_name(shown)
+    return redaction if redaction == location else public_name(redaction)
 
 
 def used_name(location: str) -> str:
@@ -224,8 +224,8 @@ def public_value(value: Any, levels: int = 40) -> Any:
             return type(value)()
         return type(value)(public_value(one, levels - 1) for one in value)
     if type(value) is dict:
-        shown = value.items() if levels else ()
-        return {public_value(key): public_value(one, levels - 1) for key, one in shown}
+        items = value.items() if levels else ()
+        return {public_value(key): public_value(one, levels - 1) for key, one in items}
     return value
 
 
@@ -245,12 +245,12 @@ def public_text(text: str) -> str:
     # Where a URL ends nobody can tell: up to the next blank, everything is taken for a part of it.
     if "://" not in text:
         return text
-    starts = [found.start() for found in _SCHEME.finditer(text)]
+    starts = [match.start() for match in _SCHEME.finditer(text)]
     pieces = [text[: starts[0]]]
     for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
         pieces.append(_public_piece(text[start:stop]))
-    shown = "".join(pieces)
-    return shown if shown == text else public_text(shown)
+    redaction = "".join(pieces)
+    return redaction if redaction == text else public_text(redaction)
 
 
 def _public_piece(text: str) -> str:
@@ -272,9 +272,9 @@ def secrets_in(location: str) -> Iterator[str]:
     """
     for url in urls_in(location):
         user, _, password = url.user.partition(":")
-        found = [url.user, user, password, *(re.split(r"[/?#@:]", password) if password else ())]
-        found += [url.query, url.query[1:], url.parameters, url.parameters[1:]]
+        secrets = [url.user, user, password, *(re.split(r"[/?#@:]", password) if password else ())]
+        secrets += [url.query, url.query[1:], url.parameters, url.parameters[1:]]
         for pair in re.split(r"[&;#?]", url.query + url.parameters):
-            found.append(pair.partition("=")[2])
-        for secret in found:
+            secrets.append(pair.partition("=")[2])
+        for secret in secrets:
             yield from dict.fromkeys(one for one in (secret, unquote(secret)) if one)

@@ -195,10 +195,10 @@ class ChunkGrid:
 
         Worked out once for a region: who looks ahead, who counts and who reads ask the same.
         """
-        known = vars(region).get("_touched")
-        if known is not None and known[0] is self:
-            found: NDArray[np.int64] = known[1]
-            return found
+        memo = vars(region).get("_touched")
+        if memo is not None and memo[0] is self:
+            indices: NDArray[np.int64] = memo[1]
+            return indices
         if region.is_empty:
             return np.empty((0, len(self.counts)), np.int64)
         ends = np.array([region.start, region.stop])
@@ -235,17 +235,17 @@ class ChunkGrid:
 
         A patch touches a hundred chunks, but only five of each axis: slices are made of these.
         """
-        filled: list[dict[int, slice]] = [{} for _ in region]
-        taken: list[dict[int, slice]] = [{} for _ in region]
+        targets: list[dict[int, slice]] = [{} for _ in region]
+        sources: list[dict[int, slice]] = [{} for _ in region]
         ends = (each.tolist() for each in self.bounds(parts))
         for row, start, stop in zip(parts.tolist(), *ends, strict=True):
             for n, i in enumerate(row):
-                if i not in filled[n]:
+                if i not in targets[n]:
                     first, last = region.start[n], region.stop[n]
                     a, b = max(start[n], first), min(stop[n], last)
-                    filled[n][i] = slice(a - first, b - first)
-                    taken[n][i] = slice(a - start[n], b - start[n])
+                    targets[n][i] = slice(a - first, b - first)
+                    sources[n][i] = slice(a - start[n], b - start[n])
             yield (
-                tuple(map(dict.__getitem__, filled, row)),
-                tuple(map(dict.__getitem__, taken, row)),
+                tuple(map(dict.__getitem__, targets, row)),
+                tuple(map(dict.__getitem__, sources, row)),
             )

@@ -115,13 +115,13 @@ class Sample(dict[str, Any]):
         """
         # Asking the class: asking the object would resolve the plan of a lazy patch.
         lazy = {k: v for k, v in self.items() if hasattr(type(v), "provenance")}
-        described = {**self.patches, **lazy}
+        patches = {**self.patches, **lazy}
         draws: dict[str, Any] = {}
         sources: dict[str, Any] = {}
-        for key, patch in described.items():
+        for key, patch in patches.items():
             # What a lazy patch tells is plain data already, and part of it not made yet.
-            told = patch.provenance()
-            sources[key] = told if hasattr(type(told), "__missing__") else to_jsonable(told)
+            source = patch.provenance()
+            sources[key] = source if hasattr(type(source), "__missing__") else to_jsonable(source)
         for patch in (*self.patches.values(), *lazy.values()):
             draws.update(patch.draws)
         return {

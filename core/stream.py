@@ -96,19 +96,19 @@ class Stream:
 _EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
 
 
-def stream_identity(identity: tuple[int, ...], depth: int | None, shared: bool) -> tuple[int, ...]:
+def stream_identity(identity: tuple[int, ...], depth: int | None, common: bool) -> tuple[int, ...]:
     """Return the first ``depth`` entries of an item's identity (or all), which a step draws from.
 
-    ``shared``, where the user named the stream, leaves out the negative number by which cases of
+    ``common``, where the user named the stream, leaves out the negative number by which cases of
     a second source begin: chains of two sources draw alike for the cases in one place.
 
     Examples
     --------
-    >>> stream_identity((-1, 4, 2), 2, shared=False), stream_identity((-1, 4, 2), 3, shared=True)
+    >>> stream_identity((-1, 4, 2), 2, common=False), stream_identity((-1, 4, 2), 3, common=True)
     ((-1, 4), (4, 2))
     """
     part = identity[:depth]
-    return part[1:] if shared and part and part[0] < 0 else part
+    return part[1:] if common and part and part[0] < 0 else part
 
 
 def is_random(draw: Callable[[np.random.Generator], Any]) -> bool:

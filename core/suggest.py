@@ -71,9 +71,9 @@ _COLOURS = (3, 4)
 _LEAST_PLANE = 16
 
 
-def closest(word: str, known: Collection[str], cutoff: float, most: int = 1) -> list[str]:
+def closest(word: str, names: Collection[str], cutoff: float, most: int = 1) -> list[str]:
     """Return the known names spelt nearly so, the nearest first; ``cutoff`` is difflib's ratio."""
-    return difflib.get_close_matches(word, known, n=most, cutoff=cutoff)
+    return difflib.get_close_matches(word, names, n=most, cutoff=cutoff)
 
 
 def numbers_of(amount: Any) -> tuple[float, ...]:

@@ -57,8 +57,8 @@ def as_number(
     if value is None and optional:
         return None
     if not is_finite(value) or value < least:
-        allowed = "a finite number" if least == -math.inf else f"a number >= {least:g}"
-        raise ValueError(f"{name} is {allowed}{' or None' if optional else ''}, got {value!r}")
+        rule = "a finite number" if least == -math.inf else f"a number >= {least:g}"
+        raise ValueError(f"{name} is {rule}{' or None' if optional else ''}, got {value!r}")
     return float(value)
 
 
@@ -185,13 +185,13 @@ def validate_int(
     kind = f"whole number of {unit}" if unit else "whole number"
     power = {2**62: "2**62", 2**64: "2**64"}.get(below or 0, below)
     range_ = f"of at least {least}" if below is None else f"from {least} to below {power}"
-    allowed = f"{name} is a {kind}{',' if unit else ''} {range_}{do and f', {do}'}"
+    rule = f"{name} is a {kind}{',' if unit else ''} {range_}{do and f', {do}'}"
     try:
         if isinstance(value, bool):
             raise TypeError
         number = index(value)
     except TypeError:
-        raise TypeError(f"{allowed}, got {shorten(value)}") from None
+        raise TypeError(f"{rule}, got {shorten(value)}") from None
     if number < least or (below is not None and number >= below):
-        raise ValueError(f"{allowed}, got {shorten(number)}")
+        raise ValueError(f"{rule}, got {shorten(number)}")
     return number

@@ -83,8 +83,8 @@ class CheckReport:
         return not self.bad
 
     def __str__(self) -> str:
-        counted = f"{self.volumes} checked, {len(self.bad)} bad"
-        return "\n".join([*(str(finding) for finding in self.bad), counted])
+        summary = f"{self.volumes} checked, {len(self.bad)} bad"
+        return "\n".join([*(str(finding) for finding in self.bad), summary])
 
 
 def check(
@@ -180,8 +180,8 @@ def _volumes_and_gaps(
     # What the user did not open is told in words of the function that was called.
     quiet: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not _is_opened(pipe):
-        given = storage_options or getattr(pipe, "storage_options", None)
-        pipe = OpenVolume(pipe, storage_options=given, labels=labels, **reader_kwargs)
+        options = storage_options or getattr(pipe, "storage_options", None)
+        pipe = OpenVolume(pipe, storage_options=options, labels=labels, **reader_kwargs)
         quiet = looking_ahead()
     with quiet:
         return [
@@ -231,14 +231,14 @@ def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
             return list_cases(image=place, storage_options=storage_options)
         if is_volume(place):
             return from_cases([{"image": place}])
-        found = find_volumes(place, storage_options)
-        return from_cases([{"case": case, **volumes} for case, volumes in found.items()])
+        by_case = find_volumes(place, storage_options)
+        return from_cases([{"case": case, **volumes} for case, volumes in by_case.items()])
     if is_pipe(cases):
         return cases
-    given = list(cases)
-    if not given:
+    case_list = list(cases)
+    if not case_list:
         raise _no_cases()
-    return from_cases(given)
+    return from_cases(case_list)
 
 
 def _no_cases() -> VolumeNotFound:
@@ -262,14 +262,14 @@ def _run(
     timeout: float,
     progress: Callable[[int, int], None] | None,
 ) -> list[Finding]:
-    found: dict[int, Finding] = {}
-    left = deque(range(len(tasks)))
+    findings: dict[int, Finding] = {}
+    pending = deque(range(len(tasks)))
     running: list[_CheckProcess] = []
     show = progress or _show_nothing
     show(0, len(tasks))
     try:
-        while len(found) < len(tasks):
-            while len(running) < min(workers, len(tasks) - len(found)):
+        while len(findings) < len(tasks):
+            while len(running) < min(workers, len(tasks) - len(findings)):
                 running.append(_start(voxels))
             limit = min(worker.deadline for worker in running) - time.monotonic()
             ready = wait([worker.channel for worker in running], max(0.0, limit))
@@ -278,23 +278,23 @@ def _run(
                     continue
                 finding, is_lost = _answer(worker, worker.channel in ready, tasks, timeout)
                 if finding is not None and worker.index is not None:
-                    found[worker.index] = finding
-                    show(len(found), len(tasks))
-                if is_lost or not left:
+                    findings[worker.index] = finding
+                    show(len(findings), len(tasks))
+                if is_lost or not pending:
                     running.remove(worker)
                     _end(worker)
                     continue
-                worker.index, worker.deadline = left.popleft(), time.monotonic() + timeout
+                worker.index, worker.deadline = pending.popleft(), time.monotonic() + timeout
                 # That it is gone is noticed where its answer is taken.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     worker.channel.send(tasks[worker.index])
     finally:
         for worker in running:
             _end(worker)
-    return [found[index] for index in range(len(tasks))]
+    return [findings[index] for index in range(len(tasks))]
 
 
-def _show_nothing(done: int, total: int) -> None:
+def _show_nothing(number: int, total: int) -> None:
     pass
 
 
@@ -348,19 +348,19 @@ def _end(worker: _CheckProcess) -> None:
 def _mismatches(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield one finding per case whose sound volumes do not lie on one grid."""
     for case, group in groupby(findings, key=lambda finding: finding.case):
-        placed: Mapping[str, Any] = {
+        volumes: Mapping[str, Any] = {
             f.key: SimpleNamespace(
                 name=f.name, grid=Grid(f.shape[1:], np.reshape(f.affine, (4, 4)))
             )
             for f in group
             if f.shape is not None and f.affine is not None
         }
-        if not placed:
+        if not volumes:
             continue
         try:
-            TransformChain(placed).first_plan  # noqa: B018  asking is what checks
+            TransformChain(volumes).first_plan  # noqa: B018  asking is what checks
         except VoxpipeError as error:
-            yield Finding(case, "+".join(placed), case).with_error(error)
+            yield Finding(case, "+".join(volumes), case).with_error(error)
 
 
 _DIGITS = re.compile(r"\d+")
@@ -420,19 +420,20 @@ def index(
     def count() -> Iterator[tuple[str, str, Volume]]:
         show = progress or _show_nothing
         show(0, len(volumes))
-        for done, each in enumerate(volumes, 1):
+        for number, each in enumerate(volumes, 1):
             yield each
-            show(done, len(volumes))
+            show(number, len(volumes))
 
-    known = None
+    previous = None
     with contextlib.suppress(VoxpipeError):  # compared only: none of its volumes is opened
-        known = read_manifest(destination, storage_options, follow="anywhere")
-    manifest, bad = index_cases(count(), statistics=statistics, full_hash=full_hash, known=known)
+        previous = read_manifest(destination, storage_options, follow="anywhere")
+    options = {"statistics": statistics, "full_hash": full_hash}
+    manifest, bad = index_cases(count(), previous=previous, **options)
     incomplete = {finding.case for finding in missing}
-    kept = tuple(entry for entry in manifest.entries if entry.case not in incomplete)
-    if kept:
-        write_manifest(Manifest(kept), destination, storage_options)
-    sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in kept]
+    entries = tuple(entry for entry in manifest.entries if entry.case not in incomplete)
+    if entries:
+        write_manifest(Manifest(entries), destination, storage_options)
+    sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in entries]
     return CheckReport((*sound, *bad, *missing), len(volumes), *keys)
 
 
@@ -443,10 +444,10 @@ def _refuse_other_keys(place: str, volumes: Sequence[tuple[str, str, Volume]]) -
         of_case.setdefault(case, key)
     if len(of_case) < 2 or len({key for _, key, _ in volumes}) < len(volumes):
         return
-    shown = ", ".join(f"{case} has {key}" for case, key in list(of_case.items())[:2])
+    examples = ", ".join(f"{case} has {key}" for case, key in list(of_case.items())[:2])
     name, below = volumes[0][2].name, public_name(absolute_place(place)).rstrip("/")
     start = len(below) if name.startswith(below) else 0
     pattern = f"{name[:start]}{_DIGITS.sub('*', name[start:])}"
-    msg = f"no two cases share a key: {shown}."
+    msg = f"no two cases share a key: {examples}."
     do = f'Give a pattern of files for each key, in quotes: "image={pattern}", for instance.'
     raise SampleError(msg, do=do)

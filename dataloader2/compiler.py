@@ -71,8 +71,8 @@ def check_service(service: Any) -> Any:
     if service is None or all(callable(getattr(service, name, None)) for name in _METHODS):
         return service
     is_count = isinstance(service, int) and not isinstance(service, bool)
-    meant = _SERVICE.format(value=service if is_count else "...")
-    msg = f"reading_service is a reading service or None, got {shorten(service)}; give {meant}"
+    suggestion = _SERVICE.format(value=service if is_count else "...")
+    msg = f"reading_service is a reading service or None, got {shorten(service)}; give {suggestion}"
     raise TypeError(msg)
 
 
@@ -108,14 +108,14 @@ def adapter_list(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[A
     """Return one adapter or several as a list; ``TypeError`` if they are none."""
     if adapters is None:
         return []
-    given: Any = adapters
+    thing: Any = adapters
     see = "See voxpipe.adapters for those that there are."
-    if isinstance(given, str):
-        raise TypeError(f"an adapter is an object, got its name {given!r}. {see}")
-    if not callable(given) and not isinstance(given, Iterable):
-        msg = f"adapters come second, one or a list; got {type(given).__name__}"
+    if isinstance(thing, str):
+        raise TypeError(f"an adapter is an object, got its name {thing!r}. {see}")
+    if not callable(thing) and not isinstance(thing, Iterable):
+        msg = f"adapters come second, one or a list; got {type(thing).__name__}"
         raise TypeError(f"{msg}. A reading service is the third argument: reading_service=.")
-    every = [given] if callable(given) and not isinstance(given, type) else list(given)
+    every = [thing] if callable(thing) and not isinstance(thing, type) else list(thing)
     for adapter in every:
         if isinstance(adapter, type):
             msg = f"an adapter is an object: write {adapter.__name__}() instead of the class"
@@ -140,20 +140,20 @@ class CompiledChain:
 
 
 def compile_chain(
-    written: Pipe, adapters: Sequence[AdapterLike], service: ReadingService
+    original: Pipe, adapters: Sequence[AdapterLike], service: ReadingService
 ) -> CompiledChain:
     """Rewrite a copy of a verified chain, check it after each adapter, and distribute it."""
-    graph = clone(written)
+    graph = clone(original)
     changes: list[Change] = []
     for adapter in adapters:
         if isinstance(adapter, Adapter) and type(adapter).__call__ is Adapter.__call__:
-            rewritten = adapter.rewrite(graph)
-            changes += rewritten.changes
-            graph = _verify(adapter, rewritten.after)
+            result = adapter.rewrite(graph)
+            changes += result.changes
+            graph = _verify(adapter, result.after)
         else:  # a function, or a subclass in torchdata's form
             graph = _verify(adapter, adapter(graph))
     body, tail = detach_tail(graph, service)
-    work, order = service.distribute(body), changes_of_order(written, graph)
+    work, order = service.distribute(body), changes_of_order(original, graph)
     for adapter in adapters:
         if isinstance(adapter, Lint):
             mistake = adapter.mistake_of_workers(body, getattr(work, "workers", 0))

@@ -127,7 +127,7 @@ class DataLoader2:
     ) -> None:
         refuse_unknown(others, datapipe)
         self._seed: int | None = None
-        self._drawn: TorchSeed | None = None
+        self._draw: TorchSeed | None = None
         # Of the epoch that an iterator was made for, else of the next one.
         self._progress, self._epoch_is_set = Progress(Position()), False
         # Weak: an iterator that the caller drops must end its epoch at once.
@@ -137,17 +137,17 @@ class DataLoader2:
         self._turn, self._lock = Turn(), ForkSafeLock()
         self._shut_down = False
         self._counts, self._once = Counts(), WarnOnce()
-        self._negotiated: Negotiation | None = None
+        self._negotiation: Negotiation | None = None
         # The compiler, top to bottom.
-        self._written = verify(iterable(datapipe))
+        self._original = verify(iterable(datapipe))
         # Where errors without a place of their own point: the last pipe that knows its line.
-        self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
+        self._origin = ([None, *filter(None, map(origin_of, walk(self._original)))])[-1]
         # A copy: one service object may be given to several loaders.
         self._service = copy.copy(check_service(reading_service) or InProcessReadingService())
         self._tails: list[MainProcessTail] = []
         adapters = adapter_list(datapipe_adapter_fn)
-        self._take(compile_chain(self._written, adapters, self._service))
-        self._outline = Outline.of(self._written)
+        self._take(compile_chain(self._original, adapters, self._service))
+        self._outline = Outline.of(self._original)
         # Frees what a loader holds that is dropped without a word.
         self._finalizer = weakref.finalize(self, _free, self._service, self._tails)
         self._finalizer.atexit = False  # an epoch that runs ends first
@@ -161,7 +161,7 @@ class DataLoader2:
             tail.shutdown()
         self._tails[:] = [chain.tail]
         with self._lock:
-            self._chain, self._work, self._negotiated = chain, chain.work, None
+            self._chain, self._work, self._negotiation = chain, chain.work, None
             self._coming: CompiledChain | None = None
 
     @property
@@ -185,7 +185,7 @@ class DataLoader2:
     @adapters.setter
     def adapters(self, adapters: AdapterLike | Iterable[AdapterLike] | None) -> None:
         # Compiled now, so that what is wrong is told here; the service stops at the next epoch.
-        self._coming = compile_chain(self._written, adapter_list(adapters), self._service)
+        self._coming = compile_chain(self._original, adapter_list(adapters), self._service)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -206,17 +206,17 @@ class DataLoader2:
                 self._service.stop()  # workers that stayed run the chain as it was
                 self._take(self._coming)
             with self._lock:
-                if self._drawn is not None and self._drawn.is_outdated():  # another run is meant
-                    self._seed = self._drawn = None
+                if self._draw is not None and self._draw.is_outdated():  # another run is meant
+                    self._seed = self._draw = None
                     if not self._epoch_is_set:
                         self._progress = Progress(Position())
                 seed, self._epoch_is_set = self._seed_of_run(), False
                 self._progress.is_live = True
             begin, end = partial(self._begin, seed), self._end
             run = (self._progress, begin, end, self._counts, self._origin, self._turn)
-            made = DataLoader2Iterator(*run)
-            self._live = weakref.ref(made)
-            return made
+            iterator = DataLoader2Iterator(*run)
+            self._live = weakref.ref(iterator)
+            return iterator
 
     def _refuse_if_shut_down(self) -> None:
         if self._shut_down:
@@ -228,22 +228,22 @@ class DataLoader2:
         message = partial(without_parts, self._service, self._chain.whole)
         self._once.warn(RanksAlike, message, RanksAlike, self._origin)
         self._agree()
-        progress.begun = True
+        progress.has_begun = True
         work, service = self._work, self._service
         in_turn = not (isinstance(work, ReplicatedWork) and work.as_ready)
         step = 1 if in_turn else max(1, service.shares(work))
-        running = service.epoch(work, seed, here.epoch, here.delivered)
+        running = service.epoch(work, seed, here.epoch, here.cursor)
         # Ranks agree on one seed: the state of each is that of all.
         with self._lock:
-            self._seed = agreed = getattr(running, "seed", seed)
-        batches = self._chain.tail.epoch(running, agreed, here.epoch)
+            self._seed = shared_seed = getattr(running, "seed", seed)
+        batches = self._chain.tail.epoch(running, shared_seed, here.epoch)
         policy = work.errors if isinstance(work, PlannedWork) else ErrorPolicy()
         return RunningEpoch(batches, step, policy, work.hints.device)
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
-            self._drawn = TorchSeed.draw()
-            self._seed = self._drawn.seed
+            self._draw = TorchSeed.draw()
+            self._seed = self._draw.seed
         return self._seed
 
     @contextlib.contextmanager
@@ -287,7 +287,7 @@ class DataLoader2:
         seed = validate_int("seed", seed, least=0, below=MAX_SEED)
         why = "seed() of its DataLoader2 began another run"
         with self._taking_over(why), self._lock:
-            self._seed, self._drawn, self._progress = seed, None, Progress(Position())
+            self._seed, self._draw, self._progress = seed, None, Progress(Position())
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
@@ -297,7 +297,7 @@ class DataLoader2:
         epoch = check_epoch(epoch)
         if self._turn.acquire(timeout=0.0):  # or else another thread is at a batch
             try:
-                if self._progress.is_live and not self._progress.begun:
+                if self._progress.is_live and not self._progress.has_begun:
                     self._progress.position = Position(epoch)
                     return
             finally:
@@ -322,8 +322,8 @@ class DataLoader2:
             chain = self._chain if self._progress.is_live else self._coming or self._chain
         shares, outline = saved_shares(self._service, chain.work), self._outline
         return State(
-            *(seed, here.epoch, here.delivered.next, here.delivered.ahead, shares),
-            *(outline.graph, outline.data, here.failed),
+            *(seed, here.epoch, here.cursor.next, here.cursor.ahead, shares),
+            *(outline.graph, outline.data, here.failures),
             pipes=outline.pipes,
             cases=outline.cases,
             order=chain.order,
@@ -345,13 +345,13 @@ class DataLoader2:
         """
         chain = self._coming or self._chain
         shares = saved_shares(self._service, chain.work)
-        loaded = State.from_json(state, outline=self._outline, order=chain.order, shares=shares)
-        restore = restorer(self._service, loaded.service)
+        new_state = State.from_json(state, outline=self._outline, order=chain.order, shares=shares)
+        restore = restorer(self._service, new_state.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
             restore()
             with self._lock:
-                self._seed, self._drawn = loaded.seed, None
-                self._progress = Progress(loaded.position)
+                self._seed, self._draw = new_state.seed, None
+                self._progress = Progress(new_state.position)
 
     @classmethod
     def from_state(
@@ -392,7 +392,7 @@ class DataLoader2:
         chain = self._chain
         cost = cost_of(without_timers(chain.graph), self._seed or 0, self._progress.position.epoch)
         parts = [
-            explain_rewritten(self._written, chain.whole, chain.changes),
+            explain_rewritten(self._original, chain.whole, chain.changes),
             self._service.explain(self._work),
             chain.tail.explain(),
             "" if cost is None else str(cost),
@@ -418,15 +418,15 @@ class DataLoader2:
 
     def _agree(self) -> Negotiation:
         """Return what the chain, its stores and the service agreed on, at the first call here."""
-        with self._turn if self._negotiated is None else contextlib.nullcontext():
-            if self._negotiated is None:
+        with self._turn if self._negotiation is None else contextlib.nullcontext():
+            if self._negotiation is None:
                 here = self._progress.position
-                run = (self._seed or 0, here.epoch, here.delivered.next)
-                found = negotiate(
+                run = (self._seed or 0, here.epoch, here.cursor.next)
+                negotiation = negotiate(
                     without_timers(self._chain.graph), self._service, self._work, *run
                 )
-                self._work, self._negotiated = found.applied_to(self._work), found
-            return self._negotiated
+                self._work, self._negotiation = negotiation.applied_to(self._work), negotiation
+            return self._negotiation
 
     def shuffle_report(
         self, *, batches: int = REPORTED, cache_bytes: int | None = None
@@ -486,21 +486,21 @@ class DataLoader2:
             cannot be planned twice, because it is an iterator or an epoch is running.
         """
         self._refuse_if_shut_down()
-        given: Any = step
-        if given is not None and not callable(given):
+        function: Any = step
+        if function is not None and not callable(function):
             msg = "step is a function of a batch, e.g. one training step, or None"
             raise TypeError(f"{msg}, got {shorten(step)}")
         self._counts.interrupt()
         here, graph = self._progress.position, self._chain.graph
         run = (self._seed or 0, here.epoch)
-        begun, kept = self._progress.begun, self._counts.kept_seconds()
-        subject = Subject(graph, self._service, *run, here.delivered, begun, kept)
+        has_begun, step_time = self._progress.has_begun, self._counts.kept_seconds()
+        subject = Subject(graph, self._service, *run, here.cursor, has_begun, step_time)
         advice = self._agree().advice
         # Before they happen, as they do where parts are measured.
         passes = passes_of(without_timers(graph), *run)
-        found = diagnose(subject, Extent(batches, seconds), step)
+        diagnosis = diagnose(subject, Extent(batches, seconds), step)
         whole = (f"read as a whole: {each}." for each in passes)
-        return replace(found, notes=(*found.notes, *whole, *advice))
+        return replace(diagnosis, notes=(*diagnosis.notes, *whole, *advice))
 
     @property
     def datapipe(self) -> Pipe:
@@ -518,7 +518,7 @@ class DataLoader2:
         """
         here, counts, profile = self._progress.position, self._counts, self._profile()
         return Stats(
-            *(here.epoch, here.delivered.next, counts.delivered, counts.waited, counts.longest),
+            *(here.epoch, here.cursor.next, counts.batches, counts.wait, counts.longest),
             *(counts.kept_seconds(), dict(counts.errors)),
             () if profile is None else tuple(profile.to_json()),
         )
@@ -571,15 +571,15 @@ class DataLoader2:
         )
 
     def __repr__(self) -> str:
-        return f"DataLoader2({type(self._written).__name__}, {self._service!r})"
+        return f"DataLoader2({type(self._original).__name__}, {self._service!r})"
 
 
 @atexit.register
 def _shut_down_all() -> None:
     """End what still runs when the interpreter ends, while there are modules to end it with."""
     EXITING.set()
-    for found in _LOADERS.valuerefs():
-        loader = found()
+    for reference in _LOADERS.valuerefs():
+        loader = reference()
         if loader is not None:
             with contextlib.suppress(Exception):  # a thread of the user's may be in the midst of it
                 loader.shutdown()

@@ -54,8 +54,8 @@ def list_dps(
     graph: DataPipeGraph, exclude_dps: Pipe | Collection[Pipe] | None = None
 ) -> list[Pipe]:
     """Return every pipe once, breadth first from the end; of those to leave out, all upstream."""
-    excluded: Any = [exclude_dps] if is_pipe(exclude_dps) else exclude_dps or ()
-    out = {id(p) for pipe in excluded for p in walk(pipe)}
+    pipes: Any = [exclude_dps] if is_pipe(exclude_dps) else exclude_dps or ()
+    out = {id(p) for pipe in pipes for p in walk(pipe)}
     return [pipe for pipe in _breadth_first(graph) if id(pipe) not in out]
 
 
@@ -98,12 +98,12 @@ def remove_dp(graph: DataPipeGraph, datapipe: Pipe) -> DataPipeGraph:
 
 
 def _breadth_first(graph: DataPipeGraph) -> Iterator[Any]:
-    seen: set[int] = set()
+    keys: set[int] = set()
     waiting = deque([graph])
     while waiting:
         for key, (pipe, below) in waiting.popleft().items():
-            if key not in seen:
-                seen.add(key)
+            if key not in keys:
+                keys.add(key)
                 yield pipe
                 waiting.append(below)
 
@@ -131,13 +131,13 @@ def set_graph_random_seed(datapipe: Pipe, seed_generator: SeedGenerator) -> Pipe
     A pipe before any ``sharding_filter`` gets a shared seed, so that all workers shuffle alike
     and their shares are disjoint.
     """
-    shared = {
+    shared_ids = {
         id(before)
         for pipe in walk(datapipe)
         if traits_of(pipe).shards or hasattr(type(pipe), "apply_sharding")
         for before in walk(pipe)
     }
     everything = list(walk(datapipe))
-    set_datapipes_seed([p for p in everything if id(p) in shared], seed_generator, True)
-    set_datapipes_seed([p for p in everything if id(p) not in shared], seed_generator, False)
+    set_datapipes_seed([p for p in everything if id(p) in shared_ids], seed_generator, True)
+    set_datapipes_seed([p for p in everything if id(p) not in shared_ids], seed_generator, False)
     return datapipe

@@ -37,12 +37,12 @@ class _WorkerPosition(DeliveredBatches):
 
     def leave_out(self, failures: Sequence[Failure]) -> None:
         # Cases that cannot be planned are told after the last batch: then no turn is lost.
-        lost = [failure for failure in failures if failure.item >= 0]
-        if self.workers == 1 or not lost:
+        errors = [failure for failure in failures if failure.item >= 0]
+        if self.workers == 1 or not errors:
             return
-        first = "\n".join(map(str, lost[:1]))
+        first = "\n".join(map(str, errors[:1]))
         raise TooManyFailures(
-            f"no item of batch {lost[0].batch} could be made, and {self.workers} workers of "
+            f"no item of batch {errors[0].batch} could be made, and {self.workers} workers of "
             "torch's loader are taken in turn: without it the batches after it would change "
             f"places\n{first}",
             do="Mend the file, give larger batches, or use DataLoader2 or num_workers=0, which "
@@ -129,8 +129,8 @@ class ResumableIterator(Iterator[Any]):
         if self._batches is None:
             loader, (worker, workers) = self._loader, self._share
             here = loader._progress.position
-            share = _WorkerPosition(here.delivered.next, (), worker, workers)
-            loader._progress.position = replace(here, delivered=share)
+            share = _WorkerPosition(here.cursor.next, (), worker, workers)
+            loader._progress.position = replace(here, cursor=share)
             self._dataset._epoch = here.epoch + 1
             self._batches = iter(loader)
         return next(self._batches)

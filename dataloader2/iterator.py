@@ -40,7 +40,7 @@ class Progress:
 
     position: Position
     is_live: bool = False  # whether an iterator was made for it
-    begun: bool = False  # whether a batch was asked for
+    has_begun: bool = False  # whether a batch was asked for
     batches: Epoch | None = None
     """What runs. Whoever takes over ends it, also while its iterator is being collected."""
 
@@ -52,25 +52,25 @@ class Progress:
 
     def following(self) -> Position:
         """Return where the next epoch begins; one that was never begun has used up nothing."""
-        return Position(self.position.epoch + 1) if self.begun else self.position
+        return Position(self.position.epoch + 1) if self.has_begun else self.position
 
 
 # What is kept to be looked at; the counts go on.
-_MOST_KEPT = 1000
+_MOST_FAILURES = 1000
 # A message is read by a person.
-_SHOWN = 3
+_MOST_LINES = 3
 # The first batches include compiling and warming up; the median of so many is not moved by them.
-KEPT = 64
+RECENT_BATCHES = 64
 
 
 class Counts:
     """What a loader counts over all its epochs: failures, waits, how long batches are kept."""
 
     def __init__(self) -> None:
-        self.failures: deque[Failure] = deque(maxlen=_MOST_KEPT)
+        self.failures: deque[Failure] = deque(maxlen=_MOST_FAILURES)
         self.errors: Counter[str] = Counter()
-        self.delivered, self.waited, self.longest = 0, 0.0, 0.0
-        self._kept: deque[float] = deque(maxlen=KEPT)
+        self.batches, self.wait, self.longest = 0, 0.0, 0.0
+        self._durations: deque[float] = deque(maxlen=RECENT_BATCHES)
         self._since: float | None = None
 
     def admit(self, outcome: BatchResult, policy: ErrorPolicy, before: int) -> int:
@@ -79,7 +79,7 @@ class Counts:
         self.errors.update(failure.error for failure in outcome.failures)
         total = before + len(outcome.failures) + outcome.elsewhere
         if policy.budget is not None and total > policy.budget:
-            last = "\n".join(map(str, outcome.failures[:_SHOWN])) or "on another rank"
+            last = "\n".join(map(str, outcome.failures[:_MOST_LINES])) or "on another rank"
             msg = f"{total} items failed in this epoch, and {policy.budget} may; the last:\n{last}"
             do = "Mend the files, or give OnError(budget=...) more; loader.failures has them."
             raise TooManyFailures(msg, do=do)
@@ -88,15 +88,15 @@ class Counts:
     def request(self, now: float) -> None:
         """Note that a batch is asked for: the one before it was kept until now."""
         if self._since is not None:
-            self._kept.append(now - self._since)
+            self._durations.append(now - self._since)
         self._since = None
 
-    def deliver(self, now: float, waited: float) -> None:
+    def deliver(self, now: float, wait: float) -> None:
         """Note that a batch was handed out, after so many seconds."""
         self._since = now
-        self.delivered += 1
-        self.waited += waited
-        self.longest = max(self.longest, waited)
+        self.batches += 1
+        self.wait += wait
+        self.longest = max(self.longest, wait)
 
     def interrupt(self) -> None:
         """Leave out the time until the next batch: an epoch ended, or something else ran."""
@@ -104,7 +104,7 @@ class Counts:
 
     def kept_seconds(self) -> float | None:
         """Return the median time that a batch was kept; None if none has come back."""
-        return median(self._kept) if self._kept else None
+        return median(self._durations) if self._durations else None
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ class Stats:
     """Epoch of the next batch."""
     next_batch: int
     """Which batch of it comes next."""
-    delivered: int
+    batches: int
     """Batches handed out."""
-    waited: float
+    wait: float
     """Seconds from asking for a batch to having it."""
     longest: float
     """The longest of these waits."""
-    kept: float | None
+    step_time: float | None
     """Seconds for which a batch is kept before the next is asked for, the median of the last."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """How many errors of each class ``OnError`` let pass."""
@@ -131,19 +131,19 @@ class Stats:
     @property
     def rate(self) -> float | None:
         """Batches per second of waiting; None before the first."""
-        return self.delivered / self.waited if self.waited else None
+        return self.batches / self.wait if self.wait else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as plain data."""
         return {**asdict(self), "pipes": [dict(row) for row in self.pipes]}
 
     def __str__(self) -> str:
-        kept = "-" if self.kept is None else f"{self.kept * 1e3:.1f} ms each (median)"
-        mean = self.waited / self.delivered * 1e3 if self.delivered else 0.0
+        text = "-" if self.step_time is None else f"{self.step_time * 1e3:.1f} ms each (median)"
+        mean = self.wait / self.batches * 1e3 if self.batches else 0.0
         lines = [
-            f"at batch {self.next_batch} of epoch {self.epoch}; {self.delivered} delivered",
-            f"waited {self.waited:.2f} s for them, {mean:.1f} ms each, "
-            f"{self.longest * 1e3:.1f} ms at most; kept {kept}",
+            f"at batch {self.next_batch} of epoch {self.epoch}; {self.batches} delivered",
+            f"waited {self.wait:.2f} s for them, {mean:.1f} ms each, "
+            f"{self.longest * 1e3:.1f} ms at most; kept {text}",
         ]
         if self.failures:
             each = ", ".join(f"{count} {name}" for name, count in self.failures.items())
@@ -212,10 +212,10 @@ class DataLoader2Iterator:
         self._ended_by = ""
         self._running: RunningEpoch | None = None
         self._failure: BaseException | None = None
-        self._interrupted = self._paused = False
+        self._is_interrupted = self._is_paused = False
         # Batches from one pause to the next, and those of them that are left; None for any number.
         self._most: int | None = None
-        self._left: int | None = None
+        self._remaining: int | None = None
         self._process: int | None = None
 
     def __iter__(self) -> DataLoader2Iterator:
@@ -247,10 +247,10 @@ class DataLoader2Iterator:
             raise IteratorInvalidated(what, do="Give it what it needs, or make a second loader.")
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
-        if self._paused:
+        if self._is_paused:
             raise PauseIteration
-        asked = time.perf_counter()
-        self._counts.request(asked)
+        start = time.perf_counter()
+        self._counts.request(start)
         try:
             self._turn.in_a_batch = True
             try:
@@ -260,11 +260,11 @@ class DataLoader2Iterator:
         except BaseException as error:
             self._end_with(error)
             raise
-        if self._left is not None:
-            self._left -= 1
-            self._paused = self._left <= 0
-        handed = time.perf_counter()
-        self._counts.deliver(handed, handed - asked)
+        if self._remaining is not None:
+            self._remaining -= 1
+            self._is_paused = self._remaining <= 0
+        end = time.perf_counter()
+        self._counts.deliver(end, end - start)
         return batch
 
     def _deliver(self) -> Any:
@@ -274,25 +274,25 @@ class DataLoader2Iterator:
             batch = next(running.batches)
             outcome = batch if isinstance(batch, BatchResult) else None
             here = self._progress.position
-            failed = here.failed
+            count = here.failures
             if outcome is not None:
-                failed, batch = self._counts.admit(outcome, running.policy, failed), outcome.batch
+                count, batch = self._counts.admit(outcome, running.policy, count), outcome.batch
                 if outcome.is_empty:
-                    here.delivered.leave_out(outcome.failures)
+                    here.cursor.leave_out(outcome.failures)
             if (device := running.device) is not None:
                 batch = map_tensors(batch, methodcaller("to", device, non_blocking=True))
             # Last, and in one step: whoever interrupts this has the batch once more, not never.
-            delivered = here.delivered.after(running.batches.last, running.step)
-            self._progress.position = Position(here.epoch, delivered, failed)
+            cursor = here.cursor.after(running.batches.last, running.step)
+            self._progress.position = Position(here.epoch, cursor, count)
             if outcome is None or not outcome.is_empty:
                 if self._ended_by:  # somebody took over meanwhile, and maybe waits for this thread
                     self._close()
                 return batch
 
     def _start(self) -> RunningEpoch:
-        if self._progress.begun and not self._interrupted:
+        if self._progress.has_begun and not self._is_interrupted:
             raise StopIteration
-        self._interrupted = False
+        self._is_interrupted = False
         self._running = self._begin(self._progress)
         self._progress.batches = self._running.batches
         return self._running
@@ -314,7 +314,7 @@ class DataLoader2Iterator:
                 self._failure = copy.copy(error)
                 self._failure.__cause__ = error.__cause__
         else:  # Ctrl-C: nothing failed, so who asks again has the rest
-            self._interrupted = True
+            self._is_interrupted = True
 
     def _invalidation(self) -> IteratorInvalidated:
         do = "One iterator of a loader is live: take a new one, or make two loaders."
@@ -324,18 +324,18 @@ class DataLoader2Iterator:
         """Pause after ``num_batches`` more batches, again after each resume(); None: never."""
         if num_batches is not None:
             num_batches = validate_int("num_batches", num_batches, least=1)
-        self._most = self._left = num_batches
+        self._most = self._remaining = num_batches
 
     def pause(self) -> None:
         """Hand out no batch until :meth:`resume`; a ``for`` loop ends."""
         self._counts.interrupt()
-        self._paused = True
+        self._is_paused = True
 
     def resume(self) -> None:
         """Go on with the next batch; warns if the iterator is not paused."""
-        if not self._paused:
+        if not self._is_paused:
             warnings.warn("this iterator is not paused: resume() does nothing", stacklevel=2)
-        self._paused, self._left = False, self._most
+        self._is_paused, self._remaining = False, self._most
 
     def leave(self, why: str) -> None:
         """Ask whoever is in the midst of a batch to end; further use says why."""
@@ -405,5 +405,5 @@ class EpochSetter:
         Lightning asks for the iterator of the first epoch before it says which that is.
         """
         progress = self._loader._progress
-        if progress.begun or progress.position.epoch != epoch:
+        if progress.has_begun or progress.position.epoch != epoch:
             self._loader.set_epoch(epoch)

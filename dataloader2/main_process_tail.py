@@ -47,29 +47,29 @@ def detach_tail(sink: Pipe, service: ReadingService) -> tuple[Pipe, MainProcessT
         if isinstance(pipe, Annotation):  # for the service, which reads them off its graph
             body = with_parents(pipe, [body])
     stay = (pipe for pipe in walk(body) if id(pipe) not in before)
-    left = next((pipe for pipe in stay if _stays(pipe, before)), None)
-    if left is not None and not isinstance(service, InProcessReadingService):
-        raise _refusal(left, body)
+    local_pipe = next((pipe for pipe in stay if _stays(pipe, before)), None)
+    if local_pipe is not None and not isinstance(service, InProcessReadingService):
+        raise _refusal(local_pipe, body)
     pipes = tuple(pipe for pipe in end if not isinstance(pipe, Annotation))
     return body, MainProcessTail(pipes, note_of(sink, Limits).thread_stop)
 
 
-def _refusal(left: Pipe, body: Pipe) -> VoxpipeError:
+def _refusal(local_pipe: Pipe, body: Pipe) -> VoxpipeError:
     """Return the error of a pipe that has to stay here, and before what cannot follow it."""
     for bars in walk(body):
-        follows = any(pipe is left for pipe in walk(bars)) and bars is not left
+        follows = any(pipe is local_pipe for pipe in walk(bars)) and bars is not local_pipe
         if follows and not (traits_of(bars).per_item or traits_of(bars).main_process):
             break
     else:
-        bars = left
-    what = f"{describe(left)} stays in the process of the loader"
-    if bars is not left:
+        bars = local_pipe
+    what = f"{describe(local_pipe)} stays in the process of the loader"
+    if bars is not local_pipe:
         what += f", and {describe(bars)} after it does not take its items one by one"
     do = "Put it at the end of the chain, or give no workers."
     if traits_of(bars).group:
-        do = f"Gather before it: .{describe(bars)}.{describe(left)}, or give no workers."
+        do = f"Gather before it: .{describe(bars)}.{describe(local_pipe)}, or give no workers."
     why = "behind workers one item has to come of each, as a state counts what they made"
-    return GraphError(f"{what}; {why}", do=do).at(origin_of(left))
+    return GraphError(f"{what}; {why}", do=do).at(origin_of(local_pipe))
 
 
 def _stays(pipe: Pipe, before: set[int]) -> bool:
@@ -77,7 +77,7 @@ def _stays(pipe: Pipe, before: set[int]) -> bool:
     # One of which no more is known than that it cannot be replicated is planned here as it is,
     # unless what comes before it goes to the workers.
     traits = traits_of(pipe)
-    return traits.main_process and (traits.known or bool(before))
+    return traits.main_process and (traits.is_known or bool(before))
 
 
 def _end_of(sink: Pipe, before: set[int]) -> tuple[Pipe, ...]:
@@ -137,9 +137,9 @@ class MainProcessTail:
 
     def explain(self) -> str:
         """Return which pipes stay here; nothing if there are none."""
-        named = [describe(pipe) for pipe in self.pipes if not traits_of(pipe).watches]
-        lines = [f"  · {name}" for name in named]
-        return "\n".join(["in this process, behind the batches", *lines]) if named else ""
+        names = [describe(pipe) for pipe in self.pipes if not traits_of(pipe).watches]
+        lines = [f"  · {name}" for name in names]
+        return "\n".join(["in this process, behind the batches", *lines]) if names else ""
 
     def epoch(self, batches: Epoch, seed: int, number: int) -> Epoch:
         """Return the batches of an epoch after these pipes."""
@@ -184,8 +184,8 @@ class TailEpoch:
     def __next__(self) -> Any:
         if not self._ready:
             self._advance()
-        self.last, made = self._ready.popleft()
-        return made
+        self.last, batch = self._ready.popleft()
+        return batch
 
     def _advance(self) -> None:
         """Take one item of the pipes, and before it the batches that had none."""

@@ -78,7 +78,7 @@ def negotiate(
     stay = getattr(service, "persistent_workers", False)
     if urls if stay is None else stay:
         # What they keep in one epoch they have in the next.
-        again = {key: replace(d, scattered=True) for key, d in pattern.demands.items()}
+        again = {key: replace(d, is_scattered=True) for key, d in pattern.demands.items()}
         pattern = replace(pattern, demands=again)
     if hasattr(service, "budgets"):
         remote = any(layout.remote for layout in pattern.layouts.values())
@@ -90,17 +90,17 @@ def negotiate(
 
 def _small(pattern: AccessPattern) -> dict[str, str]:
     """Return what is better for volumes in chunks behind URLs, of which one request brings all."""
-    found = {}
+    texts = {}
     for key, layout in pattern.layouts.items():
         size = math.prod(layout.shape) * layout.itemsize
         every = size * layout.volumes
         if layout.remote and layout.chunk and size <= MOST_BYTES and every <= cache_budget():
-            found[key] = (
+            texts[key] = (
                 f"volumes of {size / 1e6:.3g} MB lie behind URLs, in chunks: .recache() after "
                 "open_volume() keeps them on the local disk from the first epoch on, as .nii.gz "
                 "are; storing such small volumes in chunks spares nothing"
             )
-    return found
+    return texts
 
 
 def _schemes(pattern: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:
@@ -114,7 +114,7 @@ def _schemes(pattern: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, Re
         except BudgetExceeded:
             if offer is offers[-1]:
                 raise
-    followed = {}
+    answers = {}
     for key, scheme in schemes.items():
         answer = pattern.volumes[key].adjust(scheme)
         if isinstance(answer, SchemeRefusal):
@@ -124,8 +124,8 @@ def _schemes(pattern: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, Re
                 f"{pattern.volumes[key].name} asked for {answer.projected_bytes} bytes of memory "
                 f"and was offered {scheme.projected_bytes}"
             )
-        followed[key] = answer
-    return followed
+        answers[key] = answer
+    return answers
 
 
 def _with_ahead(pattern: AccessPattern, offer: Budget, most: int) -> Budget:

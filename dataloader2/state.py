@@ -66,7 +66,7 @@ class State:
     its items came as they were ready: so it was always saved, and states are kept."""
     graph: str  # fingerprint of the graph as the user wrote it
     data: str  # fingerprint of the list of cases
-    failed: int = 0  # items of that epoch that failed so far, which ``OnError`` has a budget for
+    failures: int = 0  # items of that epoch that failed so far, which ``OnError`` has a budget for
     version: int = VERSION
     pipes: str = ""  # name and short hash of each pipe, to say which one differs
     cases: str = ""  # the number of cases and short hashes of them, to say which ones differ
@@ -80,7 +80,7 @@ class State:
     @property
     def position(self) -> Position:
         """Where in the run it was."""
-        return Position(self.epoch, DeliveredBatches(self.next_batch, self.ahead), self.failed)
+        return Position(self.epoch, DeliveredBatches(self.next_batch, self.ahead), self.failures)
 
     @classmethod
     def from_json(cls, data: Any, *, outline: Outline, order: str, shares: int) -> State:
@@ -91,8 +91,8 @@ class State:
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
         refuse_other_order(state.order, order)
         if state.shares != shares:
-            saved, own = _words(state.shares, " of the graph"), _words(shares)
-            msg = f"the state was saved with {saved}, this loader has {own}"
+            theirs, own = _words(state.shares, " of the graph"), _words(shares)
+            msg = f"the state was saved with {theirs}, this loader has {own}"
             workers = str(abs(state.shares)) + (', order="as_ready"' if state.shares < 0 else "")
             raise StateMismatch(msg, do=_DO_SHARES.format(workers) if state.shares else _DO_SPLIT)
         return state
@@ -105,7 +105,7 @@ def saved_shares(service: ReadingService, work: Work) -> int:
 
 
 class _Field(NamedTuple):
-    wanted: str
+    form: str
     is_sound: Callable[[Any], bool]
     is_optional: bool = False
     """Whether states may lack it: those that were saved before there was such a field."""
@@ -151,7 +151,7 @@ _SCHEMA = {
     ),
     "epoch": _Field(_NUMBER, _is_count),
     "next_batch": _Field(_NUMBER, _is_count),
-    "failed": _Field(_NUMBER, _is_count, is_optional=True),
+    "failures": _Field(_NUMBER, _is_count, is_optional=True),
     "ahead": _Field("a list of [first, length, step]", _are_runs),
     "shares": _Field("a whole number", lambda v: type(v) is int and abs(v) < 2**63),
     "graph": _Field(_TEXT, _is_text),
@@ -179,20 +179,20 @@ def _plain(data: Any) -> Mapping[str, Any]:
     for name, value in data.items():
         if type(name) is not str:
             raise BadState(f"a field of a state has a name of {type(name).__name__}", do=_DO)
-        waiting, seen = [value], set[int]()
+        waiting, ids = [value], set[int]()
         while waiting:
             one = waiting.pop()
             kind = type(one)
-            if kind in _LEAVES or id(one) in seen:
+            if kind in _LEAVES or id(one) in ids:
                 continue
-            seen.add(id(one))
+            ids.add(id(one))
             if kind in _DICTS:
                 waiting += [*one.keys(), *one.values()]
             elif kind in _LISTS:
                 waiting += one
             else:
-                wanted = _SCHEMA[name].wanted if name in _SCHEMA else "none"
-                raise BadState(f"{name} of a state is {wanted}, got {kind.__name__}", do=_DO)
+                form = _SCHEMA[name].form if name in _SCHEMA else "none"
+                raise BadState(f"{name} of a state is {form}, got {kind.__name__}", do=_DO)
     return data  # type: ignore[no-any-return]
 
 
@@ -202,20 +202,20 @@ def _check(data: Mapping[str, Any]) -> Mapping[str, Any]:
         # First of all: its other fields may have other forms.
         what = f"the state has version {shorten(version)}, this voxpipe reads {VERSION}"
         raise BadState(what)
-    needed = {name for name, field in _SCHEMA.items() if not field.is_optional}
-    if not needed <= data.keys() <= _SCHEMA.keys():
+    names = {name for name, field in _SCHEMA.items() if not field.is_optional}
+    if not names <= data.keys() <= _SCHEMA.keys():
         fields = [name for name in _SCHEMA if name != "service"]
         raise BadState(f"a state has {fields}, got {shorten(list(data))}", do=_DO)
     for name, value in data.items():
-        wanted, is_sound, _ = _SCHEMA[name]
+        form, is_sound, _ = _SCHEMA[name]
         if not is_sound(value):
-            raise BadState(f"{name} of a state is {wanted}, got {shorten(value)}", do=_DO)
+            raise BadState(f"{name} of a state is {form}, got {shorten(value)}", do=_DO)
     return data
 
 
-def _runs(saved: Sequence[Any]) -> tuple[BatchRun, ...]:
+def _runs(entries: Sequence[Any]) -> tuple[BatchRun, ...]:
     return tuple(
-        sorted(BatchRun(*run) if isinstance(run, Sequence) else BatchRun(run) for run in saved)
+        sorted(BatchRun(*run) if isinstance(run, Sequence) else BatchRun(run) for run in entries)
     )
 
 
@@ -238,9 +238,9 @@ def checkpoint_of(service: Any) -> str:
     return "" if data is None else base64.b64encode(data).decode()
 
 
-def restorer(service: Any, saved: str) -> Callable[[], None]:
+def restorer(service: Any, checkpoint: str) -> Callable[[], None]:
     """Return what gives a service its state back; raise, and change nothing, if it takes none."""
-    if not saved:
+    if not checkpoint:
         return lambda: None
     if not hasattr(service, "restore"):
         msg = f"the state holds one of a reading service, and {service!r} has none"
@@ -250,7 +250,7 @@ def restorer(service: Any, saved: str) -> Callable[[], None]:
             service.refuse_state()
         except TypeError as error:
             raise BadState(str(error)) from error
-    return partial(service.restore, base64.b64decode(saved))
+    return partial(service.restore, base64.b64decode(checkpoint))
 
 
 _DO_CHAIN = (
@@ -308,10 +308,10 @@ class Outline:
             what = self._other_cases(cases)
             raise StateMismatch(f"{msg}: {what}" if what else msg, do=_DO_CASES)
 
-    def _difference(self, saved: str) -> tuple[str, Pipe | None]:
+    def _difference(self, pipes: str) -> tuple[str, Pipe | None]:
         """Return in what pipe the chains begin to differ; nothing if the state does not know."""
         own = zip(self.pipes.split(), walk(self.sink), strict=False)
-        pairs = zip_longest(saved.split(), own) if saved else ()
+        pairs = zip_longest(pipes.split(), own) if pipes else ()
         for number, (theirs, mine) in enumerate(pairs):
             if mine is None:
                 return f"pipe {number}, {_name(theirs)}, is not there any more", None
@@ -322,18 +322,18 @@ class Outline:
                 return f"pipe {number} was {_name(theirs)} and is {describe(pipe)}", pipe
             if theirs != entry:
                 return f"{describe(pipe)} (pipe {number}) had other settings", pipe
-        return ("the same pipes are connected in another way" if saved else ""), None
+        return ("the same pipes are connected in another way" if pipes else ""), None
 
-    def _other_cases(self, saved: str) -> str:
+    def _other_cases(self, cases: str) -> str:
         """Return where the lists of cases begin to differ; nothing if the state does not know."""
         try:
-            count, size, hashes = saved.split("/")
+            count, size, hashes = cases.split("/")
             runs = _in_runs(self._texts(), int(count), int(size)).split("/")[2]
         except ValueError:  # an older state, or one without cases
             return ""
         texts = list(self._texts())
         more = f"there were {count} cases, and are {len(texts)}"
-        found = [] if len(texts) == int(count) else [more]
+        differences = [] if len(texts) == int(count) else [more]
         places = range(0, max(len(hashes), len(runs)), _DIGITS)
         run = next((n for n in places if hashes[n : n + _DIGITS] != runs[n : n + _DIGITS]), None)
         if run is not None:
@@ -341,8 +341,8 @@ class Outline:
             last = min(first + int(size), len(texts)) - 1
             of = f"case {first}" if last <= first else f"one of the cases {first} to {last}"
             now = f", now {texts[first]}" if last == first else ""
-            found.append(f"the first that differs is {of}{now}")
-        return "; ".join(found)
+            differences.append(f"the first that differs is {of}{now}")
+        return "; ".join(differences)
 
 
 _DIGITS = 4
@@ -372,29 +372,29 @@ _DO_ORDER = (
 )
 
 
-def changes_of_order(written: Pipe, run: Pipe) -> str:
+def changes_of_order(original: Pipe, run: Pipe) -> str:
     """Return in words in what pipes that decide on the order two graphs differ; empty if in none.
 
     Behind them stands a hash of all that decide, which says that two orders are the same: a shuffle
     before a batch is not one after it.
     """
-    before, after = list(_deciding(written)), list(_deciding(run))
+    before, after = list(_deciding(original)), list(_deciding(run))
     if before == after:
         return ""
-    gone = {name: 1 for name, _, _ in Counter(before) - Counter(after)}
+    absent = {name: 1 for name, _, _ in Counter(before) - Counter(after)}
     come = {name: off for name, _, off in Counter(after) - Counter(before)}
-    both = [f"{n}() {'turned off' if off else 'changed'}" for n, off in come.items() if n in gone]
-    new = [f"with {name}()" for name in come if name not in gone]
-    old = [f"without {name}()" for name in gone if name not in come]
+    both = [f"{n}() {'turned off' if off else 'changed'}" for n, off in come.items() if n in absent]
+    new = [f"with {name}()" for name in come if name not in absent]
+    old = [f"without {name}()" for name in absent if name not in come]
     words = ", ".join([*both, *new, *old][:_MOST_CHANGES]) or "with pipes in another order"
     return f"{words}={hashlib.blake2b(repr(after).encode(), digest_size=8).hexdigest()}"
 
 
-def refuse_other_order(saved: str | None, own: str) -> None:
+def refuse_other_order(order: str | None, own: str) -> None:
     """Raise StateMismatch if the adapters of a state made another order than a loader's."""
-    if saved is None or saved == own:
+    if order is None or order == own:
         return
-    texts = (each.rpartition("=")[0][:_LONGEST_ORDER] for each in (saved, own))
+    texts = (each.rpartition("=")[0][:_LONGEST_ORDER] for each in (order, own))
     before, now = (text or "as written" for text in texts)
     if before == now:
         now = "these pipes in other places"

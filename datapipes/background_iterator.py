@@ -58,7 +58,7 @@ def stop_limit(
 
 def note_progress() -> None:
     """Note that a pass goes on here: what is left after this is another one, with all its time."""
-    _ACCOUNT.waited = 0.0
+    _ACCOUNT.seconds = 0.0
 
 
 def join_threads(*threads: threading.Thread, most: float = float("inf")) -> threading.Thread | None:
@@ -72,14 +72,14 @@ def join_threads(*threads: threading.Thread, most: float = float("inf")) -> thre
     tell, limit.tell = limit.tell, None
     if tell is not None:
         tell()
-    begun = monotonic()
-    left = max(0.0, limit.seconds / _OF_THE_REST - getattr(_ACCOUNT, "waited", 0.0))
-    end = begun + min(most, left * _OF_THE_REST)
+    start = monotonic()
+    remaining = max(0.0, limit.seconds / _OF_THE_REST - getattr(_ACCOUNT, "seconds", 0.0))
+    end = start + min(most, remaining * _OF_THE_REST)
     try:
         for thread in others:
             thread.join(max(0.0, end - monotonic()))
     finally:
-        _ACCOUNT.waited = getattr(_ACCOUNT, "waited", 0.0) + monotonic() - begun
+        _ACCOUNT.seconds = getattr(_ACCOUNT, "seconds", 0.0) + monotonic() - start
     return next((thread for thread in others if thread.is_alive()), None)
 
 
@@ -114,11 +114,11 @@ class BackgroundIterator:
         name: str = "prefetch",
     ) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._changed = threading.Condition()
-        self._held: deque[tuple[Any, int]] = deque()
+        self._condition = threading.Condition()
+        self._items: deque[tuple[Any, int]] = deque()
         self._bytes = 0
         self._error: BaseException | None = None
-        self._ended = self._stopped = self._abandoned = self._paused = self._making = False
+        self._at_end = self._stopping = self._is_abandoned = self._pausing = self._making = False
         self._process = os.getpid()
         target, arguments = self._run, (source, change)
         self._thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
@@ -128,7 +128,7 @@ class BackgroundIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._stopped:
+        if self._stopping:
             raise StopIteration
         try:
             return self.take()
@@ -139,16 +139,16 @@ class BackgroundIterator:
         """Return the next item."""
         self._refuse_child()
         note_progress()
-        with self._changed:
-            settled = lambda: self._held or self._ended or (self._paused and not self._making)  # noqa: E731
-            if not self._changed.wait_for(settled, timeout_or_none(timeout)):
+        with self._condition:
+            is_ready = lambda: self._items or self._at_end or (self._pausing and not self._making)  # noqa: E731
+            if not self._condition.wait_for(is_ready, timeout_or_none(timeout)):
                 raise PrefetchTimeoutError(timeout)
-            if self._held:
-                item, size = self._held.popleft()
+            if self._items:
+                item, size = self._items.popleft()
                 self._bytes -= size
-                self._changed.notify_all()
+                self._condition.notify_all()
                 return item
-            if self._ended:
+            if self._at_end:
                 error, self._error = self._error, None
                 raise Exhausted if error is None else error
         msg = "prefetch is paused and everything made before was taken; call resume() first"
@@ -157,36 +157,36 @@ class BackgroundIterator:
     def pause(self, timeout: float = PAUSE_SECONDS) -> None:
         """Return when the thread takes no further item."""
         self._refuse_child()
-        with self._changed:
-            self._paused = True
-            if not self._changed.wait_for(lambda: not self._making or self._ended, timeout):
+        with self._condition:
+            self._pausing = True
+            if not self._condition.wait_for(lambda: not self._making or self._at_end, timeout):
                 raise PrefetchTimeoutError(timeout)
 
     def resume(self) -> None:
         """Let the thread go on."""
-        with self._changed:
-            self._paused = False
-            self._changed.notify_all()
+        with self._condition:
+            self._pausing = False
+            self._condition.notify_all()
 
     def abandon(self) -> None:
         """Tell the thread to end, and do not wait for it: not here, and not in :meth:`stop`."""
         # For whoever has waited for the item at hand already.
-        with self._changed:
-            self._stopped = self._abandoned = True
-            self._changed.notify_all()
+        with self._condition:
+            self._stopping = self._is_abandoned = True
+            self._condition.notify_all()
 
     def stop(self) -> None:
         """End the thread, and drop what it made; any number of times."""
         if os.getpid() != self._process:
             return
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        if not self._abandoned and join_threads(self._thread) is not None:
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if not self._is_abandoned and join_threads(self._thread) is not None:
             self.abandon()
             warn_still_running(self._thread.name)
-        while self._held:
-            StreamWrapper.close_streams(self._held.popleft()[0])
+        while self._items:
+            StreamWrapper.close_streams(self._items.popleft()[0])
 
     close = stop
 
@@ -204,11 +204,11 @@ class BackgroundIterator:
         try:
             if self._may_make():
                 self._fill(source, change)
-        except BaseException as raised:  # SystemExit as well: it is the consumer's to handle
-            error = raised
-        with self._changed:
-            self._error, self._ended, self._making = error, True, False
-            self._changed.notify_all()
+        except BaseException as failure:  # SystemExit as well: it is the consumer's to handle
+            error = failure
+        with self._condition:
+            self._error, self._at_end, self._making = error, True, False
+            self._condition.notify_all()
 
     def _fill(self, source: Iterable[Any], change: Callable[[Any], Any] | None) -> None:
         items = iter(source)
@@ -225,30 +225,30 @@ class BackgroundIterator:
 
     def _may_make(self) -> bool:
         """Wait until there is room for an item; return whether to make it."""
-        with self._changed:
+        with self._condition:
             self._making = False
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stopped or (not self._paused and self._fits()))
-            self._making = not self._stopped
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._stopping or (not self._pausing and self._fits()))
+            self._making = not self._stopping
             return self._making
 
     def _put(self, item: Any) -> None:
         """Add an item once it fits; one alone always does."""
         size = bytes_of(item)
-        with self._changed:
+        with self._condition:
             self._making = False
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stopped or self._fits(size))
-            if self._stopped:
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._stopping or self._fits(size))
+            if self._stopping:
                 StreamWrapper.close_streams(item)
                 return
-            self._held.append((item, size))
+            self._items.append((item, size))
             self._bytes += size
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def _fits(self, size: int = 1) -> bool:
-        room = self._bytes + size <= self._most_bytes and len(self._held) < self._most
-        return room or not self._held
+        room = self._bytes + size <= self._most_bytes and len(self._items) < self._most
+        return room or not self._items
 
 
 class RunningAhead(Running, DataPipe):

@@ -41,7 +41,7 @@ def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None
         other.policies = {**pipe.policies, **policies}
         other.overriding = tuple(sorted({*pipe.overriding, *policies}))
         # A key that no sample has is told at the first one.
-        other._named = {**pipe._named, "policies": tuple(other.policies)}
+        other._names = {**pipe._names, "policies": tuple(other.policies)}
         if origin is not None:
             other._policies_from = {**pipe._policies_from, **dict.fromkeys(policies, origin)}
         return other
@@ -146,9 +146,9 @@ class BatchPatches(DataPipe):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         samples = iter(self.parent)
-        while held := list(islice(samples, self.batch_size)):
-            if len(held) == self.batch_size or not self.drop_last:
-                yield self.gather(in_batch(held) if self.has_shares else held)
+        while batch := list(islice(samples, self.batch_size)):
+            if len(batch) == self.batch_size or not self.drop_last:
+                yield self.gather(in_batch(batch) if self.has_shares else batch)
 
     def _tell_of_shares(self, shares: Sequence[float], looking: Pipe | None) -> None:
         """Warn where a share is not one of each batch, or none of it."""
@@ -197,7 +197,7 @@ def _oversample_shares(sink: Pipe) -> tuple[list[float], Pipe | None]:
     for pipe in walk(sink):
         after = any(behind[id(parent)] for parent in parents_of(pipe))
         traits = traits_of(pipe)
-        looks = traits.voxels or traits.runs_user_code or not traits.known
+        looks = traits.voxels or traits.runs_user_code or not traits.is_known
         if after and (looks or isinstance(pipe, MovePlaces)):
             looking = looking or pipe
         if isinstance(pipe, PatchSampler) and pipe.oversample is not None:

@@ -45,8 +45,8 @@ class _Flushing(PerItem):
     def apply(self, item: Any) -> Sample:
         lazy = lazy_patches(self, item, self.keys or ())
         keys = lazy if self.keys is None else self.keys
-        flushed: Sample = item.with_data(**{k: lazy[k].with_each(self.evaluate) for k in keys})
-        return flushed
+        sample: Sample = item.with_data(**{k: lazy[k].with_each(self.evaluate) for k in keys})
+        return sample
 
     def evaluate(self, patch: LazyPatch) -> LazyPatch:
         """Return the patch of what another one gives."""
@@ -134,23 +134,23 @@ class Cache(_Flushing):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with patches that begin with what is kept."""
-        flushed = super().apply(item)
-        if not patches_of(flushed):
+        sample = super().apply(item)
+        if not patches_of(sample):
             do = "Put it after open_volume() and before realize()."
             msg = "cache() keeps lazy volumes, and the sample has none"
             raise SampleError(msg, do=do).at(self.origin, item.case)
-        return flushed
+        return sample
 
     def evaluate(self, patch: LazyPatch) -> LazyPatch:
         where = f"cache at {self.origin}"
         how: dict[str, Any]
         if self.place is None:
             use_tiles_alone(self)
-            how = {"tiled": True, "memory_bytes": self.memory_bytes}
+            how = {"is_tiled": True, "memory_bytes": self.memory_bytes}
             return patch.flush_plan(because=f"{where}, in memory", **how)
-        shown = destination_of(self.place, self.storage_options).name
+        name = destination_of(self.place, self.storage_options).name
         how = {"chunk": self.chunk, "codec": self.codec, "storage_options": self.storage_options}
-        return kept_in(patch, self.place, because=f"{where}, in {shown}", **how)
+        return kept_in(patch, self.place, because=f"{where}, in {name}", **how)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Write the volumes of all cases now; return how many there are.
@@ -167,8 +167,8 @@ class Cache(_Flushing):
         """
         if self.place is None:
             raise TypeError("prepare() writes to a place, and this cache() keeps volumes in memory")
-        made = [patch for item in self for patch in patches_of(item).values()]
-        volumes = [leaf.volume for patch in made for leaf in patch.leaves]
+        patches = [patch for item in self for patch in patches_of(item).values()]
+        volumes = [leaf.volume for patch in patches for leaf in patch.leaves]
         copies = [copy for one in volumes if (copy := getattr(one, "copy", None)) is not None]
         for copy in with_progress(copies, "cache", "volume", progress):
             copy.probe()
@@ -179,10 +179,10 @@ class Cache(_Flushing):
         return (self.keys,)
 
 
-def _memory(given: int | None) -> int:
-    if given is None:
+def _memory(memory_bytes: int | None) -> int:
+    if memory_bytes is None:
         return (usable_memory() or _USUAL_MEMORY) // _MEMORY_PART
-    return validate_int("memory_bytes", given, least=1, unit="bytes")
+    return validate_int("memory_bytes", memory_bytes, least=1, unit="bytes")
 
 
 @chained_form("flush")
@@ -216,12 +216,12 @@ class Flush(_Flushing):
         super().__init__(parent)
         self.keys = None if keys is None else as_keys("flush(keys=)", keys)
         # Whole volumes that are the same in every epoch have the bits that a cache() here keeps.
-        self.tiled = first_random_pipe(parent) is None and first_patch_pipe(parent) is None
+        self.is_tiled = first_random_pipe(parent) is None and first_patch_pipe(parent) is None
 
     def evaluate(self, patch: LazyPatch) -> LazyPatch:
         # An op that looks at all it is given is given what a patch reads, not the volume.
-        tiled = self.tiled and not patch.looks_at_all
-        return patch.flush_plan(because=self.because, tiled=tiled)
+        is_tiled = self.is_tiled and not patch.looks_at_all
+        return patch.flush_plan(because=self.because, is_tiled=is_tiled)
 
     @property
     def because(self) -> str:
@@ -296,8 +296,8 @@ class Recache(PerItem):
         for key, leaf in ((key, leaf) for key, one in patches.items() for leaf in one.leaves):
             plans[id(leaf.pending)] = leaf.pending
             if self.keys is None or key in self.keys:
-                given: Any = leaf.volume
-                copies[id(given)] = recache(given, self.chunk, self.codec, self.directory)
+                source: Any = leaf.volume
+                copies[id(source)] = recache(source, self.chunk, self.codec, self.directory)
 
         def copy_of(volume: Any) -> Any:
             return copies.get(id(volume), volume)

@@ -35,16 +35,16 @@ def names_of(cases: Sequence[Any]) -> list[str]:
     """Return a name for each case: the one it carries, else one that no other case has."""
     # Files of one name in different folders are told apart by what differs in their folders, as
     # ``list_cases`` does, else by the number of the case.
-    given = [isinstance(case, Mapping) and CASE in case for case in cases]
+    has_case = [isinstance(case, Mapping) and CASE in case for case in cases]
     names = [
         str(case[CASE]) if has else name_of(case, index) if isinstance(case, Mapping) else ""
-        for index, (case, has) in enumerate(zip(cases, given, strict=True))
+        for index, (case, has) in enumerate(zip(cases, has_case, strict=True))
     ]
     count = Counter(names)
     if len(count) == len(names):
         return names
     alike: dict[str, list[int]] = {}
-    for index, (name, has) in enumerate(zip(names, given, strict=True)):
+    for index, (name, has) in enumerate(zip(names, has_case, strict=True)):
         if not has and count[name] > 1:
             alike.setdefault(name, []).append(index)
     for name, places in alike.items():
@@ -60,9 +60,9 @@ def names_of(cases: Sequence[Any]) -> list[str]:
 
 def is_hidden(path: str, pattern: str) -> bool:
     """Return whether a name in ``path`` begins with a dot that the pattern does not write."""
-    written = [part for part in pattern.split("/") if part.startswith(".")]
-    hidden = [part for part in path.split("/") if part.startswith(".")]
-    return any(not any(fnmatchcase(part, one) for one in written) for part in hidden)
+    patterns = [part for part in pattern.split("/") if part.startswith(".")]
+    names = [part for part in path.split("/") if part.startswith(".")]
+    return any(not any(fnmatchcase(part, one) for one in patterns) for part in names)
 
 
 class Match(NamedTuple):
@@ -87,11 +87,11 @@ class Match(NamedTuple):
 def name_by_folder(path: str, pattern: str) -> Callable[[str], Match | None]:
     """Return a function that names a case by the part of its folder that differs between cases."""
     depth = pattern.count("/") + 1
-    fixed = public_name(WILDCARD.split(path, maxsplit=1)[0].rsplit("/", 1)[0])
+    prefix = public_name(WILDCARD.split(path, maxsplit=1)[0].rsplit("/", 1)[0])
 
     def name(match: str) -> Match:
         folder = public_name(match).rsplit("/", depth)[0]
-        return Match(folder[len(fixed) :].strip("/") or folder.rsplit("/", 1)[-1])
+        return Match(folder[len(prefix) :].strip("/") or folder.rsplit("/", 1)[-1])
 
     return name
 
@@ -141,16 +141,16 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
             before = part
 
     def name(match: str) -> Match | None:
-        found = re.search(f"{expression}$", match)
-        if found is None:
+        parts = re.search(f"{expression}$", match)
+        if parts is None:
             return None
-        texts = [found[f"s{star}"] for star in range(1, stars + 1)]
-        told = tuple((part, found[f"o{number}"]) for number, part in enumerate(others))
+        texts = [parts[f"s{star}"] for star in range(1, stars + 1)]
+        wildcards = tuple((part, parts[f"o{number}"]) for number, part in enumerate(others))
         # Of a fixed number of texts one less: a name that no other match has.
         if called_alike and texts[file] == texts[file - 1]:
             del texts[file]
-        called = "/".join(texts).strip("/") or plain_name(public_name(match))
-        return Match(called, tuple(texts), told)
+        case = "/".join(texts).strip("/") or plain_name(public_name(match))
+        return Match(case, tuple(texts), wildcards)
 
     return name
 
@@ -158,9 +158,9 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
 def _first_paths(data: Any) -> list[str]:
     """Return the path of the first volume, or the paths of its channels."""
     for key, value in data.items() if isinstance(data, Mapping) else ():
-        given = value if isinstance(value, (list, tuple)) else [value]
-        if key != CASE and given and all(isinstance(one, (str, os.PathLike)) for one in given):
-            return [public_name(os.fspath(one)).rstrip("/") for one in given]
+        sources = value if isinstance(value, (list, tuple)) else [value]
+        if key != CASE and sources and all(isinstance(one, (str, os.PathLike)) for one in sources):
+            return [public_name(os.fspath(one)).rstrip("/") for one in sources]
     return []
 
 

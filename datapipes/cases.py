@@ -152,8 +152,8 @@ class FromCases(_CaseSource):
     def data_texts(self) -> Iterator[str]:
         for case in self.cases:
             paths = {k: os.fspath(v) for k, v in case.items() if isinstance(v, (str, os.PathLike))}
-            told = {**{k: type(v).__name__ for k, v in case.items()}, **paths}
-            yield ", ".join(f"{k}={public_name(text)}" for k, text in told.items())
+            texts = {**{k: type(v).__name__ for k, v in case.items()}, **paths}
+            yield ", ".join(f"{k}={public_name(text)}" for k, text in texts.items())
 
 
 class ListCases(_CaseSource):
@@ -216,24 +216,24 @@ class ListCases(_CaseSource):
         for key in self.optional:
             if key not in self.patterns:
                 near = closest(key, self.patterns, 0.5)
-                meant = f"; did you mean optional={near[0]!r}?" if near else ""
-                msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}{meant}"
+                hint = f"; did you mean optional={near[0]!r}?" if near else ""
+                msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}{hint}"
                 raise ValueError(msg)
-        given: Mapping[str, Any] = self.patterns  # whatever they are said to be
-        for key, pattern in given.items():
+        patterns: Mapping[str, Any] = self.patterns  # whatever they are said to be
+        for key, pattern in patterns.items():
             near = closest(key.lower(), _ARGUMENTS, _LIKE_ARGUMENT)
-            meant = f"; did you mean {near[0]}=?" if near else ""
+            hint = f"; did you mean {near[0]}=?" if near else ""
             if not isinstance(pattern, (str, os.PathLike)):
                 kind = type(pattern).__name__
-                raise TypeError(f"{key}= takes a pattern of files, got {kind}{meant}")
+                raise TypeError(f"{key}= takes a pattern of files, got {kind}{hint}")
             if near == ["optional"] and pattern in self.patterns:
-                msg = f"{key}={pattern!r} names a key, and takes a pattern of files{meant}"
+                msg = f"{key}={pattern!r} names a key, and takes a pattern of files{hint}"
                 raise ValueError(msg)
             if key.endswith("?"):
                 raise ValueError(f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?")
             if self.url is None and ("*" not in str(pattern) or "**" in str(pattern)):
-                shown = public_name(str(pattern))
-                msg = f"without a folder, {key}= needs one * or more for the case: {shown!r}"
+                text = public_name(str(pattern))
+                msg = f"without a folder, {key}= needs one * or more for the case: {text!r}"
                 raise ValueError(msg)
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -247,15 +247,15 @@ class ListCases(_CaseSource):
 
     def describe(self) -> str:
         url, patterns = self._show()
-        shown = [repr(url)] if url is not None else []
-        shown += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
-        shown += [f"optional={self.optional!r}"] if self.optional else []
-        return f"list_cases({', '.join(shown)})"
+        arguments = [repr(url)] if url is not None else []
+        arguments += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
+        arguments += [f"optional={self.optional!r}"] if self.optional else []
+        return f"list_cases({', '.join(arguments)})"
 
     def __dir__(self) -> list[str]:
         """List the names of attributes but those that hold credentials, which torch would print."""
-        hidden = "" if self._show()[1] == self.patterns else "patterns"  # ?X-Signature=, say
-        return [name for name in super().__dir__() if name != hidden]
+        secret = "" if self._show()[1] == self.patterns else "patterns"  # ?X-Signature=, say
+        return [name for name in super().__dir__() if name != secret]
 
     def settings(self) -> Any:
         """Return the patterns; credentials stay out, those in URLs too."""
@@ -293,11 +293,11 @@ class ListCases(_CaseSource):
         with locate_errors(self):
             matches = {key: self._matches(key, p) for key, p in self.patterns.items()}
             first: dict[str, tuple[str, Match, str]] = {}
-            for key, name, found in [(k, n, f) for k, m in matches.items() for n, f in m.items()]:
-                before, other, there = first.setdefault(name, (key, *found))
-                if not found[0].is_of(other):
+            for key, name, entry in [(k, n, f) for k, m in matches.items() for n, f in m.items()]:
+                before, other, there = first.setdefault(name, (key, *entry))
+                if not entry[0].is_of(other):
                     msg = f"case {name} would have volumes of two cases: {before}="
-                    msg += f"{public_name(there)} and {key}={public_name(found[1])}"
+                    msg += f"{public_name(there)} and {key}={public_name(entry[1])}"
                     raise SampleError(msg, do=_STARS_NAME)
             names = sorted(set().union(*matches.values()))
             if not names:
@@ -313,7 +313,7 @@ class ListCases(_CaseSource):
 
     def missing(self, case: Mapping[str, str]) -> dict[str, VoxpipeError]:
         """Return an error for each key that a found case has to have and lacks."""
-        found: dict[str, VoxpipeError] = {}
+        errors: dict[str, VoxpipeError] = {}
         for key, pattern in self._show()[1].items():
             if key not in case and key not in self.optional:
                 do = "Add the file, narrow the pattern so that the case is left out, or write "
@@ -321,8 +321,8 @@ class ListCases(_CaseSource):
                 if pattern.endswith("?"):
                     do = f"A ? stands for one character; did you mean optional={key!r}?"
                 what = f"case {case[CASE]} has no {key} ({pattern})"
-                found[key] = VolumeNotFound(what, do=do).at(self.origin)
-        return found
+                errors[key] = VolumeNotFound(what, do=do).at(self.origin)
+        return errors
 
     def _matches(self, key: str, pattern: str) -> dict[str, tuple[Match, str]]:
         """Return what the path says, and the path or URL, by case name for one key."""
@@ -348,8 +348,8 @@ class ListCases(_CaseSource):
                 raise SampleError(msg, do=do)
             by_case[case] = found_of, place
         if matches and not by_case:
-            found = count_text(len(matches), "file matches", "files match")
-            msg = f"{found} {key}={public_name(pattern)!r}, e.g. {public_name(matches[0])}, "
+            text = count_text(len(matches), "file matches", "files match")
+            msg = f"{text} {key}={public_name(pattern)!r}, e.g. {public_name(matches[0])}, "
             msg += "but stars that follow the same word stand for different texts"
             raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
         return by_case
@@ -357,8 +357,8 @@ class ListCases(_CaseSource):
     def _glob(self, full: str) -> tuple[Any, str, list[str]]:
         """Return the file system, the pattern as a path in it, and what matches it, sorted."""
         fs, path = file_system_of(full, self.storage_options)
-        found = list_with(fs, "glob", path, full, self.storage_options)
-        matches = sorted(str(match).rstrip("/") for match in found)
+        paths = list_with(fs, "glob", path, full, self.storage_options)
+        matches = sorted(str(match).rstrip("/") for match in paths)
         return fs, path, [match for match in matches if not is_hidden(match, path)]
 
     def _advice(self) -> str:
@@ -413,11 +413,11 @@ class FromManifest(_CaseSource):
         self.storage_options = RedactedDict(storage_options or {})
         with locate_errors(self):
             self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
-        given = self.storage_options
+        options = self.storage_options
         # One volume object for all epochs: it travels to each worker with its header.
         self._cases: list[tuple[str, dict[str, Volume]]] = [
-            (case, {e.key: catalog_volume(e, self.manifest.name, given, follow) for e in found})
-            for case, found in self.manifest.cases().items()
+            (case, {e.key: catalog_volume(e, self.manifest.name, options, follow) for e in entries})
+            for case, entries in self.manifest.cases().items()
         ]
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -114,7 +114,7 @@ class ChainedForms(IterDataPipe[Any]):
     def drop_channels(self, chance: float, fill: float = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Fill whole channels with one value; at least one stays."""
 
-    def elastic(self, amount: Any, spacing: Any = ..., locked: int = ..., *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def elastic(self, amount: Any, spacing: Any = ..., locked_layers: int = ..., *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move control points at random and all voxels smoothly with them."""
 
     def end_caching(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, same_filepath_fn: bool = ..., skip_read: bool = ..., timeout: float = ...) -> EndOnDiskCacheHolder:
@@ -144,7 +144,7 @@ class ChainedForms(IterDataPipe[Any]):
     def fullsync(self, timeout: float = ...) -> FullSync:
         """Yield items as long as every rank of ``torch.distributed`` has one."""
 
-    def gamma(self, gamma: Any, given: tuple[float, float] | None = ..., *, over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def gamma(self, gamma: Any, in_range: tuple[float, float] | None = ..., *, over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
 
     def grid_distortion(self, limit: Any = ..., cells: Any = ..., factors: Any = ..., keep_faces: bool = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -321,7 +321,7 @@ class ChainedForms(IterDataPipe[Any]):
     def resample_to(self, grid: Grid, *, keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Bring volumes onto one grid: each voxel then holds what lies at its place in the world."""
 
-    def rescale(self, out: tuple[float, float] = ..., given: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def rescale(self, out: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Bring the range of the volume, or a given one, to ``out``."""
 
     def rescale_percentiles(self, lower: float = ..., upper: float = ..., out: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:

@@ -25,18 +25,18 @@ class RegroupKeys(PerItem):
         raise NotImplementedError
 
     def _with(
-        self, sample: Sample, gone: Collection[str], where: str, new: dict[str, LazyPatch]
+        self, sample: Sample, old: Collection[str], where: str, new: dict[str, LazyPatch]
     ) -> Sample:
         """Return the sample with ``new`` in the place of ``where``, and without what is gone."""
-        taken = [key for key in new if key in sample and key not in gone]
-        if taken:
-            msg = f"{type(self).form_name}() makes {taken[0]!r}, which the sample has already"
+        clashes = [key for key in new if key in sample and key not in old]
+        if clashes:
+            msg = f"{type(self).form_name}() makes {clashes[0]!r}, which the sample has already"
             raise SampleError(msg, do="Give another name.").at(self.origin, sample.case)
         data: dict[str, Any] = {}
         for key, thing in sample.items():
             if key == where:
                 data.update(new)
-            elif key not in gone:
+            elif key not in old:
                 data[key] = thing
         return sample.replace(data=data)
 
@@ -140,8 +140,8 @@ class Unstack(RegroupKeys):
         if count != len(self.names):
             msg = f"{self.key!r} has {count} channels, and unstack() names {len(self.names)}"
             raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, item.case)
-        given = enumerate(self.stream_names)
-        steps = [ValueStep(SelectChannels(n), stream, self.origin) for n, stream in given]
+        streams = enumerate(self.stream_names)
+        steps = [ValueStep(SelectChannels(n), stream, self.origin) for n, stream in streams]
         apart = unstack_patch(patch, steps.__getitem__)
         return self._with(item, [self.key], self.key, dict(zip(self.names, apart, strict=True)))
 
@@ -151,7 +151,7 @@ def _each_once(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         msg = f"{argument} takes a list of names, got {names!r}; did you mean [{names!r}]?"
         raise ValueError(msg)
-    found = tuple(as_keys(argument, names))
-    if not found or len(set(found)) < len(found):
+    keys = tuple(as_keys(argument, names))
+    if not keys or len(set(keys)) < len(keys):
         raise ValueError(f"{argument} takes one name or more, each once, got {names!r}")
-    return found
+    return keys

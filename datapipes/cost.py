@@ -132,21 +132,21 @@ def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
         with looking_ahead():
             count = sum(_length(pipe, 1) for pipe in walk(graph) if not parents_of(pipe))
             every = list(walk(planner))
-            renamed = any(hasattr(pipe, "new_keys") for pipe in every)
+            has_new_keys = any(hasattr(pipe, "new_keys") for pipe in every)
             last = _volumes_of(copy_for_epoch(planner, seed, epoch))
-            found: dict[tuple[str, str], WholePass] = {}
+            passes: dict[tuple[str, str], WholePass] = {}
             for pipe in asking:
                 volumes = last
-                if renamed and any(one is pipe for one in every):  # by the names before it
+                if has_new_keys and any(one is pipe for one in every):  # by the names before it
                     volumes = _volumes_of(copy_for_epoch(parents_of(pipe)[0], seed, epoch))
                 for key, volume, what, number in _passes_of_pipe(pipe, volumes, count):
-                    located = [part.located_source for part in volume.parts]
-                    if any(located) or any(part.access != "view" for part in volume.parts):
+                    places = [part.located_source for part in volume.parts]
+                    if any(places) or any(part.access != "view" for part in volume.parts):
                         size = math.prod(volume.shape) * volume.disk_dtype.itemsize
-                        remote = any(place is not None and not place.path for place in located)
-                        known = WholePass(pipe, key, size, number, remote)
-                        found.setdefault((key, what), known)
-            return tuple(found.values())
+                        remote = any(place is not None and not place.path for place in places)
+                        entry = WholePass(pipe, key, size, number, remote)
+                        passes.setdefault((key, what), entry)
+            return tuple(passes.values())
     except (VoxpipeError, OSError, Warning):
         return ()
 
@@ -185,18 +185,18 @@ def _passes_of_pipe(
 ) -> Iterator[tuple[str, Volume, str, int]]:
     """Yield which volumes a pipe reads as a whole, what for, and how many there are."""
     if isinstance(pipe, PatchSampler):
-        given: Any = pipe.weights if pipe.mask is None else pipe.mask
-        if isinstance(given, Volume):
-            yield given.name, given, "table", 1
-        elif given in volumes:
-            yield given, volumes[given], "table", count
+        source: Any = pipe.weights if pipe.mask is None else pipe.mask
+        if isinstance(source, Volume):
+            yield source.name, source, "table", 1
+        elif source in volumes:
+            yield source, volumes[source], "table", count
     elif isinstance(pipe, DataDependentPipe):
         asking: Any = pipe.steps[0].op
         needs = asking.needs
         volume = volumes.get(needs.key)
         rule = ForegroundRule(needs.above, needs.labels)
-        changed = isinstance(needs.above, str)
-        if volume is not None and (changed or known_box(volume, rule, needs.level) is None):
+        is_statistic = isinstance(needs.above, str)
+        if volume is not None and (is_statistic or known_box(volume, rule, needs.level) is None):
             yield needs.key, volume, f"box {needs}", count
     else:
         change: Any = _change_of(pipe)
@@ -213,24 +213,24 @@ def _passes_of_pipe(
 
 def _by_text(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return by text the keys that have it, as the subject of a sentence."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for key, several in texts.items():
         for text in filter(None, several):
-            found.setdefault(text, []).append(key)
-    verbs = {text: "is" if len(keys) == 1 else "are" for text, keys in found.items()}
-    return {text: f"{' and '.join(keys)} {verbs[text]}" for text, keys in found.items()}
+            groups.setdefault(text, []).append(key)
+    verbs = {text: "is" if len(keys) == 1 else "are" for text, keys in groups.items()}
+    return {text: f"{' and '.join(keys)} {verbs[text]}" for text, keys in groups.items()}
 
 
 def _slow_lines(samples: list[dict[str, LazyPatch]]) -> tuple[str, ...]:
     """Return a line for each set of steps that NumPy does, with the volumes and their number."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for key, patch in (one for patches in samples for one in patches.items()):
         for names in numpy_steps(patch):
-            found.setdefault(names, []).append(key)
+            groups.setdefault(names, []).append(key)
     return tuple(
         f"by NumPy: {' and '.join(dict.fromkeys(keys))}, {len(keys)} plan(s) looked at, in which "
         f"{', '.join(names)} meet: {BY_NUMPY}"
-        for names, keys in found.items()
+        for names, keys in groups.items()
     )
 
 
@@ -256,10 +256,10 @@ def _means(samples: list[list[LazyPatch]]) -> Cost | None:
     every = [patch for patches in samples for patch in patches]
     read = [one for patch in every for one in patch.reads()]
     reads = sum(not one.region.is_empty for one in read)
-    needed, whole = (sum(one.read_bytes(whole_chunks=w) for one in read) for w in (False, True))
-    interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
+    exact, whole = (sum(one.read_bytes(whole_chunks=w) for one in read) for w in (False, True))
+    resamples, copies = map(sum, zip(*map(interpolations, every), strict=True))
     n = len(samples)
-    return Cost(n, reads / n, needed / n, whole / n, interpolated / n, copies / n)
+    return Cost(n, reads / n, exact / n, whole / n, resamples / n, copies / n)
 
 
 def explain(pipe: Pipe) -> str:
@@ -292,7 +292,7 @@ DataPipe.explainer = staticmethod(explain)
 
 
 # A percentile of 99 needs about as many.
-MEASURED = 256
+SAMPLE_COUNT = 256
 # Headers of a bucket take 0.1 s each, and the epoch waits for them; cases of one list are stored
 # alike. They are those with which the epoch goes on: it would read these headers anyway.
 CASES = 4
@@ -337,14 +337,14 @@ def measure_access(
         why = "planning ahead would use up the source, or run functions of yours"
         return AccessPattern(unknown=why)
     planner = copy_for_epoch(split.planner, seed, epoch)
-    seen: dict[str, list[LazyPatch]] = {}
+    by_key: dict[str, list[LazyPatch]] = {}
     left_out: dict[str, str] = {}
     cases: set[int] = set()
     order: list[int] = []
     try:
         with looking_ahead():
-            skipped = min(batches * split.group, FARTHEST)
-            for item in _for_a_while(islice(items_from(planner, skipped), MEASURED), clock):
+            start = min(batches * split.group, FARTHEST)
+            for item in _for_a_while(islice(items_from(planner, start), SAMPLE_COUNT), clock):
                 if not isinstance(item, Sample):
                     continue
                 order.append(item.identity[0])
@@ -356,16 +356,16 @@ def measure_access(
                         left_out[key] = f"{patch.volume.name} does not say how it is stored"
                         continue
                     patch.source_region  # noqa: B018  works out the plan, which takes the time
-                    seen.setdefault(key, []).append(patch)
+                    by_key.setdefault(key, []).append(patch)
             # Visits that take turns; 1 where batches hold patches of several.
             turns = [pipe.visits for pipe in walk(planner) if isinstance(pipe, Interleave)]
             firsts = range(0, len(order), split.group)
             alone = all(len(set(order[first : first + split.group])) == 1 for first in firsts)
             together = turns[-1] if turns and alone else 1
             how = (split.group, together, _comes_after_others(order, together))
-            asked = _pattern(seen, planner, *how)
-            unknown = asked.unknown if not left_out or seen else "; ".join(left_out.values())
-            return replace(asked, left_out=left_out, unknown=unknown)
+            pattern = _pattern(by_key, planner, *how)
+            unknown = pattern.unknown if not left_out or by_key else "; ".join(left_out.values())
+            return replace(pattern, left_out=left_out, unknown=unknown)
     except Exception as error:
         # What cannot be planned is reported when it is read, with its case and pipe.
         return AccessPattern(unknown=f"planning ahead failed: {type(error).__name__}")
@@ -393,18 +393,18 @@ def _comes_after_others(cases: list[int], together: int) -> bool:
     return False
 
 
-def _pattern(seen: Mapping[str, list[LazyPatch]], planner: Pipe, *how: Any) -> AccessPattern:
+def _pattern(by_key: Mapping[str, list[LazyPatch]], planner: Pipe, *how: Any) -> AccessPattern:
     """Return what patches by key ask; ``how`` is what else :func:`_demand` needs."""
-    if not seen:
+    if not by_key:
         return AccessPattern(unknown="nothing is read lazily")
     every = list(walk(planner))
     count = sum(_length(pipe) for pipe in every if not parents_of(pipe))
     cutting = next((p for p in reversed(every) if isinstance(p, PatchSampler)), None)
-    firsts: dict[str, Any] = {key: read_volume_of(patches[0]) for key, patches in seen.items()}
-    anew = {key: breaks(patches[0]) for key, patches in seen.items()}
+    firsts: dict[str, Any] = {key: read_volume_of(patches[0]) for key, patches in by_key.items()}
+    anew = {key: breaks(patches[0]) for key, patches in by_key.items()}
     return AccessPattern(
         layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
-        demands={key: _demand(patches, cutting, *how) for key, patches in seen.items()},
+        demands={key: _demand(patches, cutting, *how) for key, patches in by_key.items()},
         volumes=firsts,
         sampled_anew={key: ", and after ".join(by) for key, by in anew.items() if by},
     )
@@ -422,7 +422,7 @@ def _demand(
     cutting: PatchSampler | None,
     items: int,
     together: int,
-    scattered: bool,
+    is_scattered: bool,
 ) -> Demand:
     reads = [patch.reads() for patch in patches]
     extents = np.array([np.max([read.region.shape for read in each], axis=0) for each in reads])
@@ -447,6 +447,6 @@ def _demand(
         patch=(1, 1, 1) if uniform is None else size_on(uniform.given_size, patches[0].plan),
         region=None if region is None else (region[0], region[1], region[2]),
         draws=1 if uniform is None else uniform.samples_per_volume,
-        scattered=scattered,
+        is_scattered=is_scattered,
         together=together,
     )

@@ -96,23 +96,23 @@ def chained_form_if_free(name: str, to: type | None = None) -> Callable[[C], C]:
 class UnknownForm(AttributeError):
     """No pipe has this chained form. What to say is worked out when it is read: many only probe."""
 
-    def __init__(self, pipe: str, asked: str) -> None:
-        super().__init__(pipe, asked)
+    def __init__(self, pipe: str, form: str) -> None:
+        super().__init__(pipe, form)
 
     def __str__(self) -> str:
-        pipe, asked = self.args
-        names, spelt = sorted(IterDataPipe.functions), asked.lower()
+        pipe, form = self.args
+        names, spelt = sorted(IterDataPipe.functions), form.lower()
         near = closest(spelt, names, 0.75, _MOST)
         # Other libraries say more in a name: gaussian_noise, rand_affine, RandFlipd.
         inside = [name for name in names if len(name) >= _SHORTEST and name in spelt]
-        meant = list(dict.fromkeys([*near, *sorted(inside, key=len, reverse=True)]))[:_MOST]
-        hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
-        return f"{pipe} has no chained form {asked!r}{hint}"
+        guesses = list(dict.fromkeys([*near, *sorted(inside, key=len, reverse=True)]))[:_MOST]
+        hint = f"; did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""
+        return f"{pipe} has no chained form {form!r}{hint}"
 
 
 # A pipe asks its parents for their lengths, and each of two branches that meet asks what they have
 # in common: with plain ``len`` the time doubles with every diamond. So answers are remembered.
-_known_lengths: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
+_known_lengths: ContextVar[dict[int, Any] | None] = ContextVar("_known_lengths", default=None)
 _may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
 
 
@@ -137,16 +137,16 @@ class _LengthProxy(IterDataPipe[Any]):
 
 def length(pipe: Any) -> int:
     """Return ``len(pipe)``, in time that is linear in the pipes of its graph."""
-    answered = _known_lengths.get()
-    if answered is not None:
-        return _memoized_length(pipe, answered)
-    answered = {}
-    with holding(_known_lengths, answered):
+    answers = _known_lengths.get()
+    if answers is not None:
+        return _memoized_length(pipe, answers)
+    answers = {}
+    with holding(_known_lengths, answers):
         # Parents first: a chain of hundreds would be too deep to ask from its end.
         for each in walk(pipe) if is_pipe(pipe) else ():
             with contextlib.suppress(Exception):  # nobody may want to know
-                _memoized_length(each, answered)
-        return _memoized_length(pipe, answered)
+                _memoized_length(each, answers)
+        return _memoized_length(pipe, answers)
 
 
 def without_opening() -> contextlib.AbstractContextManager[None]:
@@ -159,18 +159,18 @@ def may_open() -> bool:
     return _may_open.get()
 
 
-def _memoized_length(pipe: Any, answered: dict[int, Any]) -> int:
-    if id(pipe) not in answered:
+def _memoized_length(pipe: Any, answers: dict[int, Any]) -> int:
+    if id(pipe) not in answers:
         try:
             # Asked so that it asks its parents through here; one of torch's does not by itself.
             if is_pipe(pipe) and type(pipe).__module__.startswith("torch.utils.data."):
                 with contextlib.suppress(AttributeError):  # it has none, or wants more of a parent
-                    answered[id(pipe)] = type(pipe).__len__(_settings(pipe))
-            if id(pipe) not in answered:
-                answered[id(pipe)] = len(pipe)
+                    answers[id(pipe)] = type(pipe).__len__(_settings(pipe))
+            if id(pipe) not in answers:
+                answers[id(pipe)] = len(pipe)
         except (TypeError, NotImplementedError) as error:
-            answered[id(pipe)] = error
-    answer = answered[id(pipe)]
+            answers[id(pipe)] = error
+    answer = answers[id(pipe)]
     if isinstance(answer, Exception):
         raise answer
     return int(answer)
@@ -184,7 +184,7 @@ def _settings(pipe: Pipe) -> Any:
     return settings
 
 
-UNPLANNED = -1  # in place of the position in a batch
+NO_POSITION = -1  # in place of the position in a batch
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
     log = _ERROR_LOG.get()
     if log is None or not isinstance(error, log.errors):
         raise error
-    log.failures.append(describe_failure(error, UNPLANNED, UNPLANNED, item))
+    log.failures.append(describe_failure(error, NO_POSITION, NO_POSITION, item))
 
 
 @contextlib.contextmanager
@@ -253,11 +253,11 @@ class PipeBase:
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
         pipe = super().__new__(cls)
-        shown = tuple(a for a in args if not is_pipe(a))
-        pipe.origin = caller(call_text(cls.form_name or cls.__name__, shown, kwargs))
+        values = tuple(a for a in args if not is_pipe(a))
+        pipe.origin = caller(call_text(cls.form_name or cls.__name__, values, kwargs))
         # A state can be resumed with other credentials.
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
-        pipe._arguments = (public_value(shown), public_value(own))
+        pipe._arguments = (public_value(values), public_value(own))
         return pipe
 
     @property
@@ -361,9 +361,9 @@ class DataPipe(PipeBase, _Pipe):
     def is_drawn(self) -> bool:
         """Whether what it does to a sample is drawn, so that it is another in each epoch."""
         step = getattr(getattr(self, "change", None) or self, "step", None)
-        drawn = [one.is_drawn() for one in getattr(self, "steps", ())]
-        drawn += [] if step is None else [step.is_drawn]
-        return bool(self.stream_names) and (any(drawn) or not drawn)
+        flags = [one.is_drawn() for one in getattr(self, "steps", ())]
+        flags += [] if step is None else [step.is_drawn]
+        return bool(self.stream_names) and (any(flags) or not flags)
 
 
 def _explain_takeover(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
@@ -428,11 +428,11 @@ class PerItem(SameLength):
     def __iter__(self) -> Iterator[Any]:
         for item in self.parent:
             try:
-                made = self.apply(item)
+                result = self.apply(item)
             except Exception as error:
                 note_error(self, item, error)
             else:
-                yield made
+                yield result
 
 
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:
@@ -444,10 +444,10 @@ def stream_name(parent: Pipe, name: Any, kind: str) -> str:
         msg = f"name= is the name of the stream that a pipe draws from, a word, got {name!r}"
         raise ValueError(msg)
     mark = "" if name else branch_mark(parent)
-    wanted = name or (f"{kind}@{mark}" if mark else kind)
-    taken = {taken for pipe in walk(parent) for taken in stream_names(pipe)}
-    numbered = (f"{wanted}#{number}" for number in count(2))
-    return next(free for free in chain((wanted,), numbered) if free not in taken)
+    base = name or (f"{kind}@{mark}" if mark else kind)
+    upstream = {upstream for pipe in walk(parent) for upstream in stream_names(pipe)}
+    variants = (f"{base}#{number}" for number in count(2))
+    return next(free for free in chain((base,), variants) if free not in upstream)
 
 
 def first_random_pipe(sink: Pipe) -> Pipe | None:
@@ -481,9 +481,9 @@ def length_of(pipe: Any, parent: Any) -> int:
         raise TypeError(f"{msg}so this instance doesn't have valid length") from None
 
 
-def wrong_item(pipe: DataPipe, item: Any, wanted: str, do: str) -> errors.SampleError:
+def wrong_item(pipe: DataPipe, item: Any, kind: str, do: str) -> errors.SampleError:
     """Return the error for an item that ``pipe`` cannot use."""
-    msg = f"{wanted} expected, got {type(item).__name__}"
+    msg = f"{kind} expected, got {type(item).__name__}"
     return errors.SampleError(msg, do=do).at(pipe.origin)
 
 
@@ -508,7 +508,7 @@ def with_progress(
     """Yield things one by one, and tell ``progress(done, total)``, or show a bar, after each."""
     from tqdm import tqdm
 
-    for done, thing in enumerate(tqdm(things, name, unit=unit, disable=progress is not None), 1):
+    for number, thing in enumerate(tqdm(things, name, unit=unit, disable=progress is not None), 1):
         yield thing
         if progress is not None:
-            progress(done, len(things))
+            progress(number, len(things))

@@ -142,17 +142,17 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
         if is_source:
             pipe.begin(seed, epoch, number)
             continue
-        told = 0 if id(pipe) in first else epoch
+        own_epoch = 0 if id(pipe) in first else epoch
         if hasattr(type(pipe), "set_epoch"):
-            pipe.set_epoch(told)
+            pipe.set_epoch(own_epoch)
         if number is not None:
-            pipe.set_seed(Stream(seed, told, (number,), type(pipe).__name__).integer())
+            pipe.set_seed(Stream(seed, own_epoch, (number,), type(pipe).__name__).integer())
 
 
 def _number_sources(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
     """Yield each pipe, whether it is a source of samples, and its number among these."""
     # Of another one that takes a seed its number among its kind, else None.
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     sources = 0
     every: Any = walk(graph)  # foreign pipes have what their classes say
     for pipe in every:
@@ -160,14 +160,14 @@ def _number_sources(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
         absent = vars(pipe).get("stands_for")
         if isinstance(absent, SeededCounts):
             # Those after it have the numbers that they have in the whole graph.
-            seen.update(absent.kinds)
+            counts.update(absent.kinds)
             sources += absent.sources
         if isinstance(pipe, DataPipe) and hasattr(kind, "begin"):
             yield pipe, True, sources
             sources += 1
         elif hasattr(kind, "set_seed"):
-            yield pipe, False, seen[kind.__name__]
-            seen[kind.__name__] += 1
+            yield pipe, False, counts[kind.__name__]
+            counts[kind.__name__] += 1
         else:
             yield pipe, False, None
 
@@ -251,7 +251,7 @@ def may_look_ahead(planner: Pipe) -> bool:
     every = list(walk(planner))
     sources = [pipe for pipe in every if not parents_of(pipe)]
     again = all(isinstance(pipe, SeedStamper) for pipe in sources)
-    return again and not any(traits_of(p).runs_user_code or not traits_of(p).known for p in every)
+    return again and not any(t.runs_user_code or not t.is_known for t in map(traits_of, every))
 
 
 def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
@@ -271,7 +271,7 @@ def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
                 counts.append({sample.identity: count(sample) for sample in samples})
     except (VoxpipeError, OSError, Warning) as error:
         raise TypeError(f"no len(): {type(error).__name__}: {error}") from error
-    if any(found != counts[0] for found in counts):
+    if any(each != counts[0] for each in counts):
         raise TypeError("no len(): how large volumes are is drawn, so every epoch has its own")
     return sum(counts[0].values())
 

@@ -57,14 +57,14 @@ def _make_at(
     if name in _WARN and any(isinstance(pipe, DataPipe) for pipe in walk(parent)):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_TORCH_ON_LAMBDAS, category=UserWarning)
-            made = make(parent, *args, **kwargs)
+            result = make(parent, *args, **kwargs)
     else:
-        made = make(parent, *args, **kwargs)
+        result = make(parent, *args, **kwargs)
     # Of what has several children, the pipe that they share runs the function.
-    pipe = made[0].main_datapipe if isinstance(made, list) else made
-    shown = tuple(arg for arg in args if not is_pipe(arg))
-    pipe.origin = caller(call_text(name, shown, kwargs))
-    return made
+    pipe = result[0].main_datapipe if isinstance(result, list) else result
+    values = tuple(arg for arg in args if not is_pipe(arg))
+    pipe.origin = caller(call_text(name, values, kwargs))
+    return result
 
 
 # torch keeps a table of chained forms; the entries of these are replaced by ones that make the very
@@ -73,8 +73,8 @@ for name, function in list(IterDataPipe.functions.items()):
     kind: Any = getattr(function, "args", (object,))[0]
     is_known = getattr(function, "func", None) is _make_at
     if kind.__module__.startswith("torch.utils.data.datapipes.iter.") and not is_known:
-        made = functools.partial(_make_at, kind, name, function)
-        IterDataPipe.register_function(name, functools.update_wrapper(made, function))
+        maker = functools.partial(_make_at, kind, name, function)
+        IterDataPipe.register_function(name, functools.update_wrapper(maker, function))
 
 
 def refuse(patches: Sequence[Any], *, collate_fn_map: Any = None) -> NoReturn:

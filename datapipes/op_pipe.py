@@ -61,18 +61,18 @@ class OpPipe(PerItem):
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
-        given = bind_arguments(self.form_name, self.__signature__, args, kwargs)
-        own = {name: value for name, value in given.items() if name not in self.keywords}
+        arguments = bind_arguments(self.form_name, self.__signature__, args, kwargs)
+        own = {name: value for name, value in arguments.items() if name not in self.keywords}
         with locate_errors(self):
             op = type(self).op_class(**own)
-        self.stream_names = (stream_name(parent, given.get("name", ""), self.form_name),)
-        self.hold(op, given, shared=bool(given.get("name")))
+        self.stream_names = (stream_name(parent, arguments.get("name", ""), self.form_name),)
+        self.hold(op, arguments, is_shared=bool(arguments.get("name")))
         # Pipes tell this and ops do not, as ops are made again where nobody wrote anything.
         for mistake in getattr(op, "likely_mistakes", ()):
             warn(mistake, LikelyMistake, self.origin)
 
-    def hold(self, op: Any, given: Mapping[str, Any], *, shared: bool) -> None:
-        """Hold the op, with all arguments; ``shared`` where its stream has a name of the user's."""
+    def hold(self, op: Any, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
+        """Hold the op and all its arguments; ``is_shared`` if the user has named its stream."""
         raise NotImplementedError
 
 
@@ -95,7 +95,7 @@ def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect
             keywords.append(one.replace(kind=kinds.KEYWORD_ONLY))
         else:
             plain.append(one)
-    keywords += [kinds(name, kinds.KEYWORD_ONLY, default=given) for name, given in more.items()]
+    keywords += [kinds(name, kinds.KEYWORD_ONLY, default=value) for name, value in more.items()]
     return inspect.Signature([*plain, *keywords])
 
 
@@ -103,43 +103,43 @@ def bind_arguments(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments by name, without the parent; what was left out is left out."""
-    known = [parameter for parameter in signature.parameters if parameter != "parent"]
-    they_are = f"; it has {', '.join(known)}"
-    for given in kwargs:
-        if given not in known:
-            inverse = name in _COARSER and given in _SCALES
-            hint = INVERSE if inverse else _instead(given, known) or they_are
-            raise TypeError(f"{name}() has no argument {given!r}{hint}")
+    names = [parameter for parameter in signature.parameters if parameter != "parent"]
+    they_are = f"; it has {', '.join(names)}"
+    for argument in kwargs:
+        if argument not in names:
+            inverse = name in _COARSER and argument in _SCALES
+            hint = INVERSE if inverse else _instead(argument, names) or they_are
+            raise TypeError(f"{name}() has no argument {argument!r}{hint}")
     try:
         arguments = dict(signature.bind(None, *args, **kwargs).arguments)
     except TypeError as error:
         by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
         # Of these weights and p are what people write by their place.
-        if len(by_name) < len(known):
+        if len(by_name) < len(names):
             by_name = [one for one in ("weights", "p") if one in by_name] or by_name
-        asked = " and ".join(f"{one}=" for one in by_name[:2])
-        hint = f"; write {asked} by keyword" if by_name and "too many" in str(error) else ""
+        usage = " and ".join(f"{one}=" for one in by_name[:2])
+        hint = f"; write {usage} by keyword" if by_name and "too many" in str(error) else ""
         raise TypeError(f"{name}(): {error}{hint}") from None
     del arguments["parent"]
     return arguments
 
 
-def _instead(given: str, known: Collection[str], cutoff: float = _MISSPELT) -> str:
+def _instead(argument: str, names: Collection[str], cutoff: float = _MISSPELT) -> str:
     """Return what to write in place of an argument that there is not; nothing if nobody knows."""
-    near = [one for one in FOREIGN_ARGUMENTS.get(given, ()) if one in known]
-    if not near and given in NO_COUNTERPART:
-        return NO_COUNTERPART[given]
-    if not near and given not in FOREIGN_ARGUMENTS:
-        near = closest(given, known, cutoff)
+    near = [one for one in FOREIGN_ARGUMENTS.get(argument, ()) if one in names]
+    if not near and argument in NO_COUNTERPART:
+        return NO_COUNTERPART[argument]
+    if not near and argument not in FOREIGN_ARGUMENTS:
+        near = closest(argument, names, cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def refuse_unknown_arguments(
-    name: str, given: Iterable[str], known: Collection[str], *, only_misspelt: bool = False
+    name: str, arguments: Iterable[str], names: Collection[str], *, only_misspelt: bool = False
 ) -> None:
     """Raise TypeError where an argument is none of a pipe's, and say which one is meant."""
-    for one in given:
-        hint = "" if one in known else _instead(one, known, _NEARLY)
-        if one not in known and (hint or not only_misspelt):
-            they_are = f"; it has {', '.join(known)}"
+    for one in arguments:
+        hint = "" if one in names else _instead(one, names, _NEARLY)
+        if one not in names and (hint or not only_misspelt):
+            they_are = f"; it has {', '.join(names)}"
             raise TypeError(f"{name}() has no argument {one!r}{hint or they_are}")

@@ -52,22 +52,22 @@ def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
     return LikelyLabels(origin) if any(getattr(p, "guesses", False) for p in opening) else None
 
 
-Inherited = dict[str, RedactedDict]  # storage options by scheme and bucket (``s3://scans``)
+BucketOptions = dict[str, RedactedDict]  # storage options by scheme and bucket (``s3://scans``)
 
 
-def inherited_options(parent: Pipe) -> Inherited:
+def inherited_options(parent: Pipe) -> BucketOptions:
     """Return the storage options of the listings upstream, by the buckets that they found."""
     # Ask once their cases have come: else this lists the storage.
     pipes = [pipe for pipe in walk(parent) if isinstance(pipe, ListCases) and pipe.storage_options]
-    found = {server_of(p): pipe for pipe in pipes for case in pipe.listing() for p in case.values()}
-    return {origin: pipe.storage_options for origin, pipe in found.items() if origin}
+    lists = {server_of(p): pipe for pipe in pipes for case in pipe.listing() for p in case.values()}
+    return {origin: pipe.storage_options for origin, pipe in lists.items() if origin}
 
 
-def options_for(source: Any, inherited: Inherited) -> RedactedDict | None:
+def options_for(source: Any, by_server: BucketOptions) -> RedactedDict | None:
     """Return the options for a source; None unless it lies in one of the buckets."""
     # A URL of another server gets none: credentials are for the place that they were given for.
-    known = inherited and isinstance(source, (str, os.PathLike))
-    return inherited.get(server_of(os.fspath(source))) if known else None
+    is_known = by_server and isinstance(source, (str, os.PathLike))
+    return by_server.get(server_of(os.fspath(source))) if is_known else None
 
 
 BY_KEY = ("affine", "dataset", "follow", "io", "level", "reader", "series")
@@ -80,28 +80,28 @@ def named_by_key(
     options: Mapping[str, Any], keys: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
     """Return which keys the options name that are given by key."""
-    return {name: tuple(given) for name, given in options.items() if _is_by_key(name, given, keys)}
+    return {name: tuple(value) for name, value in options.items() if _is_by_key(name, value, keys)}
 
 
 def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ()) -> dict[str, Any]:
     """Return the options for one volume: those for all, and its own."""
     by_key = named_by_key(options, keys)
-    shared = {name: given for name, given in options.items() if name not in by_key}
+    common = {name: value for name, value in options.items() if name not in by_key}
     own = {name: options[name][key] for name in by_key if key in options[name]}
-    return {**shared, **own}
+    return {**common, **own}
 
 
-def _is_by_key(name: str, given: Any, keys: Collection[str]) -> bool:
-    if not isinstance(given, Mapping):
+def _is_by_key(name: str, value: Any, keys: Collection[str]) -> bool:
+    if not isinstance(value, Mapping):
         return False
-    if name == _STORAGE and not all(v is None or isinstance(v, Mapping) for v in given.values()):
+    if name == _STORAGE and not all(v is None or isinstance(v, Mapping) for v in value.values()):
         return False
-    return name in BY_KEY or any(key in keys for key in given)
+    return name in BY_KEY or any(key in keys for key in value)
 
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
-STORED = "_stored"  # what is appended to a key for the mask of its missing sections
+STORED_SUFFIX = "_stored"  # what is appended to a key for the mask of its missing sections
 # A tap in a missing section spoils a value by its weight: so the mask is interpolated as the image.
 SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""
@@ -192,13 +192,13 @@ class OpenVolume(SeedStamper):
         """Whether keys are taken for intensities that nobody has spoken of."""
         self._once = WarnOnce()
         # Whether an array was looked at that might be a plane: the first sample's is like others.
-        self._looked = False
+        self._has_looked = False
         self._options = {**reader_kwargs, "io": io}
         # Options that are given by key; more are found out once the keys are known.
         self._by_key = named_by_key(self._options)
-        self._seen: set[str] = set()
+        self._known_keys: set[str] = set()
         # Keys that were named by the user, by argument; the first sample must have them.
-        self._named: dict[str, tuple[str, ...]] = {
+        self._names: dict[str, tuple[str, ...]] = {
             # The usual names may be there to spare, as in what LikelyLabel recommends.
             "labels": tuple(key for key in self.labels if key not in LABELS),
             "policies": tuple(policies or ()),
@@ -219,7 +219,7 @@ class OpenVolume(SeedStamper):
         # Keys whose policy holds whatever later pipes ask for.
         self.overriding = overriding_keys(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else RedactedDict(storage_options)
-        self._inherited: Inherited | None = None
+        self._by_server: BucketOptions | None = None
         for mode in io.values() if isinstance(io, Mapping) else (io,):
             check_io(mode)
         self.io, self.reader_kwargs = io, reader_kwargs
@@ -255,17 +255,17 @@ class OpenVolume(SeedStamper):
             volumes = {key: self._show(key, sample).opened_anew(by) for key in keys}
             self._warn_of_colours(sample, volumes)
             for key, mask in [(key, volume.stored_mask()) for key, volume in volumes.items()]:
-                name = f"{key}{STORED}"
+                name = f"{key}{STORED_SUFFIX}"
                 if mask is not None and name in sample:
                     msg = f"the mask of {key!r} is called {name!r}, which the sample has already"
                     raise SampleError(msg, do="Call that volume otherwise.")
                 volumes |= {} if mask is None else {name: mask}
         pending = TransformChain(volumes, sample.seed, sample.epoch, sample.identity)
-        opened: dict[str, LazyPatch] = {}
+        patches: dict[str, LazyPatch] = {}
         for key, volume in volumes.items():
             policy = self.policies.get(key) or _policy(key, volumes)
-            opened[key] = LazyPatch(volume, pending, policy, is_fixed=key in self.overriding)
-        return sampled_as_before(sample.with_data(**opened), self.policies)
+            patches[key] = LazyPatch(volume, pending, policy, is_fixed=key in self.overriding)
+        return sampled_as_before(sample.with_data(**patches), self.policies)
 
     def _refuse_unusable(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where a key is missing, or is a list in a list, or there is none."""
@@ -282,22 +282,22 @@ class OpenVolume(SeedStamper):
                 msg = f"{key!r} is a list in a list, {shorten(value)}"
                 raise SampleError(msg, do="Write one list: its volumes are the channels of one.")
         if not keys:
-            held = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
-            msg = f"there is no volume to open among {held}"
+            entries = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
+            msg = f"there is no volume to open among {entries}"
             do = "A path has a folder or a suffix, an array two axes or more; else name it in "
             raise SampleError(msg, do=f"{do}keys=.")
 
     def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where an argument names a volume that the first sample does not have."""
-        named, self._named = self._named, {}
-        if not self._seen.issuperset(keys):
-            self._seen.update(keys)
+        names, self._names = self._names, {}
+        if not self._known_keys.issuperset(keys):
+            self._known_keys.update(keys)
             options = {**self._options, "storage_options": self.storage_options}
-            by_key = named_by_key(options, self._seen)
-            named = {**named, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
+            by_key = named_by_key(options, self._known_keys)
+            names = {**names, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
             self._by_key = by_key
-        for argument, given in named.items():
-            for key in given:
+        for argument, its_keys in names.items():
+            for key in its_keys:
                 if key not in keys:
                     given_at = self._policies_from if argument == "policies" else {}
                     error = unknown_key(argument, key, keys)
@@ -306,13 +306,13 @@ class OpenVolume(SeedStamper):
     def _show(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""
         volume = self._again(key, sample) or self._volume(key, sample[key])
-        given = self.axis_map
-        if isinstance(given, Mapping):
-            return volume.with_axis_map(given[key]) if key in given else volume
-        if given is None:
+        axis_map = self.axis_map
+        if isinstance(axis_map, Mapping):
+            return volume.with_axis_map(axis_map[key]) if key in axis_map else volume
+        if axis_map is None:
             return volume
         # Given for all of them: the fill is one for intensities, a missing label is background.
-        return volume.with_axis_map(given.with_fill(0) if volume.kind == "label" else given)
+        return volume.with_axis_map(axis_map.with_fill(0) if volume.kind == "label" else axis_map)
 
     def _again(self, key: str, sample: Sample) -> Volume | None:
         """Return the volume of voxels that ``realize()`` made; None where something else is."""
@@ -328,8 +328,8 @@ class OpenVolume(SeedStamper):
 
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
-            for argument, named in self._by_key.items():
-                if key in named:  # options and all
+            for argument, its_keys in self._by_key.items():
+                if key in its_keys:  # options and all
                     msg = f"{argument}= names {key!r}, which is a Volume already"
                     raise SampleError(msg, do=f"Give {argument}= to that Volume().")
             # ``labels=`` says what is opened here, and nothing of what is a Volume already.
@@ -342,7 +342,7 @@ class OpenVolume(SeedStamper):
         if self.guesses and kind == "intensity" and looks_like_label(key):
             write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
             self._warn_of_label(key, "is sampled as an intensity", write)
-        options = {"kind": kind, **options_of(key, self._options, self._seen)}
+        options = {"kind": kind, **options_of(key, self._options, self._known_keys)}
         if not isinstance(source, (list, tuple)):
             return self._of_one(key, source, kind, options)
         # Made anew each time: what it is a list of is looked at, or held, one by one.
@@ -352,10 +352,10 @@ class OpenVolume(SeedStamper):
         if isinstance(source, Volume):
             return source
         # One array may stand under two keys, of two kinds.
-        own = key if any(key in named for named in self._by_key.values()) else ""
-        held = self._of_objects.get((id(source), kind, own))
-        if held is not None:
-            return held[1]
+        own = key if any(key in its_keys for its_keys in self._by_key.values()) else ""
+        entry = self._of_objects.get((id(source), kind, own))
+        if entry is not None:
+            return entry[1]
         volume = Volume(source, storage_options=self._options_for(key, source), **options)
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
@@ -363,13 +363,13 @@ class OpenVolume(SeedStamper):
         return volume
 
     def _options_for(self, key: str, source: Any) -> Mapping[str, Any] | None:
-        given = self.storage_options
+        options = self.storage_options
         by_key = "storage_options" in self._by_key
-        if given is not None and (not by_key or key in given):
-            return given[key] if by_key else given
-        if self._inherited is None:
-            self._inherited = inherited_options(self.parent)
-        return options_for(source, self._inherited)
+        if options is not None and (not by_key or key in options):
+            return options[key] if by_key else options
+        if self._by_server is None:
+            self._by_server = inherited_options(self.parent)
+        return options_for(source, self._by_server)
 
     def _warn_of_label(self, key: str, is_so: str, write: str) -> None:
         """Warn, once, of an intensity whose key says label."""
@@ -382,16 +382,16 @@ class OpenVolume(SeedStamper):
 
     def _warn_of_colours(self, sample: Sample, volumes: Mapping[str, Volume]) -> None:
         """Warn where arrays look like planes of colours; labels of their shape say otherwise."""
-        if self._looked or self.axis_map is not None or is_looking_ahead():
+        if self._has_looked or self.axis_map is not None or is_looking_ahead():
             return
-        self._looked = True
+        self._has_looked = True
         if any(volume.kind == "label" for volume in volumes.values()):
             return
         for key in volumes:
             is_new = key not in sample.patches and in_memory(sample[key])
             if is_new and "affine" not in options_of(key, self._options):
-                for told in colours_hint(key, sample[key].shape):
-                    self._once.warn(told, told, LikelyMistake, self.origin)
+                for hint in colours_hint(key, sample[key].shape):
+                    self._once.warn(hint, hint, LikelyMistake, self.origin)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_of_objects": {}}
@@ -409,7 +409,7 @@ class OpenVolume(SeedStamper):
 def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
     """Return the policy of a volume by its kind; a mask is sampled as what it speaks of."""
     kind = volumes[key].kind
-    of = volumes.get(key.removesuffix(STORED)) if key.endswith(STORED) else None
+    of = volumes.get(key.removesuffix(STORED_SUFFIX)) if key.endswith(STORED_SUFFIX) else None
     if of is None or of.kind == "label" or of.stored_mask() is None:
         return policy_of(kind)
     return SHARE
@@ -419,11 +419,11 @@ def _repeats_objects(parent: Pipe) -> bool:
     """Whether every epoch brings the same arrays: given in a list of cases, and only moved."""
     # What a function, a sequence or a case makes anew each time must not be held.
     every = list(walk(parent))
-    if any(traits_of(pipe).runs_user_code or not traits_of(pipe).known for pipe in every):
+    if any(traits_of(pipe).runs_user_code or not traits_of(pipe).is_known for pipe in every):
         return False
     sources = [pipe for pipe in every if not parents_of(pipe)]
-    given = [pipe.cases if isinstance(pipe, FromCases) else None for pipe in sources]
-    return all(isinstance(c, (list, tuple)) and all(isinstance(k, dict) for k in c) for c in given)
+    cases = [pipe.cases if isinstance(pipe, FromCases) else None for pipe in sources]
+    return all(isinstance(c, (list, tuple)) and all(isinstance(k, dict) for k in c) for c in cases)
 
 
 def is_volume_source(value: Any) -> bool:

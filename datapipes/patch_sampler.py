@@ -163,8 +163,8 @@ class PatchSampler(DataPipe):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Refuse unknown arguments in the words of other libraries too."""
-        known = [*inspect.signature(cls.__init__).parameters][3:]
-        refuse_unknown_arguments(cls.form_name, kwargs, ["size", *known])
+        names = [*inspect.signature(cls.__init__).parameters][3:]
+        refuse_unknown_arguments(cls.form_name, kwargs, ["size", *names])
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(
@@ -190,32 +190,32 @@ class PatchSampler(DataPipe):
         self.samples_per_volume = samples_per_volume
         self.sampling = sampling
         self.stream_names = (stream_name(parent, name, self.form_name),)
-        self._shared = bool(name)
+        self._is_shared = bool(name)
         self.region: UniformRegion | None = None
         self.mask = mask
         self.weights = weights
-        self._counted: int | None = None
+        self._length: int | None = None
         with locate_errors(self):
             self.given_size = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
             each = self.given_size if isinstance(self.given_size, tuple) else (self.given_size,) * 3
             whole = tuple(_LONGEST if n is None else n for n in each)
             self.size = three("size", whole, least=1)
-            shared = three("overlap", overlap, least=0)
+            per_axis = three("overlap", overlap, least=0)
             if isinstance(overlap, int):  # one number leaves axes of one voxel alone
-                i, j, k = (0 if s == 1 else n for s, n in zip(self.size, shared, strict=True))
-                shared = (i, j, k)
-            self.overlap = shared
+                i, j, k = (0 if s == 1 else n for s, n in zip(self.size, per_axis, strict=True))
+                per_axis = (i, j, k)
+            self.overlap = per_axis
             self._check()
             self.region = self._region(region, align)
             if oversample is not None and self.region is not None:
                 msg = "oversample says that the other patches lie anywhere, and region that all of "
                 msg += "a visit lie beside each other"
                 raise PatchSizeError(msg, do="Leave one of them out.")
-            given = {"min_share": min_share, "class_weights": class_weights}
-            given["oversample"] = oversample
+            options = {"min_share": min_share, "class_weights": class_weights}
+            options["oversample"] = oversample
             self._template = _template(
-                self.given_size, mask, weights, given, otherwise, sampling, self.origin
+                self.given_size, mask, weights, options, otherwise, sampling, self.origin
             )
         self.oversample = oversample
 
@@ -280,31 +280,33 @@ class PatchSampler(DataPipe):
         """Yield what ``make`` returns for each sample, but for those that may be left out."""
         for sample in self.parent:
             try:
-                made = make(sample)
+                result = make(sample)
             except Exception as error:
                 note_error(self, sample, error)
             else:
-                yield made
+                yield result
 
     def _step(self, op: SpatialOp | None, place: int = 0) -> Any:
         """Return an op as a step of its stream; None of none."""
         if op is None:
             return None
-        return PipeSteps([Step(op, self.stream_names[place], self.origin, shared=self._shared)])
+        return PipeSteps([Step(op, self.stream_names[place], self.origin, common=self._is_shared)])
 
     def _op_of(self, sample: Any) -> MaskedPatch | WeightedPatch:
         pending_of(self, sample)  # refuses what is no sample with volumes
         template: Any = self._template
-        masked = isinstance(template, MaskedPatch)
-        argument, kind = ("mask", "label") if masked else ("weights", "intensity")
-        given: Any = self.mask if masked else self.weights
-        if isinstance(given, Volume):
-            return replace(template, **{argument: given, "key": given.name})  # type: ignore[no-any-return]
-        volume = named_volume(given, sample, argument, kind=kind)
-        if not masked:
-            refuse_changed(sample[given], "lazy_patch(weights=)", given)
-        patch: Any = replace(template, **{argument: volume, "key": given})
-        return replace(patch, stored=_stored_classes(patch, sample[given])) if masked else patch  # type: ignore[no-any-return]
+        is_masked = isinstance(template, MaskedPatch)
+        argument, kind = ("mask", "label") if is_masked else ("weights", "intensity")
+        source: Any = self.mask if is_masked else self.weights
+        if isinstance(source, Volume):
+            return replace(template, **{argument: source, "key": source.name})  # type: ignore[no-any-return]
+        volume = named_volume(source, sample, argument, kind=kind)
+        if not is_masked:
+            refuse_changed(sample[source], "lazy_patch(weights=)", source)
+        patch: Any = replace(template, **{argument: volume, "key": source})
+        if is_masked:
+            patch = replace(patch, mask_labels=_stored_classes(patch, sample[source]))
+        return patch  # type: ignore[no-any-return]
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Read the masks or weights of all cases now; return how many cases there are.
@@ -351,9 +353,9 @@ class PatchSampler(DataPipe):
             patches touch the mask, until :meth:`prepare` or an epoch has read it.
         """
         if self.sampling == "grid":
-            if self._counted is None:
-                self._counted = count_planned(self.parent, self._count)
-            return self._counted
+            if self._length is None:
+                self._length = count_planned(self.parent, self._count)
+            return self._length
         return length_of(self, self.parent) * self.samples_per_volume
 
     def _count(self, sample: Sample) -> int:
@@ -367,14 +369,14 @@ class PatchSampler(DataPipe):
         return int(np.count_nonzero(stays))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_counted": None}  # a copy's parents may be others
+        return {**super().__getstate__(), "_length": None}  # a copy's parents may be others
 
     def settings(self) -> Any:
         """Return the arguments, with the name of a mask or of weights instead of the volume."""
-        shown, named = self._arguments
+        args, kwargs = self._arguments
         volumes = {"mask": self.mask, "weights": self.weights}
         names = {key: v.name for key, v in volumes.items() if isinstance(v, Volume)}
-        return (shown, {**named, **names})
+        return (args, {**kwargs, **names})
 
 
 def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:
@@ -384,28 +386,28 @@ def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:
         stored_labels(thing, (), who, patch.key)
         return ()
     as_stored = tuple(label if label == OTHER else (label,) for label in patch.classes)
-    found = tuple(
+    classes = tuple(
         one if one == OTHER else stored_labels(thing, one, who, patch.key) for one in as_stored
     )
-    return () if found == as_stored else found
+    return () if classes == as_stored else classes
 
 
 def _template(
     size: Sequence[int],
     mask: Any,
     weights: Any,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     otherwise: str,
     sampling: str,
     origin: CallSite,
 ) -> MaskedPatch | WeightedPatch | None:
     """Return the op of a pipe with these arguments, of no volume; None where none says where."""
-    # ``given`` has the arguments that belong to a mask.
+    # ``options`` has the arguments that belong to a mask.
     usual: dict[str, Any] = {"min_share": 0, "class_weights": {}, "oversample": None}
-    named = [name for name, one in given.items() if one is not None and one != usual[name]]
+    names = [name for name, one in options.items() if one is not None and one != usual[name]]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:
-        for name in (*(() if mask is None else ("mask",)), *named):
+        for name in (*(() if mask is None else ("mask",)), *names):
             msg = f"{name} says what is inside, where every voxel counts alike; weights= says how "
             do = "To draw inside a mask only, write 0 into the weights of all else."
             raise PatchSizeError(f"{msg}often each is drawn. Give one of them.", do=do)
@@ -413,17 +415,17 @@ def _template(
             raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
         op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
     else:
-        named += ["otherwise"] if otherwise != "error" else []
-        drawing = [name for name in named if name != "min_share"]
+        names += ["otherwise"] if otherwise != "error" else []
+        drawing = [name for name in names if name != "min_share"]
         if mask is None:
-            if named:
+            if names:
                 do = 'Give mask= too: the key of a label, e.g. "label".'
-                raise PatchSizeError(f"{named[0]} belongs to mask=", do=do)
+                raise PatchSizeError(f"{names[0]} belongs to mask=", do=do)
             return None
         if drawing and sampling != "uniform":
             msg = f"{drawing[0]} belongs to sampling='uniform': a grid draws nothing"
             raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
-        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(given)
+        op_class, argument, volume, settings = MaskedPatch, "mask", mask, dict(options)
     if not isinstance(volume, (str, Volume)):
         msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
         raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")

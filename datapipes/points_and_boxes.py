@@ -56,8 +56,8 @@ class MovePlaces(PerItem):
                 do = f"Put {self.form_name}() before realize(): it asks plans, not voxels."
             raise SampleError(msg, do=do).at(self.origin, item.case)
         plan = lazy[of].whole_plan
-        moved: dict[str, Any] = {}
-        kept: Any = []
+        entries: dict[str, Any] = {}
+        mask: Any = []
         for key in (*self.keys, *self.with_):
             if key not in item:
                 msg = f"{self.form_name}() is to move {key!r}, but the sample has {', '.join(item)}"
@@ -66,26 +66,26 @@ class MovePlaces(PerItem):
         for key in self.keys:
             try:
                 rows = np.reshape(np.asarray(item[key], float), (-1, self.columns))
-                found = self.move(plan, rows)
+                places = self.move(plan, rows)
             except (TypeError, ValueError) as error:
                 msg = f"{key!r} holds no {self.what} (N, {self.columns}) that can be moved: {error}"
                 raise SampleError(msg).at(self.origin, item.case) from None
-            found, kept = self.within(found, plan.shape)
-            moved[key] = found[kept].tolist()
-        beside = {key: self._keep_rows(item, key, list(kept)) for key in self.with_}
-        return item.with_data(**moved, **beside)
+            places, mask = self.within(places, plan.shape)
+            entries[key] = places[mask].tolist()
+        beside = {key: self._keep_rows(item, key, list(mask)) for key in self.with_}
+        return item.with_data(**entries, **beside)
 
-    def _keep_rows(self, sample: Sample, key: str, kept: Sequence[bool]) -> list[Any]:
+    def _keep_rows(self, sample: Sample, key: str, mask: Sequence[bool]) -> list[Any]:
         """Return an entry that goes with places, without the rows that these have lost."""
         rows: list[Any] | None = None
         with suppress(TypeError):  # a number, an array without axes
             rows = list(sample[key])
-        if rows is None or len(rows) != len(kept):
+        if rows is None or len(rows) != len(mask):
             has = "no rows" if rows is None else f"{len(rows)} rows"
-            msg = f"{key!r} goes with {len(kept)} rows that {self.form_name}() moves, and has {has}"
+            msg = f"{key!r} goes with {len(mask)} rows that {self.form_name}() moves, and has {has}"
             do = "Give with_= entries of one row for each."
             raise SampleError(msg, do=do).at(self.origin, sample.case)
-        return [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
+        return [row for row, is_kept in zip(rows, mask, strict=True) if is_kept]
 
     def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the places as they are in a patch of ``shape``, and which of them stay."""

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from ..core.errors import PrefetchTimeoutError, RankFailed, RankMissing, VoxpipeError
 from ..core.redact import public_text
 
-FAILED, LATE, LEFT = "failed", "late", "left"
+FAILURE, LATE, DEPARTURE = "failed", "late", "left"
 # How often a store is asked: soon at first, as ranks mostly come together, then ten times a second.
 _FIRST_LOOK, _LOOK = 0.001, 0.1
 # A rank learns that another is missing at its own limit; then all tell each other within this.
@@ -70,15 +70,15 @@ class RankBarrier:
                 self._telling, closing = False, self._closing
             if closing:
                 self.close()
-        return [int(told) for told in words]
+        return [int(number) for number in words]
 
     def part(self, error: BaseException | None = None) -> None:
         """Leave the others, who are told why: ``error``, or that this rank went elsewhere."""
         if not self.is_open:
             return
-        why, what = LEFT, ""
+        why, what = DEPARTURE, ""
         if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
-            why = LATE if isinstance(error, PrefetchTimeoutError) else FAILED
+            why = LATE if isinstance(error, PrefetchTimeoutError) else FAILURE
             text = str(error).splitlines()[:1]
             what = public_text(": ".join([type(error).__name__, *text]))[:_LONGEST]
         with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
@@ -107,11 +107,11 @@ class RankBarrier:
             with contextlib.suppress(RuntimeError):  # the store is gone
                 if self._store.check([key]):
                     why, what = json.loads(self._store.get(key))
-            if why == FAILED:
+            if why == FAILURE:
                 return RankFailed(f"rank {rank} failed, {ends}: {what}", do=f"See rank {rank}.")
             if why == LATE:
                 return PrefetchTimeoutError(f"rank {rank} was late, {ends}: {what}", do=self._do)
-            if why == LEFT and rank != self.rank:
+            if why == DEPARTURE and rank != self.rank:
                 msg = f"rank {rank} has left its epoch before the end, {ends}"
                 return RankMissing(msg, do="Every rank iterates as often, and as far.")
         if error is None:
@@ -128,16 +128,16 @@ class RankBarrier:
         how = f"waited {self._timeout:g} s"
         if "imed out" not in str(error):
             how = "lost its connection to another"
-        gone = [rank for rank, word in enumerate(here) if word is None]
-        return rank_missing(self.rank, how, "for the next item", gone, self.size, self._do)
+        absent = [rank for rank, word in enumerate(here) if word is None]
+        return rank_missing(self.rank, how, "for the next item", absent, self.size, self._do)
 
 
 def rank_missing(
-    rank: int, how: str, what_for: str, gone: list[int], size: int, do: str
+    rank: int, how: str, what_for: str, absent: list[int], size: int, do: str
 ) -> RankMissing:
     """Return the error of a rank that waited, and for whom."""
-    named = ", ".join(map(str, gone))
-    names = f"rank{'s' if len(gone) > 1 else ''} {named}" if gone else "some rank"
+    ranks = ", ".join(map(str, absent))
+    names = f"rank{'s' if len(absent) > 1 else ''} {ranks}" if absent else "some rank"
     return RankMissing(f"rank {rank} {how} {what_for}, and {names} of {size} did not come", do=do)
 
 
@@ -156,10 +156,10 @@ def wait_for_key(store: Any, key: str, deadline: float) -> str | None:
     # prints two warnings whenever one ends without the key.
     pause = _FIRST_LOOK
     while not store.check([key]):
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             return None
-        time.sleep(min(pause, left))
+        time.sleep(min(pause, remaining))
         pause = min(2 * pause, _LOOK)
     return str(store.get(key).decode())
 

@@ -70,8 +70,8 @@ class Replay(PerItem):
             raise SampleError(msg, do=_GIVE).at(self.origin)
         self.draws = dict(draws)
         for pipe in walk(parent):  # of steps that can be told from the pipes alone
-            known = isinstance(pipe, (ChoicePipe, FusedSpatial)) or getattr(pipe, "is_step", False)
-            steps: list[Step | ValueStep] = [*pipe.steps] if known else []
+            stable = isinstance(pipe, (ChoicePipe, FusedSpatial)) or getattr(pipe, "is_step", False)
+            steps: list[Step | ValueStep] = [*pipe.steps] if stable else []
             if isinstance(pipe, ValuePipe):
                 steps.append(pipe.step)
             elif isinstance(pipe, ChoicePipe) and pipe.change is not None:
@@ -84,10 +84,10 @@ class Replay(PerItem):
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put replay() after the pipes it speaks of.")
         lazy = patches_of(item)
-        known = {name for patch in lazy.values() for name in streams_of(patch)}
-        if unknown := sorted(set(self.draws) - known):
+        streams = {name for patch in lazy.values() for name in streams_of(patch)}
+        if unknown := sorted(set(self.draws) - streams):
             msg = f"replay() has a record of {', '.join(unknown)}, but the pipes before it are "
-            msg += ", ".join(sorted(known)) or "none"
+            msg += ", ".join(sorted(streams)) or "none"
             do = "Build the chain with the names that it had, or leave these out."
             raise SampleError(msg, do=do).at(self.origin, item.case)
         return item.with_data(**replay_draws(lazy, self.draws))

@@ -31,11 +31,11 @@ class Sampling:
     """Where the user wrote it."""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], origin: CallSite) -> Sampling:
+    def of(cls, arguments: Mapping[str, Any], origin: CallSite) -> Sampling:
         """Return what ``SAMPLING_ARGUMENTS`` ask for; each is a value or a mapping by key."""
         changes: list[tuple[str, str, Any]] = []
         for field in SAMPLING_ARGUMENTS:
-            value = given.get(field)
+            value = arguments.get(field)
             if isinstance(value, (tuple, list)):
                 by_key = f"{field}={{'image': ..., 'label': ...}}"
                 msg = f"{field} is one value, or one by key: write {by_key}; got {value!r}"
@@ -66,15 +66,15 @@ class Sampling:
         """Return how ``patch`` is padded after this pipe."""
         if patch.is_fixed:
             return patch.policy.padding
-        asked: str = self._of(key, patch).get("padding", patch.policy.padding)
-        return asked
+        mode: str = self._of(key, patch).get("padding", patch.policy.padding)
+        return mode
 
     def of_sample(self, sample: Sample) -> Sample:
         """Return a sample whose lazy patches are sampled as they are after this pipe."""
         lazy = {key: patch for key, patch in sample.items() if isinstance(patch, LazyPatch)}
         self.refuse_unknown(lazy, sample.case)
-        changed = {key: self.apply(key, patch) for key, patch in lazy.items()}
-        return sample.with_data(**changed)
+        patches = {key: self.apply(key, patch) for key, patch in lazy.items()}
+        return sample.with_data(**patches)
 
     def apply(self, key: str, patch: LazyPatch) -> LazyPatch:
         """Return ``patch`` as it is sampled after this pipe."""
@@ -86,13 +86,13 @@ class Sampling:
         if not mine:
             return patch
         before, policy = patch.policy, self._policy(key, patch, mine)
-        changed = patch.with_pending(patch.pending, policy)
+        new_patch = patch.with_pending(patch.pending, policy)
         was_constant = before.padding == "constant"
         same = was_constant and before.fill == policy.fill and patch.filled_after >= 0
         if same or not ("fill" in mine or (policy.padding == "constant" and not was_constant)):
-            return changed
+            return new_patch
         # What a pipe fills with is a value as they are there, after the value ops before it.
-        return dataclasses.replace(changed, filled_after=len(patch.values))
+        return dataclasses.replace(new_patch, filled_after=len(patch.values))
 
     def _policy(self, key: str, patch: LazyPatch, mine: Mapping[str, Any]) -> Policy:
         try:
@@ -134,19 +134,19 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
     # first asked for. A flush begins a new plan.
     if not sampling.changes:
         return
-    opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
-    labels = frozenset(label for pipe in opened for label in vars(pipe).get("labels") or ())
-    for pipe, flushed, regrouped in _of_one_plan(parent):
+    openers = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
+    labels = frozenset(label for pipe in openers for label in vars(pipe).get("labels") or ())
+    for pipe, flushed_keys, regroups in _of_one_plan(parent):
         for given_key, other_field, other in sampling_changes(pipe):
             keys = [given_key]  # under the names that pipes after it have given
-            for after in reversed(regrouped):
+            for after in reversed(regroups):
                 keys = [new for one in keys for new in (after.new_keys(one) if one else (one,))]
             for (key, field, value), other_key in product(sampling.changes, keys):
                 # Two keys, each of which may stand for all intensities, may mean one volume.
-                named = key or other_key
-                both = EVERY_INTENSITY in (key, other_key) and named not in labels
+                name = key or other_key
+                both = EVERY_INTENSITY in (key, other_key) and name not in labels
                 same = field == other_field and (key == other_key or both)
-                if same and named not in flushed and value != other:
+                if same and name not in flushed_keys and value != other:
                     msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
                     do = "One plan is sampled once: give the same value, or give it once; or put "
                     do += "flush() between them, which interpolates twice."
@@ -199,18 +199,18 @@ def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, 
     """Yield the pipes upstream until a flush of all volumes, with the keys flushed since."""
     # And with those that gave volumes other keys since, the last one first.
     stack: list[tuple[Pipe, frozenset[str], tuple[Any, ...]]] = [(sink, frozenset(), ())]
-    seen: set[tuple[int, frozenset[str], tuple[int, ...]]] = set()
+    visits: set[tuple[int, frozenset[str], tuple[int, ...]]] = set()
     while stack:
-        pipe, flushed, regrouped = stack.pop()
-        visit = (id(pipe), flushed, tuple(map(id, regrouped)))
-        if visit in seen:
+        pipe, flushed_keys, regroups = stack.pop()
+        visit = (id(pipe), flushed_keys, tuple(map(id, regroups)))
+        if visit in visits:
             continue
-        seen.add(visit)
+        visits.add(visit)
         flushes = getattr(type(pipe), "flushes", False)
         keys = vars(pipe).get("keys") if flushes else ()
         if keys is None:
             continue
-        yield pipe, flushed, regrouped
+        yield pipe, flushed_keys, regroups
         if hasattr(type(pipe), "new_keys"):
-            regrouped = (*regrouped, pipe)
-        stack += [(p, flushed | frozenset(keys), regrouped) for p in parents_of(pipe)]
+            regroups = (*regroups, pipe)
+        stack += [(p, flushed_keys | frozenset(keys), regroups) for p in parents_of(pipe)]

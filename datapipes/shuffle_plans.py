@@ -239,18 +239,18 @@ class ShufflePlans(SameLength):
 
     def _each_once(self, numbers: Any, count: int) -> Iterator[int]:
         """Yield whole numbers below ``count``; none may be missing or come twice."""
-        seen = np.zeros(count, np.bool_)
+        present = np.zeros(count, np.bool_)
         if not isinstance(numbers, Iterable):
             raise self._no_order(f"returned {shorten(numbers)}, which is no series of numbers")
         for number in numbers:
             if not is_integer(number) or not 0 <= number < count:
                 raise self._no_order(f"gave {shorten(number)} for {count} patches")
-            if seen[number]:
+            if present[number]:
                 raise self._no_order(f"gave {number} twice")
-            seen[number] = True
+            present[number] = True
             yield int(number)
-        if not seen.all():
-            missing = np.flatnonzero(~seen)
+        if not present.all():
+            missing = np.flatnonzero(~present)
             what = f"left out {len(missing)} of {count} patches, the first of them {missing[0]}"
             raise self._no_order(what)
 
@@ -267,21 +267,21 @@ class ShufflePlans(SameLength):
                 yield Visit(parent.samples_per_volume, patch)
             return
         for _, items in groupby(parent, _case):
-            held = list(items)
-            yield Visit(len(held), held.__getitem__)
+            group = list(items)
+            yield Visit(len(group), group.__getitem__)
 
 
 def visit_bytes(visit: Visit) -> int:
     """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
     # Reads a header.
-    found: dict[tuple[Any, ...], int] = {}
+    sizes: dict[tuple[Any, ...], int] = {}
     with looking_ahead():
         for number in range(min(visit.count, _LOOKED_AT)):
             item = visit.patch(number)
             if isinstance(item, Sample):
                 chunks = needed_chunks(planned_apart(item))
-                found.update((each.chunk, each.bytes) for each in chunks)
-    return sum(found.values()) * visit.count // max(1, min(visit.count, _LOOKED_AT))
+                sizes.update((each.chunk, each.bytes) for each in chunks)
+    return sum(sizes.values()) * visit.count // max(1, min(visit.count, _LOOKED_AT))
 
 
 def _case(item: Any) -> Any:
@@ -305,13 +305,13 @@ def _by_number(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
 def _shuffle_window(parent: Any, size: int, draw: np.random.Generator) -> Iterator[Any]:
     """Yield the items of a window at random; one that went out is replaced by the next."""
     items = iter(parent)
-    held = list(islice(items, size))
+    window = list(islice(items, size))
     for item in items:
-        place = int(draw.integers(len(held)))
-        yield held[place]
-        held[place] = item
-    for place in draw.permutation(len(held)).tolist():
-        yield held[place]
+        place = int(draw.integers(len(window)))
+        yield window[place]
+        window[place] = item
+    for place in draw.permutation(len(window)).tolist():
+        yield window[place]
 
 
 # Enough for a mean, and planned in a second.
@@ -405,7 +405,7 @@ def shuffle_report(
                 for each in needed_chunks(item):
                     cache.touch(each.chunk, each.bytes)
     mean, fewest = sum(counts) / max(1, len(counts)), min(counts, default=0)
-    still, anew = cache.hits / max(1, cache.touches), cache.brought / max(1, samples)
+    still, anew = cache.hits / max(1, cache.touches), cache.miss_bytes / max(1, samples)
     return ShuffleReport(len(counts), samples, mean, fewest, still, anew, cache.most)
 
 
@@ -414,23 +414,23 @@ class _CacheModel:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.hits = self.touches = self.brought = 0
-        self._held: OrderedDict[Any, int] = OrderedDict()
+        self.hits = self.touches = self.miss_bytes = 0
+        self._chunks: OrderedDict[Any, int] = OrderedDict()
         self._bytes = 0
 
     def touch(self, chunk: Any, size: int) -> None:
         """Use a chunk; bring it in if it is not there, and let go of what was used long ago."""
         self.touches += 1
-        if chunk in self._held:
+        if chunk in self._chunks:
             self.hits += 1
-            self._held.move_to_end(chunk)
+            self._chunks.move_to_end(chunk)
             return
-        self.brought += size
-        self._held[chunk] = size
+        self.miss_bytes += size
+        self._chunks[chunk] = size
         self._bytes += size
         while self._bytes > self.most:
-            _, gone = self._held.popitem(last=False)
-            self._bytes -= gone
+            _, old_size = self._chunks.popitem(last=False)
+            self._bytes -= old_size
 
 
 @chained_form("interleave")

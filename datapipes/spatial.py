@@ -51,8 +51,8 @@ def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) ->
     """Raise if a pipe asks for a fill that some volume certainly does not use."""
     # Where that cannot be told from the chain, because a pipe of the user's or a source that is no
     # list comes before, nothing is said; the first sample tells.
-    filled = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
-    if not filled or any(map(is_hard, ops)):
+    fills = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
+    if not fills or any(map(is_hard, ops)):
         return
     every = list(walk(parent))
     if not all(map(_is_plain, every)):
@@ -67,7 +67,7 @@ def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) ->
     }
     if EVERY_INTENSITY in constant:
         return
-    for volume, (key, fill) in product(_intensities(every), filled):
+    for volume, (key, fill) in product(_intensities(every), fills):
         if key in (EVERY_INTENSITY, volume) and volume not in constant:
             msg = f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
             msg += f"{volume!r} that padding, and others do not use it"
@@ -77,7 +77,7 @@ def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) ->
 def _is_plain(pipe: Pipe) -> bool:
     """Whether samples keep their keys and policies in it, but for what its ``sampling`` says."""
     traits = traits_of(pipe)
-    if not traits.known or traits.runs_user_code or isinstance(pipe, RegroupKeys):
+    if not traits.is_known or traits.runs_user_code or isinstance(pipe, RegroupKeys):
         return False
     ours = type(pipe).__module__.rpartition(".")[0] == __package__
     return ours or type(pipe).__name__ in _PASSING
@@ -85,24 +85,24 @@ def _is_plain(pipe: Pipe) -> bool:
 
 def _intensities(pipes: Sequence[Pipe]) -> list[str]:
     """Return the keys that certainly hold an opened intensity in the first sample."""
-    opened = [pipe for pipe in pipes if isinstance(pipe, OpenVolume)]
+    openers = [pipe for pipe in pipes if isinstance(pipe, OpenVolume)]
     sources = [pipe for pipe in pipes if isinstance(pipe, (FromCases, ListCases))]
-    if len(opened) != 1 or len(sources) != 1:
+    if len(openers) != 1 or len(sources) != 1:
         return []
-    (opening,), (source,) = opened, sources
+    (opening,), (source,) = openers, sources
     if isinstance(source, ListCases):
         keys = set(source.patterns)
     else:
-        held = source.cases[0] if isinstance(source.cases[0], Mapping) else {}
+        case = source.cases[0] if isinstance(source.cases[0], Mapping) else {}
         # A Volume was made elsewhere: it may be a label whatever its key is.
         keys = {
             k
-            for k, value in held.items()
+            for k, value in case.items()
             if is_volume_source(value) and not isinstance(value, Volume)
         }
-    named = keys if opening.keys is None else keys & set(opening.keys)
+    names = keys if opening.keys is None else keys & set(opening.keys)
     # What overrides the pipes says which fill there is.
-    return sorted(named - set(opening.labels) - set(opening.overriding))
+    return sorted(names - set(opening.labels) - set(opening.overriding))
 
 
 def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
@@ -123,9 +123,9 @@ class SpatialPipe(OpPipe):
     is_step = True  # whether it adds steps and does nothing else: several are as good as one
     stands_apart = "gives volumes plans of their own"  # why it is none, after its name
 
-    def hold(self, op: SpatialOp, given: Mapping[str, Any], *, shared: bool) -> None:
-        self.sampling = sampling_of(self, given, [op])
-        self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, shared=shared)])
+    def hold(self, op: SpatialOp, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
+        self.sampling = sampling_of(self, arguments, [op])
+        self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, common=is_shared)])
 
     def apply(self, item: Any) -> Sample:
         return add_steps(self, self.steps, item, None, self.sampling)
@@ -172,8 +172,8 @@ def add_steps(
 
     for key, patch in lazy.items():
         lazy[key] = patch.with_each(following) if patch.members else following(patch)
-    moved: Sample = sample.with_identity(lazy, identity)
-    return moved if sampling is None or not sampling.changes else sampling.of_sample(moved)
+    result: Sample = sample.with_identity(lazy, identity)
+    return result if sampling is None or not sampling.changes else sampling.of_sample(result)
 
 
 def _add_on_other_grid(
@@ -234,8 +234,8 @@ class DataDependentPipe(SpatialPipe):
         (step,) = self.steps
         op: Any = step.op
         key = op.needs.key
-        stored = self._as_stored(op, item.get(key))
-        asking = replace(step, op=AnsweredOp(stored, named_volume(key, item, "key")))
+        stored_op = self._as_stored(op, item.get(key))
+        asking = replace(step, op=AnsweredOp(stored_op, named_volume(key, item, "key")))
         return add_steps(self, PipeSteps([asking]), item, None, self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
@@ -249,10 +249,10 @@ class DataDependentPipe(SpatialPipe):
                 msg = f"{op.name} asks for {op.needs.describe()}, which no label becomes"
                 raise SampleError(msg, do="Name labels as remap_labels gives them.")
             return replace(op, labels=labels)
-        if (changed := _first_value_op(thing)) is not None:
+        if (change := _first_value_op(thing)) is not None:
             msg = f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
             do = f"Put {op.name} first, with a threshold in stored values."
-            raise SampleError(f"{msg}stored, and {changed} comes before it", do=do)
+            raise SampleError(f"{msg}stored, and {change} comes before it", do=do)
         return op
 
 
@@ -262,9 +262,9 @@ def _first_value_op(thing: Any) -> str | None:
         return None
     if thing.values:
         return thing.values[0].op.describe()
-    made = (thing.volume.patch,) if isinstance(thing.volume, VirtualVolume) else ()
-    below: Sequence[Any] = thing.members or made
-    return next((found for found in map(_first_value_op, below) if found is not None), None)
+    inner = (thing.volume.patch,) if isinstance(thing.volume, VirtualVolume) else ()
+    below: Sequence[Any] = thing.members or inner
+    return next((text for text in map(_first_value_op, below) if text is not None), None)
 
 
 def named_volume(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:
@@ -388,24 +388,24 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
             msg = f"resample_to({like!r}) comes after a spatial pipe"
             raise SampleError(msg, do=do).at(self.origin, item.case)
         self.sampling.refuse_unknown(lazy, item.case)
-        brought = set(lazy if self.keys is None else self.keys) - {like}
+        targets = set(lazy if self.keys is None else self.keys) - {like}
         start: dict[str, LazyPatch] = {}
 
         def begin(patch: LazyPatch) -> LazyPatch:
             # With a volume, which stands where it was brought already, or may be brought there.
             begins = patch.commutes and not patch.members
-            stands = key in brought or patch.pending.moving is None
+            stands = key in targets or patch.pending.moving is None
             return patch if begins and stands else patch.flush_plan()
 
         for key, patch in lazy.items():
             start[key] = patch.with_each(begin)
         firsts = {key: patch.leaves[0] for key, patch in start.items()}
-        references = {key: firsts[key].volume for key in lazy if key not in brought}
-        shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
+        references = {key: firsts[key].volume for key in lazy if key not in targets}
+        chain = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
 
         def move(patch: LazyPatch) -> LazyPatch:
             # The ops see the grids of the references, and draw what they draw for these.
-            own = replace(shared, moving=patch.volume) if key in brought else shared
+            own = replace(chain, moving=patch.volume) if key in targets else chain
             return patch.with_pending(own)
 
         for key, patch in start.items():

@@ -43,14 +43,14 @@ def _like(item: Any, parts: Any) -> Any:
 
 def parse_device(call: str, device: Any) -> torch.device:
     """Return the device that an argument names."""
-    known = '"cpu", "cuda", "cuda:1" or another torch.device'
+    choices = '"cpu", "cuda", "cuda:1" or another torch.device'
     try:
         return torch.device(device)
     except TypeError:
-        raise TypeError(f"device of {call}() is {known}, got {shorten(device)}") from None
+        raise TypeError(f"device of {call}() is {choices}, got {shorten(device)}") from None
     except RuntimeError as error:
         msg = f"{call}({shorten(device)}) names no device that torch has here"
-        raise NoDevice(msg, do=f"Give {known}.") from error
+        raise NoDevice(msg, do=f"Give {choices}.") from error
 
 
 def need_cuda(call: str, device: torch.device | None = None, do: str = "") -> None:
@@ -87,15 +87,15 @@ def bytes_of(item: Any) -> int:
     >>> bytes_of([]) < 100
     True
     """
-    total, seen, waiting = 0, set(), [item]
+    total, ids, waiting = 0, set(), [item]
     while waiting:
         thing = waiting.pop()
         if type(thing) in _LEAVES:  # most of what there is, and nothing is in it
             total += sys.getsizeof(thing)
             continue
-        if id(thing) in seen:
+        if id(thing) in ids:
             continue
-        seen.add(id(thing))
+        ids.add(id(thing))
         # What an array owns may be part of its own size or not: only its data are counted.
         data = _data_of(thing)
         total += data if isinstance(data, int) else sys.getsizeof(thing, 0)
@@ -109,12 +109,12 @@ def bytes_of(item: Any) -> int:
     return total
 
 
-def buffer_limit(given: int | None, *, unbounded: bool = False) -> int | None:
+def buffer_limit(buffer_bytes: int | None, *, no_limit: bool = False) -> int | None:
     """Return how many bytes may wait; None for any number."""
-    if given is not None:
+    if buffer_bytes is not None:
         do = "or None for the default"
-        return validate_int("buffer_bytes", given, least=1, unit="bytes", do=do)
-    return None if unbounded else WAITING_BYTES
+        return validate_int("buffer_bytes", buffer_bytes, least=1, unit="bytes", do=do)
+    return None if no_limit else WAITING_BYTES
 
 
 def _data_of(thing: Any) -> Any:

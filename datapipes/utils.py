@@ -41,8 +41,8 @@ def to_graph(dp: Pipe, *, debug: bool = False) -> Any:
     try:
         import graphviz
     except ModuleNotFoundError:
-        told = "to_graph() needs the package graphviz: pip install graphviz"
-        raise ModuleNotFoundError(f"{told}; to_dot() and to_mermaid() need none") from None
+        message = "to_graph() needs the package graphviz: pip install graphviz"
+        raise ModuleNotFoundError(f"{message}; to_dot() and to_mermaid() need none") from None
     labels, edges = nodes_and_edges(dp, children=debug)
     reading, read = {b for _, b in edges}, {a for a, _ in edges}
     graph = graphviz.Digraph(node_attr={"shape": "box", "style": "filled"})

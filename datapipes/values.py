@@ -26,10 +26,10 @@ class ValuePipe(OpPipe):
 
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, "name": ""}
 
-    def hold(self, op: Any, given: Mapping[str, Any], *, shared: bool) -> None:
-        keys = given.get("keys")
+    def hold(self, op: Any, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
+        keys = arguments.get("keys")
         self.keys = None if keys is None else as_keys(f"{self.form_name}(keys=)", keys)
-        self.step = ValueStep(op, self.stream_names[0], self.origin, shared=shared)
+        self.step = ValueStep(op, self.stream_names[0], self.origin, common=is_shared)
 
     def instructions(self) -> tuple[ApplyValue, ...]:
         return (ApplyValue(self.step, self.keys, self.origin),)
@@ -49,25 +49,25 @@ class ChoicePipe(OpPipe):
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}
     sampling: Sampling = Sampling()
 
-    def hold(self, op: Choices, given: Mapping[str, Any], *, shared: bool) -> None:
-        spatial, values, keys = op.spatial, op.values, given.get("keys")
+    def hold(self, op: Choices, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
+        spatial, values, keys = op.spatial, op.values, arguments.get("keys")
         ops, stream = [] if spatial is None else [spatial], self.stream_names[0]
-        self.sampling = sampling_of(self, given, ops)
+        self.sampling = sampling_of(self, arguments, ops)
         if spatial is None and self.sampling.changes:
             _, field, _ = self.sampling.changes[0]
             msg = f"{field}= says how voxels are sampled, and none of {op.choice.rule}() is"
             do = "Leave it out, or give it to a spatial pipe."
             raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
-        self.steps = PipeSteps(Step(one, stream, self.origin, shared=shared) for one in ops)
+        self.steps = PipeSteps(Step(one, stream, self.origin, common=is_shared) for one in ops)
         self.change = None
         if values is not None:
-            named = None if keys is None else as_keys(f"{type(self).form_name}(keys=)", keys)
-            if named is not None and not values.for_given_keys:
+            names = None if keys is None else as_keys(f"{type(self).form_name}(keys=)", keys)
+            if names is not None and not values.for_given_keys:
                 msg = f"keys={keys!r} is for members without On(), and there is no value op without"
                 raise PolicyConflict(msg, do="Leave keys= out.").at(self.origin)
             of_its_own = f"{stream} values"
-            step = ValueStep(values, of_its_own, self.origin, draws_from=stream, shared=shared)
-            self.change = ApplyValue(step, named, self.origin)
+            step = ValueStep(values, of_its_own, self.origin, draws_from=stream, common=is_shared)
+            self.change = ApplyValue(step, names, self.origin)
 
     def instructions(self) -> tuple[ApplyValue, ...] | None:
         """Return what applies a choice among value ops; None where spatial ones are among them."""

@@ -26,7 +26,7 @@ MUCH_TOO_MUCH = 2.0
 # A second fetch that takes less than half as long came from memory: the first one waited.
 FROM_MEMORY = 0.5
 # Below this share of the time that the parts predict, something that no part shows is in the way.
-EXPLAINED = 0.7
+EXPLAINED_SHARE = 0.7
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ class Diagnosis:
     time. A part that was not measured is not in it."""
     end_to_end: float
     """Batches per second that the whole loader gave, with ``step`` if one was given."""
-    expected: float
+    prediction: float
     """Batches per second that the ceilings predict for that."""
     facts: Setup
     """Workers, cores, and what else the advice depends on."""
     notes: tuple[str, ...] = ()
     """What was left out, and how the rest was measured."""
-    stepped: bool = True
-    """Whether ``end_to_end`` and ``expected`` contain what the consumer does."""
+    has_step: bool = True
+    """Whether ``end_to_end`` and ``prediction`` contain what the consumer does."""
 
     @property
     def advice(self) -> str:
@@ -99,17 +99,17 @@ class Diagnosis:
     @property
     def explained_share(self) -> float:
         """Share of the end-to-end time that the parts account for, 1 at most."""
-        return min(1.0, self.end_to_end / self.expected)
+        return min(1.0, self.end_to_end / self.prediction)
 
     def __str__(self) -> str:
         facts = self.facts
         head = ("part", "batches/s", "items/s", "ms/batch", "where")
         rows = [head, *(self._row(stage) for stage in STAGES if stage in self.ceilings)]
-        whole = "with the consumer" if self.stepped else "without the consumer: no step= given"
+        whole = "with the consumer" if self.has_step else "without the consumer: no step= given"
         rows.append(_figures("end to end", self.end_to_end, facts.items, whole))
-        rows.append(_figures("predicted", self.expected, facts.items, ""))
-        lines = [align(rows, left=(0, len(head) - 1)), "", f"{self.limit} limits. {self.advice}"]
-        if self.explained_share < EXPLAINED:
+        rows.append(_figures("predicted", self.prediction, facts.items, ""))
+        lines = [align(rows, ljust=(0, len(head) - 1)), "", f"{self.limit} limits. {self.advice}"]
+        if self.explained_share < EXPLAINED_SHARE:
             lines.append(
                 f"The parts account for {self.explained_share:.0%} of the time: when all run at "
                 "once they are in each other's way (cores, memory, the disk)."
@@ -142,14 +142,14 @@ def judge(
     facts: Setup,
     notes: tuple[str, ...] = (),
     *,
-    stepped: bool = True,
+    has_step: bool = True,
 ) -> Diagnosis:
     """Return the diagnosis that follows from the seconds per batch of each part."""
-    contained = {s: t for s, t in seconds.items() if stepped or s != "consumer"}
-    expected = expected_seconds(contained, facts.workers)
+    parts = {s: t for s, t in seconds.items() if has_step or s != "consumer"}
+    whole = expected_seconds(parts, facts.workers)
     limit = slowest_part(seconds, facts.workers)
     ceilings = {stage: _rate(seconds[stage]) for stage in STAGES if stage in seconds}
-    return Diagnosis(limit, ceilings, end_to_end, _rate(expected), facts, notes, stepped)
+    return Diagnosis(limit, ceilings, end_to_end, _rate(whole), facts, notes, has_step)
 
 
 def slowest_part(seconds: Mapping[str, float], workers: int) -> str:
@@ -158,8 +158,8 @@ def slowest_part(seconds: Mapping[str, float], workers: int) -> str:
     if workers:
         ours = _sum(seconds, CONSUMERS_LINE)
         line = CONSUMERS_LINE if ours > _sum(seconds, WORKERS_LINE) else WORKERS_LINE
-    measured = [stage for stage in STAGES if stage in seconds and stage in line]
-    return max(measured or seconds, key=lambda stage: seconds[stage])
+    stages = [stage for stage in STAGES if stage in seconds and stage in line]
+    return max(stages or seconds, key=lambda stage: seconds[stage])
 
 
 def expected_seconds(seconds: Mapping[str, float], workers: int) -> float:
@@ -176,7 +176,7 @@ _CHUNKS = (
     "Chunks hold {f.amplification:.2g} times the voxels that the patches need: store the volumes "
     "anew in smaller chunks, or "
 )
-_MAPPED = "uncompressed as .nii or .npy, which are mapped and not decoded."
+_MAPPED_FORMATS = "uncompressed as .nii or .npy, which are mapped and not decoded."
 _KEEPS_UP = "The loader keeps up, and your own step is what takes the time: make it lighter, or "
 # By part and by the fact that it is for; of each part the cheapest change first.
 _ADVICE = {
@@ -198,10 +198,10 @@ _ADVICE = {
         "The bytes come from memory already, so fewer of them is what helps: smaller patches, a "
         "smaller stored type, or compressed chunks."
     ),
-    ("decode", "reads_too_much"): _CHUNKS + _MAPPED,
+    ("decode", "reads_too_much"): _CHUNKS + _MAPPED_FORMATS,
     ("decode", "idle_cores"): _MORE_WORKERS,
     ("decode", ""): (
-        f"Every core decodes: store the volumes with a faster codec (lz4), or {_MAPPED}"
+        f"Every core decodes: store the volumes with a faster codec (lz4), or {_MAPPED_FORMATS}"
     ),
     ("resample", "detours"): (
         "Add the adapter FuseSpatial(): patches are then resampled straight into the batch."

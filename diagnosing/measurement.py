@@ -58,10 +58,10 @@ class Extent:
 
     def __post_init__(self) -> None:
         validate_int("batches", self.batches, least=1)
-        given: Any = self.seconds
-        is_number = isinstance(given, Real) and not isinstance(given, bool)
-        if not is_number or not given > 0:
-            msg = f"each part is measured for some time in seconds, got seconds={given!r}"
+        seconds: Any = self.seconds
+        is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+        if not is_number or not seconds > 0:
+            msg = f"each part is measured for some time in seconds, got seconds={seconds!r}"
             raise ValueError(msg) if is_number else TypeError(msg)
 
     def stop_rule(self, least: int, most: int | None = None) -> Callable[[int], bool]:
@@ -69,23 +69,23 @@ class Extent:
 
         They are when the time is over and ``least`` were made, or when ``most`` were.
         """
-        started: list[float] = []
+        starts: list[float] = []
 
         def is_enough(number: int) -> bool:
-            if not started:
-                started.append(self.clock())
-            is_over = number >= least and self.clock() - started[0] >= self.seconds
+            if not starts:
+                starts.append(self.clock())
+            is_over = number >= least and self.clock() - starts[0] >= self.seconds
             return is_over or (most is not None and number >= most)
 
         return is_enough
 
     def seconds_per_call(self, call: Callable[[], object], least: int) -> float:
         """Return how long a call takes, of ``least`` calls or as many as there is time for."""
-        done, number, started = self.stop_rule(least), 0, self.clock()
-        while not done(number):
+        is_enough, number, start = self.stop_rule(least), 0, self.clock()
+        while not is_enough(number):
             call()
             number += 1
-        return (self.clock() - started) / number
+        return (self.clock() - start) / number
 
 
 def copy_service(service: ReadingService) -> ReadingService:
@@ -124,21 +124,21 @@ def reads_of(items: Sequence[Any]) -> tuple[ReadPlan, ...]:
 
 
 class Tasks(IterDataPipe[Task]):
-    """Yields tasks, again and again, until ``done(number)`` says that it is enough."""
+    """Yields tasks, again and again, until ``is_enough(number)`` says that it is enough."""
 
     traits = Traits()
 
     def __init__(
-        self, tasks: Sequence[Task], done: Callable[[int], bool], imports: Sequence[str] = ()
+        self, tasks: Sequence[Task], is_enough: Callable[[int], bool], imports: Sequence[str] = ()
     ) -> None:
         super().__init__()
         self.tasks = list(tasks)
-        self.done = done
+        self.is_enough = is_enough
         self.imports = tuple(imports)
 
     def __iter__(self) -> Iterator[Task]:
         number = 0
-        while self.tasks and not self.done(number):
+        while self.tasks and not self.is_enough(number):
             yield self.tasks[number % len(self.tasks)]
             number += 1
 
@@ -183,10 +183,10 @@ class Subject:
     service: ReadingService
     seed: int
     epoch: int
-    delivered: DeliveredBatches
+    cursor: DeliveredBatches
     """Which batches of it were delivered."""
     running: bool = False
-    kept: float | None = None
+    kept_seconds: float | None = None
     """Seconds for which the caller's own loop kept a batch, if it ran."""
 
 
@@ -229,9 +229,9 @@ class _Measuring:
         self._waits = False
 
     def diagnosis(self, step: Step | None, cores: int) -> Diagnosis:
-        planned = self._planning()
-        reads = {job.index: reads_of(job.items) for job in planned}
-        tasks = [Task("", job, reads[job.index]) for job in planned]
+        plans = self._planning()
+        reads = {job.index: reads_of(job.items) for job in plans}
+        tasks = [Task("", job, reads[job.index]) for job in plans]
         if self._work.cut.realizing:
             tasks = self._realizing(tasks)
         self._service.stop()  # the next service needs the cores
@@ -252,25 +252,25 @@ class _Measuring:
             planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),
         )
         notes = tuple(self._notes)
-        return judge(self._seconds, rate, facts, notes, stepped=step is not None)
+        return judge(self._seconds, rate, facts, notes, has_step=step is not None)
 
     def _planning(self) -> list[Job]:
         """Plan batches without making them; return the first of them."""
-        kept: list[Job] = []
-        for epoch, delivered in islice(_runs(self._subject.epoch, self._subject.delivered), 2):
-            done = self._extent.stop_rule(self._least)
+        plans: list[Job] = []
+        for epoch, cursor in islice(_runs(self._subject.epoch, self._subject.cursor), 2):
+            is_enough = self._extent.stop_rule(self._least)
             moments = [self._extent.clock()]
-            for job in jobs(self._work.cut, self._subject.seed, epoch, delivered, self._work.part):
+            for job in jobs(self._work.cut, self._subject.seed, epoch, cursor, self._work.part):
                 moments.append(self._extent.clock())
-                if len(kept) < self._extent.batches:
-                    kept.append(job)
-                if done(len(moments) - 1):
+                if len(plans) < self._extent.batches:
+                    plans.append(job)
+                if is_enough(len(moments) - 1):
                     break
-            if kept:
+            if plans:
                 # The first one waits for the list of cases and the shuffle of them.
                 steady = moments[1:] if len(moments) > 2 else moments
                 self._seconds["planning"] = (steady[-1] - steady[0]) / (len(steady) - 1)
-                return kept
+                return plans
         raise _nothing()
 
     def _realizing(self, tasks: list[Task]) -> list[Task]:
@@ -291,13 +291,13 @@ class _Measuring:
         """Make the decoded copies of volumes that can only be read from their beginning."""
         volumes = (read.volume for task in tasks for read in task.reads)
         every = {volume.token: volume for volume in volumes if volume.access == "stream"}
-        started = self._extent.clock()
+        start = self._extent.clock()
         for volume in every.values():
             volume.read(Region((0, 0, 0), (1, 1, 1)))
         if every:
-            took = self._extent.clock() - started
-            made = count_text(len(every), "volume was", "volumes were")
-            self._notes.append(f"{made} made readable first, in {took:.2g} s")
+            took = self._extent.clock() - start
+            count = count_text(len(every), "volume was", "volumes were")
+            self._notes.append(f"{count} made readable first, in {took:.2g} s")
 
     def _storage(self, tasks: list[Task]) -> list[Task]:
         volumes = {read.volume.token: read for task in tasks for read in task.reads}
@@ -313,8 +313,8 @@ class _Measuring:
             self._notes.append(f"{what} {self._together[0]}{more}")
             return tasks
         warm, _ = self._pass("fetch", tasks)
-        needed = sum(read.read_bytes(whole_chunks=True) for task in tasks for read in task.reads)
-        slow = cold > 0 and needed / len(tasks) / cold < MEMORY_BYTES_PER_SECOND
+        size = sum(read.read_bytes(whole_chunks=True) for task in tasks for read in task.reads)
+        slow = cold > 0 and size / len(tasks) / cold < MEMORY_BYTES_PER_SECOND
         self._waits = warm < FROM_MEMORY * cold and slow
         self._seconds["fetch"] = cold if self._waits else warm
         if self._waits:
@@ -329,18 +329,18 @@ class _Measuring:
         self, part: str, tasks: Sequence[Task], most: int | None = None
     ) -> tuple[float, list[Any]]:
         """Do one part of the tasks, in turn; return seconds per batch and what came of each."""
-        done = self._extent.stop_rule(self._least, most)
+        is_enough = self._extent.stop_rule(self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
         pipes = walk(self._work.cut.planner)
         imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})
-        split = Cut(Tasks(own, done, imports), (self._stage,), group=1, drop_last=False)
+        split = Cut(Tasks(own, is_enough, imports), (self._stage,), group=1, drop_last=False)
         outcomes = []
-        started = self._extent.clock()
+        start = self._extent.clock()
         for outcome in self._outcomes(split):
             # A batch is dropped at once, as one that was used.
             outcomes.append(None if part == "transport" else outcome)
             del outcome
-        return (self._extent.clock() - started) / len(outcomes), outcomes
+        return (self._extent.clock() - start) / len(outcomes), outcomes
 
     def _outcomes(self, split: Cut) -> Iterator[Any]:
         if not self._workers:
@@ -375,10 +375,10 @@ class _Measuring:
 
     def _batches(self, service: ReadingService, last: int) -> Generator[Any, None, None]:
         work = service.distribute(without_timers(self._subject.graph))
-        for epoch, delivered in _runs(self._subject.epoch, DeliveredBatches(last + 1)):
-            with closing(service.epoch(work, self._subject.seed, epoch, delivered)) as running:
-                for made in running:
-                    batch = made.batch if isinstance(made, BatchResult) else made
+        for epoch, cursor in _runs(self._subject.epoch, DeliveredBatches(last + 1)):
+            with closing(service.epoch(work, self._subject.seed, epoch, cursor)) as running:
+                for outcome in running:
+                    batch = outcome.batch if isinstance(outcome, BatchResult) else outcome
                     if batch is not None:
                         yield batch
             if running.last < 0 and epoch > self._subject.epoch:
@@ -386,10 +386,10 @@ class _Measuring:
 
     def _consuming(self, batch: Any, step: Step | None) -> None:
         if step is not None:
-            taken = self._extent.seconds_per_call(lambda: step(batch), 1)
-            self._seconds["consumer"] = taken
-        elif self._subject.kept is not None:
-            self._seconds["consumer"] = self._subject.kept
+            seconds = self._extent.seconds_per_call(lambda: step(batch), 1)
+            self._seconds["consumer"] = seconds
+        elif self._subject.kept_seconds is not None:
+            self._seconds["consumer"] = self._subject.kept_seconds
             self._notes.append("consumer: how long your loop kept a batch, the median")
         else:
             how = "give step=, or run your loop over the loader before"
@@ -398,13 +398,13 @@ class _Measuring:
 
 def amplification(reads: Sequence[ReadPlan]) -> float:
     """Return the voxels in the chunks that are read, by those that are needed."""
-    needed = sum(read.read_bytes(whole_chunks=False) for read in reads)
-    return sum(read.read_bytes(whole_chunks=True) for read in reads) / needed if needed else 1.0
+    size = sum(read.read_bytes(whole_chunks=False) for read in reads)
+    return sum(read.read_bytes(whole_chunks=True) for read in reads) / size if size else 1.0
 
 
-def _runs(epoch: int, delivered: DeliveredBatches) -> Iterator[tuple[int, DeliveredBatches]]:
+def _runs(epoch: int, cursor: DeliveredBatches) -> Iterator[tuple[int, DeliveredBatches]]:
     """Yield where to read on: the rest of this epoch, then the whole of the following ones."""
-    yield epoch, delivered
+    yield epoch, cursor
     while True:
         epoch += 1
         yield epoch, DeliveredBatches()

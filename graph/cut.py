@@ -20,14 +20,14 @@ def dispatch_point(sink: Pipe) -> Pipe | None:
     # It is the pipe that deals, or where several of them meet. What comes before it is read by
     # nobody else: of a fork that feeds also something beside it, the point is where these meet.
     every = list(walk(sink))
-    marked = {id(pipe) for pipe in every if traits_of(pipe).dispatches}
-    while (point := _meeting(every, marked)) is not None:
+    marks = {id(pipe) for pipe in every if traits_of(pipe).dispatches}
+    while (point := _meeting(every, marks)) is not None:
         before = {id(pipe) for pipe in walk(point)} - {id(point)}
         outside = (pipe for pipe in every if id(pipe) not in before and pipe is not point)
         leaking = {id(parent) for pipe in outside for parent in parents_of(pipe)} & before
-        if leaking <= marked:
+        if leaking <= marks:
             break
-        marked |= leaking
+        marks |= leaking
     return point
 
 
@@ -37,14 +37,14 @@ def before_dispatch(sink: Pipe) -> set[int]:
     return set() if point is None else {id(pipe) for pipe in walk(point)}
 
 
-def _meeting(every: list[Pipe], marked: set[int]) -> Pipe | None:
+def _meeting(every: list[Pipe], marks: set[int]) -> Pipe | None:
     """Return the first pipe that everything which the marked ones yield goes through."""
     through: dict[int, Pipe | None] = {}
     for pipe in every:
         above = (through[id(parent)] for parent in parents_of(pipe))
-        found = {id(one): one for one in above if one is not None}
-        several = len(found) > 1 or id(pipe) in marked
-        through[id(pipe)] = pipe if several else next(iter(found.values()), None)
+        points = {id(one): one for one in above if one is not None}
+        several = len(points) > 1 or id(pipe) in marks
+        through[id(pipe)] = pipe if several else next(iter(points.values()), None)
     return through[id(every[-1])]
 
 
@@ -85,12 +85,12 @@ def cut(sink: Pipe) -> Cut | NoCut:
     once = before_dispatch(sink)
     tail = _realizable_tail(sink, once)
     inside = {id(pipe) for pipe in tail}
-    opened = False
-    settled = _before_plain(sink)
+    is_open = False
+    plain = _before_plain(sink)
     for pipe in walk(sink):
         traits = traits_of(pipe)
         # Of a volume the planner wants to know no more than its header, whatever follows.
-        if id(pipe) in settled and not (opened or traits.opens):
+        if id(pipe) in plain and not (is_open or traits.opens):
             continue
         if id(pipe) not in inside and traits.voxels:
             last = describe([p for p in walk(sink) if id(p) not in inside][-1])
@@ -100,16 +100,16 @@ def cut(sink: Pipe) -> Cut | NoCut:
                 f"{last} after it does not take its items one by one (where that can stand before "
                 "it, the graph is split)"
             )
-        opened = opened or traits.opens
-        if opened and not traits.known:
+        is_open = is_open or traits.opens
+        if is_open and not traits.is_known:
             return NoCut(
                 f"{describe(pipe)} comes after the volumes are opened, and nothing is known of "
                 "what it does with them (a pipe says so in its ``traits``)"
             )
     behind = _shared_by(sink)
-    shared = _work_on_shares(sink, inside, behind)
-    if shared is not None:
-        return shared
+    refusal = _work_on_shares(sink, inside, behind)
+    if refusal is not None:
+        return refusal
     of_tail = [traits_of(pipe) for pipe in tail]
     # Gathering makes a batch of voxels out of lazy samples: the planner hands over the samples and
     # the worker gathers them.
@@ -170,14 +170,14 @@ def _shared_by(sink: Pipe) -> dict[int, Pipe]:
 
 def _before_plain(sink: Pipe) -> set[int]:
     """Return the pipes of which only plain values arrive anywhere, by ``id``."""
-    seen: set[int] = set()
+    ids: set[int] = set()
     stack = [sink]
     while stack:
         pipe = stack.pop()
-        if id(pipe) not in seen:
-            seen.add(id(pipe))
+        if id(pipe) not in ids:
+            ids.add(id(pipe))
             stack += () if traits_of(pipe).plain else parents_of(pipe)
-    return {id(pipe) for pipe in walk(sink)} - seen
+    return {id(pipe) for pipe in walk(sink)} - ids
 
 
 def _working_after(planner: Pipe, once: set[int]) -> Pipe | None:
@@ -186,7 +186,7 @@ def _working_after(planner: Pipe, once: set[int]) -> Pipe | None:
         return None
     for pipe in walk(planner):
         traits = traits_of(pipe)
-        if id(pipe) not in once and (traits.voxels or traits.runs_user_code or not traits.known):
+        if id(pipe) not in once and (traits.voxels or traits.runs_user_code or not traits.is_known):
             return pipe
     return None
 
@@ -196,17 +196,17 @@ def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
     # Where items are dealt out it may leave some out, unless they are gathered.
     counts = readers(sink)
     tail: list[Pipe] = []
-    gathered = sifted = False
+    has_group = has_filter = False
     pipe = sink
     while True:
         traits = traits_of(pipe)
         parents = parents_of(pipe)
-        fits = traits.per_item or (traits.group > 0 and not gathered and not sifted)
-        sifting = bool(once) and traits.filters and not gathered
+        fits = traits.per_item or (traits.group > 0 and not has_group and not has_filter)
+        sifting = bool(once) and traits.filters and not has_group
         fits = fits or sifting
         if len(parents) != 1 or not fits or counts[id(pipe)] > 1:
             return tuple(reversed(tail))
-        gathered, sifted = gathered or traits.group > 0, sifted or sifting
+        has_group, has_filter = has_group or traits.group > 0, has_filter or sifting
         tail.append(pipe)
         pipe = parents[0]
 
@@ -220,7 +220,7 @@ def split_of(sink: Pipe) -> Cut | NoCut:
         if len(parents) != 1 or not (traits.main_process or traits.per_item):
             break
         pipe = parents[0]
-        found = cut(pipe)
-        if traits.main_process and isinstance(found, Cut):
-            return found
+        candidate = cut(pipe)
+        if traits.main_process and isinstance(candidate, Cut):
+            return candidate
     return split

@@ -32,9 +32,9 @@ def failed_item(error: BaseException) -> tuple[str, str]:
         pipe = _owner(frame)
         owner = pipe if owner is None else owner
         # An outer frame may hold the sample before as well; what it gave to an inner one is it.
-        held = {each.case for each in frame.f_locals.values() if isinstance(each, Sample)}
-        if pipe is not None and pipe is owner and held:
-            case = held.pop() if len(held) == 1 else ""
+        cases = {each.case for each in frame.f_locals.values() if isinstance(each, Sample)}
+        if pipe is not None and pipe is owner and cases:
+            case = cases.pop() if len(cases) == 1 else ""
             break
     if owner is None:
         return "", ""

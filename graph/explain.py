@@ -41,14 +41,14 @@ def _show(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:
 
 def explain_rewritten(before: Pipe, after: Pipe, changes: Sequence[Change]) -> str:
     """Return the graph as written beside the graph that runs, then the changes."""
-    left = ["as written", *explain_graph(before).splitlines()]
-    right = ["as it runs", *explain_graph(after).splitlines()]
-    width = max(map(len, left)) + _GAP
-    table = [f"{a:<{width}}{b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
+    old = ["as written", *explain_graph(before).splitlines()]
+    new = ["as it runs", *explain_graph(after).splitlines()]
+    width = max(map(len, old)) + _GAP
+    table = [f"{a:<{width}}{b}".rstrip() for a, b in zip_longest(old, new, fillvalue="")]
     # One that only measures leaves a pipe what it says it is.
-    watched = Counter(each.rule for each in changes if each.at == each.became)
+    counts = Counter(each.rule for each in changes if each.at == each.became)
     lines = list(dict.fromkeys(str(each) for each in changes if each.at != each.became))
-    lines += [f"watched  {count} pipes   ({rule})" for rule, count in watched.items()]
+    lines += [f"watched  {count} pipes   ({rule})" for rule, count in counts.items()]
     return "\n".join(table + (["", *lines] if lines else []))
 
 

@@ -52,8 +52,8 @@ def _text_of_pipe(pipe: Pipe) -> str:
     settings = own(pipe) if own is not None else _public(vars(pipe))
     off = " off" if is_switched_off(pipe) else ""
     # Of a pipe in a branch the stream counts too; elsewhere it follows from what is upstream.
-    named = "".join(f" {name}" for name in stream_names(pipe) if "@" in name)
-    return f"{type(pipe).__name__}{stable_text(settings)}{off}{named}"
+    names = "".join(f" {name}" for name in stream_names(pipe) if "@" in name)
+    return f"{type(pipe).__name__}{stable_text(settings)}{off}{names}"
 
 
 def is_switched_off(pipe: Pipe) -> bool:

@@ -50,12 +50,12 @@ class Traits:
     filters: bool = False
     """Yields one item or none for each item taken, and remembers nothing between two of them."""
     ahead: bool = False  # takes items before it is asked for them, how many depends on timing
-    known: bool = True
+    is_known: bool = True
     """False for a pipe of which nothing is known: it may do anything with its items."""
 
 
-_UNKNOWN = Traits(known=False)
-_STAYS = Traits(known=False, main_process=True)
+_UNKNOWN = Traits(is_known=False)
+_STAYS = Traits(is_known=False, main_process=True)
 _FOREIGN: dict[str, Callable[[Any], Traits]] = {}
 
 
@@ -66,11 +66,11 @@ def register_traits(class_name: str, traits: Callable[[Any], Traits]) -> None:
 
 def traits_of(pipe: Pipe) -> Traits:
     """Return the traits that ``pipe`` declares, or that were registered for its class."""
-    declared = getattr(type(pipe), "traits", None)
-    if isinstance(declared, property):
-        declared = pipe.traits
-    if isinstance(declared, Traits):
-        return declared
+    traits = getattr(type(pipe), "traits", None)
+    if isinstance(traits, property):
+        traits = pipe.traits
+    if isinstance(traits, Traits):
+        return traits
     look_up = _FOREIGN.get(type(pipe).__name__)
     if look_up is not None:
         return look_up(pipe)
@@ -86,8 +86,8 @@ def is_own(pipe: Pipe) -> bool:
 
 def declares_traits(pipe: Pipe) -> bool:
     """Whether somebody says what a pipe does; what a class of the user's inherits is a default."""
-    if not traits_of(pipe).known or not is_own(pipe):
-        return traits_of(pipe).known
+    if not traits_of(pipe).is_known or not is_own(pipe):
+        return traits_of(pipe).is_known
     says = next((kind for kind in type(pipe).__mro__ if "traits" in vars(kind)), None)
     return says is None or says.__module__.partition(".")[0] != "voxpipe"
 
@@ -100,19 +100,19 @@ def is_pipe(thing: object) -> bool:
 def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
     """Return the pipes that ``pipe`` reads from, each once, in the order of its attributes."""
     # A pipe that is named in private, and itself reads from this one, comes later: it is none.
-    found: dict[int, Pipe] = {}
+    parents: dict[int, Pipe] = {}
     for name, value in vars(pipe).items():
         for parent in _pipes_in(value):
-            if id(parent) not in found and not _comes_later(pipe, name, parent):
-                found[id(parent)] = parent
-    return tuple(found.values())
+            if id(parent) not in parents and not _comes_later(pipe, name, parent):
+                parents[id(parent)] = parent
+    return tuple(parents.values())
 
 
 def later_pipes(pipe: Pipe) -> tuple[Pipe, ...]:
     """Return the pipes that ``pipe`` names in private and that read from it."""
     parents = {id(parent) for parent in parents_of(pipe)}
-    named = {id(one): one for value in vars(pipe).values() for one in _pipes_in(value)}
-    return tuple(one for number, one in named.items() if number not in parents)
+    pipes = {id(one): one for value in vars(pipe).values() for one in _pipes_in(value)}
+    return tuple(one for number, one in pipes.items() if number not in parents)
 
 
 def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
@@ -141,9 +141,9 @@ def copy_pipe(pipe: Pipe) -> Pipe:
 def swap_parents(pipe: Pipe, swap: Mapping[int, Pipe]) -> None:
     """Put other pipes in the place of parents of ``pipe`` itself, by the ``id`` of the old."""
     for name, value in list(vars(pipe).items()):
-        changed = _swap(value, swap)
-        if changed is not value:
-            vars(pipe)[name] = changed
+        new_value = _swap(value, swap)
+        if new_value is not value:
+            vars(pipe)[name] = new_value
 
 
 def origin_of(pipe: Pipe) -> CallSite | None:
@@ -158,13 +158,13 @@ def describe(pipe: Pipe) -> str:
     if own is not None:
         return str(own(pipe))
     function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
-    given = list(_settings_of_torch(pipe, function))
+    settings = list(_settings_of_torch(pipe, function))
     # Nobody wrote the function that is torch's own.
     if function is not None and not str(getattr(function, "__module__", "")).startswith(_TORCH):
         code = getattr(function, "__code__", None)
         place = code and f" {code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
-        given.insert(0, shorten(function) + (place or ""))
-    return f"{chained_name(pipe)}({', '.join(given)})"
+        settings.insert(0, shorten(function) + (place or ""))
+    return f"{chained_name(pipe)}({', '.join(settings)})"
 
 
 def chained_name(pipe: Any) -> str:
@@ -176,10 +176,10 @@ def chained_name(pipe: Any) -> str:
     # A map-style shuffle yields items in their order: it is iterable, and chained on the other.
     own, other = tables if isinstance(pipe, IterDataPipe) else tables[::-1]
     # Of fork() and demux() torch keeps a hidden pipe in the graph, and what children of it share.
-    shown = kind.__name__.removeprefix("_")
+    class_name = kind.__name__.removeprefix("_")
     for name, function in itertools.chain(own.items(), other.items()):
-        made = getattr(function, "args", (None,))[0]
-        if made is kind or (made is not None and made.__name__ == shown != kind.__name__):
+        owner = getattr(function, "args", (None,))[0]
+        if owner is kind or (owner is not None and owner.__name__ == class_name != kind.__name__):
             return name
     # torch's own are told by the name under which they are imported.
     return kind.__name__.removesuffix("IterDataPipe").removesuffix("MapDataPipe") or kind.__name__
@@ -187,15 +187,15 @@ def chained_name(pipe: Any) -> str:
 
 # How surely an attribute names what a pipe reads from: by a public name, by a private one under
 # which its constructor was given it, by another private name.
-_PUBLIC, _GIVEN, _NOTED = 2, 1, 0
+_PUBLIC, _SETTING, _NOTE = 2, 1, 0
 
 
 def _sureness(pipe: Pipe, name: str) -> int:
     if not name.startswith("_"):
         return _PUBLIC
     code = getattr(type(pipe).__init__, "__code__", None)
-    given = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return _GIVEN if name.lstrip("_") in given else _NOTED
+    names = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return _SETTING if name.lstrip("_") in names else _NOTE
 
 
 def _comes_later(pipe: Pipe, name: str, other: Pipe) -> bool:
@@ -203,14 +203,14 @@ def _comes_later(pipe: Pipe, name: str, other: Pipe) -> bool:
     least = _sureness(pipe, name) + 1
     if least > _PUBLIC:
         return False
-    seen: set[int] = set()
+    ids: set[int] = set()
     stack = [other]
     while stack:
         one = stack.pop()
         if one is pipe:
             return True
-        if id(one) not in seen:
-            seen.add(id(one))
+        if id(one) not in ids:
+            ids.add(id(one))
             for attribute, value in vars(one).items():
                 pipes = list(_pipes_in(value))
                 if pipes and _sureness(one, attribute) >= least:
@@ -251,9 +251,9 @@ def _settings_of_torch(pipe: Any, function: Any) -> Iterator[str]:
     if not kind.__module__.startswith(_TORCH):
         return
     # Behind branches stands a pipe that torch makes in place of what the user called.
-    shown: Any = getattr(sys.modules[kind.__module__], kind.__name__.removeprefix("_"), kind)
-    called = vars(shown).get("__new__", shown.__init__)
-    for name, parameter in inspect.signature(called).parameters.items():
+    public: Any = getattr(sys.modules[kind.__module__], kind.__name__.removeprefix("_"), kind)
+    constructor = vars(public).get("__new__", public.__init__)
+    for name, parameter in inspect.signature(constructor).parameters.items():
         value, default = own.get(name), parameter.default
         holds_pipes = any(True for _ in _pipes_in(value))
         if name not in own or holds_pipes or (function is not None and value is function):

@@ -32,17 +32,17 @@ def rebuild(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
     ``old`` is the pipe as it was, and ``here`` that pipe on its changed parents: the very same
     object where none of them changed, else a copy.
     """
-    made: dict[int, Pipe] = {}
+    pipes: dict[int, Pipe] = {}
     ahead: list[Pipe] = []
     for old in walk(sink):
-        here = with_parents(old, [made[id(parent)] for parent in parents_of(old)])
-        made[id(old)] = change(old, here)
-        if made[id(old)] is not old and type(made[id(old)]) is type(old):
+        here = with_parents(old, [pipes[id(parent)] for parent in parents_of(old)])
+        pipes[id(old)] = change(old, here)
+        if pipes[id(old)] is not old and type(pipes[id(old)]) is type(old):
             ahead.append(old)
     for old in ahead:  # a copy that names later pipes in private means those of its own graph
-        later = {id(one): made[id(one)] for one in later_pipes(old) if id(one) in made}
-        swap_parents(made[id(old)], later)
-    return made[id(sink)]
+        later = {id(one): pipes[id(one)] for one in later_pipes(old) if id(one) in pipes}
+        swap_parents(pipes[id(old)], later)
+    return pipes[id(sink)]
 
 
 def clone(sink: Pipe) -> Pipe:
@@ -98,11 +98,11 @@ class Change:
     rule: str
     at: str  # the pipe, as the user wrote it
     became: str | None = None  # what stands there now, if it was applied, or ``LEFT_OUT``
-    refused: str | None = None  # why not, if it was refused
+    reason: str | None = None  # why not, if it was refused
 
     def __str__(self) -> str:
-        if self.refused is not None:
-            return f"refused  {self.at}: {self.refused}   ({self.rule})"
+        if self.reason is not None:
+            return f"refused  {self.at}: {self.reason}   ({self.rule})"
         return f"changed  {self.at} → {self.became}   ({self.rule})"
 
 
@@ -129,11 +129,11 @@ def sweep(sink: Pipe, rules: Sequence[Rule]) -> RewriteResult:
 
     def apply_rules(old: Pipe, here: Pipe) -> Pipe:
         for rule in rules:
-            found = rule.match(Site(here, counts))
-            if isinstance(found, Refused):
-                changes.append(Change(rule.name, describe(here), refused=found.reason))
-            elif found is not None:
-                new = rule.build(found)
+            match = rule.match(Site(here, counts))
+            if isinstance(match, Refused):
+                changes.append(Change(rule.name, describe(here), reason=match.reason))
+            elif match is not None:
+                new = rule.build(match)
                 if not is_pipe(new):
                     msg = f"rule {rule.name!r} built {type(new).__name__} of {describe(here)}"
                     do = "Let its build return the pipe that stands there then."
@@ -156,10 +156,10 @@ def settle(sink: Pipe, rules: Sequence[Rule]) -> RewriteResult:
     for _ in range(MAX_SWEEPS):
         swept = sweep(result.after, rules)
         if not swept.has_changes:
-            refusals = tuple(c for c in swept.changes if c.refused)
+            refusals = tuple(c for c in swept.changes if c.reason)
             return replace(result, changes=result.changes + refusals)
-        applied = tuple(c for c in swept.changes if c.became)
-        result = RewriteResult(sink, swept.after, result.changes + applied)
+        changes = tuple(c for c in swept.changes if c.became)
+        result = RewriteResult(sink, swept.after, result.changes + changes)
     names = sorted({c.rule for c in result.changes[-2 * len(rules) :]})
     msg = f"the graph still changes after {MAX_SWEEPS} sweeps"
     if len(names) == 1:

@@ -15,24 +15,24 @@ P = TypeVar("P")
 
 def walk(sink: Pipe) -> Iterator[Pipe]:
     """Yield every pipe of the graph once, parents first, the sink last; GraphError for a loop."""
-    done: set[int] = set()
+    complete: set[int] = set()
     open_: set[int] = set()
     stack: list[tuple[Pipe, bool]] = [(sink, False)]
     while stack:
         pipe, parents_done = stack.pop()
         if parents_done:
             open_.discard(id(pipe))
-            done.add(id(pipe))
+            complete.add(id(pipe))
             yield pipe
         elif id(pipe) in open_:
             msg = f"{describe(pipe)} is upstream of itself"
             raise GraphError(msg, do="A pipe cannot read its own output; cut the loop.").at(
                 origin_of(pipe)
             )
-        elif id(pipe) not in done:
+        elif id(pipe) not in complete:
             open_.add(id(pipe))
             stack.append((pipe, True))
-            stack += [(p, False) for p in reversed(parents_of(pipe)) if id(p) not in done]
+            stack += [(p, False) for p in reversed(parents_of(pipe)) if id(p) not in complete]
 
 
 def readers(sink: Pipe) -> Counter[int]:
@@ -46,12 +46,12 @@ def is_read_twice(sink: Pipe) -> bool:
     for pipe in walk(sink):
         if "main_datapipe" in vars(pipe):  # a branch: what it is one of is gone through once
             continue
-        named = Counter(id(parent) for parent in parents_of(pipe))
+        reads = Counter(id(parent) for parent in parents_of(pipe))
         for value in vars(pipe).values():
             if isinstance(value, (list, tuple)):
-                again = Counter(id(one) for one in value if id(one) in named)
-                named.update({number: times - 1 for number, times in again.items()})
-        counts.update(named)
+                again = Counter(id(one) for one in value if id(one) in reads)
+                reads.update({number: times - 1 for number, times in again.items()})
+        counts.update(reads)
     return any(times > 1 for times in counts.values())
 
 
@@ -66,14 +66,14 @@ def verify(sink: Pipe) -> Pipe:
         msg = f"a graph is made of datapipes, got {type(sink).__name__}"
         raise GraphError(msg, do="Pass the last pipe of a chain to DataLoader2.")
     complaints = []
-    taken: dict[int, set[str]] = {}  # by a pipe or upstream of it
+    names: dict[int, set[str]] = {}  # by a pipe or upstream of it
     for pipe in walk(sink):
-        taken[id(pipe)] = set().union(*(taken[id(parent)] for parent in parents_of(pipe)))
+        names[id(pipe)] = set().union(*(names[id(parent)] for parent in parents_of(pipe)))
         for name in stream_names(pipe):
-            if name in taken[id(pipe)]:  # they would draw the same numbers for one item
+            if name in names[id(pipe)]:  # they would draw the same numbers for one item
                 what = f"another pipe upstream already draws under the name {name!r}; give name="
                 complaints.append((pipe, f"{describe(pipe)}: {what}"))
-            taken[id(pipe)].add(name)
+            names[id(pipe)].add(name)
     if complaints:
         raise GraphError("\n".join(text for _, text in complaints)).at(origin_of(complaints[0][0]))
     return sink

@@ -10,9 +10,9 @@ from ..first_use import export as _export
 from ..first_use import list_names as _listed
 from .normalize import normalize as normalize
 from .value_op import AffineValueOp as AffineValueOp
-from .value_op import Drawn as Drawn
 from .value_op import Epilogue as Epilogue
 from .value_op import Facts as Facts
+from .value_op import Params as Params
 from .value_op import RandomValueOp as RandomValueOp
 from .value_op import RecordedStatistics as RecordedStatistics
 from .value_op import ValueOp as ValueOp

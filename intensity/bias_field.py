@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core import Grid
 from ..core.errors import BadRecord
 from ..core.validate import ParameterRange, is_integer, parse_range, value_at
-from .value_op import Drawn, Facts, RandomValueOp
+from .value_op import Facts, Params, RandomValueOp
 
 # A polynomial of more has thousands of terms, and is no longer slow.
 MOST_ORDERS = 8
@@ -98,7 +98,7 @@ class BiasField(RandomValueOp):
         if not is_integer(self.order) or not 0 <= self.order <= MOST_ORDERS:
             raise ValueError(f"order is an integer from 0 to {MOST_ORDERS}, got {self.order!r}")
 
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
+    def draw(self, generator: np.random.Generator) -> Params | None:
         acts = generator.random() < self.p
         strength = self.strength
         ends = strength if isinstance(strength, tuple) else (-strength, strength)
@@ -106,7 +106,7 @@ class BiasField(RandomValueOp):
         coefficients = [value_at(ends, u) for u in numbers]
         return {"coefficients": coefficients} if acts else None
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         try:
             with np.errstate(over="raise"):
                 field = polynomial(params["coefficients"], self.order, facts.grid, facts.source)

@@ -19,9 +19,9 @@ from .value_op import (
     PATCH,
     VOLUME,
     AffineValueOp,
-    Drawn,
     Epilogue,
     Facts,
+    Params,
     RandomValueOp,
     as_over,
     channel_range,
@@ -46,7 +46,7 @@ class Brightness(AffineValueOp):
     name: ClassVar[str] = "brightness"
     amounts: ClassVar[Any] = {"factor": ANY, "add": ANY}
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
         return Epilogue(params["factor"], params["add"])
 
 
@@ -92,7 +92,7 @@ class Contrast(AffineValueOp):
     def pointwise(self) -> bool:  # type: ignore[override]
         return self.over == VOLUME or (self.middle is not None and not self.keep_range)
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         if not self.pointwise:
             return None
         factor = params["factor"]
@@ -103,7 +103,7 @@ class Contrast(AffineValueOp):
         whole = facts.statistics()
         return Epilogue(factor, shift, whole.minimum, whole.maximum)
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         if self.pointwise:
             return super().apply(array, params, facts)
         factor = params["factor"]
@@ -116,8 +116,8 @@ class Contrast(AffineValueOp):
 
     def describe(self) -> str:
         middle = f"the mean of each {self.over}" if self.middle is None else f"{self.middle:g}"
-        kept = ", in its range" if self.keep_range else ""
-        return f"{self.in_words(factor=self.factor)} about {middle}{kept}"
+        suffix = ", in its range" if self.keep_range else ""
+        return f"{self.in_words(factor=self.factor)} about {middle}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Clamp(AffineValueOp):
         low = -math.inf if self.low is None else self.low
         return low, math.inf if self.high is None else self.high
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
         return Epilogue(1.0, 0.0, *self._ends)
 
     def describe(self) -> str:
@@ -186,7 +186,7 @@ class Gamma(RandomValueOp):
 
     gamma: ParameterRange
     """A number above 0, or (low, high); above 1 darkens."""
-    given: tuple[float, float] | None = None
+    in_range: tuple[float, float] | None = None
     """The ends (low, high); None for the smallest and largest value of the volume."""
     over: str = VOLUME
     """The ends of what: ``"volume"``, or ``"patch"``."""
@@ -198,7 +198,7 @@ class Gamma(RandomValueOp):
     name: ClassVar[str] = "gamma"
     amounts: ClassVar[Any] = {"gamma": ABOVE_0}
     checks: ClassVar[Any] = {
-        "given": as_rising,
+        "in_range": as_rising,
         "over": as_over,
         "keep_statistics": as_flag,
         "invert": as_flag,
@@ -212,7 +212,7 @@ class Gamma(RandomValueOp):
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        return not self.keep_statistics and (self.over == VOLUME or self.given is not None)
+        return not self.keep_statistics and (self.over == VOLUME or self.in_range is not None)
 
     @property
     def looks_at_all(self) -> bool:
@@ -220,12 +220,12 @@ class Gamma(RandomValueOp):
 
     @property
     def takes_statistics(self) -> bool:
-        return self.given is None and self.over == VOLUME
+        return self.in_range is None and self.over == VOLUME
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         for channel in array:
-            if self.given is not None:
-                ends = self.given
+            if self.in_range is not None:
+                ends = self.in_range
             elif self.over == PATCH:
                 ends = channel_range(channel, self.name)
             else:
@@ -255,7 +255,7 @@ class Gamma(RandomValueOp):
             plane[...] = bent * np.float32(sign * size) + np.float32(start)
 
     def describe(self) -> str:
-        where = f"the range of each {self.over}" if self.given is None else f"{self.given}"
+        where = f"the range of each {self.over}" if self.in_range is None else f"{self.in_range}"
         where += ", inverted" if self.invert else ""
         where += ", its mean and deviation kept" if self.keep_statistics else ""
         return f"{self.in_words(gamma=self.gamma)} in {where}"

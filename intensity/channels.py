@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core.errors import VolumeError
 from ..core.validate import as_choice, as_number, as_probability, entries_of, is_integer
 from .noise import philox
-from .value_op import Drawn, Facts, RandomValueOp, ValueOp
+from .value_op import Facts, Params, RandomValueOp, ValueOp
 
 _PER_WORD = 2.0**-32
 
@@ -48,10 +48,10 @@ class SelectChannels(ValueOp):
     def kept_channels(self) -> tuple[int, ...]:
         return entries_of(self.indices)
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
-        kept: NDArray[Any] = array[list(entries_of(self.indices))]
-        return kept
+        channels: NDArray[Any] = array[list(entries_of(self.indices))]
+        return channels
 
     def describe(self) -> str:
         return f"{self.name} {', '.join(map(str, entries_of(self.indices)))}"
@@ -72,7 +72,7 @@ class MeanOfChannels(ValueOp):
     def channels(self, count: int) -> int:
         return 1
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         mean: NDArray[Any] = array.mean(axis=0, keepdims=True, dtype=np.float32)
         return mean
 
@@ -96,14 +96,14 @@ class DropChannels(RandomValueOp):
     """The value that a dropped channel has."""
 
     name: ClassVar[str] = "drop_channels"
-    keyed: ClassVar[bool] = True
+    draws_key: ClassVar[bool] = True
     checks: ClassVar[Any] = {"chance": as_probability, "fill": as_number}
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         numbers = philox((np.arange(array.shape[0]), 0, 0, 0), params["key"])[0] * _PER_WORD
-        dropped = numbers < self.chance
-        dropped[np.argmax(numbers)] = False
-        array[dropped] = self.fill
+        mask = numbers < self.chance
+        mask[np.argmax(numbers)] = False
+        array[mask] = self.fill
         return array
 
     def describe(self) -> str:
@@ -111,7 +111,7 @@ class DropChannels(RandomValueOp):
 
 
 OTHERS = ("error", "drop")
-_MOST_TOLD = 8  # a message is read by a person
+_MOST_NAMES = 8  # a message is read by a person
 
 
 @dataclass(frozen=True)
@@ -151,21 +151,21 @@ class OneHot(ValueOp):
             raise VolumeError(msg, do="Choose one with select_channels(...).")
         return len(entries_of(self.classes))
 
-    def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
+    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
         return np.dtype(np.uint8)
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
         labels = np.array(entries_of(self.classes)).reshape(-1, 1, 1, 1)
         flags = array == labels
         if self.others == "error":
-            found = array[0][~flags.any(axis=0)]
-            others = np.unique(found[found != 0])
+            rest = array[0][~flags.any(axis=0)]
+            others = np.unique(rest[rest != 0])
             if others.size:
-                given = ", ".join(map(str, others[:_MOST_TOLD].tolist()))
-                known = ", ".join(map(str, entries_of(self.classes)))
+                other_names = ", ".join(map(str, others[:_MOST_NAMES].tolist()))
+                names = ", ".join(map(str, entries_of(self.classes)))
                 raise VolumeError(
-                    f"one_hot has channels for {known}, and a patch has {given}",
+                    f"one_hot has channels for {names}, and a patch has {other_names}",
                     do="Name all labels, one_hot((0, 2, 5)); bring them to 0, 1, 2 with "
                     'remap_labels; or give others="drop".',
                 )
@@ -199,10 +199,10 @@ class RemapLabels(ValueOp):
     kind: ClassVar[str] = "label"
 
     def __post_init__(self) -> None:
-        given = entries_of(self.mapping)
+        entries = entries_of(self.mapping)
         if isinstance(self.mapping, Mapping):
-            given = tuple(self.mapping.items())
-        pairs = [entries_of(pair) for pair in given]
+            entries = tuple(self.mapping.items())
+        pairs = [entries_of(pair) for pair in entries]
         numbers = [n for pair in pairs for n in pair]
         if self.other is not None and not is_integer(self.other):
             raise ValueError(f"other is an integer or None, got {self.other!r}")
@@ -211,13 +211,13 @@ class RemapLabels(ValueOp):
             raise ValueError(msg)
         object.__setattr__(self, "mapping", tuple(sorted((int(a), int(b)) for a, b in pairs)))
 
-    def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
+    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
         new = [b for _, b in self.mapping] + ([] if self.other is None else [self.other])
-        found = np.result_type(given, *(np.min_scalar_type(n) for n in (min(new), max(new))))
+        common = np.result_type(in_dtype, *(np.min_scalar_type(n) for n in (min(new), max(new))))
         # NumPy's common type of uint64 and a negative number is a float, which is no label.
-        return np.dtype(np.int64) if found.kind == "f" and given.kind in "iu" else found
+        return np.dtype(np.int64) if common.kind == "f" and in_dtype.kind in "iu" else common
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         result = array.astype(self.dtype(array.dtype))
         if self.other is not None:
             result[...] = self.other
@@ -226,8 +226,8 @@ class RemapLabels(ValueOp):
         return result
 
     def describe(self) -> str:
-        told = ", ".join(f"{a} to {b}" for a, b in self.mapping)
-        return f"{self.name} {told}{'' if self.other is None else f', others to {self.other}'}"
+        pairs = ", ".join(f"{a} to {b}" for a, b in self.mapping)
+        return f"{self.name} {pairs}{'' if self.other is None else f', others to {self.other}'}"
 
 
 OPS = (DropChannels, MeanOfChannels, OneHot, RemapLabels, SelectChannels)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core import Grid, Stream
 from ..core.draws import ChosenOps
 from ..core.validate import as_keys
-from .value_op import NO_HALO, Drawn, Epilogue, Facts, Halo, ValueOp, same_as
+from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp, same_as
 
 
 class _OpWrapper(ValueOp):
@@ -24,10 +24,10 @@ class _OpWrapper(ValueOp):
     draws_axis = same_as("op.draws_axis")
 
     def along(self, axes: tuple[int, ...]) -> ValueOp:
-        made: ValueOp = replace(cast(Any, self), op=self.op.along(axes))
-        return made
+        wrapper: ValueOp = replace(cast(Any, self), op=self.op.along(axes))
+        return wrapper
 
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
+    def draw(self, generator: np.random.Generator) -> Params | None:
         return self.op.draw(generator)
 
 
@@ -75,10 +75,10 @@ class Elsewhere(_OpWrapper):
     keeps_dtype: ClassVar[bool] = True
     pointwise: ClassVar[bool] = True
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
         return Epilogue()
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         return array
 
     def describe(self) -> str:
@@ -88,7 +88,7 @@ class Elsewhere(_OpWrapper):
 Path = tuple[int, int]
 """Which member, and which place in it."""
 
-_SIGNED = 2**63  # the second number of a stream is a signed one
+_SIGN_BIT = 2**63  # the second number of a stream is a signed one
 
 
 def _of_all(name: str) -> Any:
@@ -152,37 +152,37 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
             for op in self.ops()
         )
 
-    def of_key(self, key: str, *, asked: bool) -> ValueChoice:
+    def of_key(self, key: str, *, is_target: bool) -> ValueChoice:
         # What acts elsewhere is still drawn, and does nothing.
-        if asked and not self.named_keys:
+        if is_target and not self.named_keys:
             return self
-        return self._with(lambda op: _of_key(op, key, asked=asked))
+        return self._with(lambda op: _of_key(op, key, is_target=is_target))
 
     def along(self, axes: tuple[int, ...]) -> ValueChoice:
         return self._with(lambda op: op.along(axes))
 
-    def _with(self, changed: Callable[[ValueOp], ValueOp]) -> ValueChoice:
-        members = (tuple((at, changed(op)) for at, op in chain) for chain in self.members)
+    def _with(self, change: Callable[[ValueOp], ValueOp]) -> ValueChoice:
+        members = (tuple((at, change(op)) for at, op in chain) for chain in self.members)
         return replace(self, members=tuple(members))
 
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
-        chosen = self.choice.draw(generator)
-        if chosen is None:
+    def draw(self, generator: np.random.Generator) -> Params | None:
+        choice = self.choice.draw(generator)
+        if choice is None:
             return None
-        drawn = [
-            [op.draw(chosen.generator(member, place)) for place, op in self.members[member]]
-            for member in chosen.members
+        params = [
+            [op.draw(choice.generator(member, place)) for place, op in self.members[member]]
+            for member in choice.members
         ]
-        return {"chosen": chosen.members, "drawn": drawn}
+        return {"chosen": choice.members, "drawn": params}
 
-    def halo(self, params: Drawn, grid: Grid) -> Halo:
+    def halo(self, params: Params, grid: Grid) -> Halo:
         i, j, k = NO_HALO
         for op, values, _ in self.acting(params):
             a, b, c = op.halo(values, grid)
             i, j, k = i + a, j + b, k + c
         return (i, j, k)
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         if self.keeps_dtype:  # of any type, whose digits float32 may not have
             return None
         together: Epilogue | None = Epilogue()
@@ -191,18 +191,18 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
             together = None if together is None or one is None else together.then(one)
         return together
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         for op, values, path in self.acting(params):
             array = op.apply(array, values, cast(Facts, _FactsOfKey(facts, path)))
         return array
 
 
-def _of_key(op: ValueOp, key: str, *, asked: bool) -> ValueOp:
+def _of_key(op: ValueOp, key: str, *, is_target: bool) -> ValueOp:
     if isinstance(op, OnKeys):
         return op.op if key in op.keys else Elsewhere(op.op)
     if isinstance(op, ValueChoice):
-        return op.of_key(key, asked=asked)
-    return op if asked else Elsewhere(op)
+        return op.of_key(key, is_target=is_target)
+    return op if is_target else Elsewhere(op)
 
 
 class _FactsOfKey:
@@ -219,7 +219,7 @@ class _FactsOfKey:
     @property
     def key(self) -> tuple[int, int]:
         low, high = self._facts.key
-        return Stream(low, high % _SIGNED, self._path, "choice").key()
+        return Stream(low, high % _SIGN_BIT, self._path, "choice").key()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._facts, name)

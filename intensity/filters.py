@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core import Grid
 from ..core.validate import ParameterRange, as_choice, entries_of, is_integer, is_number
 from . import native
-from .value_op import FROM_0, Drawn, Facts, Halo, RandomValueOp, number_text
+from .value_op import FROM_0, Facts, Halo, Params, RandomValueOp, number_text
 
 # A symmetric filter along one axis, in place; beyond its ends the outermost voxels go on.
 #
@@ -48,11 +48,11 @@ def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float
     radius, length = weights.size - 1, array.shape[axis + 1]
     ends = [(0, 0)] * 4
     ends[axis + 1] = (radius, radius)
-    padded = np.moveaxis(np.pad(array, ends, mode="edge"), axis + 1, 0)
-    total = weights[0] * padded[radius : radius + length]
+    planes = np.moveaxis(np.pad(array, ends, mode="edge"), axis + 1, 0)
+    total = weights[0] * planes[radius : radius + length]
     for t in range(1, radius + 1):
-        neighbours = padded[radius - t : radius - t + length]
-        total += weights[t] * (neighbours + padded[radius + t : radius + t + length])
+        neighbours = planes[radius - t : radius - t + length]
+        total += weights[t] * (neighbours + planes[radius + t : radius + t + length])
     np.moveaxis(array, axis + 1, 0)[...] = total
 
 
@@ -76,17 +76,17 @@ class _Gaussian(RandomValueOp):
     def by_channel(self) -> bool:
         return True
 
-    def sigmas(self, params: Drawn, grid: Grid) -> tuple[float, float, float]:
+    def sigmas(self, params: Params, grid: Grid) -> tuple[float, float, float]:
         """Return the deviation along each axis, in voxels."""
         sigma = params["sigma"]
         a, b, c = grid.spacing if self.unit == "mm" else (1.0, 1.0, 1.0)
         return (sigma / a, sigma / b, sigma / c)
 
-    def halo(self, params: Drawn, grid: Grid) -> Halo:
+    def halo(self, params: Params, grid: Grid) -> Halo:
         i, j, k = map(reach, self.sigmas(params, grid))
         return (i, j, k)
 
-    def blur(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def blur(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         """Filter ``array`` in place."""
         for axis, sigma in enumerate(self.sigmas(params, facts.grid)):
             if reach(sigma) and array.shape[axis + 1] > 1:
@@ -111,7 +111,7 @@ class Blur(_Gaussian):
 
     name: ClassVar[str] = "blur"
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         return self.blur(array, params, facts)
 
 
@@ -131,7 +131,7 @@ class Sharpen(_Gaussian):
     name: ClassVar[str] = "sharpen"
     amounts: ClassVar[Any] = {"sigma": FROM_0, "amount": FROM_0}
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         soft = self.blur(array.copy(), params, facts)
         np.subtract(array, soft, out=soft)
         soft *= np.float32(params["amount"])
@@ -194,22 +194,22 @@ class _Coarser(RandomValueOp):
             raise ValueError(f"factor takes numbers >= 1, got {self.factor!r}{INVERSE}")
         super().__post_init__()
 
-    def coarser(self, params: Drawn) -> tuple[float, float, float]:
+    def coarser(self, params: Params) -> tuple[float, float, float]:
         i, j, k = (
             params["factor"] if axis in self.drawn_axes(params) else 1.0 for axis in range(3)
         )
         return (i, j, k)
 
-    def drawn_axes(self, params: Drawn) -> tuple[int, ...]:
+    def drawn_axes(self, params: Params) -> tuple[int, ...]:
         """Return the axes along which voxels get larger."""
         return (0, 1, 2)
 
-    def halo(self, params: Drawn, grid: Grid) -> Halo:
+    def halo(self, params: Params, grid: Grid) -> Halo:
         # How far the nearest voxels that stay may be.
         i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(params))
         return (i, j, k)
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         corner = facts.corner
         for axis, factor in enumerate(self.coarser(params)):
             if factor > 1 and array.shape[axis + 1] > 1:
@@ -278,16 +278,16 @@ class Anisotropy(_Coarser):
         return len(entries_of(self.axes)) > 1
 
     def along(self, axes: tuple[int, ...]) -> Anisotropy:
-        left = tuple(axis for axis in entries_of(self.axes) if axis in axes)
-        return replace(self, axes=left) if left else self
+        subset = tuple(axis for axis in entries_of(self.axes) if axis in axes)
+        return replace(self, axes=subset) if subset else self
 
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
-        drawn = super().draw(generator)
+    def draw(self, generator: np.random.Generator) -> Params | None:
+        params = super().draw(generator)
         axes = entries_of(self.axes)
         axis = axes[int(generator.random() * len(axes))]
-        return None if drawn is None else {**drawn, "axis": axis}
+        return None if params is None else {**params, "axis": axis}
 
-    def drawn_axes(self, params: Drawn) -> tuple[int, ...]:
+    def drawn_axes(self, params: Params) -> tuple[int, ...]:
         return (params["axis"],)
 
     def describe(self) -> str:

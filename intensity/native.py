@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.native_library import REQUESTED, VARIABLE, native_library
+from ..core.native_library import LEVEL_OF_NAME, VARIABLE, native_library
 
 ABI = 2  # VOXPIPE_VALUES_ABI of native/values.h
 _NOISE = struct.Struct("=3q3q3q3q3qQ2d")
 _FILTER = struct.Struct("=2q3q3q3q3q")
 _COARSEN = struct.Struct("=2q3q3q3q4q")
 _KINDS = {"gaussian": 0, "rician": 1}
-_DONE = 0
+_OK = 0
 
 
 def add_noise(
@@ -62,22 +62,22 @@ def coarsen_axis(
 def _run(
     function: str, job: struct.Struct, kind: tuple[int, ...], array: NDArray[Any], *numbers: float
 ) -> bool:
-    requested, library = REQUESTED.get(os.environ.get(VARIABLE, ""), 0), _library()
-    if requested is None or library is None:
+    path, library = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0), _library()
+    if path is None or library is None:
         return False
     if array.dtype != np.float32 or array.ndim != 4 or not array.size:
         return False
     channels, *size = array.shape
     channel_stride, *stride = array.strides
-    packed = job.pack(
-        *(ABI, requested, *kind, array.ctypes.data, channels, channel_stride),
+    payload = job.pack(
+        *(ABI, path, *kind, array.ctypes.data, channels, channel_stride),
         *(*size, *stride, *numbers),
     )
-    return bool(getattr(library, function)(packed) == _DONE)
+    return bool(getattr(library, function)(payload) == _OK)
 
 
 @cache
 def _library() -> Any:
     """Return the loaded library, or None: the resampler says so, once, where it is missing."""
     jobs = ["voxpipe_noise", "voxpipe_filter", "voxpipe_coarsen"]
-    return native_library(jobs, version="voxpipe_values_abi", expected=ABI)[0]
+    return native_library(jobs, version="voxpipe_values_abi", abi=ABI)[0]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
 from . import native
-from .value_op import ANY, FROM_0, Drawn, Facts, RandomValueOp
+from .value_op import ANY, FROM_0, Facts, Params, RandomValueOp
 
 # Normal numbers that belong to voxels of a lattice: the same wherever a patch begins.
 #
@@ -104,9 +104,9 @@ def _horner(coefficients: tuple[float, ...], x: NDArray[np.float32]) -> NDArray[
 def _radius(word: NDArray[np.uint32]) -> NDArray[np.float32]:
     """Return sqrt(-2 ln u) for u in (0, 1], of 31 bits."""
     u = (word >> np.uint32(1) | np.uint32(1)).astype(np.int32).astype(np.float32)
-    shifted = (u * np.float32(_PER_31_BITS)).view(np.int32) - _ROOT_HALF
-    e = (shifted >> np.int32(23)).astype(np.float32)
-    x = ((shifted & _MANTISSA) + _ROOT_HALF).view(np.float32) - np.float32(1)
+    bits = (u * np.float32(_PER_31_BITS)).view(np.int32) - _ROOT_HALF
+    e = (bits >> np.int32(23)).astype(np.float32)
+    x = ((bits & _MANTISSA) + _ROOT_HALF).view(np.float32) - np.float32(1)
     z = x * x
     y = _horner(_LOG, x) * x * z
     y = y + e * np.float32(_LN_2[0])
@@ -127,8 +127,8 @@ def _pair(
     sine = _horner(_SINE, z) * z * x + x
     cosine = _horner(_COSINE, z) * z * z + z * np.float32(-0.5) + np.float32(1)
     quarter = other >> np.uint32(30)
-    swapped = (quarter & np.uint32(1)).astype(bool)
-    c, s = np.where(swapped, sine, cosine), np.where(swapped, cosine, sine)
+    swap = (quarter & np.uint32(1)).astype(bool)
+    c, s = np.where(swap, sine, cosine), np.where(swap, cosine, sine)
     sign_c = (quarter + np.uint32(1)) >> np.uint32(1) & np.uint32(1)
     even = r * (c.view(np.uint32) ^ sign_c << np.uint32(31)).view(np.float32)
     odd = r * (s.view(np.uint32) ^ quarter >> np.uint32(1) << np.uint32(31)).view(np.float32)
@@ -176,9 +176,9 @@ class Noise(RandomValueOp):
 
     name: ClassVar[str] = "noise"
     amounts: ClassVar[Any] = {"std": FROM_0, "mean": ANY}
-    keyed: ClassVar[bool] = True
+    draws_key: ClassVar[bool] = True
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         key, _ = facts.key_from(params["key"])
         add_gaussian(array, facts.corner, key, params["mean"], params["std"])
         return array
@@ -211,9 +211,9 @@ class RicianNoise(RandomValueOp):
 
     name: ClassVar[str] = "rician_noise"
     amounts: ClassVar[Any] = {"std": FROM_0}
-    keyed: ClassVar[bool] = True
+    draws_key: ClassVar[bool] = True
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         key, _ = facts.key_from(params["key"])
         make_rician(array, facts.corner, key, params["std"])
         return array
@@ -257,7 +257,7 @@ class DropBoxes(RandomValueOp):
 
     name: ClassVar[str] = "drop_boxes"
     amounts: ClassVar[Any] = {"fraction": {"least": 0.0}}
-    keyed: ClassVar[bool] = True
+    draws_key: ClassVar[bool] = True
     checks: ClassVar[Any] = {"size": partial(parse_range, least=1), "fill": as_number}
 
     def __post_init__(self) -> None:
@@ -283,7 +283,7 @@ class DropBoxes(RandomValueOp):
         low, high = self._edges
         return float(((low + high) / 2 / high) ** 3)
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         shape = (array.shape[1], array.shape[2], array.shape[3])
         key, _ = facts.key_from(params["key"])
         for box in self._boxes(shape, params["fraction"] / self._most, facts.corner, key):

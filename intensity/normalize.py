@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..core.suggest import percentile_hint
 from ..core.validate import as_flag, as_number, as_volume_key, entries_of
-from .value_op import NUMBER_OR_NONE, AffineValueOp, Drawn, Epilogue, Facts, ValueOp, same_as
+from .value_op import NUMBER_OR_NONE, AffineValueOp, Epilogue, Facts, Params, ValueOp, same_as
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
 MOST_SHIFT = 10.0
@@ -81,14 +81,14 @@ class Normalize(ValueOp):
             std = statistics.std if std is None else std
         return mean, std
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         mean, std = self._numbers(facts)
         scale = 1 / std if std else 1.0
         if not (math.isfinite(mean) and math.isfinite(scale)):
             return None
         return None if abs(mean * scale) > MOST_SHIFT and std else Epilogue(scale, -mean * scale)
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         return normalize(array, *self._numbers(facts), out=array)
 
     def describe(self) -> str:
@@ -135,35 +135,35 @@ class Rescale(AffineValueOp):
 
     Examples
     --------
-    >>> Rescale(given=(-1000, 1000)).describe()
+    >>> Rescale(in_range=(-1000, 1000)).describe()
     'rescale -1000 .. 1000 to 0 .. 1'
     """
 
     out: tuple[float, float] = (0.0, 1.0)
     """What the ends become. The first may be the larger: ``(1, 0)`` turns dark into bright."""
-    given: tuple[float, float] | None = None
+    in_range: tuple[float, float] | None = None
     """The ends, low < high; None for the smallest and largest value of the volume."""
     clamp: bool = False
     """Whether values beyond the ends become those of the ends."""
 
     name: ClassVar[str] = "rescale"
-    checks: ClassVar[Any] = {"out": as_pair, "clamp": as_flag, "given": as_rising}
+    checks: ClassVar[Any] = {"out": as_pair, "clamp": as_flag, "in_range": as_rising}
 
     @property
     def takes_statistics(self) -> bool:
-        return self.given is None
+        return self.in_range is None
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
-        if self.given is None:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
+        if self.in_range is None:
             whole = facts.statistics()
             return rescaling(whole.minimum, whole.maximum, self.out, clamp=self.clamp)
-        return rescaling(*self.given, self.out, clamp=self.clamp)
+        return rescaling(*self.in_range, self.out, clamp=self.clamp)
 
     def describe(self) -> str:
-        given = "the range of each volume"
-        if self.given is not None:
-            given = f"{self.given[0]:g} .. {self.given[1]:g}"
-        return f"{self.in_words()} {given} to {self.out[0]:g} .. {self.out[1]:g}"
+        ends = "the range of each volume"
+        if self.in_range is not None:
+            ends = f"{self.in_range[0]:g} .. {self.in_range[1]:g}"
+        return f"{self.in_words()} {ends} to {self.out[0]:g} .. {self.out[1]:g}"
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ class RescalePercentiles(AffineValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.lower < self.upper <= 100:
-            given = f"{self.lower:g}, {self.upper:g}"
-            raise ValueError(f"percentiles are 0 <= lower < upper <= 100, got {given}")
+            pair = f"{self.lower:g}, {self.upper:g}"
+            raise ValueError(f"percentiles are 0 <= lower < upper <= 100, got {pair}")
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -223,7 +223,7 @@ class RescalePercentiles(AffineValueOp):
     def takes_statistics(self) -> bool:
         return True
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
         whole = facts.statistics(self.above)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
         return rescaling(low, high, self.out, clamp=self.clamp)

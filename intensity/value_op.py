@@ -76,7 +76,7 @@ class Epilogue:
         return array
 
 
-Drawn = Mapping[str, Any]
+Params = Mapping[str, Any]
 """The parameters of one application, as plain data (JSON): enough to repeat it."""
 Halo = tuple[int, int, int]
 
@@ -111,12 +111,12 @@ class VolumeStatistics(RecordedStatistics, Protocol):
 
 
 def recorded_percentile(
-    recorded: RecordedStatistics, q: float, counted: Callable[[], VolumeStatistics]
+    statistics: RecordedStatistics, q: float, count: Callable[[], VolumeStatistics]
 ) -> float:
     """Return a percentile as recorded, where that ``keeps`` it; else the counted one."""
-    keeps = getattr(recorded, "keeps", None)
-    known: Any = recorded if keeps is not None and keeps(q) else counted()
-    return float(known.percentile(q))
+    keeps = getattr(statistics, "keeps", None)
+    source: Any = statistics if keeps is not None and keeps(q) else count()
+    return float(source.percentile(q))
 
 
 class Facts(Protocol):
@@ -203,10 +203,10 @@ class ValueOp:
             )
         return super().__new__(cls)
 
-    def of_key(self, key: str, *, asked: bool) -> ValueOp:
+    def of_key(self, key: str, *, is_target: bool) -> ValueOp:
         """Return what it does to the volume of a key.
 
-        ``asked`` is whether that is among the volumes that the pipe is for. Only a choice does
+        ``is_target`` is whether that is among the volumes that the pipe is for. Only a choice does
         different things to different volumes.
         """
         return self
@@ -260,7 +260,7 @@ class ValueOp:
         """
         return self
 
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
+    def draw(self, generator: np.random.Generator) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it.
 
         How many numbers are drawn, and in which order, never depends on a drawn value. An op that
@@ -268,11 +268,11 @@ class ValueOp:
         """
         return {}
 
-    def halo(self, params: Drawn, grid: Grid) -> Halo:
+    def halo(self, params: Params, grid: Grid) -> Halo:
         """Return how many voxels around a patch on ``grid`` the op looks at, on either side."""
         return NO_HALO
 
-    def coarser(self, params: Drawn) -> tuple[float, float, float] | None:
+    def coarser(self, params: Params) -> tuple[float, float, float] | None:
         """Return by how much each axis gets coarser, where that is all that the op does.
 
         It then keeps the voxels of the lattice nearest to multiples of these factors, and draws
@@ -291,18 +291,18 @@ class ValueOp:
         """
         return None
 
-    def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the type of the result for an array of type ``given``."""
-        return given if self.keeps_dtype else np.dtype(np.float32)
+    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of the result for an array of type ``in_dtype``."""
+        return in_dtype if self.keeps_dtype else np.dtype(np.float32)
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         """Return the same as scale, shift and clamp, which the resampler does in passing.
 
         None where it is something else, or where digits would be lost.
         """
         return None
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         """Return the result for ``array``, (C, I, J, K), which may be changed in place.
 
         The halo around it is still there afterwards; whoever called cuts it off.
@@ -325,11 +325,11 @@ ANY: Mapping[str, Any] = {}
 VOLUME, PATCH = "volume", "patch"
 
 
-def as_over(name: str, given: Any) -> str:
+def as_over(name: str, value: Any) -> str:
     """Return what statistics are taken of, ``"volume"`` or ``"patch"``; ValueError for others."""
-    if not isinstance(given, str) or given not in (VOLUME, PATCH):
-        raise ValueError(f'{name} is "{VOLUME}" or "{PATCH}", got {given!r}')
-    return str(given)
+    if not isinstance(value, str) or value not in (VOLUME, PATCH):
+        raise ValueError(f'{name} is "{VOLUME}" or "{PATCH}", got {value!r}')
+    return str(value)
 
 
 NUMBER_OR_NONE = partial(as_number, optional=True)
@@ -352,21 +352,21 @@ class RandomValueOp(ValueOp):
 
     amounts: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """The fields that are numbers or ranges, in the order of drawing, and what they may be."""
-    keyed: ClassVar[bool] = False
+    draws_key: ClassVar[bool] = False
     """Whether random numbers belong to its voxels: ``"key"`` is drawn last, for these."""
 
     def __post_init__(self) -> None:
         ranges = {name: partial(parse_range, **kind) for name, kind in self.amounts.items()}
         set_checked(self, **ranges, p=as_probability, **self.checks)
 
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
+    def draw(self, generator: np.random.Generator) -> Params | None:
         acts = generator.random() < self.p
-        drawn: dict[str, Any] = {
+        params: dict[str, Any] = {
             name: value_at(getattr(self, name), generator.random()) for name in self.amounts
         }
-        if self.keyed:
-            drawn["key"] = int(generator.random() * 2**53)  # all bits of a double
-        return drawn if acts else None
+        if self.draws_key:
+            params["key"] = int(generator.random() * 2**53)  # all bits of a double
+        return params if acts else None
 
     def describe(self) -> str:
         return self.in_words(
@@ -375,11 +375,11 @@ class RandomValueOp(ValueOp):
 
     def in_words(self, **words: Any) -> str:
         """Return the chained form, what was given, and ``p`` where it is not 1."""
-        told = "".join(
+        text = "".join(
             f" {number_text(value)}" if name == self.name else f" {name} {number_text(value)}"
             for name, value in words.items()
         )
-        return f"{self.name}{told}{f' (p={self.p:g})' if self.p != 1 else ''}"
+        return f"{self.name}{text}{f' (p={self.p:g})' if self.p != 1 else ''}"
 
 
 def number_text(value: Any) -> str:
@@ -393,10 +393,10 @@ class AffineValueOp(RandomValueOp):
 
     pointwise: ClassVar[bool] = True
 
-    def as_epilogue(self, params: Drawn, facts: Facts) -> Epilogue | None:
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         raise NotImplementedError
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         epilogue = self.as_epilogue(params, facts)
         assert epilogue is not None  # who has none applies it otherwise
         return epilogue.on(array)
@@ -432,15 +432,15 @@ class MapValues(ValueOp):
         # Nobody knows, unless the function treats every voxel alike.
         return not self.commutes
 
-    def apply(self, array: NDArray[Any], params: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         shape = array.shape
-        made = self.function(array)
-        if made is None:
+        output = self.function(array)
+        if output is None:
             raise SampleError(
                 f"map_values: {_name_of(self.function)} returned None",
                 do="Let it return the array, also where it changes it in place.",
             )
-        result = np.asarray(made)
+        result = np.asarray(output)
         if result.shape != shape:
             msg = f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}"
             raise SampleError(msg, do="A function for map_values keeps the shape.")

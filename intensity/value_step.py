@@ -13,7 +13,7 @@ from ..core import IO_COUNTERS, Grid
 from ..core.draws import OpStep, check_record
 from ..core.errors import VoxpipeError, add_location
 from ..core.stream import is_random
-from .value_op import NO_HALO, Drawn, Epilogue, Facts, Halo, ValueOp
+from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class ValueStep(OpStep):
     @property
     def is_drawn(self) -> bool:
         """Whether items get different parameters, or some get none, by what is drawn for them."""
-        return self.recorded is None and is_random(self.op.draw)
+        return self.record is None and is_random(self.op.draw)
 
-    def draw(self, generator: np.random.Generator) -> Drawn | None:
+    def draw(self, generator: np.random.Generator) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it."""
-        if self.recorded is None:
+        if self.record is None:
             return self.op.draw(generator)
         try:
-            check_record(self.op, self.recorded.drawn, lambda op: op.draw(generator))
+            check_record(self.op, self.record.params, lambda op: op.draw(generator))
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
-        return self.recorded.drawn
+        return self.record.params
 
     def channels(self, count: int) -> int:
         """Return how many channels there are after it, or say where the user wrote it."""
@@ -52,15 +52,15 @@ class ValueStep(OpStep):
             raise error.at(self.origin)  # noqa: B904
 
 
-Acting = tuple[ValueStep, Drawn]
+Acting = tuple[ValueStep, Params]
 """A step that acts on an item, with what it drew."""
 
 
 def total_halo(acting: Iterable[Acting], grid: Grid) -> Halo:
     """Return how many voxels around a patch all steps look at: of one after another the sum."""
     i, j, k = NO_HALO
-    for step, drawn in acting:
-        a, b, c = step.op.halo(drawn, grid)
+    for step, params in acting:
+        a, b, c = step.op.halo(params, grid)
         i, j, k = i + a, j + b, k + c
     return (i, j, k)
 
@@ -80,14 +80,14 @@ def types_of(steps: Sequence[ValueStep], first: np.dtype[Any]) -> tuple[np.dtype
 
 
 def apply_steps(
-    acting: Sequence[tuple[ValueStep, Drawn, Facts]], array: NDArray[Any]
+    acting: Sequence[tuple[ValueStep, Params, Facts]], array: NDArray[Any]
 ) -> NDArray[Any]:
     """Return what the steps make of ``array``, in turn; it may be changed in place."""
-    for step, drawn, facts in acting:
+    for step, params, facts in acting:
         if not step.op.keeps_dtype and array.dtype != np.float32:
             array = array.astype(np.float32)
         try:
-            array = step.op.apply(array, drawn, facts)
+            array = step.op.apply(array, params, facts)
         except Exception as error:
             raise add_location(error, step.origin)  # noqa: B904
         IO_COUNTERS.count(value_passes=1)
@@ -95,13 +95,13 @@ def apply_steps(
 
 
 def fold_epilogues(
-    acting: Sequence[tuple[ValueStep, Drawn, Facts]],
-) -> tuple[Epilogue | None, Sequence[tuple[ValueStep, Drawn, Facts]]]:
+    acting: Sequence[tuple[ValueStep, Params, Facts]],
+) -> tuple[Epilogue | None, Sequence[tuple[ValueStep, Params, Facts]]]:
     """Return the first steps as one epilogue, as far as that goes, and the others."""
     together: Epilogue | None = None
-    for n, (step, drawn, facts) in enumerate(acting):
+    for n, (step, params, facts) in enumerate(acting):
         try:
-            epilogue = step.op.as_epilogue(drawn, facts)
+            epilogue = step.op.as_epilogue(params, facts)
         except Exception as error:
             raise add_location(error, step.origin)  # noqa: B904
         if epilogue is None:

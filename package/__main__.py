@@ -44,13 +44,13 @@ def _options_of(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
 # What does not parse is never repeated in a message: it may hold a secret.
 def _object(text: str) -> dict[str, Any]:
     is_json = text.lstrip().startswith("{")
-    found = None
+    document = None
     with suppress(OSError, ValueError):
-        found = json.loads(text if is_json else Path(text).read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
+        document = json.loads(text if is_json else Path(text).read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
         msg = "what was given is no JSON object, nor a file that holds one"
         raise argparse.ArgumentTypeError(msg)
-    return found
+    return document
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -82,20 +82,20 @@ def _add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> No
 _SEVERAL_VALUES = ("labels", "optional")
 
 
-def _gather_patterns(options: argparse.Namespace, left: Sequence[str]) -> list[str]:
+def _gather_patterns(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
     """Put ``KEY=PATTERN`` from wherever it was written beside the others; return what is left."""
     if "patterns" not in options:
-        return list(left)
+        return list(rest)
     for option in _SEVERAL_VALUES:
         values = getattr(options, option, None) or []
         options.patterns += [value for value in values if _is_pattern(value)]
         if values:
             setattr(options, option, [value for value in values if not _is_pattern(value)])
-    unknown = [text for text in left if text.startswith("-")]
+    unknown = [text for text in rest if text.startswith("-")]
     if unknown:  # a pattern behind one may be its value
-        return list(left)
-    options.patterns += [text for text in left if _is_pattern(text)]
-    return [text for text in left if not _is_pattern(text)]
+        return list(rest)
+    options.patterns += [text for text in rest if _is_pattern(text)]
+    return [text for text in rest if not _is_pattern(text)]
 
 
 def _is_pattern(text: str) -> bool:
@@ -144,15 +144,15 @@ def _remark(text: object) -> None:
 
 
 @contextmanager
-def progress(what: str, unit: str, *, scaled: bool = False) -> Iterator[Callable[[int, int], None]]:
+def progress(what: str, unit: str, *, scale: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Show a bar while the context lasts; its value is told how many are done, and of how many."""
     from tqdm import tqdm
 
-    with tqdm(desc=what, unit=unit, unit_scale=scaled, leave=False, file=sys.stderr) as bar:
+    with tqdm(desc=what, unit=unit, unit_scale=scale, leave=False, file=sys.stderr) as bar:
 
-        def show(done: int, total: int) -> None:
+        def show(count: int, total: int) -> None:
             bar.total = total
-            bar.update(done - bar.n)
+            bar.update(count - bar.n)
 
         yield show
 
@@ -181,10 +181,10 @@ def _add_check(commands: Any) -> None:
 def _run_check(options: argparse.Namespace) -> int:
     from .dataloader2 import check
 
-    given = "--reader" if options.reader else "--labels" if options.labels else ""
-    if given and options.data.lower().endswith(".json"):
+    option = "--reader" if options.reader else "--labels" if options.labels else ""
+    if option and options.data.lower().endswith(".json"):
         what = f"{options.data} is a manifest, which says how its volumes are read."
-        raise SampleError(what, do=f"Leave {given} out, or give the folder.")
+        raise SampleError(what, do=f"Leave {option} out, or give the folder.")
     timeout = options.timeout or (600.0 if options.voxels else 60.0)
     own = {"workers": options.workers, "voxels": options.voxels, "timeout": timeout}
     report = _report("check", check, options, options.data, **own)
@@ -212,10 +212,10 @@ def _positive(kind: type[float]) -> Callable[[str], float]:
     """Return what reads a number above 0."""
 
     def number(text: str) -> float:
-        found = kind(text)
-        if not found > 0:
+        value = kind(text)
+        if not value > 0:
             raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return found
+        return value
 
     return number
 
@@ -286,17 +286,17 @@ def _add_convert(commands: Any) -> None:
 def _run_convert(options: argparse.Namespace) -> int:
     store = _options_of(options, options.source, options.destination)
     jobs = _jobs(options.source, options.destination, _options_of(options, options.source))
-    failed = 0
+    failures = 0
     for source, destination in jobs:
         try:
             print(_convert(source, destination, options, store))
         except VoxpipeError as error:
-            failed += 1
+            failures += 1
             error.do = error.do.replace("overwrite=True", "--overwrite")
             _remark(error)
-    if failed and len(jobs) > 1:
-        _remark(f"{failed} of {len(jobs)} volumes were not converted")
-    return 1 if failed else 0
+    if failures and len(jobs) > 1:
+        _remark(f"{failures} of {len(jobs)} volumes were not converted")
+    return 1 if failures else 0
 
 
 def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[str, str]]:
@@ -312,12 +312,12 @@ def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[st
     for case, volumes in find_by_folder(source, store).items():
         for key, place in volumes.items():
             alone = list(volumes) == ["image"]
-            written = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
-            if written in jobs:
-                msg = f"{place} and {jobs[written]} would both be written to {written}."
+            target = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
+            if target in jobs:
+                msg = f"{place} and {jobs[target]} would both be written to {target}."
                 raise DestinationExists(msg, do="Rename one of them, or convert them one by one.")
-            jobs[written] = place
-    return [(place, written) for written, place in jobs.items()]
+            jobs[target] = place
+    return [(place, target) for target, place in jobs.items()]
 
 
 # Options of the command that are arguments of the function.
@@ -331,17 +331,17 @@ def _convert(
 
     reader = dict(options.reader)
     name = os.path.basename(source.rstrip("/"))
-    with progress(name, "voxel", scaled=True) as show:
-        done = convert(
+    with progress(name, "voxel", scale=True) as show:
+        result = convert(
             Volume(source, storage_options=_options_of(options, source), **reader),
             destination,
             progress=show,
             storage_options=store,
             **{name: getattr(options, name) for name in _CONVERTS},
         )
-    chunk, shard = ("x".join(map(str, size)) for size in (done.chunk, done.shard))
-    kept = f", {done.kept} were there" if done.kept else ""
-    return f"{done.location}: chunks {chunk}, {done.written} shards {shard} written{kept}"
+    chunk, shard = ("x".join(map(str, size)) for size in (result.chunk, result.shard))
+    note = f", {result.reused_shards} were there" if result.reused_shards else ""
+    return f"{result.location}: chunks {chunk}, {result.new_shards} shards {shard} written{note}"
 
 
 def _remark_likely_labels(report: Any) -> None:
@@ -367,14 +367,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 # What a shell reports for a command that SIGINT ended: 128 + 2.
-_INTERRUPTED = 130
+_SIGINT_EXIT = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; ``arguments`` are the process's by default."""
     top = parser()
-    options, left = top.parse_known_args(arguments)
-    if unknown := _gather_patterns(options, left):
+    options, rest = top.parse_known_args(arguments)
+    if unknown := _gather_patterns(options, rest):
         top.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(options.run(options))
@@ -385,7 +385,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         go_on = "; give it again to go on" if options.command == "convert" else ""
         _remark(f"stopped{go_on}.")
-        return _INTERRUPTED
+        return _SIGINT_EXIT
 
 
 if __name__ == "__main__":

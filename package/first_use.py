@@ -56,9 +56,9 @@ def list_names(package: str, folder: Iterable[str], name: str) -> Iterator[Any]:
 
 def export(namespace: dict[str, Any], things: Iterable[Any] = ()) -> None:
     """Set ``__all__`` of a package: what it imported of ours, and these classes or modules."""
-    found = {thing.__name__.rpartition(".")[2]: thing for thing in things}
-    namespace.update(found)
-    _list_public(namespace, found)
+    exports = {thing.__name__.rpartition(".")[2]: thing for thing in things}
+    namespace.update(exports)
+    _list_public(namespace, exports)
 
 
 def _list_public(namespace: dict[str, Any], more: Iterable[str] = ()) -> None:

@@ -103,8 +103,8 @@ class Position:
     """Where in a run a loader is."""
 
     epoch: int = 0
-    delivered: DeliveredBatches = field(
+    cursor: DeliveredBatches = field(
         default_factory=DeliveredBatches
     )  # of it, also before a resume
-    failed: int = 0
+    failures: int = 0
     """Items of it that failed, also before a resume; ``OnError`` has a budget for them."""

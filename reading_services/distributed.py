@@ -48,9 +48,9 @@ class _OuterService:
         """Return what this rank does of ``work``, as far as ranks are known by now."""
         return self.inner.divide(work) if hasattr(self.inner, "divide") else work
 
-    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
-        """Start one pass over this rank's part of the batches that ``delivered`` does not hold."""
-        running: Epoch = self.inner.epoch(work, seed, epoch, delivered)
+    def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
+        """Start one pass over this rank's part of the batches that ``cursor`` does not hold."""
+        running: Epoch = self.inner.epoch(work, seed, epoch, cursor)
         return running
 
     def shares(self, work: Work) -> int:
@@ -117,15 +117,15 @@ class DistributedReadingService(_OuterService):
 
     def over(self, inner: ReadingService) -> DistributedReadingService:
         """Return a copy of this service whose part ``inner`` runs."""
-        copied = copy.copy(self)
-        copied.inner = inner
-        return copied
+        service = copy.copy(self)
+        service.inner = inner
+        return service
 
     def alone(self) -> DistributedReadingService:
         """Return a copy that makes this rank's part and waits for no other, for measuring."""
-        copied = copy.copy(self)
-        copied._waits = False
-        return copied
+        service = copy.copy(self)
+        service._waits = False
+        return service
 
     def divide(self, work: Work) -> Work:
         """Return what this rank does of ``work``; all of it where no process group is started yet.
@@ -154,7 +154,7 @@ class DistributedReadingService(_OuterService):
             work = replace(work, graph=with_own_batches(work.graph, part))
         return replace(work, part=part)
 
-    def agree(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> int:
+    def agree(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> int:
         """Wait for all ranks and return the seed of rank 0; errors name the ranks at fault."""
         if self._ranks is None:
             self._ranks = Ranks(self.timeout)
@@ -164,7 +164,7 @@ class DistributedReadingService(_OuterService):
         claim = {
             "seed": seed,
             "epoch": epoch,
-            "batch": delivered.next,
+            "batch": cursor.next,
             "graph": fingerprint(_graph(work)),
             "data": self._data_of(work),
             "uneven": self.uneven,
@@ -172,37 +172,37 @@ class DistributedReadingService(_OuterService):
         return int(self._ranks.agree(claim)["seed"])
 
     def _in_step(
-        self, work: Work, run: Callable[[DeliveredBatches], Epoch], delivered: DeliveredBatches
+        self, work: Work, run: Callable[[DeliveredBatches], Epoch], cursor: DeliveredBatches
     ) -> Epoch:
         """Return an epoch that ends with those of the other ranks; ``run`` starts this rank's."""
         if work.part.ranks == 1 or (isinstance(work, PlannedWork) and not work.errors.tolerates):
-            return run(delivered)
+            return run(cursor)
         assert self._ranks is not None
         barrier = self._ranks.meet()
         try:
-            own = run(delivered if isinstance(work, PlannedWork) else DeliveredBatches())
+            own = run(cursor if isinstance(work, PlannedWork) else DeliveredBatches())
         except BaseException as error:
             barrier.part(error)
             raise
         if isinstance(work, PlannedWork):
             return CountedEpoch(own, barrier)
-        return LockstepEpoch(own, barrier, self.uneven, delivered)
+        return LockstepEpoch(own, barrier, self.uneven, cursor)
 
     def _data_of(self, work: Work) -> str:
         if self._agreed_data is None:
             pipes = walk(_graph(work))
             hashes = [p.data_hash() for p in pipes if hasattr(type(p), "data_hash")]
-            joined = "".join(hashes).encode()
-            self._agreed_data = hashlib.blake2b(joined, digest_size=8).hexdigest()
+            content = "".join(hashes).encode()
+            self._agreed_data = hashlib.blake2b(content, digest_size=8).hexdigest()
         return self._agreed_data
 
-    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
-        """Start one pass over this rank's part of the batches that ``delivered`` does not hold."""
+    def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
+        """Start one pass over this rank's part of the batches that ``cursor`` does not hold."""
         if not self._waits:
-            return super().epoch(work, seed, epoch, delivered)
+            return super().epoch(work, seed, epoch, cursor)
         mine = self.divide(work)
-        seed = self.agree(mine, seed, epoch, delivered)
-        running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), delivered)
+        seed = self.agree(mine, seed, epoch, cursor)
+        running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), cursor)
         # That of rank 0, whatever this rank asked for.
         running.seed = seed  # type: ignore[attr-defined]
         return running
@@ -298,11 +298,11 @@ def without_parts(service: object, graph: Pipe) -> str:
     dividing = (DistributedReadingService, TorchdataService)
     if ranks == 1 or not ours or any(isinstance(one, dividing) for one in services):
         return ""
-    divided = any(
+    has_parts = any(
         getattr(pipe, "num_of_instances", 1) > 1 or chained_name(pipe) == "fullsync"
         for pipe in walk(graph)
     )
-    if divided:
+    if has_parts:
         return ""
     return (
         f"each of {ranks} ranks makes all batches, and all make the same, as no service divides "
@@ -345,9 +345,9 @@ def explain_share(sink: Pipe, part: RankPart, *, whole: bool) -> str:
     gatherer = gathered_by(sink)
     group = traits_of(gatherer).group if gatherer is not None else 1
     if group > 1:
-        asked, own = (group * part.ranks, group) if whole else (group, group // part.ranks)
+        total, own = (group * part.ranks, group) if whole else (group, group // part.ranks)
         how = f"{part.name}: its share" if whole else str(part)
-        return f"{how}; {own} of the {asked} items that a batch of all ranks has"
+        return f"{how}; {own} of the {total} items that a batch of all ranks has"
     items = "its share of the items" if whole else f"of each {part.ranks} items it has one"
     inside = next((p for p in reversed([*walk(sink)]) if traits_of(p).group > 1), None)
     if inside is None:

@@ -48,14 +48,14 @@ def seeded_globals(seed: int) -> Iterator[None]:
         seed_globals(seed)
         yield
         return
-    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seed_globals(seed)
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        torch.set_rng_state(kept[2])
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 @dataclass
@@ -96,9 +96,9 @@ def plain_items(source: Any) -> Any:
     """Return the proved plain items of a pipe, without torch's wrapper around its iterator."""
     if type(source) is not torchs.IterableWrapper:
         return source
-    given = source.iterable
+    items = source.iterable
     # As the pipe does: what is written to a list during an epoch counts from the next one on.
-    return tuple(given) if type(given) is list else given
+    return tuple(items) if type(items) is list else items
 
 
 class _Unproved(Exception):
@@ -142,11 +142,11 @@ _HANDING_ON = frozenset(
 def _read_pipe(pipe: Any, proof: Proof) -> None:
     kind, own = type(pipe), vars(pipe)
     if kind is torchs.IterableWrapper:
-        given = pipe.iterable
-        if type(given) is range:
+        items = pipe.iterable
+        if type(items) is range:
             return None
-        kept = type(given) is tuple or (type(given) is list and pipe.deepcopy)
-        if kept and _CONSTANTS.issuperset(map(type, given)):
+        is_fixed = type(items) is tuple or (type(items) is list and pipe.deepcopy)
+        if is_fixed and _CONSTANTS.issuperset(map(type, items)):
             return None
     elif kind in (torchs.Mapper, torchs.Filter):
         columns = [own.get("input_col"), own.get("output_col")]
@@ -243,7 +243,7 @@ def _read_value(value: Any, proof: Proof) -> None:
 
 def _read_function(function: FunctionType, proof: Proof) -> None:
     code, more = function.__code__, function.__defaults__
-    if any(known is function for known, _, _ in proof.codes):
+    if any(other is function for other, _, _ in proof.codes):
         return
     if function.__kwdefaults__:
         raise _Unproved
@@ -268,9 +268,9 @@ def _read_code(code: CodeType, function: FunctionType, proof: Proof) -> None:
     if any(step.opname.startswith(_EFFECTS) for step in dis.get_instructions(code)):
         raise _Unproved
     spaces = [function.__globals__, vars(builtins)]
-    named = [next((space[n] for space in spaces if n in space), _NOTHING) for n in code.co_names]
-    modules = [vars(m) for m in named if isinstance(m, ModuleType) and m in _MODULES]
-    for name, value in zip(code.co_names, named, strict=True):
+    values = [next((space[n] for space in spaces if n in space), _NOTHING) for n in code.co_names]
+    modules = [vars(m) for m in values if isinstance(m, ModuleType) and m in _MODULES]
+    for name, value in zip(code.co_names, values, strict=True):
         # Where it is found, and where not: a name that comes to be means something else.
         proof.names += [(space, name, space.get(name, _NOTHING)) for space in spaces]
         if value is _NOTHING:

@@ -103,13 +103,13 @@ class InProcessReadingService:
         return work
 
     def epoch(
-        self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches = _START
+        self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches = _START
     ) -> InProcessEpoch:
-        """Start one pass from ``delivered`` on."""
+        """Start one pass from ``cursor`` on."""
         use_tiles(self)
         ahead = 0 if _runs_functions(work) else self.prefetch_cnt
         most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
-        return InProcessEpoch(work, seed, epoch, delivered, ahead, most)
+        return InProcessEpoch(work, seed, epoch, cursor, ahead, most)
 
     def shares(self, work: Work) -> int:
         """Return 1 for a graph that cannot be split: one process runs it whole."""
@@ -135,26 +135,26 @@ class InProcessEpoch:
         work: Work,
         seed: int,
         epoch: int,
-        delivered: DeliveredBatches,
+        cursor: DeliveredBatches,
         ahead: int = 0,
         ahead_bytes: int = 0,
     ) -> None:
         self.last = -1
         begin(self)
-        self._freed = False
+        self._is_freed = False
         self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
-        made = _batches(work, seed, epoch, delivered)
-        self._batches: BackgroundIterator | TimeoutIterator | Generator[tuple[int, Any]] = made
-        limited = work.limits.enforced
-        pipes = work.cut.realizing if isinstance(work, PlannedWork) and not limited else ()
+        pairs = _batches(work, seed, epoch, cursor)
+        self._batches: BackgroundIterator | TimeoutIterator | Generator[tuple[int, Any]] = pairs
+        explicit = work.limits.explicit
+        pipes = work.cut.realizing if isinstance(work, PlannedWork) and not explicit else ()
         # The last prefetch() behind the cut says how many batches may be made in a thread.
         prefetching = next((p for p in reversed(pipes) if type(p) is Prefetcher), None)
         if prefetching is not None and not _runs_functions(work):
             most, most_bytes = prefetching.buffer_size, prefetching.buffer_bytes
-            self._batches = BackgroundIterator(made, most=most, most_bytes=most_bytes)
-        elif limited or ahead:
-            self._batches = TimeoutIterator(made, work.limits, ahead, work.seconds_at, ahead_bytes)
+            self._batches = BackgroundIterator(pairs, most=most, most_bytes=most_bytes)
+        elif explicit or ahead:
+            self._batches = TimeoutIterator(pairs, work.limits, ahead, work.seconds_at, ahead_bytes)
 
     def __iter__(self) -> InProcessEpoch:
         return self
@@ -174,8 +174,8 @@ class InProcessEpoch:
             with stop_limit(self._seconds):
                 batches.close()
         finally:
-            if not self._freed:
-                self._freed = True
+            if not self._is_freed:
+                self._is_freed = True
                 # A generator runs in the consumer's own thread.
                 thread = None if isinstance(batches, Generator) else batches.running_thread()
                 if thread is None:
@@ -192,40 +192,40 @@ class InProcessEpoch:
 
 
 def _batches(
-    work: Work, seed: int, epoch: int, delivered: DeliveredBatches
+    work: Work, seed: int, epoch: int, cursor: DeliveredBatches
 ) -> Generator[tuple[int, Any], None, None]:
     if isinstance(work, ReplicatedWork):
-        yield from _run_replica(work, seed, epoch, delivered)
+        yield from _run_replica(work, seed, epoch, cursor)
         return
     # Whether batches have to be told apart from items while they are made, or come in parts.
-    watched = work.limits.enforced or work.errors.tolerates or work.part != WHOLE
-    if delivered == _START and not (watched or work.cut.filters):
-        done = yield from _as_a_whole(work.cut.onto(work.cut.planner), seed, epoch)
-        if done is None:
+    needs_jobs = work.limits.explicit or work.errors.tolerates or work.part != WHOLE
+    if cursor == _START and not (needs_jobs or work.cut.filters):
+        number = yield from _as_a_whole(work.cut.onto(work.cut.planner), seed, epoch)
+        if number is None:
             return
-        delivered = DeliveredBatches(done)
+        cursor = DeliveredBatches(number)
     source = work.maker()
-    planned = jobs(work.cut, seed, epoch, delivered, work.part, work.errors)
+    plan = jobs(work.cut, seed, epoch, cursor, work.part, work.errors)
     if not work.cut.realizing:
         # Nothing is read for what the plan has already, so nothing is fetched ahead.
-        with closing(planned):
-            for job in planned:
-                made = job.items[0] if job.items else None
+        with closing(plan):
+            for job in plan:
+                batch = job.items[0] if job.items else None
                 if job.failures:
-                    made = BatchResult(made, job.failures, is_empty=not job.items)
-                yield job.index, as_tensors(made)
+                    batch = BatchResult(batch, job.failures, is_empty=not job.items)
+                yield job.index, as_tensors(batch)
         return
-    with closing(_prefetch(planned, work.joinings)) as coming:
+    with closing(_prefetch(plan, work.joinings)) as coming:
         for job, tickets in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
             threads = using_threads(work.hints.threads)
             try:
                 with holding(COALESCE_POLICIES, work.joinings), threads:
-                    made = source.run(job, seed, epoch)
+                    batch = source.run(job, seed, epoch)
             finally:
                 for ticket in tickets:
                     ticket.close()
-            yield job.index, as_tensors(made)
+            yield job.index, as_tensors(batch)
 
 
 def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:
@@ -252,38 +252,36 @@ def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any],
     return index
 
 
-def _prefetch(
-    planned: Iterator[Job], joinings: Table
-) -> Generator[tuple[Job, list[Any]], None, None]:
+def _prefetch(plan: Iterator[Job], joinings: Table) -> Generator[tuple[Job, list[Any]], None, None]:
     """Yield jobs and what keeps the bytes they read; the next one's are being fetched by then."""
-    begun: deque[tuple[Job, list[Any]]] = deque()
+    queue: deque[tuple[Job, list[Any]]] = deque()
     error: Exception | None = None
     try:
         while True:
             job = None
             try:
-                job = next(planned, None) if error is None else None
-            except Exception as raised:  # told when its turn comes
-                error = raised
+                job = next(plan, None) if error is None else None
+            except Exception as failure:  # told when its turn comes
+                error = failure
             if job is not None:
                 with holding(COALESCE_POLICIES, joinings):
-                    begun.append((job, tickets_of(job)))
-                if len(begun) == 1:
+                    queue.append((job, tickets_of(job)))
+                if len(queue) == 1:
                     continue
-            if not begun:
+            if not queue:
                 break
-            yield begun[0]
-            begun.popleft()
+            yield queue[0]
+            queue.popleft()
         if error is not None:
             raise error
     finally:
-        for _, tickets in begun:
+        for _, tickets in queue:
             for ticket in tickets:
                 ticket.close()
 
 
 def _run_replica(
-    work: ReplicatedWork, seed: int, epoch: int, delivered: DeliveredBatches
+    work: ReplicatedWork, seed: int, epoch: int, cursor: DeliveredBatches
 ) -> Iterator[tuple[int, Any]]:
     # A copy: the graph of the loader stays as it is, also where it holds running state.
     share = work.share(0, 1)
@@ -298,7 +296,7 @@ def _run_replica(
                     batch = replica.run(index, seed, epoch)
                 except StopIteration:
                     break
-                if not delivered.holds(index):
+                if not cursor.holds(index):
                     yield index, batch
     except Exception:
         raise  # what it has kept may be half of something

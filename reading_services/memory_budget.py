@@ -33,16 +33,16 @@ def memory_bytes() -> int:
     return usable_memory() or UNKNOWN_MEMORY
 
 
-def count_or_none(name: str, given: int | None, *, least: int) -> int | None:
+def count_or_none(name: str, value: int | None, *, least: int) -> int | None:
     """Return a setting that may be left to the service; raise if it is no such number."""
-    if given is None:
+    if value is None:
         return None
     unit = "bytes" if name.endswith("_bytes") else ""
-    return validate_int(name, given, least=least, unit=unit, do="or None for the default")
+    return validate_int(name, value, least=least, unit=unit, do="or None for the default")
 
 
 def budgets(
-    given: int | None, *, workers: int, batches_ahead: int, threads: int
+    limit: int | None, *, workers: int, batches_ahead: int, threads: int
 ) -> tuple[Budget, ...]:
     """Return the budgets to try in turn: what the user says, else little, a quarter, all memory.
 
@@ -50,7 +50,7 @@ def budgets(
     """
     quarter = memory_bytes() // MEMORY_FRACTION
     usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())
-    sizes = (given,) if given is not None else usual
+    sizes = (limit,) if limit is not None else usual
     return tuple(
         Budget(
             size,
@@ -58,7 +58,7 @@ def budgets(
             batches_ahead=batches_ahead,
             threads=threads,
             spool_bytes=cache_budget(),
-            thrifty=given is None,
+            thrifty=limit is None,
         )
         for size in sizes
     )
@@ -89,8 +89,8 @@ class PrefetchBudget:
         """Whether one more batch may be asked for; each counts as the largest so far."""
         if not self._largest:
             return in_flight < self._unknown
-        expected = (in_flight + 1) * self._largest
-        return sum(self._waiting.values()) + expected <= self._limit
+        demand = (in_flight + 1) * self._largest
+        return sum(self._waiting.values()) + demand <= self._limit
 
     def clear(self) -> None:
         """Count nothing any more."""
@@ -146,24 +146,24 @@ class SlotBudget:
     def __init__(self, limit: int | None = None) -> None:
         self.limit = default_slot_bytes() if limit is None else limit
         self.workers = 1  # among how many it was divided last
-        self.shared = Alive()
+        self.slots = Alive()
         """Slots that somebody looks into, those of workers that have ended included."""
         self.copies = Alive()  # batches that were copied out of their slots
-        self._said: set[str] = set()
+        self._warnings: set[str] = set()
 
     def share(self, workers: int) -> int:
         """Return the bytes for each new worker; an earlier epoch's batches take theirs first."""
         self.workers = workers
-        return max(0, self.limit - self.shared.bytes) // workers
+        return max(0, self.limit - self.slots.bytes) // workers
 
     def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
         """Say, once, that batches are copied; and once more when the copies exceed the limit."""
         # The ``share`` of a worker was full, of whose batches, of ``largest`` bytes at most,
         # ``ahead`` may be in flight.
-        shared, copies = self.shared, self.copies
-        used = (
-            f"batches still in use: {shared.batches + copies.batches} "
-            f"({shared.bytes / _MB:.1f} MB in shared memory, {copies.bytes / _MB:.1f} MB copied)"
+        slots, copies = self.slots, self.copies
+        usage = (
+            f"batches still in use: {slots.batches + copies.batches} "
+            f"({slots.bytes / _MB:.1f} MB in shared memory, {copies.bytes / _MB:.1f} MB copied)"
         )
         which = "slots"
         if needed_bytes(largest, ahead, self.workers) > self.limit:
@@ -175,18 +175,18 @@ class SlotBudget:
         elif copies.bytes > self.limit:
             which = "copies"
             text = (
-                f"{used}: the copies alone take more than slot_bytes={self.limit}, and each "
+                f"{usage}: the copies alone take more than slot_bytes={self.limit}, and each "
                 "further one takes more. Clone the part of a batch that you need and drop the rest."
             )
         else:
             # While a loop holds one batch, all that a worker had in flight may have arrived.
             enough = (2 * ahead + 1) * largest * self.workers
             text = (
-                f"{used}; the shared memory of this loader is used up (slot_bytes={self.limit}, "
+                f"{usage}; the shared memory of this loader is used up (slot_bytes={self.limit}, "
                 f"{share} for each worker): further batches are copied as they arrive. Drop "
                 "batches, or clone the part that you need; if you keep none, lower "
                 f"worker_prefetch_cnt or give MultiProcessingReadingService(slot_bytes={enough})."
             )
-        if which not in self._said:
-            self._said.add(which)
+        if which not in self._warnings:
+            self._warnings.add(which)
             warn(text, SlotsUsedUp)

@@ -52,11 +52,11 @@ def _refuse_unknown(others: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` for arguments that the service does not have, saying what is meant."""
     for other, value in others.items():
         parameters = inspect.signature(MultiProcessingReadingService).parameters.values()
-        known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-        meant = [f"{close}={shorten(value)}" for close in closest(other, known, 0.6)]
+        names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+        suggestions = [f"{close}={shorten(value)}" for close in closest(other, names, 0.6)]
         if other in _STANDS:
-            meant.insert(0, _STANDS[other].format(value=shorten(value)))
-        words = f"give {meant[0]}" if meant else f"it takes {', '.join(known)}"
+            suggestions.insert(0, _STANDS[other].format(value=shorten(value)))
+        words = f"give {suggestions[0]}" if suggestions else f"it takes {', '.join(names)}"
         raise TypeError(f"MultiProcessingReadingService has no {other}; {words}")
 
 
@@ -197,9 +197,9 @@ class MultiProcessingReadingService:
         if isinstance(work, ReplicatedWork):
             work = replace(work, as_ready=self.order != "plan")
         # What the graph asks for goes before what the service was given, which is kept.
-        asked = work.hints
-        count = self.num_workers if asked.processes is None else asked.processes
-        threads = (asked.threads or self._threads(count)) if count else 1
+        hints = work.hints
+        count = self.num_workers if hints.processes is None else hints.processes
+        threads = (hints.threads or self._threads(count)) if count else 1
         if count:
             payload_of(work, 0, count, self._script())
         return replace(work, workers=count, threads=threads)
@@ -208,10 +208,10 @@ class MultiProcessingReadingService:
         """Return what workers are told of the script; None where they are born with it."""
         return None if self.start_method == "fork" else script_of_this_process()
 
-    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
-        """Start one pass over the batches that ``delivered`` does not hold."""
+    def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
+        """Start one pass over the batches that ``cursor`` does not hold."""
         if not work.workers or (isinstance(work, PlannedWork) and not work.cut.realizing):
-            return InProcessEpoch(work, seed, epoch, delivered)
+            return InProcessEpoch(work, seed, epoch, cursor)
         if isinstance(work, ReplicatedWork) and (working := self.shares(work)) < work.workers:
             text = (
                 f"{work.workers} workers were asked for and {working} works, as the graph is not "
@@ -233,7 +233,7 @@ class MultiProcessingReadingService:
         kind: Callable[..., Epoch] = (
             PlannedEpoch if isinstance(work, PlannedWork) else ReplicatedEpoch
         )
-        return kind(pool, self._end_epoch, work, (seed, epoch), flow, delivered)
+        return kind(pool, self._end_epoch, work, (seed, epoch), flow, cursor)
 
     def shares(self, work: Work) -> int:
         """Return among how many workers a graph is divided that cannot be split; else 0."""

@@ -26,18 +26,18 @@ from .global_generators import seed_globals, seeded_globals
 
 # torch writes this into the message of every error that passes through a pipe.
 _TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
-_HELD = "_voxpipe_held"
+_HELD_ARGUMENTS = "_voxpipe_held"
 # torch's, and private: without it texts are still as they were raised, and the rest is lost.
-_ASKED = "_generate_input_args_string"
+_ARGUMENTS_METHOD = "_generate_input_args_string"
 
 
 def as_raised(error: E) -> E:
     """Return ``error`` with what it held when it was raised."""
-    held = getattr(error, "__dict__", {}).pop(_HELD, None)
+    args = getattr(error, "__dict__", {}).pop(_HELD_ARGUMENTS, None)
     if not _is_written_over(error):
         return error
-    if held is not None:
-        error.args = held
+    if args is not None:
+        error.args = args
     elif isinstance(error, OSError) and error.errno is not None:
         # torch puts its lines in the place of an argument that is no text: the number. With
         # these two it travels whole, its file included.
@@ -52,20 +52,20 @@ def _is_written_over(error: BaseException) -> bool:
     return isinstance(text, str) and _TORCH_SAYS in text
 
 
-def _noting(asked: Callable[[Any], str]) -> Callable[[Any], str]:
-    @functools.wraps(asked)
+def _noting(original: Callable[[Any], str]) -> Callable[[Any], str]:
+    @functools.wraps(original)
     def note(pipe: Any) -> str:
         error = sys.exc_info()[1]
         if error is not None and not _is_written_over(error):
-            error.__dict__[_HELD] = error.args
-        return asked(pipe)
+            error.__dict__[_HELD_ARGUMENTS] = error.args
+        return original(pipe)
 
     return note
 
 
-_asked = getattr(_hook_iterator, _ASKED, None)
-if _asked is not None and not hasattr(_asked, "__wrapped__"):
-    setattr(_hook_iterator, _ASKED, _noting(_asked))
+_original = getattr(_hook_iterator, _ARGUMENTS_METHOD, None)
+if _original is not None and not hasattr(_original, "__wrapped__"):
+    setattr(_hook_iterator, _ARGUMENTS_METHOD, _noting(_original))
 
 _NO_JOB = Job(NOWHERE, ())
 
@@ -104,18 +104,18 @@ class StepIterator(IterDataPipe[Any]):
             step, item = CURRENT_STEP.read()
             CURRENT_STEP.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
             try:
-                made = next(items)
+                output = next(items)
             except StopIteration:
                 return
             except LOCATABLE as error:
                 # A StopIteration of a user's function ends its pipe's generator, whose frame,
                 # where the pipe is looked up otherwise, is not in the traceback of what follows.
-                ended = isinstance(error.__cause__, StopIteration)
-                origin = origin_of(self.parent) if ended else None
+                is_stop = isinstance(error.__cause__, StopIteration)
+                origin = origin_of(self.parent) if is_stop else None
                 raise add_location(error, origin, *self._at())  # noqa: B904  the very same error
             finally:
                 CURRENT_STEP.at(step, item)
-            yield made
+            yield output
 
     def _at(self) -> tuple[str, str]:
         """Return the case of the item at hand, and which it is; nothing where it is several."""
@@ -137,10 +137,10 @@ class PipeRunner:
             if isinstance(pipe, DataPipe) and pipe.instructions() == ():
                 continue  # there is nothing to do for one batch: prefetch(), for instance
             whole = whole or bool(traits_of(pipe).group)
-            copied: Any = with_parents(pipe, [self.sink])
-            if traits_of(copied).group and traits_of(copied).drop_last:
-                copied.drop_last = False
-            self.sink = copied
+            copy: Any = with_parents(pipe, [self.sink])
+            if traits_of(copy).group and traits_of(copy).drop_last:
+                copy.drop_last = False
+            self.sink = copy
             if not traits_of(pipe).watches:
                 self.sink = StepIterator(self.sink, number, self.handoff, whole=whole)
         self.last = written_last([*split.realizing])
@@ -169,20 +169,20 @@ class PipeRunner:
             guard = seeded_globals(seeds(0))
         try:
             with guard:
-                made = list(self.sink)
+                outputs = list(self.sink)
         except LOCATABLE as error:
             at = error_location(error)
             raise add_location(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
             self.handoff.job, self.handoff.seeds = _NO_JOB, None
             CURRENT_STEP.at(NOWHERE)
-        return the_batch(job, made, filters=self._filters)
+        return the_batch(job, outputs, filters=self._filters)
 
 
 def written_last(pipes: list[Pipe]) -> CallSite | None:
     """Return the last of some pipes, as the user wrote it, for what it yields."""
-    shown = [pipe for pipe in pipes if not traits_of(pipe).watches]
-    return (origin_of(shown[-1]) or CallSite(describe(shown[-1]), "", 0)) if shown else None
+    chain = [pipe for pipe in pipes if not traits_of(pipe).watches]
+    return (origin_of(chain[-1]) or CallSite(describe(chain[-1]), "", 0)) if chain else None
 
 
 def _seed_of_item(job: Job, seed: int, epoch: int, item: int) -> int:

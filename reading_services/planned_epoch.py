@@ -85,23 +85,23 @@ class PooledEpoch:
     _work: Any
     _run: tuple[int, int]
     _flow: Flow
-    _delivered: DeliveredBatches
+    _cursor: DeliveredBatches
 
     def __post_init__(self) -> None:
         self.last = -1
         self._deaths: Counter[str] = Counter()
         self._room = PrefetchBudget(self._flow.most_bytes, self._flow.unknown)
         self._limits = self._work.limits
-        self._said: set[str] = set()
+        self._warnings: set[str] = set()
         self._versions: dict[int, Hashable] = {}
-        self._closed = self._left = False
+        self._is_closed = self._has_left = False
         begin(self)
 
     def __iter__(self) -> PooledEpoch:
         return self
 
     def __next__(self) -> Any:
-        if self._closed:
+        if self._is_closed:
             raise StopIteration
         try:
             return self._take()
@@ -121,7 +121,7 @@ class PooledEpoch:
         if not self._was_up and self._pool.is_up():
             self._begin_wait()
         yield from self._pool.answers(self._deadline, self._wait)
-        if self._left:
+        if self._has_left:
             raise _Left
 
     def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
@@ -151,7 +151,7 @@ class PooledEpoch:
             same = self._deaths[doing] - 1
             had = f"{same} of them had the same" if same else "none of them had the same"
             add_to_death(death, f"{count - 1} workers were replaced in this epoch before, {had}")
-        self._pool.broken = True
+        self._pool.is_broken = True
         return None
 
     def _take(self) -> Any:
@@ -159,34 +159,34 @@ class PooledEpoch:
 
     def _tell(self, answer: BatchMessage | ErrorMessage) -> None:
         PIPE_STATS.merge(answer.report.ledger)
-        for opened in answer.report.versions:
-            if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
-                self._pool.broken = True
+        for volume in answer.report.versions:
+            if self._versions.setdefault(hash(volume.key), volume.version) != volume.version:
+                self._pool.is_broken = True
                 raise VolumeChanged(
-                    f"{opened.name} was written again since it was opened for this epoch: two "
+                    f"{volume.name} was written again since it was opened for this epoch: two "
                     "workers have read two versions of it.",
                     do="Leave volumes as they are while an epoch reads them, and begin the epoch "
                     "again.",
-                ).at(case=opened.case)
+                ).at(case=volume.case)
         for text, category in answer.report.warnings:
-            if text not in self._said:
-                self._said.add(text)
+            if text not in self._warnings:
+                self._warnings.add(text)
                 warn(text, category)
 
     def leave(self) -> None:
         """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
-        if not (self._closed or self._left):
-            self._left = True
+        if not (self._is_closed or self._has_left):
+            self._has_left = True
             self._pool.wake()
 
     def close(self) -> None:
         """End the pass; workers that are still busy with it cannot stay for the next."""
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         self._room.clear()
         if self._pool.in_flight():
-            self._pool.broken = True
+            self._pool.is_broken = True
         self._end()
         end(self)
 
@@ -197,10 +197,10 @@ class PlannedEpoch(PooledEpoch):
     def __post_init__(self) -> None:
         super().__post_init__()
         work: PlannedWork = self._work
-        planned = jobs(work.cut, *self._run, self._delivered, work.part, work.errors)
+        plan = jobs(work.cut, *self._run, self._cursor, work.part, work.errors)
         # The planner's pipes run here: only a thread lets a wait for them end.
-        self._watched = TimeoutIterator(planned, work.limits) if work.limits.enforced else None
-        self._jobs: Iterator[Job] | None = self._watched or planned
+        self._watcher = TimeoutIterator(plan, work.limits) if work.limits.explicit else None
+        self._jobs: Iterator[Job] | None = self._watcher or plan
         self._count: int | None = None
         self._order: deque[int] = deque()
         self._ready: dict[int, Any] = {}
@@ -251,8 +251,8 @@ class PlannedEpoch(PooledEpoch):
 
     def _hand_out(self) -> None:
         limit = self._flow.per_worker
-        bound = limit * len(self._pool.workers) + self._flow.waiting
-        while self._jobs is not None and self._death is None and len(self._order) < bound:
+        most = limit * len(self._pool.workers) + self._flow.waiting
+        while self._jobs is not None and self._death is None and len(self._order) < most:
             if min(len(worker.jobs) for worker in self._pool.workers) >= limit:
                 return
             if self._order and not self._room.has_room(self._pool.in_flight()):
@@ -264,7 +264,7 @@ class PlannedEpoch(PooledEpoch):
             if job is None:
                 self._jobs = None
                 return
-            coming = self._coming(job, bound - len(self._order) - 1)
+            coming = self._coming(job, most - len(self._order) - 1)
             worker: Worker | None
             worker = self._pool.affinity.choose(job, self._pool.workers, limit, coming)
             if worker.is_gone:  # it died while it had nothing to do
@@ -301,7 +301,7 @@ class PlannedEpoch(PooledEpoch):
     def close(self) -> None:
         """End the pass."""
         self._jobs = None
-        if self._watched is not None:
-            self._watched.close()
+        if self._watcher is not None:
+            self._watcher.close()
         self._ready.clear()
         super().close()

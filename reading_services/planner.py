@@ -90,7 +90,7 @@ def jobs(
     split: Cut,
     seed: int,
     epoch: int,
-    delivered: DeliveredBatches,
+    cursor: DeliveredBatches,
     part: RankPart = WHOLE,
     errors: ErrorPolicy = _RAISES,
 ) -> Generator[Job, None, None]:
@@ -106,23 +106,23 @@ def jobs(
     skips = part.uneven != WRAP and not errors.tolerates
     # A patch that knows its place in the batch knows it before anybody asks what it reads.
     has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
-    items = run_planner(split.planner, seed, epoch, delivered.next * size if skips else 0)
+    items = run_planner(split.planner, seed, epoch, cursor.next * size if skips else 0)
     if errors.tolerates:
         items = _excusing(items, excuses)
-    for index in count(delivered.next if skips else 0):
-        held: Sequence[Any] = tuple(islice(items, size))
+    for index in count(cursor.next if skips else 0):
+        batch: Sequence[Any] = tuple(islice(items, size))
         if part.uneven == WRAP:
-            first = first or held
-        is_last = len(held) < size
+            first = first or batch
+        is_last = len(batch) < size
         if is_last:
-            held = () if split.drop_last else part.last(held, first, size)
+            batch = () if split.drop_last else part.last(batch, first, size)
         failures = tuple(replace(failure, batch=index) for failure in excuses.failures)
         excuses.failures.clear()
-        if (held or failures) and not delivered.holds(index):
-            own = len(held) // part.ranks
+        if (batch or failures) and not cursor.holds(index):
+            own = len(batch) // part.ranks
             mine = slice(part.rank * own, (part.rank + 1) * own)
-            numbers = range(index * size, index * size + len(held))[mine]
-            items_of_rank = tuple(in_batch(held) if has_shares else held)[mine]
+            numbers = range(index * size, index * size + len(batch))[mine]
+            items_of_rank = tuple(in_batch(batch) if has_shares else batch)[mine]
             yield Job(index, items_of_rank, part.rank, failures, tuple(numbers))
         if is_last:
             return

@@ -34,7 +34,7 @@ from .reading_service import Epoch, leave
 _NUMBERS = itertools.count()
 
 # What becomes of a beginning, as it stands in the store; the number of a rank follows the latter.
-_DECIDED, _BEGUN, _GIVEN_UP = "decided", "begun", "given up by "
+_DECISION, _BEGIN, _GIVEN_UP = "decided", "begun", "given up by "
 
 _DO_START = (
     "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets "
@@ -60,8 +60,8 @@ class Ranks:
 
     def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
         """Return what rank 0 claims, once every rank has claimed the same but for the seed."""
-        told = self._exchange("epoch", json.dumps(dict(claim)))
-        claims = {rank: json.loads(text) for rank, text in told.items()}
+        texts = self._exchange("epoch", json.dumps(dict(claim)))
+        claims = {rank: json.loads(text) for rank, text in texts.items()}
         first: dict[str, Any] = claims[0]
         for rank, other in claims.items():
             differs = [key for key in first if key != "seed" and first[key] != other.get(key)]
@@ -87,28 +87,28 @@ class Ranks:
         with store_reachable(self.rank):
             store.set(f"{place}/{self.rank}", text)
         deadline = time.monotonic() + self._timeout
-        told, gone = {}, []
+        texts, missing = {}, []
         for rank in range(self.size):
             with store_reachable(self.rank):
-                found = wait_for_key(store, f"{place}/{rank}", deadline)
-            if found is None:
-                gone.append(rank)
+                answer = wait_for_key(store, f"{place}/{rank}", deadline)
+            if answer is None:
+                missing.append(rank)
             else:
-                told[rank] = found
+                texts[rank] = answer
         # Before it begins or gives up: one that comes late finds every claim in its place, and
         # would begin alone. The first to say so decides for all; who gives up last may go on.
         with store_reachable(self.rank):
             # One step of the store: of two ranks that decide at once, one is the first.
-            word = f"{_GIVEN_UP}{self.rank}" if gone else _BEGUN
-            decided = store.compare_set(f"{place}/{_DECIDED}", "", word).decode()
-        if gone and decided == _BEGUN:
+            word = f"{_GIVEN_UP}{self.rank}" if missing else _BEGIN
+            decision = store.compare_set(f"{place}/{_DECISION}", "", word).decode()
+        if missing and decision == _BEGIN:
             with store_reachable(self.rank):
-                told = {rank: store.get(f"{place}/{rank}").decode() for rank in range(self.size)}
-        elif gone:
+                texts = {rank: store.get(f"{place}/{rank}").decode() for rank in range(self.size)}
+        elif missing:
             how = f"waited {self._timeout:g} s"
-            raise rank_missing(self.rank, how, "to begin the epoch", gone, self.size, _DO_LOOK)
-        elif decided != _BEGUN:
-            by = decided.removeprefix(_GIVEN_UP)
+            raise rank_missing(self.rank, how, "to begin the epoch", missing, self.size, _DO_LOOK)
+        elif decision != _BEGIN:
+            by = decision.removeprefix(_GIVEN_UP)
             raise RankMissing(
                 f"rank {self.rank} came late to the beginning of the epoch: rank {by} of "
                 f"{self.size} had waited for its limit, and given up",
@@ -116,10 +116,10 @@ class Ranks:
             )
         if self.rank == 0 and self._turn > 1:
             # Everybody has read the one before, or would not have put this one down.
-            for key in (*range(self.size), _DECIDED):
+            for key in (*range(self.size), _DECISION):
                 with contextlib.suppress(RuntimeError, NotImplementedError):
                     store.delete_key(f"{self._name}/{what}/{self._turn - 1}/{key}")
-        return told
+        return texts
 
     def close(self) -> None:
         """Leave the barrier, if there is one."""
@@ -151,7 +151,7 @@ def checked_timeout(seconds: float) -> float:
 # ``RankMissing``, at their next item and not at their limit.
 
 # What a rank tells before each item: one of these, or from _HAS on how much failed in it.
-_ENDED, _HAS = -1, 0
+_END, _HAS = -1, 0
 _START = DeliveredBatches()
 
 
@@ -162,13 +162,13 @@ class _InStep:
         self.last = -1
         self._own = own
         self._barrier = barrier
-        self._closed = self._agreed = self._left = False
+        self._is_closed = self._has_agreed = self._has_left = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._closed:
+        if self._is_closed:
             raise StopIteration
         try:
             return self._take()
@@ -185,7 +185,7 @@ class _InStep:
 
     def _tell(self, word: int) -> list[int]:
         words = self._barrier.tell(word)
-        if self._left:  # while the others were waited for
+        if self._has_left:  # while the others were waited for
             self._barrier.part()
             raise StopIteration
         return words
@@ -194,24 +194,24 @@ class _InStep:
         try:
             batch = next(self._own)
         except StopIteration:
-            return None, _ENDED
+            return None, _END
         # What could not be planned was found by every rank: it is no news to the others.
         failures = batch.failures if isinstance(batch, BatchResult) else ()
         return batch, _HAS + sum(failure.item >= 0 for failure in failures)
 
     def _end(self) -> NoReturn:
-        self._agreed = True
+        self._has_agreed = True
         raise StopIteration
 
     def leave(self) -> None:
         """End the wait for an item that another thread is in; :meth:`close` is still to come."""
-        self._left = True
+        self._has_left = True
         leave(self._own)
 
     def close(self) -> None:
         """End this rank's pass; the others are told if they are still at it."""
-        self._closed = True
-        if not self._agreed:
+        self._is_closed = True
+        if not self._has_agreed:
             self._barrier.part()
         self._own.close()
 
@@ -220,39 +220,39 @@ class LockstepEpoch(_InStep):
     """Yields the items of one rank as long as all ranks have one."""
 
     def __init__(
-        self, own: Epoch, barrier: RankBarrier, uneven: str, delivered: DeliveredBatches = _START
+        self, own: Epoch, barrier: RankBarrier, uneven: str, cursor: DeliveredBatches = _START
     ) -> None:
         super().__init__(own, barrier)
-        self._delivered = delivered
+        self._cursor = cursor
         self._pads = uneven == PAD
-        self._kept: Any = None
-        self._has_kept = False
-        self._ended = False
+        self._last_item: Any = None
+        self._has_item = False
+        self._at_end = False
 
     def _take(self) -> Any:
         while True:
-            item, word = self._own_batch() if not self._ended else (None, _ENDED)
-            self._ended = word == _ENDED
+            item, word = self._own_batch() if not self._at_end else (None, _END)
+            self._at_end = word == _END
             words = self._tell(min(word, _HAS))
             having = words.count(_HAS)
             if not having or (having < len(words) and not self._pads):
                 self._end()
-            if not self._ended:
+            if not self._at_end:
                 self.last = self._own.last
                 if self._pads:
-                    self._kept, self._has_kept = item, True
-            elif self._has_kept:
+                    self._last_item, self._has_item = item, True
+            elif self._has_item:
                 self.last += 1
-                item = self._kept
+                item = self._last_item
             else:
                 msg = f"rank {self._barrier.rank} has no item at all to repeat"
                 raise GraphError(msg, do='Give it a share: fewer ranks, or uneven="drop".')
-            if not self._delivered.holds(self.last):
+            if not self._cursor.holds(self.last):
                 return item
 
     def close(self) -> None:
         """End this rank's pass; the others are told if they are still at it."""
-        self._kept = None
+        self._last_item = None
         super().close()
 
 
@@ -266,7 +266,7 @@ class CountedEpoch(_InStep):
     def _take(self) -> Any:
         batch, word = self._own_batch()
         words = self._tell(word)
-        if word == _ENDED:
+        if word == _END:
             self._end()
         self.last = self._own.last
         elsewhere = sum(words) - word

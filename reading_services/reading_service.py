@@ -4,7 +4,7 @@ A service is asked three things, in this order, any number of epochs in a row:
 
 ``distribute(graph) -> Work``
     Decide what runs where. Pure: nothing starts, so ``explain()`` can show it.
-``epoch(work, seed, epoch, delivered) -> Epoch``
+``epoch(work, seed, epoch, cursor) -> Epoch``
     Start one pass over the batches not yet delivered and return its iterator.
 ``stop()``
     Free everything that outlives an epoch.
@@ -74,8 +74,8 @@ class ReadingService(Protocol):
     def distribute(self, graph: Pipe) -> Work:
         """Decide what runs where."""
 
-    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
-        """Start one pass over the batches that ``delivered`` does not hold."""
+    def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
+        """Start one pass over the batches that ``cursor`` does not hold."""
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""

@@ -60,20 +60,20 @@ class SeedGenerator:
     def __init__(self, seed: int | None = None) -> None:
         self._seed: int | None = None
         self._worker: tuple[int, ...] = ()
-        self._shared = self._own = 0
+        self._shared_count = self._own = 0
         if seed is not None:
             self.seed(seed)
 
     def seed(self, seed: int) -> SeedGenerator:
         """Begin anew from ``seed``; the worker stays the same."""
         self._seed = validate_int("seed", seed, least=0, below=MAX_SEED)
-        self._shared = self._own = 0
+        self._shared_count = self._own = 0
         return self
 
     def generate_shared_seed(self) -> int:
         """Return the next seed that every worker and rank draws alike, below 2**63."""
-        self._shared += 1
-        return self._draw((self._shared,), "shared")
+        self._shared_count += 1
+        return self._draw((self._shared_count,), "shared")
 
     def generate_seed(self) -> int:
         """Return the next seed of this worker alone, below 2**63."""
@@ -89,10 +89,10 @@ class SeedGenerator:
             If ``worker_id`` is negative.
         """
         worker_id = validate_int("worker_id", worker_id, least=0)
-        spawned = self if inplace else copy.copy(self)
-        spawned._worker = (*self._worker, worker_id)
-        spawned._own = 0
-        return spawned
+        generator = self if inplace else copy.copy(self)
+        generator._worker = (*self._worker, worker_id)
+        generator._own = 0
+        return generator
 
     def _draw(self, identity: tuple[int, ...], name: str) -> int:
         if self._seed is None:
@@ -111,33 +111,33 @@ class DispatchedItems(DataPipe):
     def __init__(self, point: Pipe) -> None:
         super().__init__()
         self.stands_for = count_seeded(point)
-        self.named = describe(point)
-        self.written = origin_of(point)
+        self.source = describe(point)
+        self.source_origin = origin_of(point)
         self.feed: Feed | None = None
-        self._begun = False
+        self._has_begun = False
 
     def describe(self) -> str:
         """Return whose items they are."""
-        return f"items of {self.named}"
+        return f"items of {self.source}"
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch, in which each item comes once."""
-        self._begun = False
+        self._has_begun = False
 
     def __iter__(self) -> Iterator[Any]:
         assert self.feed is not None
-        if self._begun:
+        if self._has_begun:
             raise GraphError(
-                f"a pipe after {self.named} begins a second pass in one epoch, and what is dealt "
+                f"a pipe after {self.source} begins a second pass in one epoch, and what is dealt "
                 "out comes once",
                 do="Put cycle(), repeat() and the like before it.",
-            ).at(self.written)
-        self._begun = True
+            ).at(self.source_origin)
+        self._has_begun = True
         while (item := self.feed()) is not END_OF_ITEMS:
             yield item
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "feed": None, "_begun": False}
+        return {**super().__getstate__(), "feed": None, "_has_begun": False}
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ class Hooks:
     reset: ResetFunction | None = None  # before every epoch
 
     def __post_init__(self) -> None:
-        given: Any = {"worker_init_fn": self.init, "worker_reset_fn": self.reset}
-        for name, function in given.items():
+        functions: Any = {"worker_init_fn": self.init, "worker_reset_fn": self.reset}
+        for name, function in functions.items():
             if function is not None and not callable(function):
                 msg = f"{name} is a function that returns the worker's datapipe, or None"
                 raise TypeError(f"{msg}; got {shorten(function)}")
@@ -173,8 +173,8 @@ class Hooks:
 
     def names(self) -> str:
         """Return which there are, for messages."""
-        told = [("worker_init_fn", self.init), ("worker_reset_fn", self.reset)]
-        return " and ".join(f"{name}={shorten(f)}" for name, f in told if f is not None)
+        pairs = [("worker_init_fn", self.init), ("worker_reset_fn", self.reset)]
+        return " and ".join(f"{name}={shorten(f)}" for name, f in pairs if f is not None)
 
 
 NO_HOOKS = Hooks()  # where the user gave no function
@@ -185,19 +185,19 @@ def _call(name: str, function: Any, graph: Pipe, info: WorkerInfo, *seeds: Any) 
     if function is None:
         return graph
     try:
-        made: Any = function(graph, info, *seeds)
+        output: Any = function(graph, info, *seeds)
     except Exception as error:
         add_note = getattr(error, "add_note", None)
         if add_note is not None:
             add_note(f"in {name}={shorten(function)} of worker {info.worker_id}")
         raise
-    if not is_pipe(made):
+    if not is_pipe(output):
         raise GraphError(
-            f"{name}={shorten(function)} returned {shorten(made)}, and not the datapipe that the "
+            f"{name}={shorten(function)} returned {shorten(output)}, and not the datapipe that the "
             "worker is to run",
             do="Return the datapipe that it was given, or another one.",
         )
-    pipe: Pipe = made
+    pipe: Pipe = output
     return pipe
 
 
@@ -257,18 +257,18 @@ def refuse_twice(graph: Pipe) -> None:
     """Raise if a branch is divided twice at one level: it would yield a share of a share."""
     above: dict[int, dict[Any, Pipe]] = {}
     for pipe in walk(graph):
-        found: dict[Any, Pipe] = {}
+        by_level: dict[Any, Pipe] = {}
         for parent in parents_of(pipe):
-            found |= above[id(parent)]
+            by_level |= above[id(parent)]
         for level in division_levels(pipe):
-            if level in found:
+            if level in by_level:
                 raise GraphError(
-                    f"{describe(pipe)} divides again what {describe(found[level])} has divided",
+                    f"{describe(pipe)} divides again what {describe(by_level[level])} has divided",
                     do="Leave one of them out, or give one SHARDING_PRIORITIES.DISTRIBUTED and the "
                     "other SHARDING_PRIORITIES.MULTIPROCESSING.",
                 )
-            found = {**found, level: pipe}
-        above[id(pipe)] = found
+            by_level = {**by_level, level: pipe}
+        above[id(pipe)] = by_level
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Dispatcher:
 
     def __init__(self, items: Iterator[Any], workers: int, most_bytes: int) -> None:
         self.error: Exception | None = None  # what the pipes that make the items raised
-        self.taken = [0] * workers  # items that each worker has begun with
+        self.counts = [0] * workers  # items that each worker has begun with
         self._items = items
         self._most = most_bytes
         self._last: Deal | None = None
@@ -44,14 +44,14 @@ class Dispatcher:
         self._waiting: list[deque[Deal]] = [deque() for _ in range(workers)]
         self._lying: list[deque[int]] = [deque() for _ in range(workers)]
         self._ahead = [_FIRST_AHEAD] * workers
-        self._told = [False] * workers
+        self._at_end = [False] * workers
 
-    def for_worker(self, worker: int, *, needed: bool = True) -> Iterator[Deal]:
+    def for_worker(self, worker: int, *, is_needed: bool = True) -> Iterator[Deal]:
         """Yield what may be sent to a worker now."""
         lying, waiting = self._lying[worker], self._waiting[worker]
-        while not self._told[worker] and len(lying) < self._ahead[worker]:
+        while not self._at_end[worker] and len(lying) < self._ahead[worker]:
             while not waiting and self._last is None:
-                if not needed and max(map(len, self._waiting)) >= MOST_AHEAD:
+                if not is_needed and max(map(len, self._waiting)) >= MOST_AHEAD:
                     return
                 self._advance(worker)
             deal = waiting[0] if waiting else self._last
@@ -61,21 +61,21 @@ class Dispatcher:
             if waiting:
                 waiting.popleft()
             else:
-                self._told[worker] = True
+                self._at_end[worker] = True
             lying.append(len(deal.item))
             yield deal
 
     def took(self, worker: int) -> None:
         """Note that a worker has begun with the first of what lies there."""
         self._lying[worker].popleft()
-        self.taken[worker] += 1
+        self.counts[worker] += 1
         if not self._lying[worker]:
             # It takes more than one for what it makes, and would wait for each.
             self._ahead[worker] = min(2 * self._ahead[worker], MOST_AHEAD)
 
     def place(self, worker: int) -> int:
         """Return which of all items a worker is at: what it makes now comes in its place."""
-        return (self.taken[worker] - 1) * len(self.taken) + worker
+        return (self.counts[worker] - 1) * len(self.counts) + worker
 
     def _advance(self, worker: int) -> None:
         try:
@@ -113,7 +113,7 @@ class Dispatcher:
             self._items.close()
         for waiting in self._waiting:
             waiting.clear()
-        return all(self._told) and not any(self._lying)
+        return all(self._at_end) and not any(self._lying)
 
 
 class WorkerShare:
@@ -122,14 +122,14 @@ class WorkerShare:
     def __init__(self, worker: Worker) -> None:
         self.number = worker.number
         self.worker = worker
-        self.delivered = 0  # items of it that were handed over
+        self.count = 0  # items of it that were handed over
         self.answers: deque[tuple[Any, Any]] = deque()
         """Answers that wait for their turn, and the batches in them."""
         self.places: deque[int] = deque()
         """Which item each of them was made of, where that decides the order."""
-        self._arrived = 0
+        self._arrivals = 0
         self._again = 0
-        self.given = 0  # items that were asked for
+        self.requests = 0  # items that were asked for
 
     def waits_for(self) -> int:
         """Return the items that are on their way or wait for their turn."""
@@ -144,13 +144,13 @@ class WorkerShare:
         if self._again:
             self._again -= 1
             return
-        room.add((self.number, self._arrived), size)
-        self._arrived += 1
+        room.add((self.number, self._arrivals), size)
+        self._arrivals += 1
         self.answers.append((answer, batch))
 
     def begin_again(self, worker: Worker) -> None:
         """Go on with another worker, which makes all items again."""
-        self.worker, self._again, self.given = worker, self._arrived, 0
+        self.worker, self._again, self.requests = worker, self._arrivals, 0
 
 
 class ReplicatedEpoch(PooledEpoch):
@@ -166,7 +166,7 @@ class ReplicatedEpoch(PooledEpoch):
         self._dealer: Dispatcher | None = None
         if work.point is not None:
             items: Iterator[Any] = work.items_to_deal(*self._run)
-            if work.limits.enforced:
+            if work.limits.explicit:
                 items = TimeoutIterator(items, work.limits)
             self._dealer = Dispatcher(items, len(workers), flow.most_bytes)
         self._by_place = flow.in_order and work.keeps_order
@@ -179,7 +179,7 @@ class ReplicatedEpoch(PooledEpoch):
         while True:
             index, batch = self._next()
             self.last = index
-            if not self._delivered.holds(index):
+            if not self._cursor.holds(index):
                 return batch
 
     def _next(self) -> tuple[int, Any]:
@@ -198,15 +198,15 @@ class ReplicatedEpoch(PooledEpoch):
             answer, batch = share.answers.popleft()
             if share.places:
                 share.places.popleft()
-            self._room.remove((share.number, share.delivered))
+            self._room.remove((share.number, share.count))
             if isinstance(answer, ErrorMessage):
                 self._raise(answer)
             self._turn.remove(share)
             if answer.data is None:
                 continue
             self._turn.append(share)
-            number = share.delivered * self._shares + share.number
-            share.delivered += 1
+            number = share.count * self._shares + share.number
+            share.count += 1
             self._hand_out()
             return (self.last + 1 if self._flow.in_order else number), batch
         while self._pool.in_flight():
@@ -263,7 +263,7 @@ class ReplicatedEpoch(PooledEpoch):
         if self._dealer is None:
             fresh = self._stand_in(share.worker, death)
         else:
-            self._pool.broken = True
+            self._pool.is_broken = True
             add_to_death(death, "the items that were dealt out to it are not made twice")
         if fresh is not None:
             share.begin_again(fresh)
@@ -282,11 +282,11 @@ class ReplicatedEpoch(PooledEpoch):
                 finds_room = not waits and self._is_needed(share)
                 if not finds_room and not self._room.has_room(self._pool.in_flight()):
                     break
-                self._pool.give(share.worker, share.given, *self._run)
-                share.given += 1
+                self._pool.give(share.worker, share.requests, *self._run)
+                share.requests += 1
             if self._dealer is not None:
-                needed = self._is_needed(share)
-                for deal in self._dealer.for_worker(share.number, needed=needed):
+                is_needed = self._is_needed(share)
+                for deal in self._dealer.for_worker(share.number, is_needed=is_needed):
                     self._pool.send(share.worker, deal)
 
     def _is_needed(self, share: WorkerShare) -> bool:
@@ -295,9 +295,9 @@ class ReplicatedEpoch(PooledEpoch):
     def close(self) -> None:
         """End the pass; replicas keep their place in it, so they stay only if they are done."""
         if self._turn:
-            self._pool.broken = True
+            self._pool.is_broken = True
         self._turn.clear()
         if self._dealer is not None:
             # Items that lie in a worker would be taken for those of the next epoch.
-            self._pool.broken |= not self._dealer.close()
+            self._pool.is_broken |= not self._dealer.close()
         super().close()

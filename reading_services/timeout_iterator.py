@@ -53,9 +53,9 @@ class TimeoutIterator:
         # The first item of an epoch opens and imports: it has longer, as with workers.
         self._seconds = limits.start + limits.item
         self._later = limits.item
-        self._ahead, self._asked = ahead, 0
+        self._ahead, self._in_flight = ahead, 0
         self._room = PrefetchBudget(ahead_bytes, unknown=_BEFORE_THE_FIRST)
-        self._closed = self._late = False
+        self._is_closed = self._late = False
         if seconds_at is not None:
             CURRENT_STEP.at(NOWHERE)  # a thread that was stuck may have left something there
         self._thread = threading.Thread(
@@ -67,12 +67,12 @@ class TimeoutIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._closed:
+        if self._is_closed:
             raise StopIteration
         note_progress()
         self._ask()
         kind, value = self._answer()
-        self._asked -= 1
+        self._in_flight -= 1
         self._seconds = self._later
         if kind == _ITEM:
             if self._ahead:
@@ -86,19 +86,19 @@ class TimeoutIterator:
 
     def _ask(self) -> None:
         """Ask for an item, and for as many after it as may be made ahead."""
-        while not self._asked or (
-            self._asked <= self._ahead and self._room.has_room(self._asked - 1)
+        while not self._in_flight or (
+            self._in_flight <= self._ahead and self._room.has_room(self._in_flight - 1)
         ):
             self._requests.put(True)
-            self._asked += 1
+            self._in_flight += 1
 
     def _answer(self) -> tuple[str, Any]:
         end = time.monotonic() + self._seconds
         at, since = self._place(), time.monotonic()
         while True:
-            left = end - time.monotonic()
+            rest = end - time.monotonic()
             try:
-                wait = left if self._poll is None else min(left, self._poll)
+                wait = rest if self._poll is None else min(rest, self._poll)
                 return self._answers.get(timeout=timeout_or_none(wait))
             except queue.Empty:
                 now = time.monotonic()
@@ -133,7 +133,7 @@ class TimeoutIterator:
 
     def close(self) -> None:
         """Ask the thread to end, and wait for it: no more if an item was waited for in vain."""
-        self._closed = True
+        self._is_closed = True
         with contextlib.suppress(queue.Empty):
             while True:  # what was asked ahead is not made any more
                 self._requests.get_nowait()
@@ -142,7 +142,7 @@ class TimeoutIterator:
 
     def running_thread(self) -> threading.Thread | None:
         """Return the thread, if it is still at an item after :meth:`close`."""
-        return self._thread if self._closed and self._thread.is_alive() else None
+        return self._thread if self._is_closed and self._thread.is_alive() else None
 
 
 def _step(

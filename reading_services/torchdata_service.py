@@ -79,7 +79,7 @@ class TorchdataService:
         self._service = service
         # What the caller gave, where this is a copy of it: a service finalizes itself when it is
         # collected, and would free what the copy shares with it, e.g. a pool made in __init__.
-        self._given = service
+        self._original = service
         self._source: Any = None
         self._state: bytes | None = None
 
@@ -88,7 +88,7 @@ class TorchdataService:
         reason = f"{type(self._service).__name__} prepares the graph in its own way"
         return ReplicatedWork(graph, reason, shards=False, limits=note_of(graph, Limits))
 
-    def epoch(self, work: Work, seed: int, epoch: int, delivered: DeliveredBatches) -> Epoch:
+    def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over what the service made of the graph."""
         assert isinstance(work, ReplicatedWork)
         if self._source is None:
@@ -98,7 +98,7 @@ class TorchdataService:
             else:
                 assert isinstance(service, CheckpointableReadingServiceInterface)
                 self._source = service.restore(graph, state)
-        return TorchdataEpoch(self._service, self._source, work, (seed, epoch), delivered)
+        return TorchdataEpoch(self._service, self._source, work, (seed, epoch), cursor)
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the service; None if it has none."""
@@ -137,8 +137,8 @@ class TorchdataService:
             self._service.finalize()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = copy.copy(self._service)
-        return {"_service": own, "_given": self._given, "_source": None, "_state": self._state}
+        own, original = copy.copy(self._service), self._original
+        return {"_service": own, "_original": original, "_source": None, "_state": self._state}
 
     def __repr__(self) -> str:
         return repr(self._service)
@@ -152,18 +152,18 @@ class TorchdataEpoch:
     _source: Any
     _work: Work
     _run: tuple[int, int]
-    _delivered: DeliveredBatches
+    _cursor: DeliveredBatches
 
     def __post_init__(self) -> None:
-        self.last, self._closed = -1, False
+        self.last, self._is_closed = -1, False
         begin(self)
         seeds = SeedGenerator(Stream(*self._run, (), "reading service").integer())
         if is_pipe(self._source):
             set_epoch(self._source, *self._run)
         prepare = self._service.initialize_iteration(seeds)
-        made = self._source if prepare is None else prepare(self._source)
-        self._items: Iterator[Any] = iter(made)
-        if self._work.limits.enforced:
+        iterable = self._source if prepare is None else prepare(self._source)
+        self._items: Iterator[Any] = iter(iterable)
+        if self._work.limits.explicit:
             self._items = TimeoutIterator(self._items, self._work.limits)
 
     def __iter__(self) -> TorchdataEpoch:
@@ -171,10 +171,10 @@ class TorchdataEpoch:
 
     def __next__(self) -> Any:
         try:
-            while not self._closed:
+            while not self._is_closed:
                 item = next(self._items)
                 self.last += 1
-                if not self._delivered.holds(self.last):
+                if not self._cursor.holds(self.last):
                     return item
             raise StopIteration
         except BaseException as error:
@@ -185,9 +185,9 @@ class TorchdataEpoch:
 
     def close(self) -> None:
         """End the pass, and tell the service."""
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         try:
             with contextlib.suppress(AttributeError):
                 self._items.close()  # type: ignore[attr-defined]

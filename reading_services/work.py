@@ -160,8 +160,8 @@ class PlannedWork(_WorkBase):
         lines = ["planned in this process (no voxels)", indent(planner)]
         if self.cut.realizing:
             # Numbering restarts: the realizing part reads what the planner hands over.
-            shown = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
-            realizing = "\n".join(f"· {describe(pipe)}" for pipe in shown)
+            pipes = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
+            realizing = "\n".join(f"· {describe(pipe)}" for pipe in pipes)
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
             torch = ", without torch" if workers and self.recipe is not None else ""
             lines += [f"realized {where}{per}{torch}", indent(realizing)]
@@ -230,7 +230,7 @@ class ReplicatedWork(_WorkBase):
         if self.point is None or self.hooks:
             return False
         return all(
-            traits_of(pipe).known and not traits_of(pipe).ahead for pipe in walk(self.of_worker())
+            traits_of(one).is_known and not traits_of(one).ahead for one in walk(self.of_worker())
         )
 
     def share(self, worker: int, workers: int) -> ShareOfItems:
@@ -283,9 +283,9 @@ def work_of(graph: Pipe, hooks: Hooks = NO_HOOKS) -> Work:
 
 def replicate(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> ReplicatedWork:
     """Leave a verified graph whole, for ``reason``."""
-    divided, point = levels(graph), dispatch_point(graph)
-    shards = WORKERS in divided or bool(hooks) or point is not None
-    shards_ranks = RANKS in divided or bool(hooks)
+    level_set, point = levels(graph), dispatch_point(graph)
+    shards = WORKERS in level_set or bool(hooks) or point is not None
+    shards_ranks = RANKS in level_set or bool(hooks)
     limits, hints = note_of(graph, Limits), note_of(graph, RuntimeHints)
     return ReplicatedWork(graph, reason, shards, limits, shards_ranks, hooks, point, hints=hints)
 
@@ -294,8 +294,8 @@ def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, ReplicatedWork):
         # What is dealt out is counted before; what the user's functions make of a share, they know.
-        divided = work.shards and work.point is None and not work.hooks
-        workers = max(1, work.workers) if divided else 1
+        has_shares = work.shards and work.point is None and not work.hooks
+        workers = max(1, work.workers) if has_shares else 1
         counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
         return max(counts) if work.part.uneven == PAD else min(counts)
     if work.cut.filters:

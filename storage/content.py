@@ -20,11 +20,11 @@ def content_key(location: str, version: tuple[object, ...]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def listing_key(location: str, listed: Iterable[tuple[str, int, str]]) -> str:
+def listing_key(location: str, files: Iterable[tuple[str, int, str]]) -> str:
     """Return a key of (name, bytes, version) of all at a location; empty if one is not known."""
-    entries = tuple(sorted(listed))
-    known = entries and all(version for _, _, version in entries)
-    return content_key(location, entries) if known else ""
+    entries = tuple(sorted(files))
+    has_versions = entries and all(version for _, _, version in entries)
+    return content_key(location, entries) if has_versions else ""
 
 
 def folder_key(folder: str) -> str:
@@ -101,9 +101,9 @@ def version_key(volume: Any) -> tuple[Any, ...]:
     # A backend of the user's own has no stamp in its header: its key is all that tells.
     is_own = type(backend).__module__.partition(".")[0] != __name__.partition(".")[0]
     # What a manifest lists was compared with it, and is no listing more: a request for each epoch.
-    vouched = backend.remote and _named_by_token(volume._source)
-    listed = backend.content_key if (backend.lists or is_own) and not vouched else ""
-    return (volume.token, volume.header.stamp, listed)
+    in_manifest = backend.remote and _named_by_token(volume._source)
+    listing = backend.content_key if (backend.lists or is_own) and not in_manifest else ""
+    return (volume.token, volume.header.stamp, listing)
 
 
 def opened_key(volume: Any) -> tuple[Any, ...]:
@@ -124,7 +124,7 @@ def opened_key(volume: Any) -> tuple[Any, ...]:
 
 def _below_maps(source: Any) -> Any:
     """Return the source whose sections are shown elsewhere, or of which a mask speaks."""
-    while (inner := getattr(source, "source", None) or getattr(source, "mapped", None)) is not None:
+    while (inner := getattr(source, "source", None)) is not None:
         source = inner
     return source
 

@@ -29,49 +29,48 @@ def decompress(
     source: BinaryIO, raw: BinaryIO, encoding: str, size: int, name: str, *, trailing: bool = False
 ) -> None:
     """Decompress a stream into ``raw``: exactly the bytes that the header speaks of."""
-    written = 0
+    count = 0
     is_zlib = encoding == "zlib"
     pieces = _zlib_pieces(source) if is_zlib else _file_pieces(source, encoding)
     try:
         for piece in pieces:
-            raw.write(piece[: max(0, size - written)])
-            written += len(piece)
-            if written > size + _MOST_TRAILING_BYTES and trailing:
+            raw.write(piece[: max(0, size - count)])
+            count += len(piece)
+            if count > size + _MOST_TRAILING_BYTES and trailing:
                 break
-            if written > size and not trailing:
+            if count > size and not trailing:
                 what = f"{name} decodes to more than the {size} bytes that its header speaks of."
                 do = "Write the file again; the header and the voxels do not fit."
                 raise CorruptVolume(what, do=do)
     except EOFError:
         pass  # counted below
     except CorruptStream as error:
-        what = f"{name} cannot be decoded after {written} of {size} bytes: {error}."
+        what = f"{name} cannot be decoded after {count} of {size} bytes: {error}."
         raise CorruptVolume(what, do="Copy or download the file again.") from error
-    if written < size:
+    if count < size:
         raise TruncatedVolume(
-            f"{name} ends after about {written} of {size} bytes, decoded, that its header "
-            "speaks of.",
+            f"{name} ends after about {count} of {size} bytes, decoded, that its header speaks of.",
             do="Copy or download the file again.",
         )
 
 
 def copy(stream: BinaryIO, raw: BinaryIO, size: int, name: str) -> None:
     """Copy ``size`` bytes from where a stream stands; ``TruncatedVolume`` if there are fewer."""
-    left = size
-    while left:
-        piece = stream.read(min(left, _PIECE_BYTES))
+    rest = size
+    while rest:
+        piece = stream.read(min(rest, _PIECE_BYTES))
         if not piece:
-            what = f"{name} ends {left} bytes before its voxels do."
+            what = f"{name} ends {rest} bytes before its voxels do."
             raise TruncatedVolume(what, do="Copy or download the file again.")
         raw.write(piece)
-        left -= len(piece)
+        rest -= len(piece)
 
 
 class CorruptStream(Exception):
     """What a decoder says of damaged bytes."""
 
 
-def _file_pieces(compressed: BinaryIO, encoding: str) -> Iterator[bytes]:
+def _file_pieces(source: BinaryIO, encoding: str) -> Iterator[bytes]:
     """Yield what gzip (isal's, about twice as fast, where it is there) or bzip2 decode."""
     module: Any = bz2
     # A stream of other bytes is an OSError without a number; those of disks have one.
@@ -82,7 +81,7 @@ def _file_pieces(compressed: BinaryIO, encoding: str) -> Iterator[bytes]:
             from isal import igzip, isal_zlib
 
             module, corrupt = igzip, (*corrupt, isal_zlib.error)
-    with module.open(compressed, "rb") as stream:
+    with module.open(source, "rb") as stream:
         while True:
             try:
                 piece = stream.read(_PIECE_BYTES)
@@ -95,10 +94,10 @@ def _file_pieces(compressed: BinaryIO, encoding: str) -> Iterator[bytes]:
             yield piece
 
 
-def _zlib_pieces(compressed: BinaryIO) -> Iterator[bytes]:
+def _zlib_pieces(source: BinaryIO) -> Iterator[bytes]:
     decoder = zlib.decompressobj(_EITHER)
     while not decoder.eof:
-        data = decoder.unconsumed_tail or compressed.read(_INPUT_BYTES)
+        data = decoder.unconsumed_tail or source.read(_INPUT_BYTES)
         if not data:
             return
         try:
@@ -152,28 +151,28 @@ def un_lzma(data: Any, most: int, kind: int, filters: Any = None) -> bytes:
 
 def _stop_at(decompress: Callable[[Any, int], bytes], data: Any, most: int) -> bytes:
     # One byte more tells that there are more.
-    found = decompress(data, most + 1)
-    check_most(len(found), most)
-    return found
+    content = decompress(data, most + 1)
+    check_most(len(content), most)
+    return content
 
 
 def _streams(make: Callable[[], Any], data: Any, most: int) -> bytes:
     """Decode one stream after another, as these formats may be joined."""
-    found: list[bytes] = []
-    left = most
+    pieces: list[bytes] = []
+    room = most
     while data:
         decoder = make()
         try:
-            found.append(_stop_at(decoder.decompress, data, left))
+            pieces.append(_stop_at(decoder.decompress, data, room))
         except (OSError, lzma.LZMAError):
-            if found:
+            if pieces:
                 break  # padding, which Python's own functions pass over too
             raise
-        left -= len(found[-1])
+        room -= len(pieces[-1])
         if not decoder.eof:
             raise ValueError("its compressed bytes end early")
         data = decoder.unused_data
-    return found[0] if len(found) == 1 else b"".join(found)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def zstd_content_bytes(data: Any) -> int | None:

@@ -48,14 +48,14 @@ _BLOCK = 4096
 _MAGIC = b"voxpipe-entry-1"
 _ONCE = WarnOnce()
 _BETWEEN_REMOVALS = 64
-_WRITTEN = itertools.count(1)
+_WRITE_NUMBERS = itertools.count(1)
 
 
 # Short beside what is waited for, a decoded or converted volume; long beside a look.
 POLL_SECONDS = 0.02
 # At a lock, while others may take a link away from there: each sees one more change at most.
 _LOOKS = 10
-CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
+READ_ONLY_ERRORS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
 """What a folder says that may not be written to, or where somebody put a link in our way."""
 # Opens nothing that somebody put in our way.
 NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -125,16 +125,16 @@ def make_directory(directory: Path) -> Path:
     return directory
 
 
-def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
+def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Write a file of this user's so that others see all of it or nothing."""
     make_directory(path.parent)
-    write_beside(path, [content], mode=0o600, synced=synced)
+    write_beside(path, [content], mode=0o600, sync=sync)
 
 
 def write_entry(path: Path, content: bytes) -> None:
     """Write a small entry with a check sum; now and then the oldest beside it are removed."""
     write_whole(path, with_check_sum(content))
-    if next(_WRITTEN) % _BETWEEN_REMOVALS == 0:
+    if next(_WRITE_NUMBERS) % _BETWEEN_REMOVALS == 0:
         remove_oldest(path.parent, MOST_KEPT_BYTES)
 
 
@@ -149,26 +149,26 @@ class CacheEntry:
 
 def remove_oldest(folder: Path, most: int) -> None:
     """Remove the files of a folder that were written first, until the rest takes ``most`` bytes."""
-    held = []
+    entries = []
     for path in folder.iterdir():
         with suppress(OSError):
             status = path.stat()
             # A file of one byte takes a block of the disk.
             size = max(status.st_size, _BLOCK)
-            held.append(CacheEntry(status.st_mtime_ns, size, partial(remove_file, path)))
-    make_room(held, most)
+            entries.append(CacheEntry(status.st_mtime_ns, size, partial(remove_file, path)))
+    make_room(entries, most)
 
 
-def make_room(held: Iterable[CacheEntry], most: int) -> int:
+def make_room(entries: Iterable[CacheEntry], most: int) -> int:
     """Remove the least recently used until the rest takes at most ``most``; return the rest."""
-    by_age = sorted(held, key=lambda each: each.last_used)
-    used = sum(each.size for each in by_age)
+    by_age = sorted(entries, key=lambda each: each.last_used)
+    total = sum(each.size for each in by_age)
     for each in by_age:
-        if used <= most:
+        if total <= most:
             break
         if each.remove():
-            used -= each.size
-    return used
+            total -= each.size
+    return total
 
 
 def remove_file(path: Path) -> bool:
@@ -188,9 +188,9 @@ def with_check_sum(content: bytes) -> bytes:
 def read_entry(path: Path) -> bytes | None:
     """Return what :func:`write_entry` wrote; None for what was cut, changed or is not ours."""
     with suppress(OSError), open(path, "rb", opener=open_trusted) as file:
-        found = file.read()
-        content = found.partition(b"\n")[2]
-        return content if found == with_check_sum(content) else None
+        entry = file.read()
+        content = entry.partition(b"\n")[2]
+        return content if entry == with_check_sum(content) else None
     return None
 
 
@@ -208,32 +208,32 @@ def get_or_make(
     make: Callable[[], T],
     encode: Callable[[T], bytes],
     *,
-    unchanged: Callable[[], bool] = lambda: True,
+    is_current: Callable[[], bool] = lambda: True,
     patience: float = LONGEST_PASS,
 ) -> T:
     """Return what an entry holds; where there is nothing sound, or no ``file``, make it.
 
     Of several processes that ask, one makes it and the others wait for its file. Where the lock
     cannot be had (a read-only disk, a system without ``flock``) or within ``patience`` seconds,
-    each makes its own. It is written only if the content is ``unchanged`` that names the file.
+    each makes its own. It is written only if what names the file ``is_current``.
     """
     if file is None:
         return make()
-    found = load_entry(file, decode)
-    if found is not None:
-        return found
-    with _alone(file, time.monotonic() + patience) as waited:
-        found = load_entry(file, decode) if waited else None
-        if found is None:
-            found = make()
-            content = encode(found) if unchanged() else None
+    value = load_entry(file, decode)
+    if value is not None:
+        return value
+    with _alone(file, time.monotonic() + patience) as has_lock:
+        value = load_entry(file, decode) if has_lock else None
+        if value is None:
+            value = make()
+            content = encode(value) if is_current() else None
             try:
                 if content is not None:
                     write_entry(file, content)
             except OSError as error:  # it only saves time: a disk that is full must stop nobody
                 if error.errno in FAILING:
                     warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
-        return found
+        return value
 
 
 @contextmanager
@@ -284,7 +284,7 @@ def _open_lock(path: Path) -> BinaryIO:
     try:
         return open(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600), "r+b", buffering=0)
     except OSError as error:
-        if error.errno not in CLOSED:
+        if error.errno not in READ_ONLY_ERRORS:
             raise
         return open(os.open(path, os.O_RDONLY | NO_LINK), "rb", buffering=0)
 
@@ -304,15 +304,15 @@ def _remove_link(path: Path) -> None:
         os.close(fd)
 
 
-def try_lock(file: BinaryIO, *, shared: bool = False) -> bool:
+def try_lock(file: BinaryIO, *, is_shared: bool = False) -> bool:
     """Take the kernel's lock of a file, until that is closed, unless another process has it.
 
-    For a ``shared`` one it waits: who has the lock alone removes an entry, which takes a moment.
+    If ``is_shared`` it waits: who has the lock alone removes an entry, which takes a moment.
     """
     import fcntl
 
     with suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
 
@@ -355,29 +355,29 @@ def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
 
 
 def write_beside(
-    path: Path, pieces: Iterable[bytes], mode: int = 0o666, *, synced: bool = True, key: str = ""
+    path: Path, pieces: Iterable[bytes], mode: int = 0o666, *, sync: bool = True, key: str = ""
 ) -> None:
     """Write a file in a directory that is there; several may, and the last one stays.
 
     It is on the disk before it gets its name, so that a machine that loses its power leaves all of
-    it or nothing; unless ``synced`` is false, which is enough for what has a check sum. Who holds a
+    it or nothing; unless ``sync`` is false, which is enough for what has a check sum. Who holds a
     ``key`` is the only one who writes under it, so what a killed writer left is written over.
     """
     # One of its own: of two that share one, the first gives its name to what is not finished.
-    unfinished = path.with_name(f"{path.name}.{key or uuid.uuid4().hex}.part")
+    part = path.with_name(f"{path.name}.{key or uuid.uuid4().hex}.part")
     if key:
-        unfinished.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
     # A new file of ours, whatever lies there: no link is followed.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
     try:
-        with open(os.open(unfinished, flags, mode), "wb") as file:
+        with open(os.open(part, flags, mode), "wb") as file:
             file.writelines(pieces)
-            if synced:
+            if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        os.replace(part, path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -403,11 +403,11 @@ def warn_unused(
     with suppress(OSError, AttributeError):
         status = os.statvfs(folder)
         free = f"{status.f_bavail * status.f_frsize} bytes are free there, and "
-    allowed = "it has no limit" if limit is None else f"{BUDGET_VARIABLE} allows {limit}"
+    budget = "it has no limit" if limit is None else f"{BUDGET_VARIABLE} allows {limit}"
     bytes_of = f"the {size} bytes of {what}" if size else what
     _ONCE.warn(
         str(folder),
-        f"the cache {folder} cannot take {bytes_of}: {error.strerror or error} ({free}{allowed}). "
+        f"the cache {folder} cannot take {bytes_of}: {error.strerror or error} ({free}{budget}). "
         f"Reading goes on without it, more slowly: make room, or point {variable} to a directory "
         "that you may write to.",
         CacheUnused,
@@ -441,7 +441,7 @@ def boot() -> str:
 
 def seal(entry: Path, sums: Path | None = None) -> None:
     """Bring an entry without its name yet to the disk; note its check sums, where that is said."""
-    found: Sums = {}
+    files: Sums = {}
     for name, path in reversed(list(_paths(entry))):
         status = os.lstat(path)
         if sums is not None and stat.S_IMODE(status.st_mode) & 0o022:
@@ -452,37 +452,37 @@ def seal(entry: Path, sums: Path | None = None) -> None:
         with open(path, "rb", opener=open_trusted if sums is not None else None) as file:
             os.fsync(file.fileno())
             if sums is not None:
-                found[name] = (status.st_size, check_sum(file), status.st_mtime_ns)
+                files[name] = (status.st_size, check_sum(file), status.st_mtime_ns)
     if sums is not None:
-        _note(sums, found)
+        _note(sums, files)
 
 
 def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
     """Whether an entry is whole, as it was sealed, and of nobody else."""
-    noted = read_entry(sums)
-    if noted is None:
+    note = read_entry(sums)
+    if note is None:
         return False
     with suppress(OSError, ValueError, TypeError, KeyError):
-        document = json.loads(noted)
-        expected: Sums = {str(name): tuple(sum_) for name, sum_ in document["files"].items()}
-        found: dict[str, os.stat_result] = {}
+        document = json.loads(note)
+        records: Sums = {str(name): tuple(sum_) for name, sum_ in document["files"].items()}
+        statuses: dict[str, os.stat_result] = {}
         for name, path in _paths(entry):
             status = os.lstat(path)
             regular = stat.S_ISREG(status.st_mode)
             if not is_trusted(status) or not (regular or stat.S_ISDIR(status.st_mode)):
                 return False  # somebody else may have put it there
             if regular:
-                found[name] = status
-        if {name: status.st_size for name, status in found.items()} != {
-            name: length for name, (length, _, _) in expected.items()
+                statuses[name] = status
+        if {name: status.st_size for name, status in statuses.items()} != {
+            name: length for name, (length, _, _) in records.items()
         }:
             return False
-        if size is not None and sum(length for length, _, _ in expected.values()) != size:
+        if size is not None and sum(length for length, _, _ in records.values()) != size:
             return False
-        as_left = all(found[name].st_mtime_ns == noted for name, (_, _, noted) in expected.items())
+        as_left = all(statuses[name].st_mtime_ns == note for name, (_, _, note) in records.items())
         if as_left and document["boot"] == boot() != "":
             return True
-        return _is_unchanged(entry, sums, expected, found)
+        return _is_unchanged(entry, sums, records, statuses)
     return False
 
 
@@ -497,29 +497,29 @@ def check_sum(file: Any) -> int:
 
 
 def _is_unchanged(
-    entry: Path, sums: Path, expected: Sums, found: dict[str, os.stat_result]
+    entry: Path, sums: Path, records: Sums, statuses: dict[str, os.stat_result]
 ) -> bool:
     """Look through all files; note that it was done, for everybody where that can be written."""
-    seen = tuple(
-        (name, status.st_dev, status.st_ino, status.st_mtime_ns, expected[name])
-        for name, status in sorted(found.items())
+    state = tuple(
+        (name, status.st_dev, status.st_ino, status.st_mtime_ns, records[name])
+        for name, status in sorted(statuses.items())
     )
-    if seen in _LOOKED_THROUGH:
+    if state in _LOOKED_THROUGH:
         return True
-    for name in expected:
+    for name in records:
         with open(entry / name if name else entry, "rb", opener=open_trusted) as file:
-            if check_sum(file) != expected[name][1]:
+            if check_sum(file) != records[name][1]:
                 return False
-    _LOOKED_THROUGH.add(seen)
+    _LOOKED_THROUGH.add(state)
     with suppress(OSError):
-        _note(sums, {n: (*expected[n][:2], found[n].st_mtime_ns) for n in expected})
+        _note(sums, {n: (*records[n][:2], statuses[n].st_mtime_ns) for n in records})
     return True
 
 
 def _note(sums: Path, files: Sums) -> None:
     content = json.dumps({"boot": boot(), "files": files}).encode()
     # Where they are cut the entry is made again; that takes no wait for the disk.
-    write_whole(sums, with_check_sum(content), synced=False)
+    write_whole(sums, with_check_sum(content), sync=False)
 
 
 def _paths(entry: Path) -> Iterator[tuple[str, str]]:

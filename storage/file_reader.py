@@ -49,7 +49,7 @@ NETWORK_KINDS = frozenset(
 # A FUSE file system on a block device of this machine, e.g. NTFS.
 _FUSE_ON_A_DISK = "fuseblk"
 _MOUNTS = "/proc/self/mountinfo"
-_ESCAPED = re.compile(r"\\([0-7]{3})")
+_OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class FileSystem:
         return self.kind in NETWORK_KINDS or (fuse and self.kind != _FUSE_ON_A_DISK)
 
 
-_KNOWN: dict[int, FileSystem] = {}  # by device number: one has one kind as long as it is mounted
+_FILE_SYSTEMS: dict[
+    int, FileSystem
+] = {}  # by device number: one has one kind as long as it is mounted
 
 
 def kind_of_open_file(file: BinaryIO) -> FileSystem:
@@ -77,15 +79,15 @@ def kind_of_open_file(file: BinaryIO) -> FileSystem:
 def file_system_at(path: str, device: int = -1) -> FileSystem:
     """Return the file system of a path that exists, on a device that may be known."""
     device = os.stat(path).st_dev if device < 0 else device
-    if device not in _KNOWN:
-        found = FileSystem()
+    if device not in _FILE_SYSTEMS:
+        system = FileSystem()
         with contextlib.suppress(OSError):
             with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
                 kind = file_system_kind(os.path.realpath(path), file.read())
             disk = os.path.realpath(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
-            found = FileSystem(kind, "/nvme" in disk)
-        _KNOWN[device] = found
-    return _KNOWN[device]
+            system = FileSystem(kind, "/nvme" in disk)
+        _FILE_SYSTEMS[device] = system
+    return _FILE_SYSTEMS[device]
 
 
 def file_system_kind(path: str, mounts: str) -> str:
@@ -100,7 +102,7 @@ def file_system_kind(path: str, mounts: str) -> str:
         fields = before.split(" ")
         if len(fields) < 5 or not after:
             continue
-        point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4]).rstrip("/")
+        point = _OCTAL_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]).rstrip("/")
         if (path == point or path.startswith(f"{point}/")) and len(point) >= longest:
             longest, kind = len(point), after.split(" ")[0]
     return kind
@@ -128,15 +130,15 @@ class IoChoice:
         return f"{self.mode}: {self.reason}"
 
 
-def choose_io(wanted: str, place: FileSystem, size: int, memory: int) -> IoChoice:
+def choose_io(io: str, place: FileSystem, size: int, memory: int) -> IoChoice:
     """Return how a file of bare voxels is read.
 
     A map of a network file system turns each page that is touched into a request (nibabel #1371:
     37 to 91 s where reads take 3.6 s), so those are read in long runs. The page cache is left out
     only where it can hardly ever help.
     """
-    if wanted != "auto":
-        return IoChoice(wanted, f"io={wanted!r} was asked for", place.network)  # type: ignore[arg-type]
+    if io != "auto":
+        return IoChoice(io, f"io={io!r} was asked for", place.network)  # type: ignore[arg-type]
     if place.network:
         return IoChoice("pread", f"{place.kind} is reached through a network, or another process",
                         network=True)  # fmt: skip
@@ -209,15 +211,15 @@ class RowBlocks:
 
     def places(self, count: int) -> list[int]:
         """Return bytes of rows that lie all over the box, counted as ``Block.start`` is."""
-        found = []
+        offsets = []
         for n in range(count):
             along, at = (n + 0.5) / count, self._start
             for length, stride in zip(self.shape, (*self._strides, 1), strict=True):
                 at += int(along % 1 * length) * stride
                 # Another place along the next axis: no two samples in one plane of it.
                 along = along * _GOLDEN + 0.5
-            found.append(at)
-        return found
+            offsets.append(at)
+        return offsets
 
     def __iter__(self) -> Iterator[RowBlock]:
         """Yield the blocks in the order of the file."""
@@ -347,18 +349,18 @@ class FileReader:
         """Read the bytes around a block, aligned where they have to be; return the block."""
         head = start % self._step
         first, whole = start - head, -(-(head + size) // self._step) * self._step
-        view, done = room.data, 0
-        while done < head + size:
+        view, end = room.data, 0
+        while end < head + size:
             # After a short read the next must begin at a sector again.
-            at = done - done % self._step
+            at = end - end % self._step
             got = self._preadv(view[at:whole], first + at)
-            if at + got <= done:
+            if at + got <= end:
                 raise TruncatedVolume(
                     f"{self.name} became shorter since it was opened: it ends "
-                    f"{size - max(0, done - head)} bytes before byte {start + size}.",
+                    f"{size - max(0, end - head)} bytes before byte {start + size}.",
                     do="Do not write into a volume that is read; copy it again.",
                 )
-            done = at + got
+            end = at + got
         return room[head : head + size]
 
     def _preadv(self, view: memoryview, offset: int) -> int:
@@ -421,7 +423,7 @@ class KernelHints:
 
     def after_fork(self) -> None:
         """Start anew in a forked child, which has told nothing."""
-        self.hinted_bytes = self._warm = self._passed = 0
+        self.hinted_bytes = self._warm = self._turn = 0
 
     def worth_asking(self) -> bool:
         """Whether to work out what is going to be read: not each time, where all is there."""
@@ -430,8 +432,8 @@ class KernelHints:
         with self.lock:
             if self._warm < _WARM_ROW:
                 return True
-            self._passed = (self._passed + 1) % _WARM_STEP
-            return self._passed == 0
+            self._turn = (self._turn + 1) % _WARM_STEP
+            return self._turn == 0
 
     def add(self, size: int) -> None:
         """Count so many bytes more; whoever calls it has the lock."""

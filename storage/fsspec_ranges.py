@@ -30,7 +30,7 @@ from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retry_s
 
 _S3 = ("s3", "s3a")
 # Of HTTP: all of it, and a part.
-_WHOLE, _PART = 200, 206
+_OK, _PART = 200, 206
 _S3FS = ("s3fs.core", "S3FileSystem")
 _HTTP = ("fsspec.implementations.http", "HTTPFileSystem")
 # Where file systems say which version of an object they speak of.
@@ -119,7 +119,7 @@ class FsspecRanges(RemoteRanges):
         super().__init__(url, options, retry)
         # What a forked child found of its parent. It must not be the one that closes its
         # connections, in an event loop that it does not have.
-        self._inherited: list[Any] = []
+        self._parent_systems: list[Any] = []
         self._root = root.rstrip("/")
         self._use(system)
         self._has_ranges = self._is_s3
@@ -136,83 +136,83 @@ class FsspecRanges(RemoteRanges):
         self._turn = asyncio.Lock()
         _leave_retries_to_us(system)
 
-    def enter_process(self, *, forked: bool) -> None:
+    def enter_process(self, *, is_child: bool) -> None:
         """Open the file system again: fsspec's own objects refuse to work in a child."""
-        if forked:
-            self._inherited.append(self._system)
+        if is_child:
+            self._parent_systems.append(self._system)
             self._use(file_system(self._url, with_defaults(self._url, self._options))[0])
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root
 
-    async def _call(self, method: str, *given: Any, **named: Any) -> Any:
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Return what a method of the file system returns, here or in a thread."""
         if self.cuts_off:
-            return await getattr(self._system, f"_{method}")(*given, **named)
+            return await getattr(self._system, f"_{method}")(*args, **kwargs)
         async with self._turn:
             try:
-                return await THREADS.run(partial(getattr(self._system, method), *given, **named))
+                return await THREADS.run(partial(getattr(self._system, method), *args, **kwargs))
             except KeyError:  # of zip
-                raise FileNotFoundError(*given) from None
+                raise FileNotFoundError(*args) from None
 
-    async def ask(self, asked: RangeRequest) -> Answer:
+    async def ask(self, request: RangeRequest) -> Answer:
         """Send one request."""
-        path = self._path(asked.key)
+        path, start = self._path(request.key), request.start or None
         if self._is_s3:
-            return await self._ask_s3(path, asked)
+            return await self._ask_s3(path, request)
         if _kind(self._system) == _HTTP:
-            return await self._ask_http(path, asked)
-        return Answer(await self._call("cat_file", path, start=asked.start or None, end=asked.end))
+            return await self._ask_http(path, request)
+        return Answer(await self._call("cat_file", path, start=start, end=request.end))
 
-    async def _ask_http(self, path: str, asked: RangeRequest) -> Answer:
+    async def _ask_http(self, path: str, request: RangeRequest) -> Answer:
         """Send one request in the session of fsspec's client, which hides what an answer says."""
-        system, wanted = self._system, {"Accept-Encoding": "identity"}
-        if asked.range_header:
-            wanted["Range"] = asked.range_header
-        if asked.condition:
-            wanted["If-Match"] = asked.condition
-        given = {**system.kwargs}
-        headers = {**wanted, **(given.pop("headers", None) or {})}
+        system, defaults = self._system, {"Accept-Encoding": "identity"}
+        if request.range_header:
+            defaults["Range"] = request.range_header
+        if request.condition:
+            defaults["If-Match"] = request.condition
+        kwargs = {**system.kwargs}
+        headers = {**defaults, **(kwargs.pop("headers", None) or {})}
         session = await system.set_session()
-        async with session.get(system.encode_url(path), headers=headers, **given) as found:
-            system._raise_not_found_for_status(found, path)
-            if asked.range_header:
-                _refuse_odd(found.status, found.content_type, found.headers.get("Content-Range"))
-            head = _head_of(found)
+        async with session.get(system.encode_url(path), headers=headers, **kwargs) as reply:
+            system._raise_not_found_for_status(reply, path)
+            if request.range_header:
+                _refuse_odd(reply.status, reply.content_type, reply.headers.get("Content-Range"))
+            head = _head_of(reply)
             if head is not None:
-                if found.status == _WHOLE and head.stop > (asked.stop or head.stop) - asked.start:
+                if reply.status == _OK and head.stop > (request.stop or head.stop) - request.start:
                     raise NoRanges("all of it instead of a part")
-                asked.check(head)
-            most = asked.limit or MOST_WHOLE if head is None else head.stop - head.start
-            return Answer(await _body_of(found, most), head)
+                request.check(head)
+            most = request.limit or MOST_WHOLE if head is None else head.stop - head.start
+            return Answer(await _body_of(reply, most), head)
 
-    async def _ask_s3(self, path: str, asked: RangeRequest) -> Answer:
+    async def _ask_s3(self, path: str, request: RangeRequest) -> Answer:
         """Send one request through s3fs, which hides what an answer says of itself."""
         bucket, key, version = self._system.split_path(path)
         # Whole objects as a range, too: only answers to that say where they begin and end.
-        span = asked.range_header or "bytes=0-"
-        wanted = {"Range": span, "IfMatch": asked.condition, "VersionId": version}
-        given = {name: value for name, value in wanted.items() if value}
-        found = await self._call_s3("get_object", Bucket=bucket, Key=key, **given)
-        async with found["Body"] as body:
-            status = found["ResponseMetadata"]["HTTPStatusCode"]
-            _refuse_odd(status, found.get("ContentType") or "", found.get("ContentRange"))
-            length, etag = found["ContentLength"], found.get("ETag") or ""
-            written = _seconds(found.get("LastModified"))
-            head = Head.parse(found.get("ContentRange") or "", length, etag, written)
-            asked.check(head)
+        span = request.range_header or "bytes=0-"
+        fields = {"Range": span, "IfMatch": request.condition, "VersionId": version}
+        kwargs = {name: value for name, value in fields.items() if value}
+        reply = await self._call_s3("get_object", Bucket=bucket, Key=key, **kwargs)
+        async with reply["Body"] as body:
+            status = reply["ResponseMetadata"]["HTTPStatusCode"]
+            _refuse_odd(status, reply.get("ContentType") or "", reply.get("ContentRange"))
+            length, etag = reply["ContentLength"], reply.get("ETag") or ""
+            mtime = _seconds(reply.get("LastModified"))
+            head = Head.parse(reply.get("ContentRange") or "", length, etag, mtime)
+            request.check(head)
             return Answer(await body.read(), head)
 
-    async def _call_s3(self, method: str, **given: Any) -> Any:
+    async def _call_s3(self, method: str, **kwargs: Any) -> Any:
         try:
             try:
-                return await self._system._call_s3(method, **given)
+                return await self._system._call_s3(method, **kwargs)
             except Exception as error:
                 if not has_expired(error):
                     raise
             # Whatever profile, role or service it came from has another one by now.
             await self._system.set_session(refresh=True)
-            return await self._system._call_s3(method, **given)
+            return await self._system._call_s3(method, **kwargs)
         except Exception as error:
             if is_of_page(error):
                 raise WrongAnswer("it sent a web page") from None
@@ -225,23 +225,21 @@ class FsspecRanges(RemoteRanges):
         try:
             info = await self._call("info", path)
         except Exception as error:
-            if not self._is_s3 or advice_on(error) is not FaultAdvice.DENIED:
+            if not self._is_s3 or advice_on(error) is not FaultAdvice.REFUSAL:
                 raise
             # A refusal of HEAD has no body, which would say whose it is: that of GET has.
             bucket, name, _ = self._system.split_path(path)
-            found = await self._call_s3("get_object", Bucket=bucket, Key=name, Range="bytes=0-0")
-            found["Body"].close()
+            reply = await self._call_s3("get_object", Bucket=bucket, Key=name, Range="bytes=0-0")
+            reply["Body"].close()
             raise WrongAnswer("it refuses to say what it sends") from None
         if info.get("type") == "directory":
             raise FileNotFoundError(key)
         if info.get("size") is None:
             what = f"the server of {self._place(key)} does not say how large the file is."
             raise VolumeNotFound(what, do="Copy the file to a local disk or to an object store.")
-        written = info.get("LastModified") or info.get("Last-Modified")  # s3fs, HTTP
-        version = version_of(info) or str(written or "")
-        return ObjectFacts(
-            int(info["size"]), version, str(info.get("ETag") or ""), _seconds(written)
-        )
+        date = info.get("LastModified") or info.get("Last-Modified")  # s3fs, HTTP
+        version = version_of(info) or str(date or "")
+        return ObjectFacts(int(info["size"]), version, str(info.get("ETag") or ""), _seconds(date))
 
     async def ask_entries(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         """List everything; s3fs can stop, other clients list all or nothing."""
@@ -249,14 +247,14 @@ class FsspecRanges(RemoteRanges):
         # A listing that somebody made earlier in this process may be of an earlier version.
         self._system.invalidate_cache(path)
         if self._is_s3 and most is not None:
-            named = {"refresh": True, "max_items": most + 1, "delimiter": ""}
-            listed = await self._system._lsdir(path, **named)
-            found = {e["name"]: e for e in listed if e.get("type") != "directory"}
+            options = {"refresh": True, "max_items": most + 1, "delimiter": ""}
+            listing = await self._system._lsdir(path, **options)
+            entries = {e["name"]: e for e in listing if e.get("type") != "directory"}
         else:
-            found = await self._call("find", path, detail=True)
+            entries = await self._call("find", path, detail=True)
         return [
             ObjectEntry(name[len(self._root) :].lstrip("/"), int(i.get("size") or 0), version_of(i))
-            for name, i in found.items()
+            for name, i in entries.items()
         ]
 
 
@@ -264,33 +262,33 @@ def _refuse_odd(status: int, kind: str, content_range: str | None) -> None:
     """Raise ``WrongAnswer`` for what is no answer to who asks for a part."""
     if status == _PART and not content_range:
         raise WrongAnswer("it sent a part and does not say which")
-    if status == _WHOLE and kind.startswith("text/html"):
+    if status == _OK and kind.startswith("text/html"):
         raise WrongAnswer("it sent a web page")
 
 
-def _head_of(found: Any) -> Head | None:
+def _head_of(reply: Any) -> Head | None:
     """Return what an answer of a web server says to hold; None where it does not say."""
-    headers = found.headers
-    length, span = found.content_length, headers.get("Content-Range", "")
+    headers = reply.headers
+    length, span = reply.content_length, headers.get("Content-Range", "")
     if headers.get("Content-Encoding", "identity") != "identity" or (length is None and not span):
         return None
-    written = _seconds(headers.get("Last-Modified"))
-    return Head.parse(span, length or 0, headers.get("ETag", ""), written)
+    mtime = _seconds(headers.get("Last-Modified"))
+    return Head.parse(span, length or 0, headers.get("ETag", ""), mtime)
 
 
-def _seconds(written: Any) -> float:
+def _seconds(date: Any) -> float:
     """Return a moment, as HTTP or s3fs tells it, in seconds since 1970; 0.0 for none."""
     with suppress(AttributeError, TypeError, ValueError):
-        moment = parsedate_to_datetime(written) if isinstance(written, str) else written
+        moment = parsedate_to_datetime(date) if isinstance(date, str) else date
         return float(moment.timestamp())
     return 0.0
 
 
-async def _body_of(found: Any, most: int) -> bytes:
+async def _body_of(reply: Any, most: int) -> bytes:
     """Return a body piece by piece: one that goes on is not taken in."""
     pieces: list[bytes] = []
     length = 0
-    async for piece in found.content.iter_any():
+    async for piece in reply.content.iter_any():
         pieces.append(piece)
         length += len(piece)
         if length > most:

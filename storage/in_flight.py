@@ -24,7 +24,7 @@ class RequestPriority:
 
     def __init__(self) -> None:
         self.urgent = False
-        self.ended = False  # whether nobody will ever wait for them
+        self.is_over = False  # whether nobody will ever wait for them
         self.needs: list[RequestPriority] = []  # requests of others that these wait for, too
 
 
@@ -67,10 +67,10 @@ class InFlight:
         urgent = [ahead, *ahead.needs]
         for each in urgent:
             each.urgent = True
-        hurried = [turn for turn in self._ahead if turn[2] in urgent]
-        if hurried:
+        turns = [turn for turn in self._ahead if turn[2] in urgent]
+        if turns:
             self._ahead = deque(turn for turn in self._ahead if turn[2] not in urgent)
-            self._waiting.extend(hurried)
+            self._waiting.extend(turns)
             self._wake()
 
     def leave(self, size: int) -> None:
@@ -87,13 +87,13 @@ class InFlight:
 
     def _wake(self) -> None:
         while line := self._waiting or self._ahead:
-            turn, wanted, _ = line[0]
+            turn, size, _ = line[0]
             # One that was cancelled takes itself out, and then wakes the next.
-            if turn.cancelled() or not self._fits(wanted):
+            if turn.cancelled() or not self._fits(size):
                 return
             line.popleft()
             self.requests += 1
-            self.bytes += wanted
+            self.bytes += size
             turn.set_result(None)
 
 
@@ -125,9 +125,9 @@ class CallThreads:
         # A call, and its future, taken out when the answer is handed over: it is the loop's then.
         self._jobs: SimpleQueue[tuple[Callable[[], Any], list[asyncio.Future[Any]]]] = SimpleQueue()
         # A future, what was found for it, and what was raised.
-        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._outcomes: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._threads = self._free = self._under_way = 0
-        self._ended = False
+        self._is_over = False
         self._woken = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
@@ -146,23 +146,23 @@ class CallThreads:
 
     def finish(self) -> None:
         """Begin no call any more, and wait a moment for those that are under way."""
-        self._ended = True
+        self._is_over = True
         pause = threading.Event()
-        waited = 0.0
-        while self._under_way and waited < _EXIT_GRACE:
+        seconds = 0.0
+        while self._under_way and seconds < _EXIT_GRACE:
             pause.wait(_EXIT_GRACE / 50)
-            waited += _EXIT_GRACE / 50
+            seconds += _EXIT_GRACE / 50
 
     def _work(self) -> None:
         while True:
             call, future = self._jobs.get()
             with self._lock:
                 self._under_way += 1
-            if not (self._ended or future[0].cancelled()):
+            if not (self._is_over or future[0].cancelled()):
                 loop = future[0].get_loop()
                 # No variable of this thread, which may be kept waiting for long right after this,
                 # holds the answer or the future that gets it.
-                self._done.append((future.pop(), *_answer(call)))
+                self._outcomes.append((future.pop(), *_answer(call)))
                 if not self._woken:  # one wake for all that come meanwhile
                     self._woken = True
                     try:
@@ -176,15 +176,15 @@ class CallThreads:
 
     def _deliver(self) -> None:
         self._woken = False
-        while self._done:
-            future, found, failed = self._done.popleft()
+        while self._outcomes:
+            future, answer, error = self._outcomes.popleft()
             if future.done():
                 continue
-            if failed is None:
-                future.set_result(found)
+            if error is None:
+                future.set_result(answer)
             else:
-                future.set_exception(failed)
-            del future, found, failed
+                future.set_exception(error)
+            del future, answer, error
 
 
 def _answer(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:

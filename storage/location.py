@@ -62,11 +62,11 @@ def remote_errors(
         raise remote_error(error, doing, name, secrets.describe(error)) from None
 
 
-def remote_error(error: Exception, doing: str, place: str, told: str) -> errors.VoxpipeError:
+def remote_error(error: Exception, doing: str, place: str, message: str) -> errors.VoxpipeError:
     """Return our error for what went wrong at a place, with what is told of it without secrets."""
     failure = advice_on(error)
     if isinstance(error, ImportError):
-        what = f"reaching {place} needs a package that is not installed: {told}."
+        what = f"reaching {place} needs a package that is not installed: {message}."
         do = "Install the file system package that fsspec asks for."
         return errors.MissingDependency(what, do=do)
     if failure is FaultAdvice.NO_RANGES:
@@ -75,17 +75,17 @@ def remote_error(error: Exception, doing: str, place: str, told: str) -> errors.
             "ranges.",
             do="Copy the file to a local disk or to an object store.",
         )
-    if failure is FaultAdvice.DENIED:
+    if failure is FaultAdvice.REFUSAL:
         do = "Check the credentials in storage_options or in the environment."
-        return errors.AccessDenied(f"{doing} {place} was refused: {told}.", do=do)
-    if failure is FaultAdvice.UNTRUSTED:
+        return errors.AccessDenied(f"{doing} {place} was refused: {message}.", do=do)
+    if failure is FaultAdvice.BAD_CERTIFICATE:
         return errors.VolumeReadError(
-            f"the certificate of the server of {place} is not believed: {told}.",
+            f"the certificate of the server of {place} is not believed: {message}.",
             do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
             'its certificate, or client_kwargs={"verify": file} for S3.',
         )
     kind = errors.VolumeNotFound if is_of_no_bucket(error) else errors.VolumeReadError
-    what = f"{doing} {place} failed: {told}."
+    what = f"{doing} {place} failed: {message}."
     return kind(what, do="Check the URL, the storage_options and the connection.")
 
 
@@ -103,7 +103,7 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
                 "the password in storage_options.",
             )
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
+        logging.getLogger(name).addFilter(_REDACTING_FILTER)  # once, however often
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
     return system, path
@@ -114,9 +114,9 @@ class _RedactingFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        shown = public_text(text)
-        if shown != text:
-            record.msg, record.args = shown, ()
+        public = public_text(text)
+        if public != text:
+            record.msg, record.args = public, ()
         return True
 
 
@@ -127,7 +127,7 @@ _LOGGERS = (
     *("fsspec.local", "fsspec.mapping", "fsspec.memoryfs", "fsspec.reference", "fsspec.sftp"),
     *("s3fs", "gcsfs", "adlfs", "tar", "webhdfs"),
 )
-_REDACTED = _RedactingFilter()
+_REDACTING_FILTER = _RedactingFilter()
 
 
 def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> str:
@@ -136,9 +136,9 @@ def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, s
     if scheme not in ("s3", "s3a"):
         return ""
     client = options.get("client_kwargs") or {}
-    said = [options.get("endpoint_url"), client.get("endpoint_url")]
-    said += map(environment.get, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
-    endpoint = next(filter(None, said), "https://s3.amazonaws.com")
+    endpoints = [options.get("endpoint_url"), client.get("endpoint_url")]
+    endpoints += map(environment.get, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    endpoint = next(filter(None, endpoints), "https://s3.amazonaws.com")
     return f"{str(endpoint).rstrip('/')}/{quote(rest)}"
 
 
@@ -159,8 +159,8 @@ def redirect_of(address: str) -> str:
     except HTTPError as error:
         with error:
             location = error.headers.get("Location") or ""
-            found = urlsplit(urljoin(address, location)) if 300 <= error.code < 400 else None
-            return (found.hostname or "") if found is not None else ""
+            target = urlsplit(urljoin(address, location)) if 300 <= error.code < 400 else None
+            return (target.hostname or "") if target is not None else ""
     except (OSError, ValueError, HTTPException):
         return ""
 
@@ -181,7 +181,7 @@ _VARIABLES = (
 # Shorter values are no credentials, and are found in every other word.
 _SHORTEST = 4
 # RFC 3986: gen-delims and sub-delims.
-_RESERVED = "/?:@!$&'()*+,;=-._~"
+_SAFE = "/?:@!$&'()*+,;=-._~"
 # obstore appends the error again, at length and with its headers.
 _APPENDIX = "\n\nDebug source:"
 
@@ -190,7 +190,7 @@ class Secrets:
     """Cuts the values of storage options, and what URLs hold, out of texts. Shows none itself."""
 
     def __init__(self, options: Mapping[str, Any], *urls: str) -> None:
-        self._found = {text for text in _texts(options) if len(text) >= _SHORTEST}
+        self._secrets = {text for text in _texts(options) if len(text) >= _SHORTEST}
         self._urls = [url for url in urls if public_name(url) != url]
 
     def cut(self, text: str) -> str:
@@ -205,27 +205,27 @@ class Secrets:
         return text
 
     def _values(self) -> list[str]:
-        found = set(self._found)
-        found.update(form for url in self._urls for one in secrets_in(url) for form in _forms(one))
+        values = set(self._secrets)
+        values.update(form for url in self._urls for one in secrets_in(url) for form in _forms(one))
         environment = (os.environ.get(name, "") for name in _VARIABLES)
-        found.update(value for value in environment if len(value) >= _SHORTEST)
+        values.update(value for value in environment if len(value) >= _SHORTEST)
         # The longest first: one may be part of another.
-        return sorted(found, key=len, reverse=True)
+        return sorted(values, key=len, reverse=True)
 
     def describe(self, error: BaseException) -> str:
         """Return class and message of an error, without secrets."""
-        told = self.cut(str(error)).rstrip(".")
-        return f"{type(error).__name__}: {told}" if told else type(error).__name__
+        message = self.cut(str(error)).rstrip(".")
+        return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
     def __repr__(self) -> str:
-        return f"Secrets({len(self._found)})"
+        return f"Secrets({len(self._secrets)})"
 
 
 def _forms(secret: str) -> set[str]:
     """Return how clients write a secret: as it is, escaped for a URL, for Python, for a header."""
     forms = {secret, repr(secret)[1:-1], secret.replace("'", "\\'"), secret.replace('"', '\\"')}
     # What may stand in a query without being escaped differs from client to client.
-    forms |= {quote(secret, safe=safe) for safe in ("", "/", _RESERVED, f"%{_RESERVED}")}
+    forms |= {quote(secret, safe=safe) for safe in ("", "/", _SAFE, f"%{_SAFE}")}
     forms |= {quote_plus(secret), base64.b64encode(secret.encode()).decode()}
     return {form for form in forms if len(form) >= _SHORTEST}
 

@@ -114,44 +114,44 @@ def settings_of(
     elsewhere = _ELSEWHERE.get(provider, "")
     if environment.get(elsewhere):
         return f"it does not know the variable {elsewhere}"
-    found = _map_options(provider, options)
-    if isinstance(found, str):
-        return found
+    config = _map_options(provider, options)
+    if isinstance(config, str):
+        return config
     if provider == "s3":
-        return _of_s3(found, environment)
+        return _of_s3(config, environment)
     if provider == "az":
-        return _of_azure(found, environment)
-    return StoreSettings({}, headers=found) if provider == "http" else StoreSettings(found)
+        return _of_azure(config, environment)
+    return StoreSettings({}, headers=config) if provider == "http" else StoreSettings(config)
 
 
 def _map_options(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | str:
     """Return options in obstore's words, or what it does not know; of a web server, the headers."""
-    names, found = _NAMES[provider], dict[str, Any]()
+    names, config = _NAMES[provider], dict[str, Any]()
     for name, value in options.items():
         if name == "anon" and provider in ("s3", "az"):
-            found["skip_signature"] = bool(value)
+            config["skip_signature"] = bool(value)
         elif provider == "gs" and name == "token":
             token = _google(value)
             if isinstance(token, str):
                 return token
-            found |= token
+            config |= token
         elif provider == "http" and name == "headers" and isinstance(value, Mapping):
-            found |= value
+            config |= value
         elif name == "client_kwargs" and provider in _CLIENTS and isinstance(value, Mapping):
             unknown = set(value) - set(_CLIENTS[provider])
             if unknown:
                 return f"it has no option {min(unknown)}"
             if provider == "http":
-                found |= value.get("headers") or {}
+                config |= value.get("headers") or {}
             else:
-                found |= {_S3_CLIENT[key]: each for key, each in value.items() if each is not None}
+                config |= {_S3_CLIENT[key]: each for key, each in value.items() if each is not None}
         elif value is None or name in _OF_FSSPEC or (name, value) == ("requester_pays", False):
             continue
         elif name in names:
-            found[names[name]] = value
+            config[names[name]] = value
         else:
             return f"it has no option {name}"
-    return found
+    return config
 
 
 def _google(token: Any) -> dict[str, Any] | str:
@@ -166,35 +166,35 @@ def _google(token: Any) -> dict[str, Any] | str:
     return "it does not know this kind of token"
 
 
-def _of_s3(found: dict[str, Any], environment: Mapping[str, str]) -> StoreSettings | str:
-    profile = found.pop("profile", None)
+def _of_s3(config: dict[str, Any], environment: Mapping[str, str]) -> StoreSettings | str:
+    profile = config.pop("profile", None)
     session: dict[str, Any] | None = None
-    if found.pop("skip_signature", False):
-        found["skip_signature"] = True
-    elif "access_key_id" in found:
-        if "session_token" not in found and environment.get("AWS_SESSION_TOKEN"):
+    if config.pop("skip_signature", False):
+        config["skip_signature"] = True
+    elif "access_key_id" in config:
+        if "session_token" not in config and environment.get("AWS_SESSION_TOKEN"):
             return "AWS_SESSION_TOKEN is of other credentials"  # and it would add it
     elif profile or not environment.get("AWS_ACCESS_KEY_ID"):
         session = {"profile": profile}
-    verify = found.pop("verify", None)
+    verify = config.pop("verify", None)
     if verify in (None, True):
         verify = _first(environment, _CERTIFICATES) or None
-    endpoint = found.get("endpoint") or _first(environment, _ENDPOINTS)
-    region = found.get("region") or _first(environment, _REGIONS)
+    endpoint = config.get("endpoint") or _first(environment, _ENDPOINTS)
+    region = config.get("region") or _first(environment, _REGIONS)
     if endpoint:
-        found["endpoint"] = endpoint
+        config["endpoint"] = endpoint
     if session is None or region:
         # A profile may say another one.
-        found["region"] = region or _USUAL_REGION
-    return StoreSettings(found, session, verify=verify)
+        config["region"] = region or _USUAL_REGION
+    return StoreSettings(config, session, verify=verify)
 
 
-def _of_azure(found: dict[str, Any], environment: Mapping[str, str]) -> StoreSettings | str:
-    given = any(name in found for name in _AZURE_SECRETS) or _first(environment, _AZURE_VARIABLES)
-    anonymous = found.pop("skip_signature", None)
-    if anonymous or (anonymous is None and not given):
-        return StoreSettings({**found, "skip_signature": True})  # as adlfs
-    return StoreSettings(found) if given else "it looks for credentials in other places"
+def _of_azure(config: dict[str, Any], environment: Mapping[str, str]) -> StoreSettings | str:
+    secret = any(name in config for name in _AZURE_SECRETS) or _first(environment, _AZURE_VARIABLES)
+    anonymous = config.pop("skip_signature", None)
+    if anonymous or (anonymous is None and not secret):
+        return StoreSettings({**config, "skip_signature": True})  # as adlfs
+    return StoreSettings(config) if secret else "it looks for credentials in other places"
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -241,21 +241,21 @@ class ObstoreRanges(RemoteRanges):
                 do='Start workers with "forkserver" or "spawn", or set VOXPIPE_REMOTE=fsspec.',
             )
 
-    def enter_process(self, *, forked: bool) -> None:
+    def enter_process(self, *, is_child: bool) -> None:
         """Go on with fsspec in a child of a process that has used any such store, or refuse."""
-        if forked:
+        if is_child:
             self._refuse_after_fork()
             self._always_fsspec |= not is_usable()
             if self._other is not None:
-                self._other.enter_process(forked=True)
+                self._other.enter_process(is_child=True)
         if not self._always_fsspec:
             _USERS.add(os.getpid())
 
-    async def ask(self, asked: RangeRequest) -> Answer:
+    async def ask(self, request: RangeRequest) -> Answer:
         """Send one request."""
-        path = self._plain_path(asked.key)
-        here = None if path is None else partial(self._get, path, asked)
-        return await self._either(here, lambda other: other.ask(asked))
+        path = self._plain_path(request.key)
+        here = None if path is None else partial(self._get, path, request)
+        return await self._either(here, lambda other: other.ask(request))
 
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Ask for size and version."""
@@ -294,14 +294,14 @@ class ObstoreRanges(RemoteRanges):
         if self._other is None:
             self._other = open_fsspec(self._url, self._options, self._retry)
         try:
-            found = await there(self._other)
+            answer = await there(self._other)
         except NoRanges:
             self._always_fsspec |= sends_all
             raise
-        head = found.head if isinstance(found, Answer) else None
+        head = answer.head if isinstance(answer, Answer) else None
         if head is not None and (head.start, head.stop) == (0, head.total):
             self._always_fsspec |= sends_all  # to both: or each range was asked for twice
-        return found
+        return answer
 
     def _is_for_others(self, error: Exception) -> bool:
         """Whether fsspec can do this one thing that obstore cannot; a bad proxy may say so once."""
@@ -311,17 +311,17 @@ class ObstoreRanges(RemoteRanges):
 
     # What follows runs in threads of ours, and waits.
 
-    def _get(self, path: str, asked: RangeRequest) -> Answer:
+    def _get(self, path: str, request: RangeRequest) -> Answer:
         import obstore
 
         # A web server need not know ranges.
-        options = _options(asked, always=self._kind != "http")
-        found = obstore.get(self._store(), path, options=options)
-        meta, (start, stop) = found.meta, found.range
-        written = meta["last_modified"].timestamp()
-        head = Head(start, stop, int(meta["size"]), meta["e_tag"] or "", written)
-        asked.check(head)
-        return Answer(_body(found, stop - start), head)
+        options = _options(request, always=self._kind != "http")
+        reply = obstore.get(self._store(), path, options=options)
+        meta, (start, stop) = reply.meta, reply.range
+        mtime = meta["last_modified"].timestamp()
+        head = Head(start, stop, int(meta["size"]), meta["e_tag"] or "", mtime)
+        request.check(head)
+        return Answer(_body(reply, stop - start), head)
 
     def _facts(self, path: str) -> ObjectFacts:
         import obstore
@@ -339,34 +339,34 @@ class ObstoreRanges(RemoteRanges):
         try:
             meta = first()
         except Exception as error:
-            if advice_on(error) is not (FaultAdvice.BEYOND if is_web else FaultAdvice.DENIED):
+            if advice_on(error) is not (FaultAdvice.BEYOND if is_web else FaultAdvice.REFUSAL):
                 raise
             meta = second()
-        etag, written = meta["e_tag"] or "", meta["last_modified"]
+        etag, date = meta["e_tag"] or "", meta["last_modified"]
         # 1970 stands for a web server that does not say when.
-        modified = written.timestamp()
-        version = etag or (str(written) if modified else "")
-        return ObjectFacts(int(meta["size"]), version, etag, modified)
+        mtime = date.timestamp()
+        version = etag or (str(date) if mtime else "")
+        return ObjectFacts(int(meta["size"]), version, etag, mtime)
 
     def _listed_below(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         import obstore
 
-        found: list[ObjectEntry] = []
+        entries: list[ObjectEntry] = []
         for page in obstore.list(
             self._store(), "/".join(filter(None, (self._prefix, prefix))) or None, chunk_size=1000
         ):
             for meta in page:
                 key = meta["path"][len(self._prefix) + 1 if self._prefix else 0 :]
                 version = meta["e_tag"] or str(meta["last_modified"])
-                found.append(ObjectEntry(key, int(meta["size"]), version))
-            if most is not None and len(found) > most:
+                entries.append(ObjectEntry(key, int(meta["size"]), version))
+            if most is not None and len(entries) > most:
                 break
-        return found
+        return entries
 
     def _store(self) -> Any:
         """Return the client, with credentials that have not expired."""
-        wanted = self._settings.session
-        secrets = None if wanted is None else _credentials(wanted)
+        session = self._settings.session
+        secrets = None if session is None else _credentials(session)
         if self._client[:2] != (os.getpid(), secrets):
             config = {**self._settings.config, **(secrets or {})}
             store = _store(self._kind, self._bucket, config, self._settings, self._retry)
@@ -379,27 +379,27 @@ class ObstoreRanges(RemoteRanges):
         return None if (path or self._kind != "http") and _ODD_KEY.search(path) else path
 
 
-def _options(asked: RangeRequest, *, always: bool) -> Any:
+def _options(request: RangeRequest, *, always: bool) -> Any:
     """Return the options of a GET, ``always`` of a range: only those answers say where they end."""
-    options: dict[str, Any] = {}
-    if asked.stop is not None:
-        options["range"] = (asked.start, asked.stop)
-    elif asked.start or always:
-        options["range"] = {"suffix": -asked.start} if asked.start < 0 else {"offset": asked.start}
-    if asked.condition:
-        options["if_match"] = asked.condition
+    options, start = dict[str, Any](), request.start
+    if request.stop is not None:
+        options["range"] = (start, request.stop)
+    elif start or always:
+        options["range"] = {"suffix": -start} if start < 0 else {"offset": start}
+    if request.condition:
+        options["if_match"] = request.condition
     return options
 
 
-def _body(found: Any, expected: int) -> bytes:
+def _body(reply: Any, size: int) -> bytes:
     """Return a body piece by piece: one that goes on is not taken in, whatever it says to be."""
-    pieces = found.stream(min_chunk_size=max(1, min(expected, _PIECE_BYTES)))
+    pieces = reply.stream(min_chunk_size=max(1, min(size, _PIECE_BYTES)))
     got: list[bytes] = []
     length = 0
     for piece in pieces:
         got.append(piece)
         length += len(piece)
-        if length > expected:
+        if length > size:
             break
     return got[0] if len(got) == 1 else b"".join(got)
 
@@ -408,25 +408,25 @@ def _body(found: Any, expected: int) -> bytes:
 _PIECE_BYTES = 16 * 1024**2
 
 
-def _session_name(wanted: Mapping[str, Any]) -> str:
-    return content_key("", tuple(sorted(wanted.items())))
+def _session_name(options: Mapping[str, Any]) -> str:
+    return content_key("", tuple(sorted(options.items())))
 
 
-def _credentials(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _credentials(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return botocore's credentials, made anew before they expire: of profiles, roles, services."""
-    name = _session_name(wanted)
-    held = _SESSIONS.get((os.getpid(), name))
-    if held is None:
+    name = _session_name(options)
+    entry = _SESSIONS.get((os.getpid(), name))
+    if entry is None:
         from botocore.session import Session
 
-        session = Session(**wanted)
+        session = Session(**options)
         profile = session.get_scoped_config()
         region = session.get_config_variable("region") or _USUAL_REGION
-        found = {"region": region}
+        config = {"region": region}
         if profile.get("endpoint_url"):
-            found["endpoint"] = profile["endpoint_url"]
-        held = _SESSIONS[os.getpid(), name] = session.get_credentials(), found
-    holder, found = held
+            config["endpoint"] = profile["endpoint_url"]
+        entry = _SESSIONS[os.getpid(), name] = session.get_credentials(), config
+    holder, config = entry
     if holder is None:
         raise PermissionError("no credentials were found in the environment, profiles or roles")
     now = holder.get_frozen_credentials()
@@ -435,7 +435,7 @@ def _credentials(wanted: Mapping[str, Any]) -> dict[str, Any]:
         "secret_access_key": now.secret_key,
         "session_token": now.token,
     }
-    return {**found, **{key: value for key, value in secrets.items() if value}}
+    return {**config, **{key: value for key, value in secrets.items() if value}}
 
 
 _SESSIONS: dict[tuple[int, str], tuple[Any, dict[str, Any]]] = {}
@@ -457,8 +457,8 @@ def _store(
 
     limit = min(retry.attempt, max(retry.deadline, LEAST_ATTEMPT))
     # Digested: the settings hold credentials.
-    told = (os.getpid(), kind, sorted(config.items()), how.headers, how.verify, limit)
-    key = content_key(bucket, told)
+    parts = (os.getpid(), kind, sorted(config.items()), how.headers, how.verify, limit)
+    key = content_key(bucket, parts)
     if key not in _STORES:
         client: dict[str, Any] = {
             "timeout": f"{limit:g}s",
@@ -473,8 +473,8 @@ def _store(
             client["allow_invalid_certificates"] = True
         if how.headers:
             client["default_headers"] = dict(how.headers)
-        made: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "http": HTTPStore}[kind]
-        _STORES[key] = made(
+        factory: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "http": HTTPStore}[kind]
+        _STORES[key] = factory(
             bucket, client_options=client, retry_config={"max_retries": 0}, **config
         )
     return _STORES[key]

@@ -25,19 +25,19 @@ Span = tuple[int, int]
 
 def coalesce(spans: Sequence[Span], gap: int, most: int) -> list[Span]:
     """Join sorted spans that lie at most ``gap`` bytes apart, to at most ``most`` bytes in one."""
-    joined: list[Span] = []
+    runs: list[Span] = []
     for start, stop in spans:
-        if joined:
-            first, last = joined[-1]
+        if runs:
+            first, last = runs[-1]
             if start - last <= gap and max(stop, last) - first <= most:
-                joined[-1] = (first, max(stop, last))
+                runs[-1] = (first, max(stop, last))
                 continue
-        joined.append((start, stop))
-    return joined
+        runs.append((start, stop))
+    return runs
 
 
 # ``pread`` takes memory for all that it is asked for: a damaged index may ask for terabytes.
-_MOST_UNCHECKED = 4 * 1024**2
+_UNCHECKED_BYTES = 4 * 1024**2
 
 
 MOST_DOCUMENT_BYTES = 8 * 1024**2
@@ -91,17 +91,17 @@ class RangeStore(Protocol):
 class LocalRanges:
     """Files below a folder, read with ``pread``: no handle is kept, no offset shared.
 
-    Where it is ``contained``, a key or link that leads out of the folder is ``LeadsOutside``.
+    Where it is ``strict``, a key or link that leads out of the folder is ``LeadsOutside``.
     """
 
     # Between two ranges of a file the kernel reads ahead this much anyway.
     gap = 64 * 1024
     most = 4 * 1024**2
 
-    def __init__(self, root: str, *, contained: bool = False) -> None:
+    def __init__(self, root: str, *, strict: bool = False) -> None:
         self.name = root
         """The folder."""
-        self._real = Folder(root).real if contained else ""
+        self._real = Folder(root).real if strict else ""
         self.newest = 0
         """When the last change was made to files that were read in ranges, or to folders in which
         some were missing: nanoseconds since 1970, by the clock of the file system."""
@@ -123,11 +123,11 @@ class LocalRanges:
 
         ``CorruptVolume`` for a whole file of more than ``most`` bytes, unless that is 0.
         """
-        found: list[bytes | None] = [None] * len(ranges)
+        answers: list[bytes | None] = [None] * len(ranges)
         by_object: dict[str, list[int]] = {}
         missing: set[str] = set()
-        for place, wanted in enumerate(ranges):
-            by_object.setdefault(wanted.object, []).append(place)
+        for place, part in enumerate(ranges):
+            by_object.setdefault(part.object, []).append(place)
         for key, places in by_object.items():
             try:
                 fd = self._open(key)
@@ -138,7 +138,7 @@ class LocalRanges:
             try:
                 for place in places:
                     _, start, stop = ranges[place]
-                    if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
+                    if start < 0 or stop is None or stop - start > _UNCHECKED_BYTES:
                         size = os.fstat(fd).st_size
                         if start == 0 and stop is None:
                             check_whole(size, most, self._path(key))
@@ -148,13 +148,13 @@ class LocalRanges:
                     while start < stop and (piece := os.pread(fd, stop - start, start)):
                         pieces.append(piece)
                         start += len(piece)
-                    found[place] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                    answers[place] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 self.newest = max(self.newest, changed_at(os.fstat(fd)))
             finally:
                 os.close(fd)
         for folder in missing:
             self.newest = max(self.newest, self._change_time(folder))
-        return found
+        return answers
 
     def _change_time(self, folder: str) -> int:
         """Return when something was added to a folder, or removed; of one that is gone, above."""
@@ -204,13 +204,13 @@ class LocalRanges:
         if self._real:
             try:
                 # Of an open file no link can change any more.
-                found = os.readlink(f"/proc/self/fd/{fd}")  # 2 microseconds, where links take 30
+                target = os.readlink(f"/proc/self/fd/{fd}")  # 2 microseconds, where links take 30
             except OSError:  # not Linux
-                found = os.path.realpath(path)
+                target = os.path.realpath(path)
             # The folder itself may have been moved, or the link to it set anew.
-            if not found.startswith(self._real) and not found.startswith(Folder(self.name).real):
+            if not target.startswith(self._real) and not target.startswith(Folder(self.name).real):
                 os.close(fd)
-                raise leads_outside(path, found)
+                raise leads_outside(path, target)
         return fd
 
 
@@ -317,13 +317,13 @@ class CoalescedRanges:
 
     def split(self, answers: Sequence[bytes | None]) -> list[memoryview | None]:
         """Return the bytes of each range, of those of each request."""
-        found: list[memoryview | None] = [None] * self._count
+        pieces: list[memoryview | None] = [None] * self._count
         for parts, answer in zip(self._parts, answers, strict=True):
             if answer is not None:
                 whole = memoryview(answer)
                 for start, stop, place in parts:
-                    found[place] = whole[start:stop]
-        return found
+                    pieces[place] = whole[start:stop]
+        return pieces
 
 
 def read_coalesced(

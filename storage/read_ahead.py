@@ -141,30 +141,30 @@ class SharedRequests:
         self._room = room
         # What was used last comes last.
         self._answers: OrderedDict[Key, _SharedAnswer] = OrderedDict()
-        self._used: dict[RequestPriority, list[_SharedAnswer]] = {}
+        self._by_user: dict[RequestPriority, list[_SharedAnswer]] = {}
 
     def begin(
         self, key: Key, size: int, ask: Ask, later: RequestPriority, *, stays: bool = True
     ) -> asyncio.Future[Answer] | None:
         """Return what to wait for, asking only if nobody has; None where there is no room."""
         with self._lock:
-            if later.ended:
+            if later.is_over:
                 raise asyncio.CancelledError
-            shared = self._answers.get(key)
-            if shared is None:
+            answer = self._answers.get(key)
+            if answer is None:
                 if not self.spare(size):
                     return None
-                shared = self._answers[key] = _SharedAnswer(key, size, stays)
+                answer = self._answers[key] = _SharedAnswer(key, size, stays)
                 self.held_bytes += size
-                shared.task = asyncio.ensure_future(ask(shared.later))
-                shared.task.add_done_callback(partial(self._deliver, shared))
+                answer.task = asyncio.ensure_future(ask(answer.later))
+                answer.task.add_done_callback(partial(self._deliver, answer))
             self._answers.move_to_end(key)
-            if later not in shared.users:
-                shared.users.add(later)
-                self._used.setdefault(later, []).append(shared)
-                later.needs.append(shared.later)
+            if later not in answer.users:
+                answer.users.add(later)
+                self._by_user.setdefault(later, []).append(answer)
+                later.needs.append(answer.later)
         # Whoever stops waiting does not take it from the others.
-        return asyncio.shield(shared.task)
+        return asyncio.shield(answer.task)
 
     def holds(self, key: Key) -> bool:
         """Whether an answer is here or on its way."""
@@ -174,22 +174,22 @@ class SharedRequests:
     def used_by(self, later: RequestPriority) -> set[int]:
         """Return the ``id`` of each answer that is counted here and used by one delivery."""
         with self._lock:
-            done = [each.task for each in self._used.get(later, ()) if each.task.done()]
-            good = [task for task in done if not task.cancelled() and task.exception() is None]
+            tasks = [each.task for each in self._by_user.get(later, ()) if each.task.done()]
+            good = [task for task in tasks if not task.cancelled() and task.exception() is None]
             return {id(memoryview(task.result() or b"").obj) for task in good}
 
     def release(self, later: RequestPriority) -> None:
         """Note that one delivery uses its answers no more; drop what nobody waits for."""
         with self._lock:
-            later.ended = True
-            for shared in self._used.pop(later, ()):
-                shared.users.discard(later)
-                if not shared.users and not (shared.stays and shared.task.done()):
-                    self._drop(shared)
-                    if not shared.task.done():
+            later.is_over = True
+            for answer in self._by_user.pop(later, ()):
+                answer.users.discard(later)
+                if not answer.users and not (answer.stays and answer.task.done()):
+                    self._drop(answer)
+                    if not answer.task.done():
                         # The loop may have ended with its process.
                         with contextlib.suppress(RuntimeError):
-                            shared.task.get_loop().call_soon_threadsafe(shared.task.cancel)
+                            answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)
 
     def spare(self, size: int) -> bool:
         """Drop what nobody uses, the oldest first, until ``size`` bytes more have room."""
@@ -200,9 +200,9 @@ class SharedRequests:
             idle = [each for each in self._answers.values() if not each.users]
             if sum(each.size for each in idle) < over:
                 return False  # nothing is given up where that would not do
-            for shared in idle:
-                self._drop(shared)
-                over -= shared.size
+            for answer in idle:
+                self._drop(answer)
+                over -= answer.size
                 if over <= 0:
                     break
             return True
@@ -210,42 +210,42 @@ class SharedRequests:
     @property
     def in_use(self) -> bool:
         """Whether a delivery uses any."""
-        return bool(self._used)
+        return bool(self._by_user)
 
     def forget(self, token: str) -> None:
         """Drop what is here of one array: something of it is damaged, or no longer wanted."""
         with self._lock:
-            for shared in [each for each in self._answers.values() if each.key[0] == token]:
-                self._drop(shared)
+            for answer in [each for each in self._answers.values() if each.key[0] == token]:
+                self._drop(answer)
 
     def clear_idle(self) -> None:
         """Drop all that nobody uses."""
         with self._lock:
-            for shared in [each for each in self._answers.values() if not each.users]:
-                self._drop(shared)
+            for answer in [each for each in self._answers.values() if not each.users]:
+                self._drop(answer)
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def _drop(self, shared: _SharedAnswer) -> None:
-        if self._answers.get(shared.key) is shared:
-            del self._answers[shared.key]
-            self.held_bytes -= shared.size
+    def _drop(self, answer: _SharedAnswer) -> None:
+        if self._answers.get(answer.key) is answer:
+            del self._answers[answer.key]
+            self.held_bytes -= answer.size
 
-    def _deliver(self, shared: _SharedAnswer, done: asyncio.Future[Answer]) -> None:
+    def _deliver(self, answer: _SharedAnswer, future: asyncio.Future[Answer]) -> None:
         with self._lock:
-            if done.cancelled() or done.exception() is not None or done.result() is None:
-                self._drop(shared)  # the next one asks again
-            elif self._answers.get(shared.key) is shared:
-                size = memoryview(done.result() or b"").nbytes
-                self.held_bytes += size - shared.size
-                shared.size = size
+            if future.cancelled() or future.exception() is not None or future.result() is None:
+                self._drop(answer)  # the next one asks again
+            elif self._answers.get(answer.key) is answer:
+                size = memoryview(future.result() or b"").nbytes
+                self.held_bytes += size - answer.size
+                answer.size = size
 
 
 Index = tuple[int, ...]
-Found = dict[Index, memoryview | None]
+Payloads = dict[Index, memoryview | None]
 """Stored bytes by chunk; None for one that is not stored. May lack what did not come whole."""
-FetchChunks = Callable[[Sequence[Index], RequestPriority], Coroutine[Any, Any, Found]]
+FetchChunks = Callable[[Sequence[Index], RequestPriority], Coroutine[Any, Any, Payloads]]
 
 T = TypeVar("T")
 
@@ -290,7 +290,7 @@ class _Delivery:
     size: int  # bytes: at most, and what they hold in memory once they are here
     later: RequestPriority = field(default_factory=RequestPriority)  # what its requests belong to
     tickets: int = 0  # how many wait for it
-    future: Future[Found] | None = None  # what comes; None before it was asked for
+    future: Future[Payloads] | None = None  # what comes; None before it was asked for
 
 
 Ticket = contextlib.ExitStack
@@ -307,11 +307,11 @@ class Closes(Protocol):
 
 def closed_together(tickets: Iterable[Closes | None]) -> Closes | None:
     """Return what closes all tickets that there are; None where there is none."""
-    held = [ticket for ticket in tickets if ticket is not None]
+    present = [ticket for ticket in tickets if ticket is not None]
     together = contextlib.ExitStack()
-    for ticket in reversed(held):  # it closes the last one first
+    for ticket in reversed(present):  # it closes the last one first
         together.callback(ticket.close)
-    return together if held else None
+    return together if present else None
 
 
 class ReadAhead:
@@ -332,9 +332,9 @@ class ReadAhead:
 
     def _start(self) -> None:
         self._lock = threading.RLock()
-        self._delivered = 0
-        self.shared = SharedRequests(
-            self._lock, lambda: self.most_bytes - self.small.most_bytes - self._delivered
+        self._delivery_bytes = 0
+        self.requests = SharedRequests(
+            self._lock, lambda: self.most_bytes - self.small.most_bytes - self._delivery_bytes
         )
         """Answers that several deliveries take their chunks from."""
         self._chunks: dict[tuple[str, Index], _Delivery] = {}
@@ -343,7 +343,7 @@ class ReadAhead:
     @property
     def held_bytes(self) -> int:
         """What is here and on its way, answers included that stay for others."""
-        return self._delivered + self.shared.held_bytes
+        return self._delivery_bytes + self.requests.held_bytes
 
     def limit(self, most_bytes: int) -> None:
         """Let what is fetched take so many bytes from now on."""
@@ -360,14 +360,14 @@ class ReadAhead:
     ) -> Ticket:
         """Begin to fetch what is not on its way yet, now or once there is room for it."""
         with self._lock:
-            known = [self._chunks.get((token, index)) for index in chunks]
-            wanted = [index for index, held in zip(chunks, known, strict=True) if held is None]
-            deliveries = list(dict.fromkeys(held for held in known if held is not None))
-            if wanted:
-                sent = _Delivery(token, wanted, store, fetch_chunks, sum(map(size, wanted)))
-                self._chunks.update(((token, index), sent) for index in wanted)
-                self._waiting.append(sent)
-                deliveries.append(sent)
+            current = [self._chunks.get((token, index)) for index in chunks]
+            absent = [index for index, each in zip(chunks, current, strict=True) if each is None]
+            deliveries = list(dict.fromkeys(each for each in current if each is not None))
+            if absent:
+                fresh = _Delivery(token, absent, store, fetch_chunks, sum(map(size, absent)))
+                self._chunks.update(((token, index), fresh) for index in absent)
+                self._waiting.append(fresh)
+                deliveries.append(fresh)
             for delivery in deliveries:
                 delivery.tickets += 1
             ticket = Ticket()
@@ -379,7 +379,7 @@ class ReadAhead:
                 raise
         return ticket
 
-    def take(self, token: str, chunks: Sequence[Index]) -> Found:
+    def take(self, token: str, chunks: Sequence[Index]) -> Payloads:
         """Return the bytes of those chunks that are here or on their way; None: not stored.
 
         What was to be fetched and has not begun is left to the read, and so is what did not come
@@ -387,31 +387,31 @@ class ReadAhead:
         """
         if not self._chunks:
             return {}
-        begun = self._on_their_way(token, chunks)
-        found: Found = {}
+        futures = self._on_their_way(token, chunks)
+        pieces: Payloads = {}
         try:
-            for index in begun:
+            for index in futures:
                 # Its ticket may be closed meanwhile: it is read like any other then.
                 with contextlib.suppress(CancelledError):
-                    came = begun[index].result()
+                    came = futures[index].result()
                     if index in came:
-                        found[index] = came[index]
+                        pieces[index] = came[index]
         finally:
             # What one of them raised holds this call and its callers, with the voxels that they
             # have; were it held here, all would wait for a collection of garbage.
-            begun.clear()
-        return found
+            futures.clear()
+        return pieces
 
-    def _on_their_way(self, token: str, chunks: Sequence[Index]) -> dict[Index, Future[Found]]:
+    def _on_their_way(self, token: str, chunks: Sequence[Index]) -> dict[Index, Future[Payloads]]:
         """Return what brings each chunk, hurried; make as if others had never been asked for."""
         with self._lock:
-            known = {index: self._chunks.get((token, index)) for index in chunks}
-            held = {index: each for index, each in known.items() if each is not None}
-            self._forget([each for each in held.values() if each.future is None])
-        for each in dict.fromkeys(held.values()):
+            current = {index: self._chunks.get((token, index)) for index in chunks}
+            deliveries = {index: each for index, each in current.items() if each is not None}
+            self._forget([each for each in deliveries.values() if each.future is None])
+        for each in dict.fromkeys(deliveries.values()):
             if each.future is not None and not each.future.done():
                 each.store.hurry(each.later)
-        return {index: each.future for index, each in held.items() if each.future is not None}
+        return {index: each.future for index, each in deliveries.items() if each.future is not None}
 
     def release(self, deliveries: Sequence[_Delivery]) -> None:
         """Let one ticket's deliveries go."""
@@ -427,7 +427,7 @@ class ReadAhead:
         """Drop what is here or on its way of one array: it was written anew."""
         with self._lock:
             self._forget({each for key, each in self._chunks.items() if key[0] == token})
-        self.shared.forget(token)
+        self.requests.forget(token)
 
     def clear(self) -> None:
         """Drop everything; tickets that are still open hold nothing any more."""
@@ -435,7 +435,7 @@ class ReadAhead:
             self._forget(set(self._chunks.values()))
         self.small.clear()
         self.documents.clear()
-        self.shared.clear_idle()
+        self.requests.clear_idle()
 
     def after_fork(self) -> None:
         """Start empty in a forked child, where nothing is on its way."""
@@ -449,16 +449,16 @@ class ReadAhead:
         """Send for what waits, in order, while there is room; the lock is held."""
         while self._waiting:
             delivery = self._waiting[0]
-            if not self.shared.spare(delivery.size):
-                if self._delivered or self.shared.in_use:
+            if not self.requests.spare(delivery.size):
+                if self._delivery_bytes or self.requests.in_use:
                     return
-                self.shared.clear_idle()  # it is larger than all the room there is: it goes alone
+                self.requests.clear_idle()  # it is larger than all the room there is: it goes alone
             try:
                 # Garbage may be collected anywhere here, with a ticket in it that closes.
                 self._waiting.remove(delivery)
             except ValueError:
                 continue
-            self._delivered += delivery.size
+            self._delivery_bytes += delivery.size
             try:
                 work = delivery.fetch_chunks(delivery.chunks, delivery.later)
                 try:
@@ -467,7 +467,7 @@ class ReadAhead:
                     work.close()  # or it warns that nobody awaited it
                     raise
             except BaseException:
-                self._delivered -= delivery.size
+                self._delivery_bytes -= delivery.size
                 self._forget([delivery])
                 raise
             delivery.future.add_done_callback(partial(self._deliver, ref(delivery)))
@@ -480,25 +480,25 @@ class ReadAhead:
             if delivery in self._waiting:
                 self._waiting.remove(delivery)
             elif delivery.future is not None:
-                self._delivered -= delivery.size
+                self._delivery_bytes -= delivery.size
                 delivery.size = 0
                 delivery.future.cancel()
-                self.shared.release(delivery.later)
+                self.requests.release(delivery.later)
             for index in delivery.chunks:
                 if self._chunks.get((delivery.token, index)) is delivery:
                     del self._chunks[delivery.token, index]
 
-    def _deliver(self, weak: ref[_Delivery], done: Future[Found]) -> None:
+    def _deliver(self, weak: ref[_Delivery], future: Future[Payloads]) -> None:
         # A future keeps its callbacks. One that held the delivery, which holds the future, would
         # keep the answer until garbage is collected, which may be never in an epoch.
         delivery = weak()
-        if delivery is None or done.cancelled() or done.exception() is not None:
+        if delivery is None or future.cancelled() or future.exception() is not None:
             return
         with self._lock:
-            elsewhere = self.shared.used_by(delivery.later)
-            size = memory_of(done.result().values(), elsewhere)
+            elsewhere = self.requests.used_by(delivery.later)
+            size = memory_of(future.result().values(), elsewhere)
             if delivery.size:
-                self._delivered += size - delivery.size
+                self._delivery_bytes += size - delivery.size
                 delivery.size = size
             # What waits for room begins at the next job; where the store cannot even be asked,
             # the read says so.
@@ -509,18 +509,18 @@ class ReadAhead:
 def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int] = ()) -> int:
     """Return the memory that pieces keep: all of each answer whose ``id`` is not ``elsewhere``."""
     answers = {id(piece.obj): piece.obj for piece in pieces if piece is not None}
-    return sum(memoryview(held).nbytes for key, held in answers.items() if key not in elsewhere)
+    return sum(memoryview(body).nbytes for key, body in answers.items() if key not in elsewhere)
 
 
 def without_gaps(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:
     """Return pieces that keep at most twice their bytes: copies out of what is mostly gap."""
-    used: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
     for piece in pieces:
         if piece is not None:
-            used[id(piece.obj)] += len(piece)
+            sizes[id(piece.obj)] += len(piece)
     return [
         memoryview(bytes(piece))
-        if piece is not None and 2 * used[id(piece.obj)] < memoryview(piece.obj).nbytes
+        if piece is not None and 2 * sizes[id(piece.obj)] < memoryview(piece.obj).nbytes
         else piece
         for piece in pieces
     ]

@@ -84,7 +84,7 @@ class RemoteFile:
     @property
     def is_current(self) -> bool:
         """Whether no read has found another version. Asking would be one request per read."""
-        return not self.store.rewritten
+        return not self.store.rewrites
 
     @property
     def size(self) -> int:
@@ -115,19 +115,19 @@ class RemoteFile:
         here = self._ahead.take(self._token, spans)
         absent = [span for span in spans if span not in here]
         self._is_read |= bool(here)
-        fetched = self._fetch([ReadRange("", *span) for span in absent])
+        answers = self._fetch([ReadRange("", *span) for span in absent])
         self._is_read = True
-        found: dict[Index, Piece | None] = {**here}
-        found.update(zip(absent, fetched, strict=True))
-        pieces = [piece for span in spans if (piece := found[span]) is not None]
+        by_span: dict[Index, Piece | None] = {**here}
+        by_span.update(zip(absent, answers, strict=True))
+        pieces = [piece for span in spans if (piece := by_span[span]) is not None]
         if len(pieces) < len(spans):
             raise VolumeNotFound(f"there is nothing at {self.name} any more.", do="Check the URL.")
         return pieces
 
-    def _fetch(self, wanted: Sequence[ReadRange]) -> Sequence[Piece | None]:
+    def _fetch(self, ranges: Sequence[ReadRange]) -> Sequence[Piece | None]:
         """Return bytes of ranges; if nothing was read before, of another version than was said."""
         try:
-            return self.store.get_ranges(wanted)
+            return self.store.get_ranges(ranges)
         except VolumeChanged:
             if self._is_read:
                 raise
@@ -136,7 +136,7 @@ class RemoteFile:
                 raise
             self._facts = facts
             self.store.expect("", facts)
-            return self.store.get_ranges(wanted)
+            return self.store.get_ranges(ranges)
 
     def whole_ranges(self, spans: Sequence[Span]) -> list[Piece]:
         """Return the bytes of each span, ``TruncatedVolume`` where one is not all there."""
@@ -154,13 +154,13 @@ class RemoteFile:
         store = self.store
 
         async def fetch_chunks(
-            wanted: Sequence[Index], later: RequestPriority
+            chunks: Sequence[Index], later: RequestPriority
         ) -> dict[Index, memoryview | None]:
-            found = await store.get_ranges_async(
-                [ReadRange("", *span) for span in wanted], ahead=later
+            answers = await store.get_ranges_async(
+                [ReadRange("", *span) for span in chunks], ahead=later
             )
-            pieces = (None if piece is None else memoryview(piece) for piece in found)
-            return dict(zip(wanted, pieces, strict=True))
+            pieces = (None if piece is None else memoryview(piece) for piece in answers)
+            return dict(zip(chunks, pieces, strict=True))
 
         return self._ahead.begin(self._token, spans, lambda s: s[1] - s[0], store, fetch_chunks)
 
@@ -202,10 +202,10 @@ class Seekable(io.RawIOBase):
         stop = min(self._at + len(view), self._size)
         if self._at >= stop:
             return 0
-        found = self.piece(self._at, stop)
-        view[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        piece = self.piece(self._at, stop)
+        view[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
 
 
 class _RemoteStream(Seekable):
@@ -225,8 +225,8 @@ class _RemoteStream(Seekable):
             self._pieces.clear()  # not beside those that come now
             starts = range(start, self._file.size, _PIECE_BYTES)[:_PIECES]
             spans = [(at, min(at + _PIECE_BYTES, self._file.size)) for at in starts]
-            found = self._file.whole_ranges(spans)
-            self._pieces = [(at, memoryview(p)) for at, p in zip(starts, found, strict=True)]
+            pieces = self._file.whole_ranges(spans)
+            self._pieces = [(at, memoryview(p)) for at, p in zip(starts, pieces, strict=True)]
         first, piece = self._pieces[0]
         return piece[start - first : stop - first]
 

@@ -53,20 +53,20 @@ class Head(NamedTuple):
     stop: int  # one past the last byte
     total: int | None  # bytes of the whole object; None where the answer does not say
     etag: str = ""  # version of the object; empty where the answer does not say
-    modified: float = 0.0
+    mtime: float = 0.0
     """When the object was written, in seconds since 1970 by the clock of the store; 0.0 where the
     answer does not say."""
 
     @classmethod
-    def parse(cls, content_range: str, length: int, etag: str, modified: float = 0.0) -> Head:
+    def parse(cls, content_range: str, length: int, etag: str, mtime: float = 0.0) -> Head:
         """Return what headers of HTTP say; ``WrongAnswer`` where they make no sense."""
         if not content_range:
-            return cls(0, length, length, etag, modified)
-        found = _CONTENT_RANGE.fullmatch(content_range.strip())
-        if found is None:
+            return cls(0, length, length, etag, mtime)
+        match = _CONTENT_RANGE.fullmatch(content_range.strip())
+        if match is None:
             raise WrongAnswer("the range of an answer makes no sense")
-        total = None if found[3] == "*" else int(found[3])
-        return cls(int(found[1]), int(found[2]) + 1, total, etag, modified)
+        total = None if match[3] == "*" else int(match[3])
+        return cls(int(match[1]), int(match[2]) + 1, total, etag, mtime)
 
 
 class Answer(NamedTuple):
@@ -83,7 +83,7 @@ class RangeRequest(NamedTuple):
     start: int = 0  # first byte; counted from the end if it is negative
     stop: int | None = None  # one past the last byte; None for the end
     etag: str = ""  # the only version that will do; any if it is empty
-    modified: float = 0.0
+    mtime: float = 0.0
     """When that was written, in seconds since 1970: what tells it where there are no ETags. 0.0 for
     any."""
     size: int | None = None  # bytes of the whole object, where that is known
@@ -116,20 +116,20 @@ class RangeRequest(NamedTuple):
 
     def is_of(self, facts: Any) -> bool:
         """Whether the version that is asked for is the one of which a store tells these facts."""
-        return self.size in (None, facts.size) and not self._is_other(facts.etag, facts.modified)
+        return self.size in (None, facts.size) and not self._is_other(facts.etag, facts.mtime)
 
-    def _is_other(self, etag: str, modified: float) -> bool:
+    def _is_other(self, etag: str, mtime: float) -> bool:
         if self.etag and etag:
             return etag != self.etag
         # Headers of HTTP tell whole seconds.
-        return bool(self.modified and modified) and int(modified) != int(self.modified)
+        return bool(self.mtime and mtime) and int(mtime) != int(self.mtime)
 
     def check(self, head: Head) -> None:
         """Raise ``WrongAnswer`` or ``TooLong`` unless an answer says to hold what is asked for."""
         if self.limit and head.stop - head.start > self.limit:
             raise TooLong(head.stop - head.start, self.limit)
-        version = (head.etag, head.total, head.modified)
-        if self._is_other(head.etag, head.modified):
+        version = (head.etag, head.total, head.mtime)
+        if self._is_other(head.etag, head.mtime):
             raise OtherVersion("it is of another version", version)
         if self.size is not None and head.total not in (None, self.size):
             size = f"{head.total} bytes in all, not {self.size}"
@@ -154,18 +154,18 @@ class RangeRequest(NamedTuple):
         length = len(answer.body)
         if answer.head is not None:
             self.check(answer.head)
-            expected: int | None = answer.head.stop - answer.head.start
+            size: int | None = answer.head.stop - answer.head.start
         else:
             first, last = self._span(self.size)
             if 0 < self.limit < length:
                 raise TooLong(length, self.limit)
-            expected = None if self.size is None or last is None else last - first
+            size = None if self.size is None or last is None else last - first
             room = -self.start if self.start < 0 else None
             room = room if self.stop is None else self.stop - self.start
             if room is not None and length > room:
                 raise NoRanges(f"{length} bytes instead of {room}")
-        if expected is not None and length != expected:
-            raise WrongAnswer(f"it holds {length} of {expected} bytes")
+        if size is not None and length != size:
+            raise WrongAnswer(f"it holds {length} of {size} bytes")
 
     def _span(self, total: int | None) -> tuple[int, int | None]:
         """Return first byte and end of the answer; None for an end that nobody knows."""
@@ -188,16 +188,16 @@ class FaultAdvice(Enum):
 
     ABSENT = "there is no such object"
     BEYOND = "the range begins behind the end of the object"
-    DENIED = "the store refuses"
-    UNTRUSTED = "the certificate of the server is not believed"
-    CHANGED = "the object is another version by now"
+    REFUSAL = "the store refuses"
+    BAD_CERTIFICATE = "the certificate of the server is not believed"
+    OTHER_VERSION = "the object is another version by now"
     NO_RANGES = "the server sends all of an object when asked for a part"
     WRONG = "the answer is not what was asked for"
     TRANSIENT = "trying again may help"
     FINAL = "trying again would not help"
 
 
-_DENIED = {401, 403}
+_REFUSAL_CODES = {401, 403}
 # 409: S3's word for two that begin at once. 412: the condition does not hold.
 _CONFLICT = {409, 412}
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
@@ -222,7 +222,7 @@ _DENIED_NAMES = {"PermissionDeniedError", "UnauthenticatedError", "NoCredentials
 _BUSY = {429, 503}
 # Nobody listens: of the system, aiohttp, botocore and obstore.
 _NOT_REACHED_NAMES = {"ClientConnectorError", "EndpointConnectionError"}
-_NOT_REACHED = re.compile(r"connection ?refused|connect ?error", re.IGNORECASE)
+_NO_CONNECTION = re.compile(r"connection ?refused|connect ?error", re.IGNORECASE)
 # obstore's: the answer's status is in the text, and where there was none, no answer came.
 _STATUS_TEXT = re.compile(r"status code: (\d{3})")
 _NO_ANSWER = re.compile(r"HTTP error|error sending request|timed out|connection", re.IGNORECASE)
@@ -230,9 +230,11 @@ _NO_ANSWER = re.compile(r"HTTP error|error sending request|timed out|connection"
 _WRONG_HEAD = re.compile(r"Requested \d+\.\.\d+, got|content[-_](range|length)", re.IGNORECASE)
 _NO_RANGES = re.compile(r"non-partial response|Range request not supported")
 # S3's and STS's words for credentials that were good before, by 400 or 403.
-_EXPIRED = re.compile(r"\b(ExpiredToken(Exception)?|TokenRefreshRequired|RequestExpired)\b")
+_EXPIRY = re.compile(r"\b(ExpiredToken(Exception)?|TokenRefreshRequired|RequestExpired)\b")
 # Of Python's ssl, and rustls'.
-_UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate")
+_BAD_CERTIFICATE = re.compile(
+    r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate"
+)
 _PAGE = re.compile(r"<(!doctype )?html\b", re.IGNORECASE)
 # A date that neither obstore nor botocore can read: of a proxy, because stores know how to.
 _UNREADABLE_DATE = re.compile(r"^Invalid timestamp |Invalid last modified ")
@@ -248,9 +250,9 @@ def advice_on(error: BaseException) -> FaultAdvice:
         return FaultAdvice.WRONG
     error = cause_of(error)
     if has_expired(error):
-        return FaultAdvice.DENIED
-    if _UNTRUSTED.search(_text(error)):
-        return FaultAdvice.UNTRUSTED
+        return FaultAdvice.REFUSAL
+    if _BAD_CERTIFICATE.search(_text(error)):
+        return FaultAdvice.BAD_CERTIFICATE
     if _UNREADABLE_DATE.search(str(error)):
         return FaultAdvice.WRONG
     status = _status(error)
@@ -260,9 +262,9 @@ def advice_on(error: BaseException) -> FaultAdvice:
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
         return _of_status(404, error)
     if "PreconditionError" in names:  # obstore's
-        return FaultAdvice.CHANGED
+        return FaultAdvice.OTHER_VERSION
     if isinstance(error, PermissionError) or names & _DENIED_NAMES:
-        return FaultAdvice.DENIED
+        return FaultAdvice.REFUSAL
     # asyncio has a TimeoutError of its own before Python 3.11.
     if isinstance(error, (ConnectionError, TimeoutError)) or "TimeoutError" in names:
         return FaultAdvice.TRANSIENT
@@ -286,8 +288,8 @@ def is_of_page(error: BaseException) -> bool:
         return True
     # What botocore makes of a body that is not S3's, where there is one.
     response = getattr(cause_of(error).__cause__ or error, "response", None)
-    found = response.get("Error", {}) if isinstance(response, dict) else {}
-    return found.get("Code") == "" and not found.get("Message")
+    details = response.get("Error", {}) if isinstance(response, dict) else {}
+    return details.get("Code") == "" and not details.get("Message")
 
 
 def wants_pause(error: BaseException) -> bool:
@@ -298,7 +300,7 @@ def wants_pause(error: BaseException) -> bool:
         return True
     names = {kind.__name__ for kind in type(error).__mro__}
     if "obstore" in type(error).__module__:
-        return bool(_NOT_REACHED.search(str(error)))
+        return bool(_NO_CONNECTION.search(str(error)))
     return bool(names & _NOT_REACHED_NAMES)
 
 
@@ -312,7 +314,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 def has_expired(error: BaseException) -> bool:
     """Whether credentials were refused that were good before; there may be newer ones."""
-    return bool(_EXPIRED.search(_text(error)))
+    return bool(_EXPIRY.search(_text(error)))
 
 
 def _text(error: BaseException) -> str:
@@ -339,11 +341,11 @@ def _of_status(status: int, error: BaseException) -> FaultAdvice:
         # A bucket that is not there is a mistake; an object that is not there may be fill.
         return FaultAdvice.FINAL if is_of_no_bucket(error) else FaultAdvice.ABSENT
     if status == 412:
-        return FaultAdvice.CHANGED
+        return FaultAdvice.OTHER_VERSION
     if status == 416:
         return FaultAdvice.BEYOND
-    if status in _DENIED:
-        return FaultAdvice.DENIED
+    if status in _REFUSAL_CODES:
+        return FaultAdvice.REFUSAL
     if status == 400 and _SLOW_REQUEST in f"{error} {error.__cause__}":
         return FaultAdvice.TRANSIENT
     return FaultAdvice.TRANSIENT if status in _TRANSIENT else FaultAdvice.FINAL
@@ -354,13 +356,13 @@ def _status(error: BaseException) -> int | None:
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)  # of botocore
         if isinstance(response, dict):
-            told = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if isinstance(told, int):
-                return told
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(status, int):
+                return status
     for name in ("status", "status_code", "code"):  # of aiohttp, azure, gcsfs
-        told = getattr(error, name, None)
-        if isinstance(told, int) and "ContentLengthError" not in type(error).__name__:
-            return told
+        status = getattr(error, name, None)
+        if isinstance(status, int) and "ContentLengthError" not in type(error).__name__:
+            return status
     # Only obstore's errors: a 503 in the text of another may be anything.
-    found = _STATUS_TEXT.search(str(error)) if "obstore" in type(error).__module__ else None
-    return int(found[1]) if found else None
+    match = _STATUS_TEXT.search(str(error)) if "obstore" in type(error).__module__ else None
+    return int(match[1]) if match else None

@@ -48,7 +48,7 @@ GAP_BYTES = 1024**2
 # Bounds the memory of one request; several are under way at once.
 MOST_BYTES = 16 * 1024**2
 # Of 200 bytes each. Of more objects, those that were read longest ago may be written unnoticed.
-_MOST_SEEN = 16_384
+_MOST_ANSWERS = 16_384
 # A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
 _USUAL_BYTES = 512 * 1024
 # What is said not to be there is asked for again where others are: so often at once, and then once
@@ -56,9 +56,9 @@ _USUAL_BYTES = 512 * 1024
 # asked for twice.
 DOUBTS_AT_ONCE, DOUBT_SHARE = 4, 0.1
 # So often an answer that denies the version is not believed, because the store says that it has it.
-_MOST_MISLED = 2
+_MOST_DENIALS = 2
 # An object that was written so many seconds before it was read has one version of that second.
-_SETTLED = 60.0
+_SETTLED_SECONDS = 60.0
 
 
 class ObjectEntry(NamedTuple):
@@ -76,7 +76,7 @@ class ObjectFacts:
     size: int  # in bytes
     version: str  # differs between versions of its content; empty where the store does not tell
     etag: str = ""  # with which a request can ask for this version only; empty where there is none
-    modified: float = 0.0
+    mtime: float = 0.0
     """When it was written, in seconds since 1970 by the clock of the store; 0.0 where the store
     does not tell."""
 
@@ -86,17 +86,17 @@ class _LastAnswer(NamedTuple):
 
     etag: str
     total: int | None
-    modified: float
+    mtime: float
     at: int  # when it came, in nanoseconds since 1970
-    required: float  # when parts that are asked for now have to be written; 0.0 for any time
+    required_mtime: float  # when parts that are asked for now have to be written; 0.0 for any time
     once: bool = True  # whether no answer before had this ETag
 
     def agrees_with(self, head: Head) -> bool:
         """Whether an answer may be of the same version."""
         if None not in (self.total, head.total) and self.total != head.total:
             return False
-        if self.modified and head.modified:
-            return self.modified == head.modified
+        if self.mtime and head.mtime:
+            return self.mtime == head.mtime
         return not (self.etag and head.etag) or self.etag == head.etag
 
 
@@ -132,9 +132,9 @@ class RemoteRanges(ABC):
         # The process that sent the last request.
         self._user = 0
         self._address = s3_address(url, options, os.environ)
-        self._expected: dict[str, ObjectFacts] = {}
-        self.rewritten: set[str] = set()  # objects of which another version was found than expected
-        self._seen: dict[str, _LastAnswer] = {}
+        self._pins: dict[str, ObjectFacts] = {}
+        self.rewrites: set[str] = set()  # objects of which another version was found than expected
+        self._answers: dict[str, _LastAnswer] = {}
         # By what it has answered; of S3 and its like it is known before.
         self._has_ranges = False
         self._doubts = float(DOUBTS_AT_ONCE)
@@ -143,13 +143,13 @@ class RemoteRanges(ABC):
         seconds since 1970."""
         # Twice in a row by one request; from then on it is believed at once.
         self._lacks_ranges = False
-        self._gone: set[str] = set()
-        self.replaced = 0
+        self._missing_keys: set[str] = set()
+        self.replaced_at = 0
         """When the older version was read last of objects of which two were read, by our clock, in
         nanoseconds since 1970; 0 if there are none."""
 
     @abstractmethod
-    async def ask(self, asked: RangeRequest) -> Answer:
+    async def ask(self, request: RangeRequest) -> Answer:
         """Send one request; checks the head of the answer, where there is one, before the body."""
 
     @abstractmethod
@@ -160,7 +160,7 @@ class RemoteRanges(ABC):
         """Ask once for all objects below a prefix; of more than ``most`` at least one more."""
         raise NotImplementedError
 
-    def enter_process(self, *, forked: bool) -> None:  # noqa: B027  most prepare nothing
+    def enter_process(self, *, is_child: bool) -> None:  # noqa: B027  most prepare nothing
         """Prepare for the first request of a process, or raise ``ForkUnsafe``."""
 
     def expect(self, key: str, facts: ObjectFacts) -> None:
@@ -169,8 +169,8 @@ class RemoteRanges(ABC):
         It is told by its size, and by its ETag, or by its time of writing where there is none; as
         far as the client sees those of answers.
         """
-        self._expected[key] = facts
-        self.rewritten.discard(key)
+        self._pins[key] = facts
+        self.rewrites.discard(key)
 
     @contextmanager
     def documents(self, token: str, cache: SmallObjectCache) -> Iterator[None]:
@@ -205,19 +205,19 @@ class RemoteRanges(ABC):
         limit = limit or (0 if whole else MOST_DOCUMENT_BYTES)
         whole_ones = [(r.object,) for r in ranges if r == ReadRange(r.object)]
         here = self._documents.find(token, whole_ones)
-        asked = [r for r in ranges if (r.object,) not in here or r != ReadRange(r.object)]
-        came = self._wait(self.get_ranges_async(asked, whole=whole, limit=limit)) if asked else ()
-        answers = dict(zip(asked, came, strict=True))
+        absent = [r for r in ranges if (r.object,) not in here or r != ReadRange(r.object)]
+        came = self._wait(self.get_ranges_async(absent, whole=whole, limit=limit)) if absent else ()
+        answers = dict(zip(absent, came, strict=True))
         new = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
         views = {k: None if a is None else memoryview(a) for k, a in new.items()}
         self._documents.keep(token, views)
-        kept = {key: None if piece is None else bytes(piece) for key, piece in here.items()}
-        return [answers[r] if r in answers else kept[r.object,] for r in ranges]
+        documents = {key: None if piece is None else bytes(piece) for key, piece in here.items()}
+        return [answers[r] if r in answers else documents[r.object,] for r in ranges]
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine that awaits :meth:`get_ranges_async`, beside everything else."""
         if self._user != os.getpid():
-            self.enter_process(forked=self._owner != os.getpid())
+            self.enter_process(is_child=self._owner != os.getpid())
             self._user = self._owner = os.getpid()
         from fsspec.asyn import get_loop
 
@@ -254,11 +254,11 @@ class RemoteRanges(ABC):
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
-        found = self._wait(self._facts_async(key))
-        if found is None:
+        result = self._wait(self._facts_async(key))
+        if result is None:
             what = f"there is nothing at {self._place(key)}."
             raise VolumeNotFound(what, do="Check the URL and the storage_options.")
-        return found
+        return result
 
     async def _facts_async(self, key: str) -> ObjectFacts | None:
         """Return what the store says of an object: twice the same where it tells no version."""
@@ -269,8 +269,8 @@ class RemoteRanges(ABC):
                 raise WrongAnswer("it says something else of the object each time")
             return facts
 
-        found: ObjectFacts | None = await self._try(key, agree, 0)
-        return found
+        result: ObjectFacts | None = await self._try(key, agree, 0)
+        return result
 
     def size(self, key: str) -> int:
         """Return the size of an object in bytes."""
@@ -283,8 +283,8 @@ class RemoteRanges(ABC):
     async def entries_async(self, most: int | None = None, prefix: str = "") -> list[ObjectEntry]:
         """Return the same; for coroutines given to :meth:`begin`. A listing is not sent twice."""
         call = partial(self.ask_entries, prefix, most)
-        limited = self.limits_listing
-        return await self._try(prefix, call, 0, hedges=False, limited=limited) or []
+        has_limit = self.limits_listing
+        return await self._try(prefix, call, 0, hedges=False, has_limit=has_limit) or []
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
@@ -292,63 +292,63 @@ class RemoteRanges(ABC):
 
     async def entry_async(self, key: str) -> ObjectEntry | None:
         """Return what a listing says of one object, None where there is none; for :meth:`begin`."""
-        found: ObjectFacts | None = await self._try(key, partial(self.ask_facts, key), 0)
-        return None if found is None else ObjectEntry(key, found.size, found.version)
+        facts: ObjectFacts | None = await self._try(key, partial(self.ask_facts, key), 0)
+        return None if facts is None else ObjectEntry(key, facts.size, facts.version)
 
     async def _one(
-        self, wanted: ReadRange, ahead: RequestPriority | None, whole: int, limit: int
+        self, part: ReadRange, ahead: RequestPriority | None, whole: int, limit: int
     ) -> bytes | None:
         """Return the bytes of one range, of the version that was read before or is expected."""
-        key, start, stop = wanted
+        key, start, stop = part
         if start == stop:
             return b""
-        misled, looks, odd = 0, 0, set[str]()
+        denials, looks, odd = 0, 0, set[str]()
         while True:
-            asked = self._request_for(wanted, whole, limit)
-            unknown = max(0, (asked.size or whole or _USUAL_BYTES) - start)
+            request = self._request_for(part, whole, limit)
+            unknown = max(0, (request.size or whole or _USUAL_BYTES) - start)
             size = -start if start < 0 else unknown if stop is None else stop - start
             try:
-                call = partial(self._check, asked, odd)
-                found: bytes | None = await self._try(key, call, size, ahead=ahead)
+                call = partial(self._check, request, odd)
+                body: bytes | None = await self._try(key, call, size, ahead=ahead)
             except VolumeChanged:
-                misled += 1
-                if misled > _MOST_MISLED or not await self._was_misled(asked):
+                denials += 1
+                if denials > _MOST_DENIALS or not await self._was_misled(request):
                     raise
                 odd.clear()
                 continue
             looks += 1
             # Not of documents: which of them are there says of which kind a volume is.
             may_doubt = looks < MOST_MISSING and not self.documents_token and self._doubts >= 1
-            if found is None and may_doubt:
+            if body is None and may_doubt:
                 self._doubts -= 1
                 continue
-            self.absences += found is None
-            return found
+            self.absences += body is None
+            return body
 
-    def _request_for(self, wanted: ReadRange, whole: int, limit: int) -> RangeRequest:
+    def _request_for(self, part: ReadRange, whole: int, limit: int) -> RangeRequest:
         """Return what is asked for, with what is known of the object."""
-        known = self._expected.get(wanted.object)
-        if known is not None:
-            return RangeRequest(*wanted, known.etag, known.modified, known.size, limit=limit)
-        seen = self._seen.get(wanted.object)
-        if seen is None or (wanted.start == 0 and wanted.stop is None):
-            return RangeRequest(*wanted, most=whole, limit=limit)
+        pin = self._pins.get(part.object)
+        if pin is not None:
+            return RangeRequest(*part, pin.etag, pin.mtime, pin.size, limit=limit)
+        last = self._answers.get(part.object)
+        if last is None or (part.start == 0 and part.stop is None):
+            return RangeRequest(*part, most=whole, limit=limit)
         # Parts of one object are of one version: what an index says holds for no other.
-        return RangeRequest(*wanted, seen.etag, seen.required, most=whole, limit=limit)
+        return RangeRequest(*part, last.etag, last.required_mtime, most=whole, limit=limit)
 
-    async def _check(self, asked: RangeRequest, odd: set[str]) -> Any:
+    async def _check(self, request: RangeRequest, odd: set[str]) -> Any:
         """Send one request and return what it brings.
 
         ``odd`` notes the first answer of a server that seems not to know ranges: a page of
         somebody on the way looks like that, too.
         """
-        key = asked.key
+        key = request.key
         try:
-            answer = await self.ask(asked)
-            asked.check_body(answer)
+            answer = await self.ask(request)
+            request.check_body(answer)
         except Exception as error:
             failure = advice_on(error)
-            if failure is FaultAdvice.ABSENT and (key in self._expected or key in self._seen):
+            if failure is FaultAdvice.ABSENT and (key in self._pins or key in self._answers):
                 raise Gone("it is not there any more") from None
             if failure is FaultAdvice.NO_RANGES:
                 if self._has_ranges or not (odd or self._lacks_ranges):
@@ -361,28 +361,28 @@ class RemoteRanges(ABC):
         self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
         return answer.body
 
-    async def _was_misled(self, asked: RangeRequest) -> bool:
+    async def _was_misled(self, request: RangeRequest) -> bool:
         """Whether the store still has the version that is asked for, though an answer denied it.
 
         A real change is one of which two answers say the same.
         """
-        key = asked.key
-        now = None if key in self._gone else await self._facts_async(key)
+        key = request.key
+        now = None if key in self._missing_keys else await self._facts_async(key)
         if now is None:
             return False
-        is_odd = asked.is_of(now) or now != await self._facts_async(key)
+        is_odd = request.is_of(now) or now != await self._facts_async(key)
         if not is_odd:
             # The ETag may be what one answer called otherwise, and the time did not: whoever reads
             # an object long after it was written reads what it is of that time.
-            seen = self._seen.get(key)
-            if key in self._expected or seen is None or not (seen.modified and seen.once):
+            last = self._answers.get(key)
+            if key in self._pins or last is None or not (last.mtime and last.once):
                 return False
-            if (seen.total, int(seen.modified)) != (now.size, int(now.modified)):
+            if (last.total, int(last.mtime)) != (now.size, int(now.mtime)):
                 return False
-            if seen.at / 1e9 - seen.modified < _SETTLED:
+            if last.at / 1e9 - last.mtime < _SETTLED_SECONDS:
                 return False
-            self._seen[key] = seen._replace(etag=now.etag)
-        self.rewritten.discard(key)
+            self._answers[key] = last._replace(etag=now.etag)
+        self.rewrites.discard(key)
         return True
 
     def _note(self, key: str, head: Head) -> None:
@@ -392,28 +392,28 @@ class RemoteRanges(ABC):
         one version has two sizes; which of them is wrong is not known, and the next answer has to
         say the same.
         """
-        before, (total, etag, modified) = self._seen.pop(key, None), head[2:]
+        before, (total, etag, mtime) = self._answers.pop(key, None), head[2:]
         if before is None:
-            if len(self._seen) >= _MOST_SEEN:
-                del self._seen[next(iter(self._seen))]
-        elif (before.etag, before.total, before.modified) != (etag, total, modified):
+            if len(self._answers) >= _MOST_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+        elif (before.etag, before.total, before.mtime) != (etag, total, mtime):
             two_sizes = None not in (before.total, total) and before.total != total
             if two_sizes and etag and etag == before.etag:
-                self._seen[key] = before._replace(total=total)
+                self._answers[key] = before._replace(total=total)
                 raise WrongAnswer("it says another size of the same version")
             if not before.agrees_with(head):
-                self.replaced = max(self.replaced, before.at)
+                self.replaced_at = max(self.replaced_at, before.at)
         self._has_ranges |= total not in (None, head.stop - head.start)
-        self.newest, now = max(self.newest, modified), time.time_ns()
-        if modified * 1e9 > now:
-            self.health.wrote(modified, now / 1e9)
+        self.newest, now = max(self.newest, mtime), time.time_ns()
+        if mtime * 1e9 > now:
+            self.health.wrote(mtime, now / 1e9)
         once = before is None or before.etag != etag
-        self._seen[key] = _LastAnswer(etag, total, modified, now, modified, once)
+        self._answers[key] = _LastAnswer(etag, total, mtime, now, mtime, once)
 
     def forget_versions(self) -> None:
         """Take any version from now on of objects that were read in part."""
-        for key, seen in list(self._seen.items()):
-            self._seen[key] = seen._replace(etag="", required=0.0)
+        for key, last in list(self._answers.items()):
+            self._answers[key] = last._replace(etag="", required_mtime=0.0)
 
     async def _try(
         self,
@@ -423,20 +423,20 @@ class RemoteRanges(ABC):
         *,
         ahead: RequestPriority | None = None,
         hedges: bool = True,
-        limited: bool = True,
+        has_limit: bool = True,
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
         room = _in_flight()
-        wrong, doubted = 0, False
+        wrong, has_doubted = 0, False
 
         async def looked_at() -> T:
-            nonlocal wrong, doubted
+            nonlocal wrong, has_doubted
             try:
                 return await call()
             except Exception as error:
                 wrong += advice_on(error) is FaultAdvice.WRONG
-                if self._may_be_elsewhere(error) and not doubted:
-                    doubted = True
+                if self._may_be_elsewhere(error) and not has_doubted:
+                    has_doubted = True
                     raise WrongAnswer("it refused, maybe by another host") from None
                 host = await self._redirect(key) if wrong == MOST_WRONG else ""
                 if host:
@@ -451,8 +451,8 @@ class RemoteRanges(ABC):
             what, describe = f"reading {self._place(key)}", self._secrets.describe
             attempts = Attempts(self._retry, what, describe, health=self.health, size=size)
             if self.cuts_off:
-                return await retry_async(looked_at, attempts, limited=limited, hedges=hedges)
-            return await retry_async(looked_at, attempts, limited=None)
+                return await retry_async(looked_at, attempts, has_limit=has_limit, hedges=hedges)
+            return await retry_async(looked_at, attempts, has_limit=None)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:
@@ -466,7 +466,7 @@ class RemoteRanges(ABC):
 
     def _may_be_elsewhere(self, error: Exception) -> bool:
         """Whether a refusal may be that of a host to which S3 redirected the request."""
-        is_refusal = advice_on(error) is FaultAdvice.DENIED and not has_expired(error)
+        is_refusal = advice_on(error) is FaultAdvice.REFUSAL and not has_expired(error)
         return bool(self._address) and is_refusal
 
     async def _redirect(self, key: str) -> str:
@@ -483,16 +483,16 @@ class RemoteRanges(ABC):
             return b""
         if isinstance(error, TooLong):
             check_document(error.size, place, error.most)
-        if failure is FaultAdvice.CHANGED or isinstance(error, OtherVersion):
-            self.rewritten.add(key)
+        if failure is FaultAdvice.OTHER_VERSION or isinstance(error, OtherVersion):
+            self.rewrites.add(key)
             if isinstance(error, Gone):
-                self._gone.add(key)
+                self._missing_keys.add(key)
             how = "removed" if isinstance(error, Gone) else "written again"
             what = f"{place} was {how} since its header was read."
             raise VolumeChanged(what, do="Make a new Volume once the file is written.") from None
         # Not chained: the text of the original may hold a signed URL or a key.
-        told = self._secrets.describe(cause_of(error))
-        raise remote_error(error, "reading", place, told) from None
+        message = self._secrets.describe(cause_of(error))
+        raise remote_error(error, "reading", place, message) from None
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -522,7 +522,7 @@ _IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, InFlight] = WeakKeyDict
 def _in_flight() -> InFlight:
     """Return the bound of this process: a forked child has another loop."""
     loop = asyncio.get_running_loop()
-    found = _IN_FLIGHT.get(loop)
-    if found is None:
-        found = _IN_FLIGHT[loop] = InFlight()
-    return found
+    room = _IN_FLIGHT.get(loop)
+    if room is None:
+        room = _IN_FLIGHT[loop] = InFlight()
+    return room

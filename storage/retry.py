@@ -44,7 +44,7 @@ MOST_MISSING = 3
 AT_ONCE = 2
 # Each answer pays for so many of these, and so many can be saved up: where a third of the requests
 # or more fails, or all at once, there are pauses.
-_AT_ONCE_SHARE, _AT_ONCE_SAVED = 0.5, 16.0
+_AT_ONCE_SHARE, _AT_ONCE_SAVINGS = 0.5, 16.0
 # A second request beside the first: after so many times what the slow ones of the recent requests
 # took, or the usual ones where those vary a lot; at least, and before anything is known. Less is
 # what a busy machine takes to look at an answer.
@@ -53,7 +53,7 @@ HEDGE_USUAL = 4.0
 HEDGE_LEAST = 0.05
 HEDGE_UNKNOWN = 0.5
 # The slow ones: one of sixteen is slower still.
-_RECENT, _KNOWN, _SLOWER = 32, 3, 16
+_RECENT, _ENOUGH, _SLOWER = 32, 3, 16
 # Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
 _HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
 # One that waits so many times as long, seven times in sum, while others are answered hangs: it is
@@ -65,7 +65,7 @@ MOST_AHEAD = 30.0
 # How often bytes are read that make no sense, before the file is called damaged.
 LOOKS = 3
 # What is told of bytes that make no sense.
-DAMAGED = errors.BadHeader, errors.CorruptVolume, errors.TruncatedVolume
+DAMAGE = errors.BadHeader, errors.CorruptVolume, errors.TruncatedVolume
 # How long a store that kept failing gets short attempts only, in seconds, or until it answers: what
 # a loader takes to be opened and to begin an epoch.
 OUTAGE = 60.0
@@ -137,8 +137,8 @@ class Attempts:
         """Seconds that the next attempt may take."""
         if self._looks:
             return LEAST_ATTEMPT
-        left = self._begin + self._policy.deadline - self._clock()
-        return min(self._policy.limit(self._size), max(left, LEAST_ATTEMPT))
+        rest = self._begin + self._policy.deadline - self._clock()
+        return min(self._policy.limit(self._size), max(rest, LEAST_ATTEMPT))
 
     @property
     def rest(self) -> float | None:
@@ -169,14 +169,14 @@ class Attempts:
                 if error.version == self._version:  # found by two attempts: then there is one
                     raise error
                 self._version = error.version
-            spent = self._clock() - self._begin
+            total = self._clock() - self._begin
             if self._wrong >= (MOST_MISSING if isinstance(error, Gone) else MOST_WRONG):
                 if isinstance(error, OtherVersion):
                     raise error
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
-                raise self._unavailable(spent, error, do) from None
+                raise self._unavailable(total, error, do) from None
             deadline = self._policy.deadline
-            if spent + pause < deadline and not self._looks and not self.health.is_out:
+            if total + pause < deadline and not self._looks and not self.health.is_out:
                 return pause
             if self._looks:
                 self.health.note_probe(self._describe(error))
@@ -185,17 +185,17 @@ class Attempts:
             do = (
                 f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
             )
-            raise self._unavailable(spent, error, do) from None
+            raise self._unavailable(total, error, do) from None
         finally:
             # Its traceback holds this call, which shall not hold it: all that was read
             # on the way here would wait for a collection of garbage.
             del error
 
-    def _unavailable(self, spent: float, error: BaseException, do: str) -> errors.StoreUnavailable:
+    def _unavailable(self, total: float, error: BaseException, do: str) -> errors.StoreUnavailable:
         times = "once" if self._failures == 1 else f"{self._failures} times"
         # Not chained: the text of the original may hold a signed URL or a key.
         return errors.StoreUnavailable(
-            f"{self._what} failed {times} in {spent:.1f} s, at last with {self._describe(error)}.",
+            f"{self._what} failed {times} in {total:.1f} s, at last with {self._describe(error)}.",
             do=do,
         )
 
@@ -210,15 +210,15 @@ class Health:
         self.answers = 0  # how many requests were answered
         self._hedges = _HEDGES_AT_ONCE
         self._at_once = 0.0
-        self._answered = -float("inf")
+        self._answer_time = -float("inf")
         self._out_until = self._quiet_until = -float("inf")
-        self._told = ""
+        self._message = ""
         self.ahead = 0.0  # seconds by which its clock is ahead of ours, at least
 
     @property
     def hedge_after(self) -> float:
         """Seconds after which a request is sent once more."""
-        if len(self._recent) < _KNOWN:
+        if len(self._recent) < _ENOUGH:
             return HEDGE_UNKNOWN
         if 4 * self._new >= len(self._recent):  # sorted again for each fourth, not for each
             slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
@@ -226,9 +226,9 @@ class Health:
             self._new = 0
         return max(HEDGE_LEAST, self._slow)
 
-    def wrote(self, modified: float, now: float) -> None:
+    def wrote(self, mtime: float, now: float) -> None:
         """Learn how far its clock is ahead of ours, at least, from a time of writing."""
-        ahead = modified - now
+        ahead = mtime - now
         if self.ahead < ahead <= MOST_AHEAD:
             self.ahead = ahead
 
@@ -250,8 +250,8 @@ class Health:
 
     def note_answer(self, seconds: float | None = None) -> None:
         """Note that the store answers, and how long that took."""
-        self._at_once = min(_AT_ONCE_SAVED, self._at_once + _AT_ONCE_SHARE)
-        self._answered = self._clock()
+        self._at_once = min(_AT_ONCE_SAVINGS, self._at_once + _AT_ONCE_SHARE)
+        self._answer_time = self._clock()
         self._out_until = -float("inf")
         if seconds is not None:
             self._recent.append(seconds)
@@ -266,18 +266,18 @@ class Health:
 
     def gave_up(self, begin: float, deadline: float) -> None:
         """Note that a request which began at ``begin`` was given up after its deadline."""
-        if self._answered < begin:  # else it answers others
+        if self._answer_time < begin:  # else it answers others
             self._out_until = self._clock() + max(OUTAGE, deadline)
 
-    def note_probe(self, told: str) -> None:
+    def note_probe(self, message: str) -> None:
         """Note that a request which looked whether it is back failed, and what was told of it."""
-        self._quiet_until, self._told = self._clock() + OUTAGE_PAUSE, told
+        self._quiet_until, self._message = self._clock() + OUTAGE_PAUSE, message
 
     def check_out(self, what: str) -> bool:
         """Return :attr:`is_out`; ``StoreUnavailable`` where somebody looked a moment ago."""
         now = self._clock()
         if now < min(self._out_until, self._quiet_until):
-            msg = f"{what} was not tried: the store failed a moment ago, with {self._told}."
+            msg = f"{what} was not tried: the store failed a moment ago, with {self._message}."
             raise errors.StoreUnavailable(msg, do="Check the store, and try again.")
         return now < self._out_until
 
@@ -287,24 +287,24 @@ async def retry_async(
     attempts: Attempts,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     *,
-    limited: bool | None = True,
+    has_limit: bool | None = True,
     hedges: bool = False,
 ) -> T:
     """Return what ``call`` returns, trying again as ``attempts`` says.
 
-    Where requests have limits of their own an attempt is not ``limited``, and those after the first
-    end at the deadline; None where nobody can cut one off. With ``hedges`` each attempt is
-    :func:`hedge_request`, within its limit.
+    Where requests have limits of their own an attempt has none (``has_limit``), and those after
+    the first end at the deadline; None where nobody can cut one off. With ``hedges`` each attempt
+    is :func:`hedge_request`, within its limit.
     """
     while True:
         try:
             if hedges:
                 return await hedge_request(call, attempts.health, attempts.limit)
-            limit = attempts.limit if limited else None if limited is None else attempts.rest
+            limit = attempts.limit if has_limit else None if has_limit is None else attempts.rest
             async with asyncio.timeout(limit):
-                found = await call()
+                result = await call()
             attempts.health.note_answer()
-            return found
+            return result
         except Exception as error:
             pause = attempts.note_failure(error)
         if pause:
@@ -331,9 +331,9 @@ async def hedge_request(
         beside = loop.create_task(_beside(others, call, health, pause, answers, end))
         beside.add_done_callback(take)
 
-    def take(done: asyncio.Task[T]) -> None:
-        if not done.cancelled():
-            done.exception()  # taken: by the task, or nobody has to
+    def take(future: asyncio.Task[T]) -> None:
+        if not future.cancelled():
+            future.exception()  # taken: by the task, or nobody has to
             if task is not None:
                 task.cancel()
 
@@ -371,13 +371,13 @@ async def _beside(
     Another is sent each time after twice the pause, and at once in the place of the first that
     fails; of one that hangs while others are answered, whatever was spent.
     """
-    loop, hangs, replaced = asyncio.get_running_loop(), _HANGS * pause, False
+    loop, hangs, had_failure = asyncio.get_running_loop(), _HANGS * pause, False
     try:
         while loop.time() < end:
             if health.may_hedge(hangs=pause >= hangs and health.answers > answers):
                 others.add(each := loop.create_task(_time(call, health)))
                 # Whether or not anybody looks at it: another may answer in the same moment.
-                each.add_done_callback(lambda done: done.cancelled() or done.exception())
+                each.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
             pause *= 2
             due = min(loop.time() + pause, end)
             timeout = min(pause, end - loop.time())
@@ -385,15 +385,15 @@ async def _beside(
                 if not others:
                     await asyncio.sleep(timeout)
                     break
-                done, _ = await asyncio.wait(
+                ready, _ = await asyncio.wait(
                     others, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                others -= done
-                for each in done:
+                others -= ready
+                for each in ready:
                     if not each.cancelled() and each.exception() is None:
                         return each.result()
-                if done and not replaced:
-                    replaced = True
+                if ready and not had_failure:
+                    had_failure = True
                     pause /= 2
                     break
                 timeout = due - loop.time()
@@ -405,9 +405,9 @@ async def _beside(
 
 async def _time(call: Callable[[], Awaitable[T]], health: Health) -> T:
     begin = time.monotonic()
-    found = await call()
+    result = await call()
     health.note_answer(time.monotonic() - begin)
-    return found
+    return result
 
 
 def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
@@ -417,7 +417,7 @@ def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) 
             return read()
         except errors.VolumeChanged:  # nobody brings the version back that is gone
             raise
-        except DAMAGED:
+        except DAMAGE:
             forget()
     return read()
 
@@ -428,9 +428,9 @@ def retry_sync(
     """Return what ``call`` returns, trying again in this thread; it cannot be interrupted."""
     while True:
         try:
-            found = call()
+            result = call()
             attempts.health.note_answer()
-            return found
+            return result
         except Exception as error:
             pause = attempts.note_failure(error)
         if pause:

@@ -39,8 +39,8 @@ from . import disk_cache
 from .disk_cache import CacheEntry
 
 WHOLE, PARTIAL = ".nii", ".part"
-GROUP, GONE = ".zarr", ".gone"
-CONVERTED = "converted"  # folder of the converted volumes, in the folder of the decoded ones
+GROUP, TRASH = ".zarr", ".gone"
+CONVERSIONS = "converted"  # folder of the converted volumes, in the folder of the decoded ones
 LOCKS = "locks"
 # A volume of the default budget's size decodes in this time at 50 MB/s.
 LOCK_TIMEOUT = 600.0
@@ -72,13 +72,13 @@ def converted_entries(directory: Path, keep: str = "") -> Iterator[CacheEntry]:
     for path in directory.glob("*"):
         with suppress(FileNotFoundError):
             name = path.name
-            if name.startswith(".") and name.endswith((GROUP + PARTIAL, GONE)):
-                key = name[1:].removesuffix(PARTIAL).removesuffix(GONE).removesuffix(GROUP)
+            if name.startswith(".") and name.endswith((GROUP + PARTIAL, TRASH)):
+                key = name[1:].removesuffix(PARTIAL).removesuffix(TRASH).removesuffix(GROUP)
                 yield CacheEntry(0, size_of(path), partial(_remove_folder, path, key))
             elif path.suffix == GROUP and not name.startswith("."):
                 remove = partial(_remove_folder, path, path.stem)
-                used = path.stat().st_mtime_ns
-                yield CacheEntry(used, size_of(path), _stay if path.stem == keep else remove)
+                last_use = path.stat().st_mtime_ns
+                yield CacheEntry(last_use, size_of(path), _stay if path.stem == keep else remove)
 
 
 def size_of(folder: Path) -> int:
@@ -95,14 +95,14 @@ def discard(path: Path, key: str) -> None:
     """Remove an entry, or what lies in its place, whose lock the caller holds."""
     # Renamed first: a kill in the middle leaves no half entry under its name. What one before
     # left is in the way of that.
-    gone = path.with_name(f".{key}{GONE}")
-    shutil.rmtree(gone, ignore_errors=True)
+    trash = path.with_name(f".{key}{TRASH}")
+    shutil.rmtree(trash, ignore_errors=True)
     with suppress(FileNotFoundError):
-        os.rename(path, gone)
-    if gone.is_dir() and not gone.is_symlink():
-        shutil.rmtree(gone, ignore_errors=True)
+        os.rename(path, trash)
+    if trash.is_dir() and not trash.is_symlink():
+        shutil.rmtree(trash, ignore_errors=True)
     else:
-        gone.unlink(missing_ok=True)
+        trash.unlink(missing_ok=True)
 
 
 def _stay() -> bool:
@@ -118,7 +118,7 @@ def _remove_folder(path: Path, key: str) -> bool:
             with suppress(OSError):
                 discard(path, key)
                 (path.parent / disk_cache.SUMS / key).unlink()
-            return not (path.exists() or path.with_name(f".{key}{GONE}").exists())
+            return not (path.exists() or path.with_name(f".{key}{TRASH}").exists())
         shutil.rmtree(path, ignore_errors=True)
     return not path.exists()
 
@@ -130,22 +130,22 @@ class VolumeCache:
     directory: Path  # made when first needed
     budget: int = sys.maxsize  # most bytes of all entries, with those that share it
     timeout: float = LOCK_TIMEOUT  # longest wait for who makes the same entry, in seconds
-    decoded: Path | None = None  # that of decoded volumes with which it shares the budget
+    decoded_directory: Path | None = None  # that of decoded volumes with which it shares the budget
 
     def open(self, key: str, size: int, write: Callable[[BinaryIO], None], name: str) -> BinaryIO:
         """Return a decoded entry, open for reading; write it first if it is not there."""
         if size > self.budget:
             do = "or store the volume uncompressed or as zarr"
             raise self._too_small(f"{name} decodes to {size} bytes", do)
-        found = self._open_file(key, size)
-        if found is not None:
-            return found
+        file = self._open_file(key, size)
+        if file is not None:
+            return file
         try:
             self._make_directory()
             deadline = time.monotonic() + self.timeout
             with self._hold_lock(f"entry-{key[:_LOCK_LETTERS]}", deadline, name):
-                found = self._open_file(key, size)
-                return found or self._make_file(key, size, write, name, deadline)
+                file = self._open_file(key, size)
+                return file or self._make_file(key, size, write, name, deadline)
         except OSError as error:
             refusal = None if isinstance(error, VoxpipeError) else self._refusal(error)
             if refusal is None:
@@ -161,25 +161,25 @@ class VolumeCache:
         either. None, and a warning, where there is no entry and none can be written.
         """
         path, sums = self.directory / f"{key}{GROUP}", self.directory / disk_cache.SUMS / key
-        held: BinaryIO | None = None
+        lock: BinaryIO | None = None
         try:
             self._make_directory()
             # While it is open nobody evicts the entry, there or not yet.
-            held = disk_cache.open_lock(self.directory / LOCKS / key)
-            disk_cache.try_lock(held, shared=True)
+            lock = disk_cache.open_lock(self.directory / LOCKS / key)
+            disk_cache.try_lock(lock, is_shared=True)
             if not disk_cache.is_sound(path, sums):
                 self._make_folder(key, path, size, write, name)
             # The time of writing is the time of last use; a read-only directory keeps no order.
             with suppress(OSError):
                 os.utime(path)
-            return path, held
+            return path, lock
         except BaseException as error:
-            if held is not None:
-                held.close()
+            if lock is not None:
+                lock.close()
             refusal = self._refusal(error)
             if refusal is None:
                 raise
-            if held is None and disk_cache.is_sound(path, sums):
+            if lock is None and disk_cache.is_sound(path, sums):
                 return path, None
             self._warn(size, f"a copy of {name}, before compression", refusal)
             return None
@@ -192,7 +192,9 @@ class VolumeCache:
         try:
             disk_cache.make_directory(self.directory / LOCKS)
         except OSError as error:
-            if error.errno in disk_cache.FAILING | disk_cache.CLOSED:  # of a folder above it, maybe
+            if (
+                error.errno in disk_cache.FAILING | disk_cache.READ_ONLY_ERRORS
+            ):  # of a folder above it, maybe
                 raise OSError(error.errno, error.strerror, str(self.directory)) from error
             what = f"the cache directory {self.directory} cannot be made: {error.strerror}."
             do = f"Point {disk_cache.DIRECTORY_VARIABLE} to a directory that you may write to."
@@ -207,7 +209,11 @@ class VolumeCache:
                 unsaid = not each.filename  # of a file that is open
                 failing = each.errno == errno.EIO and (inside or unsaid)
                 refuses = each.errno in disk_cache.FULL or failing
-                return each if refuses or (each.errno in disk_cache.CLOSED and inside) else None
+                return (
+                    each
+                    if refuses or (each.errno in disk_cache.READ_ONLY_ERRORS and inside)
+                    else None
+                )
         return None
 
     def _warn(self, size: int, what: str, error: OSError) -> None:
@@ -249,8 +255,8 @@ class VolumeCache:
         self, key: str, size: int, write: Callable[[BinaryIO], None], name: str, deadline: float
     ) -> BinaryIO:
         """Write a decoded entry; the caller holds its lock."""
-        for left in self.directory.glob(f"{key}.*{PARTIAL}"):
-            left.unlink(missing_ok=True)  # its writer is dead, or it would hold the lock
+        for leftover in self.directory.glob(f"{key}.*{PARTIAL}"):
+            leftover.unlink(missing_ok=True)  # its writer is dead, or it would hold the lock
         partial = self.directory / f"{key}.{uuid.uuid4().hex}{PARTIAL}"
         with ExitStack() as stack:
             stack.callback(partial.unlink, missing_ok=True)
@@ -274,9 +280,9 @@ class VolumeCache:
                     with disk_cache.open_lock(self.directory / LOCKS / of_entry) as file:
                         if disk_cache.try_lock(file):
                             path.unlink(missing_ok=True)
-                converted = converted_entries(self.directory / CONVERTED)
-                held = [*decoded_entries(self.directory), *converted]
-                if disk_cache.make_room(held, self.budget - size) + size <= self.budget:
+                folders = converted_entries(self.directory / CONVERSIONS)
+                entries = [*decoded_entries(self.directory), *folders]
+                if disk_cache.make_room(entries, self.budget - size) + size <= self.budget:
                     self._refuse_full(partial, size)
                     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | disk_cache.NO_LINK
                     with open(os.open(partial, flags, 0o600), "wb") as file:
@@ -291,17 +297,17 @@ class VolumeCache:
         # Find out early what the disk cannot hold.
         self._refuse_full(self.directory, size // _BEST_RATIO)
         write(path)
-        found = size_of(path)
-        if found > self.budget:
+        total = size_of(path)
+        if total > self.budget:
             shutil.rmtree(path)
             do = "or point recache(directory=) to a larger disk"
-            raise self._too_small(f"{name} converts to {found} bytes", do)
+            raise self._too_small(f"{name} converts to {total} bytes", do)
         self._trim(keep=key)
 
     def _trim(self, keep: str) -> None:
         """Remove the least recently used entries that nobody reads, until the budget is met."""
-        decoded = decoded_entries(self.decoded) if self.decoded else ()
-        disk_cache.make_room([*converted_entries(self.directory, keep), *decoded], self.budget)
+        files = decoded_entries(self.decoded_directory) if self.decoded_directory else ()
+        disk_cache.make_room([*converted_entries(self.directory, keep), *files], self.budget)
 
     def _refuse_full(self, place: Path, size: int) -> None:
         if shutil.disk_usage(self.directory).free < size:

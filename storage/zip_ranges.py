@@ -21,7 +21,7 @@ from .retry import read_anew
 # PKWARE's APPNOTE 4.3.7: signature, 22 bytes that the directory repeats, two lengths.
 _LOCAL = struct.Struct("<4s22xHH")
 _SIGNATURE = b"PK\x03\x04"
-_ENCRYPTED = 0x1
+_ENCRYPTION_BIT = 0x1
 # A member is checked in pieces of this size: none is held whole for that.
 _CHECKED_AT_ONCE = 4 * 1024**2
 
@@ -35,7 +35,7 @@ class ZipRanges:
         self._outer, self._key = outer, key
         self.name = name  # the archive
         self._checks_parts = checks_parts
-        self._checked: set[str] = set()
+        self._sound_keys: set[str] = set()
         # As the store below: the members lie in it.
         self.gap, self.most = getattr(outer, "gap", 0), getattr(outer, "most", 1 << 62)
         try:
@@ -63,19 +63,19 @@ class ZipRanges:
         return self._members_of(ranges, most)
 
     def _members_of(self, ranges: Sequence[ReadRange], most: int) -> list[bytes | None]:
-        present = [wanted for wanted in ranges if wanted.object in self._members]
+        present = [part for part in ranges if part.object in self._members]
         for key, start, stop in present:
             if (start, stop) == (0, None):
                 check_whole(self._members[key].file_size, most, f"{key} in {self.name}")
-        self._find_starts({wanted.object for wanted in present})
-        places = [self._place(wanted) for wanted in present]
+        self._find_starts({part.object for part in present})
+        places = [self._place(part) for part in present]
         answers = read_coalesced(self._outer, places, self.gap, self.most)
-        found = dict[ReadRange, bytes]()
-        for wanted, place, answer in zip(present, places, answers, strict=True):
+        pieces = dict[ReadRange, bytes]()
+        for part, place, answer in zip(present, places, answers, strict=True):
             if answer is None or len(answer) != place.length:
-                raise self._corrupt(wanted.object, "it is cut short")
-            found[wanted] = self._content(wanted, answer)
-        return [found.get(wanted) for wanted in ranges]
+                raise self._corrupt(part.object, "it is cut short")
+            pieces[part] = self._content(part, answer)
+        return [pieces.get(part) for part in ranges]
 
     def size(self, key: str) -> int:
         """Return the size of a member in bytes, inflated."""
@@ -92,8 +92,8 @@ class ZipRanges:
         """Learn where the bytes of members begin: only the header before them tells."""
         unknown = [key for key in sorted(keys) if key not in self._starts]
         offsets = [self._members[key].header_offset for key in unknown]
-        wanted = [ReadRange(self._key, at, at + _LOCAL.size) for at in offsets]
-        answers = read_coalesced(self._outer, wanted, self.gap, self.most)
+        headers = [ReadRange(self._key, at, at + _LOCAL.size) for at in offsets]
+        answers = read_coalesced(self._outer, headers, self.gap, self.most)
         for key, offset, answer in zip(unknown, offsets, answers, strict=True):
             if answer is None or len(answer) != _LOCAL.size:
                 raise self._corrupt(key, "it is cut short")
@@ -102,73 +102,73 @@ class ZipRanges:
                 raise self._corrupt(key, "nothing begins where the directory says")
             self._starts[key] = offset + _LOCAL.size + name_length + extra_length
 
-    def _place(self, wanted: ReadRange) -> ReadRange:
+    def _place(self, part: ReadRange) -> ReadRange:
         """Return where in the archive the bytes lie that answer a range of a member."""
-        info = self._members[wanted.object]
-        if info.flag_bits & _ENCRYPTED:
-            raise self._corrupt(wanted.object, "it is encrypted")
+        info = self._members[part.object]
+        if info.flag_bits & _ENCRYPTION_BIT:
+            raise self._corrupt(part.object, "it is encrypted")
         start, stop = 0, info.compress_size
         if info.compress_type == zipfile.ZIP_STORED:
-            start, stop = _inside(wanted, info.compress_size)
-        first = self._starts[wanted.object]
+            start, stop = _inside(part, info.compress_size)
+        first = self._starts[part.object]
         return ReadRange(self._key, first + start, first + stop)
 
-    def _content(self, wanted: ReadRange, data: memoryview) -> bytes:
-        info = self._members[wanted.object]
+    def _content(self, part: ReadRange, data: memoryview) -> bytes:
+        info = self._members[part.object]
         if info.compress_type == zipfile.ZIP_STORED:
             if len(data) < info.file_size:
-                self._check(wanted.object)
+                self._check(part.object)
             elif zlib.crc32(data) != info.CRC:
-                raise self._corrupt(wanted.object, "its check sum is wrong")
+                raise self._corrupt(part.object, "its check sum is wrong")
             return bytes(data)
         if info.compress_type != zipfile.ZIP_DEFLATED:
-            raise self._corrupt(wanted.object, f"its compression {info.compress_type} is not known")
+            raise self._corrupt(part.object, f"its compression {info.compress_type} is not known")
         try:
-            return self._inflate(wanted, info, data)
+            return self._inflate(part, info, data)
         except zlib.error as error:
-            raise self._corrupt(wanted.object, str(error)) from error
+            raise self._corrupt(part.object, str(error)) from error
 
-    def _inflate(self, wanted: ReadRange, info: zipfile.ZipInfo, data: memoryview) -> bytes:
+    def _inflate(self, part: ReadRange, info: zipfile.ZipInfo, data: memoryview) -> bytes:
         """Return a part of a deflated member, which is inflated and checked piece by piece."""
-        start, stop = _inside(wanted, info.file_size)
-        inflate, at, found = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
-        kept: list[bytes] = []
-        left: Any = data
+        start, stop = _inside(part, info.file_size)
+        inflate, at, crc = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
+        pieces: list[bytes] = []
+        rest: Any = data
         while at <= info.file_size and not inflate.eof:
-            piece = inflate.decompress(left, _CHECKED_AT_ONCE)
-            left = inflate.unconsumed_tail
-            if not piece and not left:
+            piece = inflate.decompress(rest, _CHECKED_AT_ONCE)
+            rest = inflate.unconsumed_tail
+            if not piece and not rest:
                 break
-            found = zlib.crc32(piece, found)
+            crc = zlib.crc32(piece, crc)
             inside = piece[max(0, start - at) : max(0, stop - at)]
-            kept += [inside] if inside else []
+            pieces += [inside] if inside else []
             at += len(piece)
-        if at != info.file_size or found != info.CRC:
-            raise self._corrupt(wanted.object, "its check sum is wrong")
-        return kept[0] if len(kept) == 1 else b"".join(kept)
+        if at != info.file_size or crc != info.CRC:
+            raise self._corrupt(part.object, "its check sum is wrong")
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _check(self, key: str) -> None:
         """Look at the check sum of a stored member of which a part is read, the first time."""
-        if not self._checks_parts or key in self._checked:
+        if not self._checks_parts or key in self._sound_keys:
             return
-        info, first, found = self._members[key], self._starts[key], 0
+        info, first, crc = self._members[key], self._starts[key], 0
         for at in range(first, first + info.file_size, _CHECKED_AT_ONCE):
             stop = min(at + _CHECKED_AT_ONCE, first + info.file_size)
             piece = self._outer.get_ranges([ReadRange(self._key, at, stop)])[0]
-            found = zlib.crc32(piece or b"", found)
-        if found != info.CRC:
+            crc = zlib.crc32(piece or b"", crc)
+        if crc != info.CRC:
             raise self._corrupt(key, "its check sum is wrong")
-        self._checked.add(key)
+        self._sound_keys.add(key)
 
     def _corrupt(self, key: str, what: str) -> CorruptVolume:
         do = "Copy or write the archive again."
         return CorruptVolume(f"{key} in {self.name} cannot be read: {what}.", do=do)
 
 
-def _inside(wanted: ReadRange, size: int) -> tuple[int, int]:
+def _inside(part: ReadRange, size: int) -> tuple[int, int]:
     """Return the range as offsets in an object of this size."""
-    start = max(0, size + wanted.start) if wanted.start < 0 else min(wanted.start, size)
-    stop = size if wanted.stop is None else min(wanted.stop, size)
+    start = max(0, size + part.start) if part.start < 0 else min(part.start, size)
+    stop = size if part.stop is None else min(part.stop, size)
     return start, max(start, stop)
 
 

@@ -73,13 +73,13 @@ class AdapterContract:
 
     def test_what_it_did_and_refused_is_named(self) -> None:
         """By rule and pipe; a refusal with a reason, and nothing is both."""
-        done = self.make().rewrite(self.chain())
-        acted = bool(done.changes) or len(list(walk(done.after))) != len(list(walk(self.chain())))
-        assert acted == self.acts, "no rule found a pipe: match(site) looks at site.pipe"
-        for change in done.changes:
+        edit = self.make().rewrite(self.chain())
+        acts = bool(edit.changes) or len(list(walk(edit.after))) != len(list(walk(self.chain())))
+        assert acts == self.acts, "no rule found a pipe: match(site) looks at site.pipe"
+        for change in edit.changes:
             assert change.rule
             assert change.at
-            assert bool(change.became) != bool(change.refused)
+            assert bool(change.became) != bool(change.reason)
 
     def test_it_travels(self) -> None:
         """Its copy from a pickle does the same, and describes itself alike."""

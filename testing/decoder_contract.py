@@ -6,8 +6,8 @@
         @pytest.fixture
         def case(self):
             array = np.arange(5 * 6 * 7, dtype=np.int16).reshape(5, 6, 7)
-            stored = my_encoder(array)  # not with the code under test
-            return DecoderCase("my-codec", MyDecoder, stored, array, {"level": 3})
+            chunk = my_encoder(array)  # not with the code under test
+            return DecoderCase("my-codec", MyDecoder, chunk, array, {"level": 3})
 
 pytest collects the inherited tests.
 """
@@ -43,7 +43,7 @@ class DecoderCase:
     """Of the codec."""
     factory: Factory
     """What ``register_decoder`` gets."""
-    stored: bytes
+    chunk: bytes
     """The chunk as stored."""
     array: NDArray[Any]
     """The chunk decoded: three axes, C order, little-endian."""
@@ -63,7 +63,7 @@ class DecoderContract:
         for before in (0, _ANYTHING):
             out = np.full_like(case.array, before)
 
-            case.decoder().decode_into(memoryview(case.stored), out)
+            case.decoder().decode_into(memoryview(case.chunk), out)
             np.testing.assert_array_equal(out, case.array)
 
     def test_nothing_beside_the_slice_is_written(self, case: DecoderCase) -> None:
@@ -71,7 +71,7 @@ class DecoderContract:
         n = case.array.shape[0]
         room = np.full((n + 2, *case.array.shape[1:]), _ANYTHING, case.array.dtype)
 
-        case.decoder().decode_into(memoryview(case.stored), room[1:-1])
+        case.decoder().decode_into(memoryview(case.chunk), room[1:-1])
         np.testing.assert_array_equal(room[1:-1], case.array)
         assert (room[[0, -1]] == _ANYTHING).all()
 
@@ -83,21 +83,21 @@ class DecoderContract:
         room = np.full([2 * n + 1 for n in case.array.shape], _ANYTHING, case.array.dtype)
         slot = room[1::2, 1::2, 1::2]
 
-        decoder.decode_into(memoryview(case.stored), slot)
+        decoder.decode_into(memoryview(case.chunk), slot)
         np.testing.assert_array_equal(slot, case.array)
         slot[...] = _ANYTHING
         assert (room == _ANYTHING).all()
 
     def test_the_stored_bytes_stay(self, case: DecoderCase) -> None:
         """They may be a map of the file, and others may read them."""
-        stored = bytearray(case.stored)
+        chunk = bytearray(case.chunk)
 
-        case.decoder().decode_into(memoryview(stored).toreadonly(), np.empty_like(case.array))
-        assert bytes(stored) == case.stored
+        case.decoder().decode_into(memoryview(chunk).toreadonly(), np.empty_like(case.array))
+        assert bytes(chunk) == case.chunk
 
     def test_half_a_chunk_is_refused(self, case: DecoderCase) -> None:
         """A cut object is an error, not voxels."""
-        for part in (case.stored[: len(case.stored) // 2], b""):
+        for part in (case.chunk[: len(case.chunk) // 2], b""):
             with pytest.raises(Exception):  # noqa: B017, PT011  each codec has its own
                 case.decoder().decode_into(memoryview(part), np.empty_like(case.array))
 
@@ -106,7 +106,7 @@ class DecoderContract:
         decoder, rooms = case.decoder(), [np.empty_like(case.array) for _ in range(_THREADS * 4)]
 
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda out: decoder.decode_into(memoryview(case.stored), out), rooms))
+            list(pool.map(lambda out: decoder.decode_into(memoryview(case.chunk), out), rooms))
         for out in rooms:
             np.testing.assert_array_equal(out, case.array)
 
@@ -115,7 +115,7 @@ class DecoderContract:
         there = pickle.loads(pickle.dumps(case.factory))  # noqa: S301  made above
         out = np.empty_like(case.array)
 
-        there(dict(case.configuration)).decode_into(memoryview(case.stored), out)
+        there(dict(case.configuration)).decode_into(memoryview(case.chunk), out)
         np.testing.assert_array_equal(out, case.array)
 
     @pytest.mark.parametrize("version", [2, 3])
@@ -128,7 +128,7 @@ class DecoderContract:
             part = Volume(tmp_path / "a.zarr")[0, 1:, :, 2].numpy()
             np.testing.assert_array_equal(part[0], case.array[1:, :, 2:3])
             close_volumes()
-            chunk.write_bytes(case.stored[: len(case.stored) // 2])
+            chunk.write_bytes(case.chunk[: len(case.chunk) // 2])
             with pytest.raises(CorruptVolume, match=r"a\.zarr cannot be decoded"):
                 Volume(tmp_path / "a.zarr").numpy()
         finally:
@@ -154,5 +154,5 @@ def _write(path: Path, case: DecoderCase, version: int) -> Path:
         header, chunk = path / "zarr.json", path / "c" / "0" / "0" / "0"
     chunk.parent.mkdir(parents=True)
     header.write_text(json.dumps(document))
-    chunk.write_bytes(case.stored)
+    chunk.write_bytes(case.chunk)
     return chunk

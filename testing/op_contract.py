@@ -72,23 +72,23 @@ class OpContract:
 
     def test_the_same_stream_draws_the_same(self) -> None:
         """What is drawn depends on the stream and the plan alone, and is plain data."""
-        drawn, again = (
+        params, again = (
             self.make().draw(Stream(1, 0, (0,), "contract").generator(), *self.inputs())
             for _ in range(2)
         )
 
-        assert drawn is not None
-        assert again == drawn
-        assert json.loads(json.dumps(drawn)) == drawn
+        assert params is not None
+        assert again == params
+        assert json.loads(json.dumps(params)) == params
 
     def test_the_number_of_draws_is_fixed(self) -> None:
         """How far the stream advances does not depend on what is drawn."""
         op, following = self.make(), []
 
         for item in range(8):
-            used, fresh = (Stream(1, 0, (item,), "contract").generator() for _ in range(2))
-            op.draw(used, *self.inputs())
-            rest = used.random()
+            generator, fresh = (Stream(1, 0, (item,), "contract").generator() for _ in range(2))
+            op.draw(generator, *self.inputs())
+            rest = generator.random()
             following.append([fresh.random() == rest for _ in range(_MOST_DRAWS)].index(True))
 
         assert len(set(following)) == 1
@@ -123,8 +123,8 @@ class SpatialOpContract(OpContract):
 
     def apply(self, op: SpatialOp, plan: SpatialPlan, item: int = 0) -> SpatialPlan:
         """Return the plan after the op."""
-        drawn = self.draw(op, plan, item)
-        return plan if drawn is None else op.then(plan, drawn)
+        params = self.draw(op, plan, item)
+        return plan if params is None else op.then(plan, params)
 
     def test_zero_strength_is_the_identity_bit_for_bit(self) -> None:
         """A volume of 16-bit numbers comes back unchanged, on the same grid."""
@@ -162,14 +162,14 @@ class SpatialOpContract(OpContract):
         second = self.apply(self.make(), SpatialPlan.identity(first.grid))
         nan_outside = Policy("linear", "constant", fill=np.nan)
 
-        fused = _resample(ramp, self.apply(self.make(), first), Policy(), np.dtype(np.float64))
+        direct = _resample(ramp, self.apply(self.make(), first), Policy(), np.dtype(np.float64))
         halfway = sample_plan(ramp, first, nan_outside)
         halfway[:, ~inside(first)] = np.nan
-        expected = sample_plan(halfway, second, nan_outside)
-        sees_all = np.isfinite(expected[0]) & inside(second)
+        reference = sample_plan(halfway, second, nan_outside)
+        sees_all = np.isfinite(reference[0]) & inside(second)
 
         assert sees_all.any()
-        assert np.allclose(fused[0][sees_all], expected[0][sees_all], rtol=0, atol=_TOLERANCE)
+        assert np.allclose(direct[0][sees_all], reference[0][sees_all], rtol=0, atol=_TOLERANCE)
 
     def test_the_result_is_the_oracle_s(self) -> None:
         """Every padding rule gives what float64 arithmetic gives, nearest and linear."""
@@ -178,9 +178,9 @@ class SpatialOpContract(OpContract):
         plan = self.apply(self.make(), plan)
 
         for policy in _POLICIES:
-            found = _resample(volume, plan, policy, np.dtype(np.float32))
-            expected = sample_plan(volume, plan, policy)
-            assert np.allclose(found, expected, rtol=0, atol=_TOLERANCE), policy
+            actual = _resample(volume, plan, policy, np.dtype(np.float32))
+            reference = sample_plan(volume, plan, policy)
+            assert np.allclose(actual, reference, rtol=0, atol=_TOLERANCE), policy
 
     def test_the_source_region_suffices(self) -> None:
         """Voxels outside the region that is asked for have no influence."""
@@ -189,20 +189,20 @@ class SpatialOpContract(OpContract):
         for item in range(3):
             plan = self.apply(self.make(), SpatialPlan.identity(self.GRID), item)
             for policy in _POLICIES:
-                kept = (slice(None), *plan.source_region(policy).slices)
-                poisoned = np.full_like(volume, np.nan)
-                poisoned[kept] = volume[kept]
-                found = _resample(poisoned, plan, policy, np.dtype(np.float64))
+                region = (slice(None), *plan.source_region(policy).slices)
+                nan_volume = np.full_like(volume, np.nan)
+                nan_volume[region] = volume[region]
+                actual = _resample(nan_volume, plan, policy, np.dtype(np.float64))
                 clean = _resample(volume, plan, policy, np.dtype(np.float64))
-                assert np.array_equal(found, clean), (item, policy)
+                assert np.array_equal(actual, clean), (item, policy)
 
     def test_what_is_drawn_survives_json(self) -> None:
         """A plan of numbers that were written down is the plan."""
         op, plan = self.make(), SpatialPlan.identity(self.GRID)
 
-        drawn = self.draw(op, plan)
+        params = self.draw(op, plan)
 
-        assert op.then(plan, json.loads(json.dumps(drawn))) == op.then(plan, drawn)
+        assert op.then(plan, json.loads(json.dumps(params))) == op.then(plan, params)
 
     def test_a_plan_survives_json(self) -> None:
         """A plan with this op in it comes back equal from JSON and from pickle."""
@@ -260,11 +260,11 @@ class ValueOpContract(OpContract):
         """Shape and type are known before a voxel is read."""
         for item in range(_ITEMS):
             patch = self.patch(self.make(), item)
-            found = patch.realize()
+            voxels = patch.realize()
 
-            assert found.shape == patch.shape
-            assert found.dtype == patch.dtype
-            assert np.isfinite(found).all()
+            assert voxels.shape == patch.shape
+            assert voxels.dtype == patch.dtype
+            assert np.isfinite(voxels).all()
 
     def test_it_is_repeatable(self) -> None:
         """Twice the same, also in another process."""
@@ -276,9 +276,9 @@ class ValueOpContract(OpContract):
 
     def test_it_acts(self) -> None:
         """Some value differs from what was stored, or the shape does."""
-        found = [self.patch(self.make(), item).realize() for item in range(_ITEMS)]
+        arrays = [self.patch(self.make(), item).realize() for item in range(_ITEMS)]
 
-        assert any(not np.array_equal(one, self.values()) for one in found)
+        assert any(not np.array_equal(one, self.values()) for one in arrays)
 
     def test_zero_strength_changes_nothing(self) -> None:
         """To 1e-6 of the range."""
@@ -286,32 +286,32 @@ class ValueOpContract(OpContract):
         if op is None:
             return
 
-        found = self.patch(op).realize()
+        voxels = self.patch(op).realize()
 
-        assert _close(found, self.values())
+        assert _close(voxels, self.values())
 
     def test_a_channel_is_as_alone(self) -> None:
         """If the op says so: with another beside it, whatever that holds."""
         patch = self.patch(self.make())
         if not patch.values[-1].op.by_channel:
             return
-        ((step, drawn, facts),) = patch.acting_on(patch.plan)
+        ((step, params, facts),) = patch.acting_on(patch.plan)
         one = self.values()[:1]
 
-        both = step.op.apply(np.concatenate([one * 9, one]), drawn, facts)
+        both = step.op.apply(np.concatenate([one * 9, one]), params, facts)
 
-        assert np.array_equal(both[1:], step.op.apply(one.copy(), drawn, facts))
+        assert np.array_equal(both[1:], step.op.apply(one.copy(), params, facts))
 
     def test_any_strides_will_do(self) -> None:
         """A slot of a batch need not be contiguous, and what lies between is left alone."""
         patch = self.patch(self.make())
-        expected = patch.realize()
-        wide = np.full((*expected.shape[:3], 2 * expected.shape[3] + 1), 77, expected.dtype)
+        reference = patch.realize()
+        wide = np.full((*reference.shape[:3], 2 * reference.shape[3] + 1), 77, reference.dtype)
         slot = wide[..., -2::-2]
 
         patch.realize(slot)
 
-        assert np.array_equal(slot, expected)
+        assert np.array_equal(slot, reference)
         assert (wide[..., ::2] == 77).all()
 
     def test_a_patch_of_the_whole_is_the_whole_of_a_patch(self) -> None:
@@ -330,12 +330,12 @@ class ValueOpContract(OpContract):
         """As an epilogue of the resampler, if it is one, the op gives what it gives by itself."""
         for item in range(_ITEMS):
             patch = self.patch(self.make(), item)
-            ((step, drawn, facts),) = patch.acting_on(patch.plan)
-            epilogue = step.op.as_epilogue(drawn, facts)
+            ((step, params, facts),) = patch.acting_on(patch.plan)
+            epilogue = step.op.as_epilogue(params, facts)
             if epilogue is not None:
-                passed = self.values().astype(np.float32)
-                expected = step.op.apply(passed, drawn, facts)
-                assert _close(patch.realize(), expected)
+                values = self.values().astype(np.float32)
+                reference = step.op.apply(values, params, facts)
+                assert _close(patch.realize(), reference)
 
     def test_pointwise_means_each_value_on_its_own(self) -> None:
         """Voxels that are put elsewhere get the same values."""
@@ -343,22 +343,22 @@ class ValueOpContract(OpContract):
         if not op.pointwise:
             return
         patch = self.patch(op)
-        ((_, drawn, facts),) = patch.acting_on(patch.plan)
+        ((_, params, facts),) = patch.acting_on(patch.plan)
         values = self.values().astype(np.float32)
-        turned = values[:, ::-1, :, ::-1].copy()
+        mirror = values[:, ::-1, :, ::-1].copy()
 
-        expected = op.apply(values, drawn, facts)[:, ::-1, :, ::-1]
+        reference = op.apply(values, params, facts)[:, ::-1, :, ::-1]
 
-        assert np.array_equal(op.apply(turned, drawn, facts), expected)
+        assert np.array_equal(op.apply(mirror, params, facts), reference)
 
 
-def _close(found: NDArray[Any], expected: NDArray[Any]) -> bool:
+def _close(actual: NDArray[Any], reference: NDArray[Any]) -> bool:
     """Whether two arrays differ by at most 1e-6 of the range."""
-    if found.shape != expected.shape:
+    if actual.shape != reference.shape:
         return False
-    wide = expected.astype(np.float64)
+    wide = reference.astype(np.float64)
     most = _IN_PASSING * max(float(np.ptp(wide)), float(np.abs(wide).max()))
-    return bool(np.allclose(found, wide, rtol=0, atol=most))
+    return bool(np.allclose(actual, wide, rtol=0, atol=most))
 
 
 def _resample(

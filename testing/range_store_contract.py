@@ -32,29 +32,29 @@ class RangeStoreContract:
 
     def test_what_is_not_there(self, ranges: RangeStore) -> None:
         """An object that is not there is None, alone and among others."""
-        wanted = [ReadRange("a/none", 0, 4), ReadRange("a/first", 0, 4), ReadRange("a/none")]
+        parts = [ReadRange("a/none", 0, 4), ReadRange("a/first", 0, 4), ReadRange("a/none")]
 
         assert ranges.get("a/none") is None
-        assert [_bytes(each) for each in ranges.get_ranges(wanted)] == [None, b"\0\1\2\3", None]
+        assert [_bytes(each) for each in ranges.get_ranges(parts)] == [None, b"\0\1\2\3", None]
 
     @pytest.mark.parametrize(
         ("start", "stop"), [(0, 1), (3, 200), (250, 400), (100, None), (-20, None), (0, None)]
     )
     def test_ranges(self, ranges: RangeStore, start: int, stop: int | None) -> None:
         """A range is what the same slice of the object is; beyond the end it is shorter."""
-        (found,) = ranges.get_ranges([ReadRange("a/first", start, stop)])
+        (answer,) = ranges.get_ranges([ReadRange("a/first", start, stop)])
 
-        assert _bytes(found) == RANGE_OBJECTS["a/first"][start:stop]
+        assert _bytes(answer) == RANGE_OBJECTS["a/first"][start:stop]
 
     def test_many_ranges(self, ranges: RangeStore) -> None:
         """Hundreds of ranges of several objects come in the order in which they were asked."""
         keys = ["a/first", "a/b/second"]
-        wanted = [ReadRange(keys[n % 2], n, n + 7) for n in range(240)]
+        parts = [ReadRange(keys[n % 2], n, n + 7) for n in range(240)]
 
-        found = ranges.get_ranges(wanted)
+        answers = ranges.get_ranges(parts)
 
-        assert [_bytes(each) for each in found] == [
-            RANGE_OBJECTS[key][start:stop] for key, start, stop in wanted
+        assert [_bytes(each) for each in answers] == [
+            RANGE_OBJECTS[key][start:stop] for key, start, stop in parts
         ]
         assert ranges.get_ranges([]) == []
 
@@ -72,14 +72,14 @@ class RangeStoreContract:
     def test_threads(self, ranges: RangeStore) -> None:
         """Several threads may ask at once."""
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(ranges.get, ["a/first", "a/b/second"] * 8))
+            answers = list(threads.map(ranges.get, ["a/first", "a/b/second"] * 8))
 
-        assert [_bytes(each) for each in found[:2]] == [
+        assert [_bytes(each) for each in answers[:2]] == [
             RANGE_OBJECTS["a/first"],
             RANGE_OBJECTS["a/b/second"],
         ]
-        assert len(set(map(_bytes, found))) == 2
+        assert len(set(map(_bytes, answers))) == 2
 
 
-def _bytes(found: Any) -> bytes | None:
-    return None if found is None else bytes(found)
+def _bytes(answer: Any) -> bytes | None:
+    return None if answer is None else bytes(answer)

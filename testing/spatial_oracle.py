@@ -21,9 +21,9 @@ Floats = NDArray[np.float64]
 def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floats:
     """Return what ``plan`` gives for a whole volume (C, I, J, K), as float64."""
     where, outside = places(plan)
-    found = sample_at(values, where, plan.bounds, policy)
-    found[:, outside] = policy.fill
-    return found.reshape(values.shape[0], *plan.shape)
+    samples = sample_at(values, where, plan.bounds, policy)
+    samples[:, outside] = policy.fill
+    return samples.reshape(values.shape[0], *plan.shape)
 
 
 def places(plan: SpatialPlan) -> tuple[Floats, NDArray[np.bool_]]:
@@ -81,29 +81,29 @@ def sample_at(values: NDArray[Any], where: Floats, bounds: Region, policy: Polic
     outside = np.any((where < first - 0.5) | (where > last + 0.5), axis=0)
     if policy.padding == "constant":
         where = np.clip(where, first, last)
-    found = np.zeros((values.shape[0], where.shape[1]))
+    samples = np.zeros((values.shape[0], where.shape[1]))
     if policy.mode == "nearest":
-        found = _extend(values, np.rint(where).astype(np.int64), bounds, policy.padding)
+        samples = _extend(values, np.rint(where).astype(np.int64), bounds, policy.padding)
     else:
         lower = np.floor(where).astype(np.int64)
         for corner in itertools.product((0, 1), repeat=3):
             up = np.array(corner)[:, None]
             weight = np.prod(np.where(up == 1, where - lower, 1 - (where - lower)), axis=0)
-            found += weight * _extend(values, lower + up, bounds, policy.padding)
+            samples += weight * _extend(values, lower + up, bounds, policy.padding)
     if policy.padding == "constant":
-        found[:, outside] = policy.fill
-    return found
+        samples[:, outside] = policy.fill
+    return samples
 
 
 def _extend(values: NDArray[Any], index: NDArray[np.int64], bounds: Region, padding: str) -> Floats:
     """Return the volume at any integer index, (3, N) to (C, N)."""
     inside = np.ones(index.shape[1], dtype=bool)
-    mapped: list[Any] = []
+    indices: list[Any] = []
     for one, (a, b) in zip(index, bounds, strict=True):
         inside &= (one >= a) & (one < b)
-        mapped.append(_mirror(one, a, b) if padding == "reflection" else np.clip(one, a, b - 1))
-    found: Floats = values[:, mapped[0], mapped[1], mapped[2]].astype(np.float64)
-    return found * inside if padding == "zeros" else found
+        indices.append(_mirror(one, a, b) if padding == "reflection" else np.clip(one, a, b - 1))
+    samples: Floats = values[:, indices[0], indices[1], indices[2]].astype(np.float64)
+    return samples * inside if padding == "zeros" else samples
 
 
 def _mirror(index: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
@@ -119,5 +119,5 @@ def inside(plan: SpatialPlan) -> NDArray[np.bool_]:
     first = np.array(plan.bounds.start, dtype=np.float64)[:, None]
     last = np.array(plan.bounds.stop, dtype=np.float64)[:, None] - 1
     # 1e-9: a coordinate on the last centre may come out an ulp beyond it.
-    found: NDArray[np.bool_] = np.all((where >= first - 1e-9) & (where <= last + 1e-9), axis=0)
-    return found.reshape(plan.shape)
+    mask: NDArray[np.bool_] = np.all((where >= first - 1e-9) & (where <= last + 1e-9), axis=0)
+    return mask.reshape(plan.shape)

@@ -252,8 +252,8 @@ class StoreContract:
         with ThreadPoolExecutor(8) as pool:
             slices = list(pool.map(lambda k: volume[..., k].numpy(), _many(volume)))
 
-        for k, found in zip(_many(volume), slices, strict=True):
-            _assert_equal(found, case.array[..., k : k + 1])
+        for k, voxels in zip(_many(volume), slices, strict=True):
+            _assert_equal(voxels, case.array[..., k : k + 1])
 
     def test_a_forked_child_reads(self, case: StoreCase) -> None:
         """A child that was forked after the volume was read gets the right voxels."""
@@ -288,21 +288,21 @@ class BackendContract(StoreContract):
     def test_the_scheme_hears_of_shape_and_chunks(self, case: StoreCase) -> None:
         """The layout that a scheme is made of has the shape, the chunks and the bytes."""
         volume = _volume(case)
-        stored = volume.disk_dtype.itemsize
+        itemsize = volume.disk_dtype.itemsize
 
         layout = volume.layout(volumes=3)
 
         assert (layout.shape, layout.chunk) == (volume.spatial_shape, volume.chunks)
-        assert (layout.volumes, layout.itemsize) == (3, volume.shape[0] * stored)
+        assert (layout.volumes, layout.itemsize) == (3, volume.shape[0] * itemsize)
         assert layout.access == volume.access
 
     def test_the_content_has_one_name(self, case: StoreCase) -> None:
         """Opened anew, or in another process after a journey, the key is the same."""
         keys = {_volume(case).content_key}
-        packed = pickle.dumps(_volume(case))
+        state = pickle.dumps(_volume(case))
         close_volumes()
         keys.add(_volume(case).content_key)
-        keys.add(pickle.loads(packed).content_key)  # noqa: S301  made above
+        keys.add(pickle.loads(state).content_key)  # noqa: S301  made above
 
         assert len(keys) == 1
 
@@ -326,10 +326,10 @@ class BackendContract(StoreContract):
         unit = math.prod(volume.chunks or (1, 1, 1))
         most = unit * volume.shape[0] * volume.disk_dtype.itemsize
 
-        fetched = volume.fetch(Region.of_shape(volume.spatial_shape))
+        size = volume.fetch(Region.of_shape(volume.spatial_shape))
 
         assert 0 <= volume.probe().touched_bytes(one) <= most
-        assert fetched is None or fetched > 0
+        assert size is None or size > 0
 
 
 def _volume(case: StoreCase) -> Volume:
@@ -340,9 +340,9 @@ def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
     raise AssertionError(f"nothing may be opened here, got {args}")
 
 
-def _assert_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found, expected)
+def _assert_equal(actual: NDArray[Any], reference: NDArray[Any]) -> None:
+    assert actual.dtype == reference.dtype
+    np.testing.assert_array_equal(actual, reference)
 
 
 def _world(affine: NDArray[np.float64], index: NDArray[Any]) -> NDArray[np.float64]:

@@ -176,8 +176,8 @@ def _write(array: NDArray[Any], owner: Any) -> tuple[str, int]:
     if not HAS_NAMELESS:
         handle, path = tempfile.mkstemp(prefix="voxpipe-", suffix=".npy")
         weakref.finalize(owner, _remove, path, os.getpid())
-        with os.fdopen(handle, "wb") as named:
-            np.save(named, array, allow_pickle=False)
+        with os.fdopen(handle, "wb") as stream:
+            np.save(stream, array, allow_pickle=False)
         return path, 0
     try:
         file = _file(memory=False)
@@ -204,8 +204,8 @@ def _write(array: NDArray[Any], owner: Any) -> tuple[str, int]:
 
 def _file(*, memory: bool) -> _SharedFile:
     """Return the file of this process to which arrays are added: on disk, or where that is full."""
-    known = _CURRENT.get(memory)
-    file = None if known is None else known()
+    reference = _CURRENT.get(memory)
+    file = None if reference is None else reference()
     if file is None or file.owner != os.getpid():
         file = _SharedFile(memory)
         _CURRENT[memory] = weakref.ref(file)
@@ -235,8 +235,8 @@ class ArraySource:
         Statistics, tables and copies are kept by the token, and so are made anew, all of them.
         """
         latest = self._latest or self
-        looked, self._pass = self._pass == by, by  # several cases may show one array
-        if looked:
+        same_pass, self._pass = self._pass == by, by  # several cases may show one array
+        if same_pass:
             return latest
         if not latest.backend.holds_what_is_kept:
             latest = self._latest = ArraySource(self.array, self.backend.header, self.name)

@@ -40,7 +40,7 @@ class AxisRule:
     """Physical index by virtual index, -1 for a missing one; None: the others say it."""
     offset: int = 0  # virtual index ``i`` shows the physical index ``i + offset``
     missing: tuple[int, ...] = ()  # virtual indices of sections that are not to be shown
-    stored: bool = True
+    in_file: bool = True
     """Whether those are in the file nevertheless; else they make the axis longer."""
     policy: AxisPolicy = "nearest"  # what is shown in place of a missing section
     fill: float = 0.0
@@ -48,10 +48,10 @@ class AxisRule:
 
     def apply(self, before: Table, name: str) -> Table:
         """Return the table of an axis to which this is done after ``before``."""
-        picked = self._pick(len(before), name)
-        after = np.where(picked < 0, MISSING, before[np.maximum(picked, 0)])
+        sections = self._pick(len(before), name)
+        after = np.where(sections < 0, MISSING, before[np.maximum(sections, 0)])
         # What was missing before this rule stays what it was: a filled section is shown as one.
-        gaps = picked < 0
+        gaps = sections < 0
         if self.policy != "nearest" or not gaps.any():
             return after
         present = np.flatnonzero(after >= 0)
@@ -68,17 +68,17 @@ class AxisRule:
         if self.table is not None:
             self._refuse_beyond(max(self.table), length, name)
             return np.array(self.table, np.int64)
-        grows = 0 if self.stored else len(self.missing)
+        grows = 0 if self.in_file else len(self.missing)
         self._refuse_beyond(max(self.missing, default=0), length + grows, name)
-        shown = np.arange(length + grows)
+        places = np.arange(length + grows)
         if grows:
-            picked = np.full(length + grows, MISSING, np.int64)
-            picked[np.delete(shown, self.missing)] = np.arange(length)
-            return picked
-        picked = shown + self.offset
-        picked[(picked < 0) | (picked >= length)] = MISSING
-        picked[list(self.missing)] = MISSING
-        return picked
+            sections = np.full(length + grows, MISSING, np.int64)
+            sections[np.delete(places, self.missing)] = np.arange(length)
+            return sections
+        sections = places + self.offset
+        sections[(sections < 0) | (sections >= length)] = MISSING
+        sections[list(self.missing)] = MISSING
+        return sections
 
     def _refuse_beyond(self, index: int, length: int, name: str) -> None:
         if index >= length:
@@ -94,7 +94,7 @@ class AxisRule:
             holes = sum(entry < 0 for entry in self.table)
             what = f"{len(self.table)} sections from a table, {holes} of them missing"
         elif self.missing:
-            kind = "not shown" if self.stored else "never stored"
+            kind = "not shown" if self.in_file else "never stored"
             what = f"{len(self.missing)} sections {kind}"
         else:
             what = f"shifted by {self.offset}"
@@ -121,7 +121,7 @@ class AxisMap:
     >>> stack = Volume(np.arange(5).reshape(1, 1, 5))
     >>> stack.with_axis_map(AxisMap.missing("K", [2])).numpy().ravel().tolist()
     [0, 1, 1, 3, 4]
-    >>> lost = AxisMap.missing("K", [2], "fill", fill=9, stored=False)
+    >>> lost = AxisMap.missing("K", [2], "fill", fill=9, in_file=False)
     >>> stack.with_axis_map(lost).numpy().ravel().tolist()
     [0, 1, 9, 2, 3, 4]
 
@@ -163,7 +163,7 @@ class AxisMap:
         indices: Iterable[int],
         policy: AxisPolicy = "nearest",
         *,
-        stored: bool = True,
+        in_file: bool = True,
         fill: float = 0.0,
     ) -> AxisMap:
         """Return the map of an axis some of whose sections are bad, or were never stored.
@@ -176,14 +176,14 @@ class AxisMap:
             The sections, from 0, as they are counted in the result.
         policy, fill
             What a missing section shows.
-        stored
+        in_file
             True: they are in the file, but are never read, and the axis keeps its length. False:
             they are not there, and the axis becomes longer by as many.
         """
-        wanted = tuple(sorted({operator.index(index) for index in indices}))
-        if wanted and wanted[0] < 0:
-            raise ValueError(f"sections are counted from 0, got {wanted[0]}")
-        return cls((_rule(axis, policy, fill, missing=wanted, stored=bool(stored)),))
+        sections = tuple(sorted({operator.index(index) for index in indices}))
+        if sections and sections[0] < 0:
+            raise ValueError(f"sections are counted from 0, got {sections[0]}")
+        return cls((_rule(axis, policy, fill, missing=sections, in_file=bool(in_file)),))
 
     @classmethod
     def from_table(
@@ -262,17 +262,17 @@ class AxisMap:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AxisMap:
         """Return the map that :meth:`to_json` described."""
-        joined = cls(())
-        for found in data["rules"]:
-            axis, how = found["axis"], {"policy": found["policy"], "fill": found["fill"]}
-            if found["table"] is not None:
-                one = cls.from_table(axis, found["table"], **how)
-            elif found["offset"]:
-                one = cls.shift(axis, found["offset"], **how)
+        axis_map = cls(())
+        for rule in data["rules"]:
+            axis, how = rule["axis"], {"policy": rule["policy"], "fill": rule["fill"]}
+            if rule["table"] is not None:
+                one = cls.from_table(axis, rule["table"], **how)
+            elif rule["offset"]:
+                one = cls.shift(axis, rule["offset"], **how)
             else:
-                one = cls.missing(axis, found["missing"], stored=found["stored"], **how)
-            joined = joined.then(one)
-        return joined
+                one = cls.missing(axis, rule["missing"], in_file=rule["in_file"], **how)
+            axis_map = axis_map.then(one)
+        return axis_map
 
     def describe(self) -> str:
         """Return the map in words, on one line."""

@@ -30,8 +30,8 @@ class SectionRun(NamedTuple):
 
     start: int  # first stored section
     stop: int  # one past the last
-    shown: Any  # where in the virtual range, as a slice or an array of indices
-    taken: Any  # which section of the run stands there, likewise
+    places: Any  # where in the virtual range, as a slice or an array of indices
+    sections: Any  # which section of the run stands there, likewise
     shift: int | None
     """What to add to a virtual index to get the stored one; None where that differs."""
 
@@ -45,24 +45,24 @@ def section_runs(table: Table, start: int, stop: int, chunk: int = 1) -> list[Se
     Examples
     --------
     >>> runs = section_runs(np.array([0, 1, -1, 9, 8]), 0, 5)
-    >>> [(r.start, r.stop, r.shown, r.taken) for r in runs]
+    >>> [(r.start, r.stop, r.places, r.sections) for r in runs]
     [(0, 2, slice(0, 2, 1), slice(0, 2, 1)), (8, 10, slice(3, 5, 1), slice(1, None, -1))]
     """
     part = table[start:stop]
-    needed = np.unique(part[part >= 0])
-    if not len(needed):
+    indices = np.unique(part[part >= 0])
+    if not len(indices):
         return []
     # A step to the next chunk, over whatever is left of both, touches no third one.
-    ends = np.flatnonzero(np.diff(needed // chunk) > 1)
-    firsts = needed[np.concatenate([[0], ends + 1])]
-    lasts = needed[np.concatenate([ends, [len(needed) - 1]])]
+    ends = np.flatnonzero(np.diff(indices // chunk) > 1)
+    firsts = indices[np.concatenate([[0], ends + 1])]
+    lasts = indices[np.concatenate([ends, [len(indices) - 1]])]
     runs = []
     for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-        shown = np.flatnonzero((part >= first) & (part <= last))
-        taken = part[shown] - first
-        shift = part[shown] - (shown + start)
+        places = np.flatnonzero((part >= first) & (part <= last))
+        sections = part[places] - first
+        shift = part[places] - (places + start)
         same = int(shift[0]) if (shift == shift[0]).all() else None
-        runs.append(SectionRun(first, last + 1, _as_slice(shown), _as_slice(taken), same))
+        runs.append(SectionRun(first, last + 1, _as_slice(places), _as_slice(sections), same))
     return runs
 
 
@@ -86,7 +86,7 @@ class AxisMappedSource:
         self.token = content_key(source.token, ("axis map", axis_map.fingerprint()))
         before = getattr(source, "axis_map_key", "")
         self.axis_map_key = content_key(before, ("axis map", axis_map.fingerprint()))
-        self._held: Backend | None = None
+        self._backend: Backend | None = None
 
     @property
     def located_source(self) -> LocatedSource | None:
@@ -98,9 +98,9 @@ class AxisMappedSource:
     def backend(self) -> Backend | None:
         """The backend, where the voxels are in memory and nothing has to be opened."""
         inner: Backend | None = getattr(self.source, "backend", None)
-        if self._held is None and inner is not None:
-            self._held = AxisMappedBackend(inner, self.axis_map)
-        return self._held
+        if self._backend is None and inner is not None:
+            self._backend = AxisMappedBackend(inner, self.axis_map)
+        return self._backend
 
     def known_header(self) -> Header:
         """Return the header as it is seen through the map; reads that of the source at most."""
@@ -112,8 +112,8 @@ class AxisMappedSource:
         renew = getattr(self.source, "opened_anew", None)
         source = self.source if renew is None else renew(by)
         # What has to be opened is looked at again by whoever asks for the header.
-        held = source is self.source and getattr(source, "backend", None) is not None
-        return self if held else AxisMappedSource(source, self.axis_map)
+        in_memory = source is self.source and getattr(source, "backend", None) is not None
+        return self if in_memory else AxisMappedSource(source, self.axis_map)
 
     def open(self) -> Backend:
         """Open the source, and look at it through the map."""
@@ -122,13 +122,13 @@ class AxisMappedSource:
         return AxisMappedBackend(inner, self.axis_map)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}
+        return {**self.__dict__, "_backend": None}
 
 
 def _header_of(source: Any) -> Header:
     if hasattr(source, "known_header"):
-        known: Header = source.known_header()
-        return known
+        header: Header = source.known_header()
+        return header
     return opening_session().handles.acquire(source, verify=True).header
 
 
@@ -179,8 +179,8 @@ class AxisMappedBackend(ComposedBackend):
     def layout(self, volumes: int = 1) -> StoreLayout:
         whole = replace(self._inner.header, shape=self.header.shape)
         itemsize = StoreLayout.of(whole, volumes).itemsize
-        stored = self._inner.layout(volumes)
-        return replace(stored, shape=self.header.shape[1:], itemsize=itemsize)
+        inner = self._inner.layout(volumes)
+        return replace(inner, shape=self.header.shape[1:], itemsize=itemsize)
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         return self._inner.adjust(scheme)
@@ -196,14 +196,14 @@ class AxisMappedBackend(ComposedBackend):
             slope, intercept = voxels.slope, voxels.intercept
             if out is None and _shows_all(runs, shape):
                 # One piece, perhaps backwards: a view, as the store gave it.
-                taken = tuple(run.taken for run in runs)
-                return Voxels(voxels.array[taken], slope, intercept)
+                index = tuple(run.sections for run in runs)
+                return Voxels(voxels.array[index], slope, intercept)
             if out is None:
                 out = np.full_like(voxels.array, self._fill, shape=shape)
             _put(voxels.array, runs, out)
         if out is None:
-            stored = self.header.value_type or self.header.disk_dtype
-            out = np.full(shape, self._fill, np.uint8 if stored.kind == "b" else stored)
+            dtype = self.header.value_type or self.header.disk_dtype
+            out = np.full(shape, self._fill, np.uint8 if dtype.kind == "b" else dtype)
         return Voxels(out, slope, intercept)
 
     def prefetch(self, region: Region) -> Closes | None:
@@ -220,16 +220,16 @@ class AxisMappedBackend(ComposedBackend):
         """Return the chunks of the store that a read needs, each once."""
         runs = self._runs(region, channels)
         every = [self._inner.needed_chunks(*_box_of(one, region)) for one in runs]
-        found = [needed for needed in every if needed is not None]
-        if self.chunks is None or not found:  # nothing is stored there
+        parts = [part for part in every if part is not None]
+        if self.chunks is None or not parts:  # nothing is stored there
             return super().needed_chunks(Region((0, 0, 0), (0, 0, 0)), channels)
-        chunks = np.unique(np.concatenate([needed.chunks for needed in found]), axis=0)
-        return NeededChunks(chunks, sum(needed.voxels for needed in found), found[0].chunk_bytes)
+        chunks = np.unique(np.concatenate([part.chunks for part in parts]), axis=0)
+        return NeededChunks(chunks, sum(part.voxels for part in parts), parts[0].chunk_bytes)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         every = self._runs(region, channels)
-        fetched = [self._inner.fetch(*_box_of(runs, region)) for runs in every]
-        return None if None in fetched else sum(filter(None, fetched))
+        sizes = [self._inner.fetch(*_box_of(runs, region)) for runs in every]
+        return None if None in sizes else sum(filter(None, sizes))
 
     def _runs(self, region: Region, channels: Channels | None) -> Iterator[tuple[SectionRun, ...]]:
         """Yield one run per axis, for every box of stored voxels that is needed."""
@@ -248,16 +248,16 @@ def stored_fill(
     """Return the stored number that stands for the fill value of a map."""
     if all(table is None or (table >= 0).all() for table in tables):
         return 0  # nothing is missing
-    stored = header.value_type or header.disk_dtype
+    dtype = header.value_type or header.disk_dtype
     number = (axis_map.fill - header.intercept) / header.slope
-    if stored.kind in "fc":
+    if dtype.kind in "fc":
         return number
-    limits = (0, 1) if stored.kind == "b" else (np.iinfo(stored).min, np.iinfo(stored).max)
+    limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if not limits[0] <= number <= limits[1]:
         low, high = (header.slope * limit + header.intercept for limit in limits)
         raise VolumeError(
             f"missing sections of {name} cannot show {axis_map.fill:g}: its voxels are "
-            f"{stored}, values from {min(low, high):g} to {max(low, high):g}.",
+            f"{dtype}, values from {min(low, high):g} to {max(low, high):g}.",
             do="Give the axis map another fill=.",
         )
     return round(number)
@@ -266,9 +266,9 @@ def stored_fill(
 def _shows_all(runs: tuple[SectionRun, ...], shape: Shape) -> bool:
     """Whether one read gives everything, without gathering."""
     return all(
-        isinstance(run.taken, slice)
-        and isinstance(run.shown, slice)
-        and (run.shown.start, run.shown.stop) == (0, length)
+        isinstance(run.sections, slice)
+        and isinstance(run.places, slice)
+        and (run.places.start, run.places.stop) == (0, length)
         for run, length in zip(runs, shape, strict=True)
     )
 
@@ -276,15 +276,15 @@ def _shows_all(runs: tuple[SectionRun, ...], shape: Shape) -> bool:
 def _put(block: NDArray[Any], runs: tuple[SectionRun, ...], out: NDArray[Any]) -> None:
     """Write a block that was read to where it is shown."""
     for axis, run in enumerate(runs):
-        if isinstance(run.taken, slice):
-            block = block[(slice(None),) * axis + (run.taken,)]
+        if isinstance(run.sections, slice):
+            block = block[(slice(None),) * axis + (run.sections,)]
         else:
-            block = block.take(run.taken, axis)
-    shown = [run.shown for run in runs]
-    if sum(not isinstance(places, slice) for places in shown) > 1:
-        lengths = zip(shown, out.shape, strict=True)
-        shown = list(np.ix_(*(np.arange(n)[places] for places, n in lengths)))
-    out[tuple(shown)] = block
+            block = block.take(run.sections, axis)
+    index = [run.places for run in runs]
+    if sum(not isinstance(places, slice) for places in index) > 1:
+        lengths = zip(index, out.shape, strict=True)
+        index = list(np.ix_(*(np.arange(n)[places] for places, n in lengths)))
+    out[tuple(index)] = block
 
 
 def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Channels]:
@@ -309,10 +309,10 @@ def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Chann
 class StoredMaskSource(OwnSource):
     """A mask that is worked out from tables alone: no voxel is read for it."""
 
-    def __init__(self, mapped: AxisMappedSource) -> None:
-        self.mapped = mapped
-        self.name = f"{mapped.name} (what is stored)"
-        self.token = content_key(mapped.token, ("stored mask",))
+    def __init__(self, source: AxisMappedSource) -> None:
+        self.source = source
+        self.name = f"{source.name} (what is stored)"
+        self.token = content_key(source.token, ("stored mask",))
 
     def known_header(self) -> Header:
         """Return the header; asks for that of the volume."""
@@ -320,21 +320,21 @@ class StoredMaskSource(OwnSource):
 
     def opened_anew(self, by: str) -> StoredMaskSource:
         """Return the source for a pass: of a volume that is opened anew."""
-        mapped = self.mapped.opened_anew(by)
-        return self if mapped is self.mapped else StoredMaskSource(mapped)
+        source = self.source.opened_anew(by)
+        return self if source is self.source else StoredMaskSource(source)
 
     def _make(self) -> Backend:
         return StoredMask(*self._facts(), self.name)
 
     def _facts(self) -> tuple[Header, tuple[NDArray[np.bool_], ...]]:
-        header = _header_of(self.mapped.source)
-        tables = self.mapped.axis_map.tables(header.shape, self.mapped.name)
-        stored = tuple(
+        header = _header_of(self.source.source)
+        tables = self.source.axis_map.tables(header.shape, self.source.name)
+        flags = tuple(
             np.ones(length, bool) if table is None else table >= 0
             for table, length in zip(tables, header.shape, strict=True)
         )
         # One channel says it for all, unless channels are missing themselves.
-        whole = stored if not stored[0].all() else (np.ones(1, bool), *stored[1:])
+        whole = flags if not flags[0].all() else (np.ones(1, bool), *flags[1:])
         c, i, j, k = map(len, whole)
         return Header((c, i, j, k), header.affine, np.dtype(np.uint8), stamp=header.stamp), whole
 
@@ -342,16 +342,16 @@ class StoredMaskSource(OwnSource):
 class StoredMask(Backend):
     """1 where all four indices of a voxel show something stored, else 0."""
 
-    def __init__(self, header: Header, stored: tuple[NDArray[np.bool_], ...], name: str) -> None:
+    def __init__(self, header: Header, flags: tuple[NDArray[np.bool_], ...], name: str) -> None:
         super().__init__(header, name)
-        self._stored = stored
+        self._flags = flags
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         parts = [slice(*(channels or (0, self.shape[0]))), *region.slices]
-        flags = [stored[part] for stored, part in zip(self._stored, parts, strict=True)]
+        flags = [each[part] for each, part in zip(self._flags, parts, strict=True)]
         c, i, j, k = flags
-        shown = c[:, None, None, None] & i[:, None, None] & j[:, None] & k
-        return Voxels(shown.view(np.uint8))
+        mask = c[:, None, None, None] & i[:, None, None] & j[:, None] & k
+        return Voxels(mask.view(np.uint8))
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         return 0

@@ -207,9 +207,9 @@ class Backend(ABC):
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         """Return how many bytes of stored voxels a read of ``region`` touches, in whole chunks."""
-        needed = self.needed_chunks(region, channels)
+        chunks = self.needed_chunks(region, channels)
         first, last = channels or (0, self.shape[0])
-        voxels = region.size * (last - first) if needed is None else needed.voxels
+        voxels = region.size * (last - first) if chunks is None else chunks.voxels
         return voxels * self.disk_dtype.itemsize
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
@@ -223,8 +223,8 @@ class Backend(ABC):
     def __getitem__(self, item: Any) -> torch.Tensor:
         """Return values as a 4-D tensor; integers keep their axis."""
         voxels, selection = self.select(item)
-        shown = self._show(replace(voxels, array=voxels.array[selection]))
-        return as_tensor(shown.values(), self.header.tensor_dtype)
+        part = self._show(replace(voxels, array=voxels.array[selection]))
+        return as_tensor(part.values(), self.header.tensor_dtype)
 
     def select(self, item: Any) -> tuple[Voxels, tuple[slice, ...]]:
         """Read the box around an index; return it and what remains to be selected from it."""
@@ -235,8 +235,8 @@ class Backend(ABC):
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
         self.check_version()
-        shown = self._show(self.read(Region.of_shape(self.shape[1:])))
-        return as_tensor(shown.values(), self.header.tensor_dtype)
+        voxels = self._show(self.read(Region.of_shape(self.shape[1:])))
+        return as_tensor(voxels.values(), self.header.tensor_dtype)
 
     def _show(self, voxels: Voxels) -> Voxels:
         return replace(voxels, boolean=self.header.dtype.kind == "b")
@@ -391,8 +391,8 @@ class ForeignBackend(Backend):
     def content_key(self) -> str:
         """What the backend says, if it says anything; asked once."""
         if self._content is None:
-            said = str(getattr(self._backend, "content_key", None) or "")
-            self._content = _digest_of(self._backend, said) if said else ""
+            key = str(getattr(self._backend, "content_key", None) or "")
+            self._content = _digest_of(self._backend, key) if key else ""
         return self._content
 
     def forget_content_key(self) -> None:
@@ -433,12 +433,12 @@ def as_array(values: Any) -> NDArray[Any]:
     """
     if not hasattr(values, "detach"):
         return np.asarray(values)
-    held = values.detach().cpu()
+    tensor = values.detach().cpu()
     # NumPy has none of these; float32, or complex64, holds each of their values.
     if only_in_torch(values):
-        held = held.float() if held.is_floating_point() else held.cfloat()
+        tensor = tensor.float() if tensor.is_floating_point() else tensor.cfloat()
     try:
-        return np.asarray(held.numpy())
+        return np.asarray(tensor.numpy())
     except (TypeError, RuntimeError):
         msg = f"a tensor of {values.dtype} holds no plain numbers."
         do = "Convert it first: tensor.float(), or tensor.dequantize()."
@@ -458,10 +458,10 @@ def only_in_torch(values: Any) -> str:
     return name if name.startswith(("bfloat", "float8", "complex32")) else ""
 
 
-def no_options(options: Mapping[str, Any], name: str, known: tuple[str, ...] = ()) -> None:
+def no_options(options: Mapping[str, Any], name: str, keys: tuple[str, ...] = ()) -> None:
     """Raise ``SampleError``, a ``TypeError``, for options that a format does not have."""
-    unknown = [key for key in options if key not in known]
+    unknown = [key for key in options if key not in keys]
     if unknown:
-        have = ", ".join(known) or "none"
+        have = ", ".join(keys) or "none"
         msg = f"{name} was opened with unknown option {unknown[0]!r}; its format has: {have}"
         raise SampleError(msg, do=f"Leave {unknown[0]}= out, or write one that the format has.")

@@ -42,8 +42,8 @@ SHARED_PART = 1 / 3
 # chunks that are kept spare work, those that come early only waiting.
 AHEAD_PART = 2
 
-BATCHES, BUFFERS, ON_THE_WAY, KEPT = "batches", "read buffers", "on their way", "kept chunks"
-MADE = "made between"
+BATCHES, BUFFERS, ON_THE_WAY, CHUNK_CACHE = "batches", "read buffers", "on their way", "kept chunks"
+INTERMEDIATE = "made between"
 """The terms of projected memory."""
 
 
@@ -59,17 +59,17 @@ def choose_scheme(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadSc
     >>> choose_scheme(ct, demand, Budget(300 * 2**30, workers=8)).mode
     'resident'
     """
-    fixed = fixed_memory(layout, demand, budget)
-    room = budget.memory_bytes - sum(fixed.values())
+    memory = fixed_memory(layout, demand, budget)
+    room = budget.memory_bytes - sum(memory.values())
     if room < 0:
-        raise budget_error(fixed, budget.memory_bytes)
+        raise budget_error(memory, budget.memory_bytes)
     ahead = min(wanted_ahead(layout, demand, budget), room // (AHEAD_PART * budget.processes))
     room -= budget.processes * ahead
     if ahead:
-        fixed = {**fixed, ON_THE_WAY: fixed[ON_THE_WAY] + budget.processes * ahead}
+        memory = {**memory, ON_THE_WAY: memory[ON_THE_WAY] + budget.processes * ahead}
     base = ReadScheme(
         "direct",
-        memory=fixed,
+        memory=memory,
         ahead_bytes=ahead,
         gap=layout.gap,
         longest_run=layout.longest_run,
@@ -87,7 +87,7 @@ def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping
     """Return the bytes that are needed whatever is decided, by term."""
     terms = {BATCHES: budget.batches_ahead * demand.batch_bytes}
     if demand.made_bytes:
-        terms[MADE] = budget.processes * budget.threads * demand.made_bytes
+        terms[INTERMEDIATE] = budget.processes * budget.threads * demand.made_bytes
     if layout.access == "range":
         source = math.ceil(math.prod(demand.support_p99)) * layout.itemsize
         scratch = layout.unit_bytes if layout.chunk is not None else 0
@@ -135,8 +135,8 @@ _REMEDIES = {
     "memory_bytes= of the reading service.",
     BUFFERS: "Use fewer workers or threads_per_worker, smaller patches or smaller chunks, or raise "
     "memory_bytes= of the reading service.",
-    MADE: "Use fewer workers or threads_per_worker, or put spatial pipes before what voxels are "
-    "sampled anew after.",
+    INTERMEDIATE: "Use fewer workers or threads_per_worker, or put spatial pipes before what "
+    "voxels are sampled anew after.",
     ON_THE_WAY: "Store the volumes in smaller chunks, or raise memory_bytes= of the reading "
     "service.",
 }
@@ -164,12 +164,12 @@ def _chunk_scheme(
     worth = _worth_keeping(layout, demand)
     if layout.data_bytes <= room:
         scheme = _with(base, layout, demand, budget, 0.0, mode="resident", cache=worth)
-        touched = _amplification(layout, demand, demand.chunks)
-        return replace(scheme, chunks=demand.chunks, amplification=touched)
+        amplification = _amplification(layout, demand, demand.chunks)
+        return replace(scheme, chunks=demand.chunks, amplification=amplification)
     thrifty = budget.thrifty or room < WORTHWHILE * worth
     cache = min(room, worth, _shared_bytes(layout, demand, budget)) if thrifty else min(room, worth)
-    missed = demand.chunks * (1 - (cache / layout.data_bytes if demand.scattered else 0.0))
-    direct = _with(base, layout, demand, budget, missed, mode="direct", cache=cache)
+    misses = demand.chunks * (1 - (cache / layout.data_bytes if demand.is_scattered else 0.0))
+    direct = _with(base, layout, demand, budget, misses, mode="direct", cache=cache)
     if direct.keeps_up and demand.region is None:
         return direct
     regional = _regional(layout, demand, budget, base, room)
@@ -194,10 +194,10 @@ def _chunk_scheme(
 def _shared_bytes(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
     """Return the bytes of chunks that patches which are made together may share."""
     grid = math.prod(layout.grid)
-    asked = demand.chunks * demand.draws
+    reads = demand.chunks * demand.draws
     # Chunks asked for at random: so many different ones are among them.
-    different = grid * -math.expm1(-asked / grid)
-    if asked - different < SHARED_PART * asked:
+    different = grid * -math.expm1(-reads / grid)
+    if reads - different < SHARED_PART * reads:
         return math.ceil(demand.chunks * demand.items) * layout.unit_bytes
     # The batches of a visit go to one process where they can.
     visits = -(-demand.together // budget.processes)
@@ -207,7 +207,7 @@ def _shared_bytes(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
 
 def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:
     """Return the bytes of chunks that may be asked for again."""
-    if demand.scattered:
+    if demand.is_scattered:
         return layout.data_bytes
     visit = min(math.prod(layout.grid), math.ceil(demand.draws * demand.chunks))
     visits = max(KEPT_VISITS, demand.together + 1)
@@ -226,17 +226,17 @@ def _regional(
         counts = _counts(demand.region, layout.unit, grid)
     else:
         # Whatever its place, a patch that begins in the first chunk of the region ends in it.
-        needed = [
+        extent = [
             max(s, p) + c - 1
             for s, p, c in zip(demand.support, demand.patch, layout.unit, strict=True)
         ]
-        counts = _counts(needed, layout.unit, grid)
-    found: ReadScheme | None = None
+        counts = _counts(extent, layout.unit, grid)
+    best: ReadScheme | None = None
     # Grown until it keeps up: the axis of which the region covers least patches goes first.
     # Visits that take turns are divided among the workers: none decodes another one's region.
     apart = demand.together >= budget.processes
-    kept = max(KEPT_REGIONS, math.ceil(demand.together / budget.processes) + 1)
-    while kept * math.prod(counts) * layout.unit_bytes <= room:
+    regions = max(KEPT_REGIONS, math.ceil(demand.together / budget.processes) + 1)
+    while regions * math.prod(counts) * layout.unit_bytes <= room:
         i, j, k = (n * c for n, c in zip(counts, layout.unit, strict=True))
         draws = demand.draws if demand.region else _draws((i, j, k), demand)
         # It holds a patch that begins anywhere in its first chunk. Where it covers all of an axis
@@ -245,7 +245,7 @@ def _regional(
         i, j, k = (max(r, -(-(p + c - 1) // c) * c) for r, c, p in sizes)
         # Else batches go to whichever worker is free, so several workers decode one region.
         readers = 1 if apart else min(budget.processes, math.ceil(draws / demand.items))
-        cache = kept * math.prod(counts) * layout.unit_bytes
+        cache = regions * math.prod(counts) * layout.unit_bytes
         chunks = math.prod(counts) * readers / draws
         this = replace(
             _with(base, layout, demand, budget, chunks, mode="regional", cache=cache),
@@ -256,14 +256,14 @@ def _regional(
             items=demand.items,
             chunks_then=chunks,
         )
-        if found is None or this.keeps_up or this.chunks < found.chunks:
-            found = this
+        if best is None or this.keeps_up or this.chunks < best.chunks:
+            best = this
         open_axes = [axis for axis in range(3) if counts[axis] < grid[axis]]
-        if found.keeps_up or demand.region is not None or not open_axes:
+        if best.keeps_up or demand.region is not None or not open_axes:
             break
         least = min(open_axes, key=lambda a: counts[a] * layout.unit[a] / demand.support[a])
         counts[least] += 1
-    return found
+    return best
 
 
 def _with(
@@ -277,16 +277,16 @@ def _with(
     cache: int,
 ) -> ReadScheme:
     """Return a scheme that decodes so many chunks per patch and keeps so many bytes."""
-    decoded = chunks * layout.unit_bytes
+    size = chunks * layout.unit_bytes
     cores = budget.processes * budget.threads
-    decoding = demand.rate * decoded / layout.decode_rate
-    transfer = demand.rate * decoded * STORED_RATIO / layout.bandwidth
+    decoding = demand.rate * size / layout.decode_rate
+    transfer = demand.rate * size * STORED_RATIO / layout.bandwidth
     waiting = demand.rate * chunks / layout.chunks_per_request * layout.latency / layout.requests
     requests, on_the_way = _in_flight(layout, demand, chunks)
     return replace(
         base,
         mode=mode,  # type: ignore[arg-type]  # one of Mode, from the callers above
-        memory={**base.memory, KEPT: budget.processes * cache},
+        memory={**base.memory, CHUNK_CACHE: budget.processes * cache},
         cache_bytes=cache,
         in_flight_requests=requests,
         in_flight_bytes=on_the_way,
@@ -298,12 +298,12 @@ def _with(
 
 def _in_flight(layout: StoreLayout, demand: Demand, chunks: float) -> tuple[int, int]:
     """Return requests and stored bytes that are under way on average (Little's law)."""
-    joined = layout.chunks_per_request
-    wanted = math.ceil(demand.rate * chunks / joined * layout.latency)
-    requests = min(layout.requests, max(1, wanted))
+    per_request = layout.chunks_per_request
+    concurrency = math.ceil(demand.rate * chunks / per_request * layout.latency)
+    requests = min(layout.requests, max(1, concurrency))
     if layout.chunk is None:
         return requests, requests * layout.longest_run
-    return requests, math.ceil(requests * joined * layout.unit_bytes * STORED_RATIO)
+    return requests, math.ceil(requests * per_request * layout.unit_bytes * STORED_RATIO)
 
 
 def _amplification(layout: StoreLayout, demand: Demand, chunks: float) -> float:
@@ -328,22 +328,22 @@ def choose_schemes(
     """
     sharing = sum(layout.remote for layout in layouts.values())
     budget = replace(budget, sharing=max(1, sharing))
-    fixed = {key: fixed_memory(layouts[key], demands[key], budget) for key in layouts}
+    memory = {key: fixed_memory(layouts[key], demands[key], budget) for key in layouts}
     terms = Counter[str]()
-    for own in fixed.values():
+    for own in memory.values():
         terms.update(own)
     rest = budget.memory_bytes - sum(terms.values())
     if rest < 0:
         raise budget_error(terms, budget.memory_bytes)
-    kept = [
+    cache_keys = [
         key
         for key, layout in layouts.items()
         if layout.remote or (layout.access == "range" and layout.chunk is not None)
     ]
-    total = max(1, sum(layouts[key].data_bytes for key in kept))
-    found = {}
+    total = max(1, sum(layouts[key].data_bytes for key in cache_keys))
+    schemes = {}
     for key, layout in layouts.items():
-        share = rest * layout.data_bytes // total if key in kept else 0
-        part = replace(budget, memory_bytes=sum(fixed[key].values()) + share)
-        found[key] = choose_scheme(layout, demands[key], part)
-    return found
+        share = rest * layout.data_bytes // total if key in cache_keys else 0
+        part = replace(budget, memory_bytes=sum(memory[key].values()) + share)
+        schemes[key] = choose_scheme(layout, demands[key], part)
+    return schemes

@@ -102,10 +102,10 @@ class Header:
             raise BadHeader(f"a backend says shape {sizes}.", do="Give (C, I, J, K), all positive.")
         if units is not None and (len(units) != 3 or min(units) < 1):
             raise BadHeader(f"a backend says chunks {units}.", do="Give (I, J, K), all positive.")
-        stored = np.dtype(dtype)
-        refuse_unreadable(stored, "the backend")
+        disk_dtype = np.dtype(dtype)
+        refuse_unreadable(disk_dtype, "the backend")
         entries = IDENTITY if affine is None else affine_entries(affine, "the backend")
-        return cls(sizes, entries, stored, units, access, slope, intercept)
+        return cls(sizes, entries, disk_dtype, units, access, slope, intercept)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -123,12 +123,12 @@ class Header:
         >>> Header.of_document(header.document()) == header
         True
         """
-        found: dict[str, Any] = {"unit": UNIT, "dtype": self.dtype.str}
+        values: dict[str, Any] = {"unit": UNIT, "dtype": self.dtype.str}
         for field in fields(self):
             value = getattr(self, field.name)
             value = value.str if isinstance(value, np.dtype) else value
-            found[field.name] = list(value) if isinstance(value, tuple) else value
-        return found
+            values[field.name] = list(value) if isinstance(value, tuple) else value
+        return values
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Header:

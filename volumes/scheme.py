@@ -153,7 +153,7 @@ class Demand:
     draws: int = 1  # patches that are drawn on one visit to a volume
     together: int = 1
     """Visits whose batches take turns, each batch of one visit: ``interleave(visits=...)``."""
-    scattered: bool = True
+    is_scattered: bool = True
     """Whether a volume's patches come between those of others, or again while its chunks are kept;
     else nothing of it is needed any more once its visit is over."""
     made_bytes: int = 0
@@ -229,15 +229,15 @@ class ReadScheme:
         if self.meanwhile is None:
             return ""
         place = f"region={self.region}, align={self.align}, " if self.region else ""
-        shared = ""
+        hint = ""
         if self.readers > 1:
-            shared = (
+            hint = (
                 f"; .interleave(visits={self.readers}, each={self.items}) after it lets one "
                 f"worker decode a region instead of {self.readers}"
             )
         return (
             f"lazy_patch({place}samples_per_volume={self.draws}) decodes about "
-            f"{self.chunks_then:.3g} chunks per patch instead of {self.chunks:.3g}{shared}"
+            f"{self.chunks_then:.3g} chunks per patch instead of {self.chunks:.3g}{hint}"
         )
 
     def without_cache(self, veto: str) -> ReadScheme:

@@ -72,7 +72,7 @@ class Handles:
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         # What a forked child found of its parent. Dropping it would run the parent's
         # clean-up in the child, with locks and threads that do not exist there.
-        self._inherited: list[OrderedDict[str, _Handle]] = []
+        self._parent_handles: list[OrderedDict[str, _Handle]] = []
         renew_after_fork(self)
 
     def acquire(self, source: Source, *, verify: bool = False) -> Backend:
@@ -81,9 +81,9 @@ class Handles:
         Of voxels in memory the source holds it: here it would keep the array when the volume is
         gone.
         """
-        held: Backend | None = getattr(source, "backend", None)
-        if held is not None:
-            return held
+        own: Backend | None = getattr(source, "backend", None)
+        if own is not None:
+            return own
         # Asked before the lock is taken: a source may have to open others to tell.
         token = source.token
         with self._lock:
@@ -125,18 +125,18 @@ class Handles:
                 del self._handles[source.token]
         return self.acquire(source)
 
-    def agreeing(self, source: Source, known: Header) -> Backend:
+    def agreeing(self, source: Source, header: Header) -> Backend:
         """Return the open backend of ``source``, opened again unless it is what is known of it."""
         backend = self.acquire(source)
-        if backend.header == known:
+        if backend.header == header:
             return backend
         # The file may have been written again since, or only touched.
         del backend
         backend = self.acquire(source, verify=True)
-        if not backend.header.agrees_with(known):
+        if not backend.header.agrees_with(header):
             raise VolumeChanged(
                 f"{source.name} has changed since its header was read: it was "
-                f"{known.shape} {known.disk_dtype} and is "
+                f"{header.shape} {header.disk_dtype} and is "
                 f"{backend.shape} {backend.disk_dtype}, or lies elsewhere.",
                 do="Make a new Volume once the file is written.",
             )
@@ -148,7 +148,7 @@ class Handles:
 
     def after_fork(self) -> None:
         """Start empty in a forked child."""
-        self._inherited.append(self._handles)
+        self._parent_handles.append(self._handles)
         self._handles = OrderedDict()
 
     def __len__(self) -> int:
@@ -156,16 +156,16 @@ class Handles:
 
     def _evict(self) -> None:
         with self._lock:
-            opened = {token: h.backend for token, h in self._handles.items() if h.backend}
-            resident = sum(backend.resident_bytes for backend in opened.values())
-            remote = sum(backend.remote for backend in opened.values())
+            backends = {token: h.backend for token, h in self._handles.items() if h.backend}
+            resident = sum(backend.resident_bytes for backend in backends.values())
+            remote = sum(backend.remote for backend in backends.values())
             local = len(self._handles) - remote
             # The newest stays, however large: it is about to be read.
             for token in list(self._handles)[:-1]:
                 many, few = resident > self._most_bytes, local <= self._most
                 if not many and few and remote <= self._most_remote:
                     return
-                backend = opened.get(token)
+                backend = backends.get(token)
                 far = backend is not None and backend.remote
                 if many or (remote > self._most_remote if far else not few):
                     del self._handles[token]
@@ -194,14 +194,14 @@ class Versions:
         self._first: LRUCache[OpenedVersion] = LRUCache(MOST_VERSIONS)
         self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
 
-    def first(self, opened: OpenedVersion) -> OpenedVersion:
+    def first(self, version: OpenedVersion) -> OpenedVersion:
         """Return what was opened first of the same volume in the same pass: this, or another."""
 
         def note() -> OpenedVersion:
-            self._new.append(opened)
-            return opened
+            self._new.append(version)
+            return version
 
-        return self._first.get_or(opened.key, note)
+        return self._first.get_or(version.key, note)
 
     def take(self) -> tuple[OpenedVersion, ...]:
         """Return those that were opened since this was asked last."""

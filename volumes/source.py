@@ -69,14 +69,14 @@ class LocatedSource:
         self.__dict__.update(path=path, name=name)
         # What is read is the same, so what is usual leaves no trace in the names of copies.
         usual = [("io", "auto"), ("follow", "beside")]
-        said = [value for key, value in vars(self.options).items() if (key, value) not in usual]
-        token = content_key(path or self.location, tuple(map(_stable, said)))
+        values = [value for key, value in vars(self.options).items() if (key, value) not in usual]
+        token = content_key(path or self.location, tuple(map(_stable, values)))
         object.__setattr__(self, "token", token)
 
     def part_of(self, content: str) -> str:
         """Return the name of what the options choose of stored content, e.g. one data set of it."""
-        chosen = self.options.reader_kwargs
-        return content_key(content, tuple(_stable(chosen))) if content and chosen else content
+        kwargs = self.options.reader_kwargs
+        return content_key(content, tuple(_stable(kwargs))) if content and kwargs else content
 
     def open(self) -> Backend:
         """Open the location with the first backend that recognises it."""

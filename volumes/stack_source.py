@@ -131,16 +131,16 @@ def stacked_header(parts: Sequence[StackMember]) -> Header:
     headers = [part.header for part in parts]
     first = headers[0]
     channels = sum(header.shape[0] for header in headers)
-    chunked = [header.chunks for header in headers if header.chunks is not None]
-    i, j, k = map(max, *chunked, (1, 1, 1)) if chunked else (1, 1, 1)
-    reached: set[Access] = {header.access for header in headers}
+    chunks = [header.chunks for header in headers if header.chunks is not None]
+    i, j, k = map(max, *chunks, (1, 1, 1)) if chunks else (1, 1, 1)
+    accesses: set[Access] = {header.access for header in headers}
     order: tuple[Access, ...] = ("stream", "range", "view")
     common = replace(
         first,
         shape=(channels, *first.shape[1:]),
         affine=affine_entries(parts[0].affine, parts[0].name),
-        chunks=(i, j, k) if chunked else None,
-        access=next(access for access in order if access in reached),
+        chunks=(i, j, k) if chunks else None,
+        access=next(access for access in order if access in accesses),
         stamp=tuple(number for header in headers for number in header.stamp),
     )
     if len({_stored_as(header) for header in headers}) == 1:
@@ -151,8 +151,8 @@ def stacked_header(parts: Sequence[StackMember]) -> Header:
 
 def _stored_as(header: Header) -> tuple[Any, ...]:
     """Return what has to be the same for stored numbers to mean the same."""
-    stored = header.disk_dtype.newbyteorder("=")
-    return (stored, header.slope, header.intercept, header.value_type)
+    dtype = header.disk_dtype.newbyteorder("=")
+    return (dtype, header.slope, header.intercept, header.value_type)
 
 
 def _of_all(name: str) -> property:
@@ -251,8 +251,8 @@ class StackedBackend(ComposedBackend):
         return sum(one.touched_bytes(region, own) for one, own in self._wanted_parts(channels))
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        fetched = [backend.fetch(region, own) for backend, own in self._wanted_parts(channels)]
-        return None if None in fetched else sum(filter(None, fetched))
+        sizes = [backend.fetch(region, own) for backend, own in self._wanted_parts(channels)]
+        return None if None in sizes else sum(filter(None, sizes))
 
     def _wanted_parts(self, channels: Channels | None) -> Iterator[tuple[Backend, Channels]]:
         """Yield the parts that have some of the channels, and which of their own these are."""

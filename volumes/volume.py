@@ -128,8 +128,8 @@ class Volume:
         self._header: Header | None = None
         self._grid: Grid | None = None
         self._data: torch.Tensor | None = None
-        self._opened: tuple[Hashable, int] | None = None
-        self._compared = False
+        self._stamp: tuple[Hashable, int] | None = None
+        self._is_fresh = False
         self._pass = ""
         self._session: Session | None = None
 
@@ -234,8 +234,8 @@ class Volume:
     def grid(self) -> Grid:
         """Spatial shape and affine."""
         if self._grid is None:
-            known = self._header is not None or hasattr(self._source, "known_header")
-            if self._affine is None and not known:
+            has_header = self._header is not None or hasattr(self._source, "known_header")
+            if self._affine is None and not has_header:
                 # The one of the open backend: all volumes that come with the batches share it.
                 self._grid = self._backend().grid
                 return self._grid
@@ -357,10 +357,10 @@ class Volume:
         describes is compared with that, when it is opened.
         """
         backend = self._backend()
-        version, moment = self._opened or (backend.version, 0)
+        version, moment = self._stamp or (backend.version, 0)
         if self._pass:
-            opened = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
-            first = (self._session or SESSION).versions.first(opened)
+            own = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
+            first = (self._session or SESSION).versions.first(own)
             version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
@@ -381,13 +381,13 @@ class Volume:
         """
         renew = getattr(self._source, "opened_anew", None)
         source = self._source if renew is None else renew(by)
-        known = hasattr(source, "known_header")
-        if source is self._source and (known or getattr(source, "backend", None) is not None):
+        has_header = hasattr(source, "known_header")
+        if source is self._source and (has_header or getattr(source, "backend", None) is not None):
             return self
         anew = self.__copy__()
         anew._source = source
-        anew._header = anew._grid = anew._opened = None
-        if self.located_source is not None and not known:
+        anew._header = anew._grid = anew._stamp = None
+        if self.located_source is not None and not has_header:
             anew._pass = by
         return anew
 
@@ -460,24 +460,24 @@ class Volume:
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
-        known = self.header if hasattr(self._source, "known_header") else self._header
+        header = self.header if hasattr(self._source, "known_header") else self._header
         # Before it is opened: what is written meanwhile was written since.
-        now = time.time_ns() if known is None else 0
+        now = time.time_ns() if header is None else 0
         handles = (self._session or SESSION).handles
-        backend = handles.acquire(self._source, verify=known is None)
-        if known is not None and backend.header is not known:
-            backend = handles.agreeing(self._source, known)
+        backend = handles.acquire(self._source, verify=header is None)
+        if header is not None and backend.header is not header:
+            backend = handles.agreeing(self._source, header)
         self._header = backend.header
         if now:
-            self._opened = backend.version, now
-        elif self._opened is not None and not self._compared and backend.version != self._opened[0]:
+            self._stamp = backend.version, now
+        elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:
             # This process may have it open from another epoch.
             backend = handles.opened_again(self._source, backend)
-        self._compared = True
+        self._is_fresh = True
         return backend
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_grid": None, "_data": None, "_compared": False, "_session": None}
+        return {**self.__dict__, "_grid": None, "_data": None, "_is_fresh": False, "_session": None}
 
     def __copy__(self) -> Volume:
         copy = object.__new__(type(self))
@@ -523,11 +523,11 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
             do="Give a path, a URL, an array, a tensor, an image of nibabel or SimpleITK, a zarr "
             "object, or a list of these.",
         )
-    named = [*options.reader_kwargs, *(["reader"] if options.reader else [])]
-    named += ["storage_options"] if options.storage_options else []
-    if named:
-        msg = f"voxels in memory need no reader and no options, and were given {named[0]}="
-        raise SampleError(msg, do=f"Leave {named[0]}= out.")
+    names = [*options.reader_kwargs, *(["reader"] if options.reader else [])]
+    names += ["storage_options"] if options.storage_options else []
+    if names:
+        msg = f"voxels in memory need no reader and no options, and were given {names[0]}="
+        raise SampleError(msg, do=f"Leave {names[0]}= out.")
     if is_itk:
         from .formats.itk import from_itk
 
@@ -537,8 +537,8 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:
     """Whether ``thing`` is of a class whose module is, then, already imported."""
-    loaded = sys.modules.get(module)
-    return isinstance(thing, tuple(getattr(loaded, c) for c in classes if hasattr(loaded, c)))
+    library = sys.modules.get(module)
+    return isinstance(thing, tuple(getattr(library, c) for c in classes if hasattr(library, c)))
 
 
 def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
@@ -560,13 +560,13 @@ def at_level(volume: Volume, number: int) -> Volume:
     if number == 0:
         return volume
     levels = coarser_levels(volume)
-    located = volume.located_source
-    if located is None or not 0 < number <= len(levels):
+    base = volume.located_source
+    if base is None or not 0 < number <= len(levels):
         msg = f"{volume.name} has {len(levels)} coarser levels, so 0 to that; got {number!r}"
         raise IndexError(msg)
-    given = located.options.reader_kwargs
-    chosen = {**given, "level": given.get("level", 0) + number}
-    options = replace(located.options, affine=None, reader_kwargs=chosen)
+    kwargs = base.options.reader_kwargs
+    reader_kwargs = {**kwargs, "level": kwargs.get("level", 0) + number}
+    options = replace(base.options, affine=None, reader_kwargs=reader_kwargs)
     # Not as the user wrote it: another process may run in another directory.
-    source = LocatedSource(located.path or located.location, options)
+    source = LocatedSource(base.path or base.location, options)
     return Volume.of_source(source, volume.kind, volume.affine @ levels[number - 1])

@@ -52,8 +52,8 @@ class Voxels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of :meth:`values`."""
-        stored = np.dtype(np.bool_) if self.boolean else self.array.dtype
-        return value_dtype(stored, self.slope, self.intercept)
+        disk_dtype = np.dtype(np.bool_) if self.boolean else self.array.dtype
+        return value_dtype(disk_dtype, self.slope, self.intercept)
 
     def values(self) -> NDArray[Any]:
         """Return ``array * slope + intercept`` in native byte order.
@@ -80,8 +80,8 @@ class Voxels:
         )
         # In double precision, rounded once; block by block, so no wide copy of all is made.
         with blocks:
-            for stored, values in blocks:
-                np.multiply(stored, self.slope, out=values)
+            for numbers, values in blocks:
+                np.multiply(numbers, self.slope, out=values)
                 values += self.intercept
         return out
 
@@ -90,17 +90,17 @@ def for_numpy(
     values: NDArray[Any], dtype: Any, copy: bool | None, *, is_view: bool
 ) -> NDArray[Any]:
     """Return values as ``__array__`` has to, by NumPy 2's rules for ``copy``."""
-    wanted = values if dtype is None else values.astype(dtype, copy=False)
-    is_own = wanted is not values or not is_view or values.flags.owndata
+    array = values if dtype is None else values.astype(dtype, copy=False)
+    is_own = array is not values or not is_view or values.flags.owndata
     if copy is False and is_own:
         msg = "these voxels have to be read or converted into new memory; copy=False forbids that"
         raise ValueError(msg)
-    return wanted.copy() if copy and not (is_own and wanted.flags.writeable) else wanted
+    return array.copy() if copy and not (is_own and array.flags.writeable) else array
 
 
-def value_dtype(stored: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
+def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
     """Return the native type of values made from stored numbers."""
-    native = stored.newbyteorder("=")
+    native = dtype.newbyteorder("=")
     if (slope, intercept) == (1.0, 0.0) or native.kind in "bc":
         return native
     if native.kind == "f":
@@ -108,13 +108,13 @@ def value_dtype(stored: np.dtype[Any], slope: float = 1.0, intercept: float = 0.
     return np.dtype(np.float32 if native.itemsize <= _EXACT_IN_FLOAT32 else np.float64)
 
 
-def refuse_unreadable(stored: np.dtype[Any], name: str) -> None:
+def refuse_unreadable(dtype: np.dtype[Any], name: str) -> None:
     """Raise ``UnknownFormat`` for voxels that are no plain numbers."""
-    if stored.kind in "biu" or (stored.kind == "f" and stored.itemsize <= 8):
+    if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
         return
-    if stored.kind == "c" and stored.itemsize <= 16:
+    if dtype.kind == "c" and dtype.itemsize <= 16:
         return
-    what = "RGB" if stored.names and stored.names[0] == "R" else str(stored)
+    what = "RGB" if dtype.names and dtype.names[0] == "R" else str(dtype)
     raise UnknownFormat(
         f"{name} holds {what} voxels, and a volume holds integers, floats up to 64 bits or "
         "complex numbers up to 128 bits.",
@@ -183,11 +183,11 @@ def index_ranges(item: Any, shape: tuple[int, ...], name: str) -> tuple[range, .
         if isinstance(entry, int) and not -length <= entry < length:
             msg = f"index {entry} is out of range for axis {axis} of {name}, of length {length}."
             raise OutOfVolume(msg, do=f"Use {-length} to {length - 1}.")
-        selected = range(length)[_as_slice(entry)]
-        if not selected:
+        indices = range(length)[_as_slice(entry)]
+        if not indices:
             msg = f"{entry} selects nothing on axis {axis} of {name}, of length {length}."
             raise OutOfVolume(msg, do="Select at least one voxel.")
-        ranges.append(selected)
+        ranges.append(indices)
     return tuple(ranges)
 
 

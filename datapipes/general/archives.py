@@ -170,8 +170,8 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
         self.mode = mode
 
     def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
-        given = stream.file_obj
-        tar = given if isinstance(given, tarfile.TarFile) else open_tar(name, stream, self.mode)
+        source = stream.file_obj
+        tar = source if isinstance(source, tarfile.TarFile) else open_tar(name, stream, self.mode)
         while True:
             with naming_damage(name):
                 info = tar.next()
@@ -256,9 +256,9 @@ class ZipArchiveLoader(_ArchiveLoader, form="load_from_zip"):
         return stream if is_open else seekable_copy(stream)
 
     def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
-        given = stream.file_obj
-        archive = given if isinstance(given, zipfile.ZipFile) else open_zip(name, stream)
-        del given
+        source = stream.file_obj
+        archive = source if isinstance(source, zipfile.ZipFile) else open_zip(name, stream)
+        del source
         for info in archive.infolist():
             if info.is_dir():
                 continue
@@ -360,10 +360,10 @@ class Decompressor(PerItem, form="decompress"):
         if kind is CompressionType.TAR:
             return StreamWrapper(open_tar(name, stream), stream, name=name)
         if kind is CompressionType.ZIP:
-            held = seekable_copy(stream)
-            opened = StreamWrapper(open_zip(name, held), held, name=name)
-            held.autoclose()
-            return opened
+            copy = seekable_copy(stream)
+            archive = StreamWrapper(open_zip(name, copy), copy, name=name)
+            copy.autoclose()
+            return archive
         return bound_stream(_DECODERS[kind](stream), self.most_bytes, name, stream)
 
     def _type_of(self, name: str) -> CompressionType:
@@ -398,9 +398,9 @@ class _CompressedLoader(PerItem):
     def apply(self, item: Any) -> tuple[str, Any]:
         name, stream = named_stream(self, item)
         path = name.removesuffix(self.suffix)
-        made = bound_stream(self.decoder(stream), self.most_bytes, path, stream)
+        file = bound_stream(self.decoder(stream), self.most_bytes, path, stream)
         stream.autoclose()
-        return path, made
+        return path, file
 
     def __len__(self) -> int:
         return self.length if self.length >= 0 else super().__len__()

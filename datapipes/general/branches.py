@@ -18,7 +18,7 @@ from ...graph import Pipe
 from ..datapipe import DataPipe, Running, length_of
 from ..tensors import buffer_limit, bytes_of
 
-UNBOUNDED = -1  # as ``buffer_size``: no limit
+NO_LIMIT = -1  # as ``buffer_size``: no limit
 
 
 class _Trunk(Running, DataPipe):
@@ -26,7 +26,7 @@ class _Trunk(Running, DataPipe):
 
     form_name = "unzip"
     running = (
-        *("_lock", "_items", "_waiting", "_bytes", "_left", "_begun", "_ended", "_overflow"),
+        *("_lock", "_items", "_waiting", "_bytes", "_absent", "_has_begun", "_at_end", "_overflow"),
         "_generation",
     )
 
@@ -40,8 +40,8 @@ class _Trunk(Running, DataPipe):
     ) -> None:
         super().__init__(parent)
         self.count, self.columns = count, columns
-        self.buffer_size = validate_int("buffer_size", buffer_size, least=UNBOUNDED)
-        self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
+        self.buffer_size = validate_int("buffer_size", buffer_size, least=NO_LIMIT)
+        self.buffer_bytes = buffer_limit(buffer_bytes, no_limit=buffer_size == NO_LIMIT)
         if self.buffer_bytes is None:
             text = (
                 f"Unlimited buffer size is set for `{self.form_name}`: a branch that is read much "
@@ -63,8 +63,8 @@ class _Trunk(Running, DataPipe):
         self._items: Iterator[Any] | None = None
         self._waiting: list[deque[tuple[Any, int]]] = [deque() for _ in range(self.count)]
         self._bytes = 0
-        self._left = [False] * self.count
-        self._begun = self._ended = False
+        self._absent = [False] * self.count
+        self._has_begun = self._at_end = False
         self._overflow: BufferError | None = None
         self._generation += 1
 
@@ -88,7 +88,7 @@ class _Trunk(Running, DataPipe):
         return each + (branch < more)
 
     def is_interrupted(self) -> bool:
-        return self._begun and not (self._ended and all(self._left))
+        return self._has_begun and not (self._at_end and all(self._absent))
 
     def items_of(self, branch: int) -> Iterator[Any]:
         """Yield what a branch gets."""
@@ -98,21 +98,21 @@ class _Trunk(Running, DataPipe):
                 with self._lock:
                     if generation != self._generation:
                         return
-                    item, found = self._next_of(branch)
-                if not found:
+                    item, has_item = self._next_of(branch)
+                if not has_item:
                     return
                 yield item
         finally:
             with self._lock:
                 if generation == self._generation:
-                    self._left[branch] = True
-                    if all(self._left):
+                    self._absent[branch] = True
+                    if all(self._absent):
                         self._drop()
 
     def _next_of(self, branch: int) -> tuple[Any, bool]:
         """Return the next item of a branch and True, or False at the end."""
         own = self._waiting[branch]
-        while not own and not self._ended:
+        while not own and not self._at_end:
             if self._overflow is not None:
                 raise self._overflow
             self._read(branch)
@@ -125,10 +125,10 @@ class _Trunk(Running, DataPipe):
     def _read(self, asker: int) -> None:
         """Deal out one more item of the parent."""
         if self._items is None:
-            self._items, self._begun = iter(enumerate(self.parent)), True
+            self._items, self._has_begun = iter(enumerate(self.parent)), True
         following = next(self._items, None)
         if following is None:
-            self._ended, self._items = True, None
+            self._at_end, self._items = True, None
             return
         number, item = following
         dealt = [(number % self.count, item)]
@@ -148,7 +148,7 @@ class _Trunk(Running, DataPipe):
         """Return an error if more waits than may; ``waiting`` items for each branch."""
         # How many wait in all, or how far the slowest column lies behind.
         room = sum(waiting) if self.columns is None else max(waiting)
-        if self.buffer_size != UNBOUNDED and room > self.buffer_size:
+        if self.buffer_size != NO_LIMIT and room > self.buffer_size:
             what = f"buffer size {self.buffer_size} is insufficient"
             more = "buffer_size="
         elif self.buffer_bytes is not None and self._bytes > self.buffer_bytes and max(waiting) > 1:
@@ -214,12 +214,12 @@ class Branch(DataPipe):
 
 def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) -> list[int]:
     """Return the columns that are not skipped."""
-    skipped = {*(columns_to_skip or ())}
+    skips = {*(columns_to_skip or ())}
     length = validate_int("sequence_length", sequence_length, least=1)
-    kept = [column for column in range(length) if column not in skipped]
-    if not kept:
+    columns = [column for column in range(length) if column not in skips]
+    if not columns:
         raise RuntimeError(f"unzip() skips all {length} columns; leave one out of columns_to_skip=")
-    return kept
+    return columns
 
 
 class UnZipper(DataPipe, form="unzip"):
@@ -393,26 +393,26 @@ class _Division:
     def draws(self) -> Iterator[Any]:
         rng = random.Random(self.seed)
         names = list(self.weights)
-        left = self._scale(self.weights.values(), self.total_length)
-        for drawn in range(1, self.total_length + 1):
-            name = rng.choices(names, left)[0]
+        weights = self._scale(self.weights.values(), self.total_length)
+        for number in range(1, self.total_length + 1):
+            name = rng.choices(names, weights)[0]
             index = names.index(name)
-            left[index] -= 1
-            if left[index] < 0:
-                left[index] = 0
+            weights[index] -= 1
+            if weights[index] < 0:
+                weights[index] = 0
                 # What is left goes to the others; after the last item there is nothing.
-                if sum(left) > 0:
-                    left = self._scale(left, self.total_length - drawn)
+                if sum(weights) > 0:
+                    weights = self._scale(weights, self.total_length - number)
             yield name
 
     def length(self, name: Any) -> int:
         """Return the length of a part; TypeError unless the weights are the lengths."""
-        scaled = self._scale(self.weights.values(), self.total_length)
-        if not all(weight.is_integer() for weight in scaled):
+        weights = self._scale(self.weights.values(), self.total_length)
+        if not all(weight.is_integer() for weight in weights):
             msg = "Lengths of the split cannot be known in advance. Please supply integer "
             msg += "`weights` that sum up to `total_length`, or use `.set_length(...)`."
             raise TypeError(msg)
-        return int(scaled[list(self.weights).index(name)])
+        return int(weights[list(self.weights).index(name)])
 
 
 class SplitterIterator(DataPipe):

@@ -18,7 +18,7 @@ from ..epoch import Drawing
 from ..tensors import buffer_limit, bytes_of
 from .functions import function
 
-_ENDED = object()
+_END = object()
 
 
 def iterable_pipes(name: str, pipes: tuple[Any, ...]) -> tuple[Pipe, ...]:
@@ -50,8 +50,8 @@ class MultiplexerLongest(DataPipe, form="mux_longest"):
 
     def __iter__(self) -> Iterator[Any]:
         turns = iter([iter(pipe) for pipe in self.parents])
-        for left in range(len(self.parents), 0, -1):
-            turns = cycle(islice(turns, left))  # without the one that has just ended
+        for count in range(len(self.parents), 0, -1):
+            turns = cycle(islice(turns, count))  # without the one that has just ended
             yield from map(next, turns)
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class ZipperLongest(DataPipe, form="zip_longest"):
 
 
 # torchdata's words, which filters of warnings may look for; what follows says by how much.
-_DROPPED = (
+_DROPPED_HINT = (
     "Buffer reaches the upper limit, so reference key-data pair begins to be removed from buffer "
     "in FIFO order. Please consider increase buffer size."
 )
@@ -112,8 +112,8 @@ class _KeyZipper(SameLength):
         self.keep_key = keep_key
 
     def _join(self, key: Hashable, item: Any, other: Any) -> Any:
-        merged = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
-        return (key, merged) if self.keep_key else merged
+        result = (item, other) if self.merge_fn is None else self.merge_fn(item, other)
+        return (key, result) if self.keep_key else result
 
 
 class IterKeyZipper(_KeyZipper, form="zip_with_iter"):
@@ -178,30 +178,30 @@ class IterKeyZipper(_KeyZipper, form="zip_with_iter"):
         self.buffer_size = (
             None if buffer_size is None else validate_int("buffer_size", buffer_size, least=1)
         )
-        self.buffer_bytes = buffer_limit(buffer_bytes, unbounded=buffer_size is None)
+        self.buffer_bytes = buffer_limit(buffer_bytes, no_limit=buffer_size is None)
 
     def __iter__(self) -> Iterator[Any]:
-        kept = _KeyBuffer(self.buffer_size, self.buffer_bytes)
+        buffer = _KeyBuffer(self.buffer_size, self.buffer_bytes)
         reference = iter(self.reference)
-        warned = False
+        has_warned = False
         try:
             for item in self.parent:
                 key = self.key_fn(item)
-                while key not in kept:
-                    other = next(reference, _ENDED)
-                    if other is _ENDED:
+                while key not in buffer:
+                    other = next(reference, _END)
+                    if other is _END:
                         raise BufferError(
                             "No matching key can be found from reference DataPipe for the data "
                             f"{item!r}. It has none, or it came earlier and was dropped: give a "
                             "larger buffer_size= or buffer_bytes=."
                         )
-                    full = kept.add(self.ref_key_fn(other), other)
-                    if full and not warned:
-                        warned = True
-                        warn(f"{_DROPPED} {full}", UserWarning, self.origin)
-                yield self._join(key, item, kept.take(key))
+                    full = buffer.add(self.ref_key_fn(other), other)
+                    if full and not has_warned:
+                        has_warned = True
+                        warn(f"{_DROPPED_HINT} {full}", UserWarning, self.origin)
+                yield self._join(key, item, buffer.take(key))
         finally:
-            kept.close()
+            buffer.close()
 
 
 class _KeyBuffer:
@@ -221,13 +221,13 @@ class _KeyBuffer:
             raise ValueError(f"Duplicate key is found in reference DataPipe: {key!r}")
         size = 0 if self._most_bytes is None else bytes_of(item)
         full = self._full(size)
-        told = full
+        limit = full
         while full:
             StreamWrapper.close_streams(self.take(next(iter(self._items))))
             full = self._full(size)
         self._items[key] = item, size
         self._bytes += size
-        return told
+        return limit
 
     def _full(self, size: int) -> str:
         """Return which limit an item of so many bytes would go beyond; nothing if it fits."""
@@ -235,8 +235,8 @@ class _KeyBuffer:
         if self._most is not None and count >= self._most:
             return f"zip_with_iter() keeps {count} items, and buffer_size is {self._most}."
         if count and self._most_bytes is not None and self._bytes + size > self._most_bytes:
-            taken = f"{count} items of {self._bytes} bytes, and one of {size} came"
-            return f"zip_with_iter() keeps {taken}; buffer_bytes is {self._most_bytes}."
+            content = f"{count} items of {self._bytes} bytes, and one of {size} came"
+            return f"zip_with_iter() keeps {content}; buffer_bytes is {self._most_bytes}."
         return ""
 
     def take(self, key: Hashable) -> Any:
@@ -358,10 +358,10 @@ class SampleMultiplexer(Drawing):
         running = [iter(pipe) for pipe in self.parents]
         weights = list(self.weights)
         while running:
-            (chosen,) = self._rng.choices(range(len(running)), weights)
-            item = next(running[chosen], _ENDED)
-            if item is _ENDED:
-                del running[chosen], weights[chosen]
+            (index,) = self._rng.choices(range(len(running)), weights)
+            item = next(running[index], _END)
+            if item is _END:
+                del running[index], weights[index]
             else:
                 yield item
 

@@ -76,26 +76,26 @@ def claim(path: str) -> _FileLock | None:
 
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     while True:
-        held = _FileLock(f"{path}{PROMISE}")
+        lock = _FileLock(f"{path}{PROMISE}")
         try:
-            fcntl.flock(held.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException as error:
-            held.after_fork()
+            lock.after_fork()
             if isinstance(error, BlockingIOError):
                 return None
             raise
-        if not is_still(held.file, f"{path}{PROMISE}"):
+        if not is_still(lock.file, f"{path}{PROMISE}"):
             # Its owner gave it up in between.
-            held.after_fork()
+            lock.after_fork()
             continue
         try:
-            os.ftruncate(held.file, 0)
-            os.write(held.file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            os.ftruncate(lock.file, 0)
+            os.write(lock.file, f"process {os.getpid()} on {socket.gethostname()}".encode())
         except BaseException:
             # The disk is full, say: held without an owner it would keep everybody waiting.
-            held.__exit__()
+            lock.__exit__()
             raise
-        return held
+        return lock
 
 
 def owner_of(path: str) -> str:
@@ -172,7 +172,7 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
         self.hashes = None if hash_dict is None else hashes
         self.check = extra_check_fn
         self.token = uuid.uuid4().hex
-        self.ended = False
+        self.has_end = False
         self._item: Any = _END
 
     @property
@@ -193,8 +193,8 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
         # removed since, the item is made again.
         with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
             with open(f"{path}{LIST}", "rb", opener=open_regular) as file:
-                listed = [str(name) for name in parse_json(file.read())["files"]]
-            return listed if all(map(os.path.exists, listed)) else None
+                files = [str(name) for name in parse_json(file.read())["files"]]
+            return files if all(map(os.path.exists, files)) else None
         fits = os.path.exists(path) and (self.hashes is None or self.hashes.match(path))
         return [path] if fits and (self.check is None or self.check(path)) else None
 
@@ -204,7 +204,7 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
 
     def __iter__(self) -> Iterator[Any]:
         item, self._item = self._item, _END
-        if not self.ended or item is _END:
+        if not self.has_end or item is _END:
             do = "End the part that is to be kept on disk, and read what comes after its end."
             raise UnendedCache("Please call `end_caching()` before iteration.", do=do).at(
                 self.origin
@@ -279,7 +279,7 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
         self.timeout = timeout
         holder = _unended_cache(self)
         # What it ends cannot be ended by another one.
-        holder.ended = True
+        holder.has_end = True
         self.token = holder.token
         self.filepath_fn = holder.filepath_fn if same_filepath_fn else filepath_fn
 
@@ -290,26 +290,26 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
             if isinstance(pipe, OnDiskCacheHolder) and pipe.token == self.token
         )
         items = iter(holder.parent)
-        held: deque[_PendingItem] = deque()
+        pending: deque[_PendingItem] = deque()
         waiting_since = 0.0
         at_end = False
         while True:
-            while held and held[0].files is not None:
-                yield from held.popleft().files or ()
+            while pending and pending[0].files is not None:
+                yield from pending.popleft().files or ()
                 waiting_since = 0.0
-            if held and self._settle(holder, held[0]):
+            if pending and self._settle(holder, pending[0]):
                 continue
-            if not at_end and len(held) < _AHEAD:
+            if not at_end and len(pending) < _AHEAD:
                 item = next(items, _END)
                 at_end = item is _END
                 if not at_end:
-                    held.append(_PendingItem(item, holder.path_of(item)))
-                    self._settle(holder, held[-1])
+                    pending.append(_PendingItem(item, holder.path_of(item)))
+                    self._settle(holder, pending[-1])
                 continue
-            if not held:
+            if not pending:
                 return
             waiting_since = waiting_since or time.monotonic()
-            self._wait(held[0], waiting_since)
+            self._wait(pending[0], waiting_since)
 
     def _settle(self, holder: OnDiskCacheHolder, entry: _PendingItem) -> bool:
         """Find the files of an item, or make them; False if another process is at it."""
@@ -324,32 +324,32 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
                 if entry.files is None:
                     entry.files = self._make(holder, entry)
                     if entry.files != [entry.path]:  # which is not plain to see
-                        noted = json.dumps({"files": entry.files})
-                        write_atomically(f"{entry.path}{LIST}", noted)
+                        text = json.dumps({"files": entry.files})
+                        write_atomically(f"{entry.path}{LIST}", text)
         entry.item = None
         return True
 
     def _make(self, holder: OnDiskCacheHolder, entry: _PendingItem) -> list[str]:
         """Run the part of the chain on one item; return the paths of what it made."""
         key = hashlib.blake2b(entry.path.encode(), digest_size=8).hexdigest()
-        made: list[str] = []
-        found: Any = None
+        paths: list[str] = []
+        item: Any = None
         holder.feed(entry.item)
         results = iter(self.parent)
         try:
             with locate_errors(self):
-                for found in results:
-                    name, data = pair_of(self, found)
+                for item in results:
+                    name, data = pair_of(self, item)
                     path = name if self.filepath_fn is None else self.filepath_fn(name)
                     write_atomically(os.fspath(path), data, holder.hashes, key)
-                    made.append(str(os.fspath(path)))
+                    paths.append(str(os.fspath(path)))
                     del data
         finally:
             # Nothing stays open that only the error remembers.
-            janitor(found)
-            del results, found
+            janitor(item)
+            del results, item
             holder.feed()
-        return made
+        return paths
 
     def _wait(self, entry: _PendingItem, since: float) -> None:
         """Wait a little for the process that makes the files of an item."""
@@ -367,7 +367,7 @@ def _unended_cache(end: EndOnDiskCacheHolder) -> OnDiskCacheHolder:
     """Return the nearest cache upstream that was not ended."""
     every = [pipe for pipe in walk(end.parent) if isinstance(pipe, OnDiskCacheHolder)]
     for pipe in reversed(every):
-        if not pipe.ended:
+        if not pipe.has_end:
             return pipe
     if every:
         msg = "`end_caching` can only be invoked once per `on_disk_cache`"

@@ -87,11 +87,11 @@ class FSSpecFileLister(StoragePipe, form="list_files_by_fsspec"):
             system.invalidate_cache()
             return None if system.isfile(path) else list(system.ls(path, detail=False))
 
-        found = with_retries(root, options, "listing", ask)
-        if found is None:
+        names = with_retries(root, options, "listing", ask)
+        if names is None:
             yield root
             return
-        for name in sorted(found):
+        for name in sorted(names):
             if match_masks(name, self.masks) or match_masks(posixpath.basename(name), self.masks):
                 yield _as_written(root, name, system)
 

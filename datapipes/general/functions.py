@@ -65,9 +65,9 @@ class Columns:
             fields = dict(item)
             self._put(fields, result)
             return item.replace(data=fields) if isinstance(item, Sample) else fields
-        changed = list(item)
-        self._put(changed, result)
-        return tuple(changed) if isinstance(item, tuple) else changed
+        values = list(item)
+        self._put(values, result)
+        return tuple(values) if isinstance(item, tuple) else values
 
     def _put(self, fields: Any, result: Any) -> None:
         if self.target is not None:
@@ -170,7 +170,7 @@ class FlatMapper(DataPipe, form="flatmap"):
         raise TypeError(f"{type(self).__name__}'s length relies on the output of its function.")
 
 
-_ENDED = object()
+_END = object()
 
 
 class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
@@ -207,11 +207,11 @@ class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
     def __iter__(self) -> Iterator[Any]:
         under_way: list[Iterator[Any]] = []
         for item in self.parent:
-            made = self.fn(*self.columns.arguments(item))
+            results = self.fn(*self.columns.arguments(item))
             if not self._enabled:
-                yield from made
+                yield from results
                 continue
-            under_way.append(iter(made))
+            under_way.append(iter(results))
             while len(under_way) == self.buffer_size:
                 yield from self._one_of(under_way)
         while under_way:
@@ -219,10 +219,10 @@ class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
 
     def _one_of(self, under_way: list[Iterator[Any]]) -> Iterator[Any]:
         """Yield an item of a result that is drawn, or take that away if it has ended."""
-        chosen = self._rng.randrange(len(under_way))
-        item = next(under_way[chosen], _ENDED)
-        if item is _ENDED:
-            del under_way[chosen]
+        index = self._rng.randrange(len(under_way))
+        item = next(under_way[index], _END)
+        if item is _END:
+            del under_way[index]
         else:
             yield item
 
@@ -395,14 +395,14 @@ class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
         for length, item in self._shortest_first():
             # They come in growing order only within a buffer: the longest may be an older one.
             longest = max(length, *(size for size, _ in batch)) if batch else length
-            enlarged = (len(batch) + 1) * longest if self.include_padding else total + length
-            if batch and enlarged > self.max_token_count:
-                yield DataChunk([held for _, held in batch])
-                batch, enlarged = [], length
+            new_total = (len(batch) + 1) * longest if self.include_padding else total + length
+            if batch and new_total > self.max_token_count:
+                yield DataChunk([member for _, member in batch])
+                batch, new_total = [], length
             batch.append((length, item))
-            total = enlarged
+            total = new_total
         if batch:
-            yield DataChunk([held for _, held in batch])
+            yield DataChunk([member for _, member in batch])
 
     def _shortest_first(self) -> Iterator[tuple[int, Any]]:
         """Yield length and item, each time the shortest of the buffer, the older of two equals."""

@@ -24,7 +24,7 @@ from .not_offered import DRIVE
 from .streams import StoragePipe, T
 
 _SAME = frozenset({"headers", "params", "cookies", "allow_redirects", "max_redirects", "ssl"})
-_TRANSLATED = frozenset({"auth", "verify", "proxies", "proxy", "client_kwargs"})
+_TRANSLATED_OPTIONS = frozenset({"auth", "verify", "proxies", "proxy", "client_kwargs"})
 
 
 def http_settings(url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -37,10 +37,10 @@ def http_settings(url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any],
     >>> http_settings("https://h/a", {"verify": False, "proxies": {"https": "http://p"}})
     ({}, {'proxy': 'http://p', 'ssl': False})
     """
-    unknown = sorted(set(options) - _SAME - _TRANSLATED)
+    unknown = sorted(set(options) - _SAME - _TRANSLATED_OPTIONS)
     if unknown:
-        known = ", ".join(sorted(_SAME | _TRANSLATED))
-        raise TypeError(f"HTTP has no option {unknown[0]!r}; it has {known}")
+        names = ", ".join(sorted(_SAME | _TRANSLATED_OPTIONS))
+        raise TypeError(f"HTTP has no option {unknown[0]!r}; it has {names}")
     request = {key: value for key, value in options.items() if key in _SAME}
     auth = options.get("auth")
     if isinstance(auth, tuple):
@@ -74,7 +74,7 @@ def http_settings(url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 _PIECE_BYTES = 256 * 1024
 _ABSENT = (404, 410)
-_DENIED = (401, 403)
+_REFUSAL_CODES = (401, 403)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
@@ -110,7 +110,7 @@ class _HttpStream(io.RawIOBase):
         self._size = -1
         self._ranges = False
         self._version = ""
-        self._inherited: list[Any] = []
+        self._parent_sessions: list[Any] = []
         self._session: Any = None
         self._response: Any = None
         self._try(self._connect)
@@ -129,9 +129,9 @@ class _HttpStream(io.RawIOBase):
         if not self._ranges:
             raise io.UnsupportedOperation(f"the server of {self.name} knows no ranges")
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        wanted = max(0, base + offset)
-        if wanted != self._at:
-            self._at = wanted
+        position = max(0, base + offset)
+        if position != self._at:
+            self._at = position
             self._after_fork()
             self._run(self._disconnect)
         return self._at
@@ -143,13 +143,13 @@ class _HttpStream(io.RawIOBase):
         async def piece() -> bytes:
             if self._response is None:
                 await self._connect()
-            found: bytes = await self._response.content.read(len(buffer))
-            return found
+            chunk: bytes = await self._response.content.read(len(buffer))
+            return chunk
 
-        found = self._try(piece)
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        chunk = self._try(piece)
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        return len(chunk)
 
     def close(self) -> None:
         # A forked child has neither the loop nor the right to say goodbye; and once the
@@ -163,7 +163,7 @@ class _HttpStream(io.RawIOBase):
         """Leave the connection to the parent process, in a child of it."""
         if self._owner != os.getpid():
             self._owner = os.getpid()
-            self._inherited.append((self._session, self._response))
+            self._parent_sessions.append((self._session, self._response))
             self._session = self._response = None
 
     def _try(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -193,8 +193,8 @@ class _HttpStream(io.RawIOBase):
             # The garbage collector runs in any thread, that of the loop too; it cannot wait there.
             asyncio.run_coroutine_threadsafe(call(), loop)
             return None  # type: ignore[return-value]
-        done: T = fsspec.asyn.sync(loop, call)
-        return done
+        result: T = fsspec.asyn.sync(loop, call)
+        return result
 
     async def _connect(self) -> None:
         import aiohttp
@@ -215,7 +215,7 @@ class _HttpStream(io.RawIOBase):
         if response.status in _ABSENT:
             msg = f"the server answered {response.status} for {self.name}: there is nothing."
             raise VolumeNotFound(msg, do="Check the URL and the storage_options.")
-        if response.status in _DENIED:
+        if response.status in _REFUSAL_CODES:
             msg = f"reading {self.name} was refused with status {response.status}."
             do = "Check the credentials: auth=, headers=, or those in the URL."
             raise AccessDenied(msg, do=do)
@@ -229,19 +229,19 @@ class _HttpStream(io.RawIOBase):
             do = "Read it again from its beginning."
             raise StreamError(f"{self.name} changed while it was being read.", do=do)
         self._version = version
-        told = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+        match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
         start = 0
         if response.status == 206:
-            if told is None or int(told[1]) != self._at:
+            if match is None or int(match[1]) != self._at:
                 msg = f"the server of {self.name} sent another range than it was asked for"
                 raise StreamError(msg, do="Copy the file to a local disk.")
-            start, self._size, self._ranges = int(told[1]), int(told[2]), True
+            start, self._size, self._ranges = int(match[1]), int(match[2]), True
         while start < self._at:
-            passed = await response.content.read(min(_PIECE_BYTES, self._at - start))
-            if not passed:
+            chunk = await response.content.read(min(_PIECE_BYTES, self._at - start))
+            if not chunk:
                 msg = f"{self.name} became shorter while it was being read"
                 raise StreamError(msg, do="Read it again from its beginning.")
-            start += len(passed)
+            start += len(chunk)
 
     async def _disconnect(self) -> None:
         response, session = self._response, self._session
@@ -319,8 +319,8 @@ class HttpReader(StoragePipe, form="read_from_http"):
                 stream = self._open(url)
             except Exception as error:
                 if self.skip_on_error:
-                    told = Secrets(self.storage_options, url).describe(error)
-                    what, *more = told.splitlines()
+                    message = Secrets(self.storage_options, url).describe(error)
+                    what, *more = message.splitlines()
                     text = f"{what}: {public_name(url)} is left out, skipping to the next"
                     warn("\n".join([text, *more]), UserWarning, self.origin)
                     continue

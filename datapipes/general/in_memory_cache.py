@@ -66,8 +66,8 @@ class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
     """In a loader what comes before is told the first epoch in each of them."""
     outlives_epochs: ClassVar[bool] = True
     """The process that runs it, where that is a worker, stays from epoch to epoch."""
-    running = ("_kept", "_before")
-    _kept: deque[Any] | None
+    running = ("_items", "_before")
+    _items: deque[Any] | None
     _before: int
 
     def __init__(self, source_dp: Pipe, size: float | None = None) -> None:
@@ -75,8 +75,8 @@ class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
         self.most_bytes = limit_in_bytes(size)
         drawing = first_random_pipe(source_dp)
         if drawing is not None:
-            told = describe(drawing)
-            msg = f"{told} is drawn anew in every epoch, so its result cannot be cached"
+            name = describe(drawing)
+            msg = f"{name} is drawn anew in every epoch, so its result cannot be cached"
             do = "Put in_memory_cache() before it, or leave it out: decoded chunks are kept anyway."
             raise GraphError(msg, do=do).at(self.origin)
         for pipe in walk(source_dp):
@@ -86,16 +86,16 @@ class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
         self.fresh()
 
     def fresh(self) -> None:
-        self._kept, self._before = None, 0
+        self._items, self._before = None, 0
 
     def __iter__(self) -> Iterator[Any]:
-        if self._kept is None:
+        if self._items is None:
             yield from self._first_pass()
             return
         run = self._run()
         # Not one more than is needed: the parent may take long to make it.
         yield from islice(self.parent, self._before)
-        for item in self._kept:
+        for item in self._items:
             yield _of_run(item, run) if run is not None else item
 
     def _run(self) -> tuple[int, int] | None:
@@ -107,22 +107,22 @@ class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
         return run[0] if run else None
 
     def _first_pass(self) -> Iterator[Any]:
-        kept: deque[tuple[Any, int]] = deque()
+        items: deque[tuple[Any, int]] = deque()
         total = before = 0
         for item in self.parent:
             size = bytes_of(item)
-            kept.append((item, size))
+            items.append((item, size))
             total += size
             while total > self.most_bytes:
-                total -= kept.popleft()[1]
+                total -= items.popleft()[1]
                 before += 1
             yield item
-        self._kept, self._before = deque(item for item, _ in kept), before
+        self._items, self._before = deque(item for item, _ in items), before
 
     def __len__(self) -> int:
         """Return the parent's length, or what was counted in the first pass."""
-        if self._kept is not None:
-            return self._before + len(self._kept)
+        if self._items is not None:
+            return self._before + len(self._items)
         try:
             return length_of(self, self.parent)
         except TypeError:

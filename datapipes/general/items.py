@@ -47,17 +47,17 @@ class Header(SameLength, form="header"):
         If the parent has no length it is the limit, with a warning that it may be less.
         """
         # The words that tests of users of torchdata look for.
-        named = "The length of this HeaderIterDataPipe"
+        subject = "The length of this HeaderIterDataPipe"
         try:
-            found = length_of(self, self.parent)
+            length = length_of(self, self.parent)
         except TypeError as error:
             if self.limit is None:
-                raise TypeError(f"{named} cannot be determined. {error}") from None
-            text = f"{named} is inferred to be equal to its limit. "
+                raise TypeError(f"{subject} cannot be determined. {error}") from None
+            text = f"{subject} is inferred to be equal to its limit. "
             text += "It is less if the parent, whose length is not known, ends before."
             warn(text, UserWarning)
             return self.limit
-        return found if self.limit is None else min(found, self.limit)
+        return length if self.limit is None else min(length, self.limit)
 
 
 class LengthSetter(SameLength, form="set_length"):
@@ -181,10 +181,10 @@ class _ColumnPipe(PerItem):
         warn(text, UserWarning, self.origin)
         return None
 
-    def warn_of_missing(self, item: Any, wanted: Sequence[Any]) -> None:
+    def warn_of_missing(self, item: Any, indices: Sequence[Any]) -> None:
         """Warn if the item has nothing at one of the indices or keys."""
         try:
-            for index in wanted:
+            for index in indices:
                 item[index]
         except (IndexError, KeyError):
             text = "At least one index in the filter is not present in the item being returned, "
@@ -218,8 +218,8 @@ class Dropper(_ColumnPipe, form="drop"):
         if columns is None:
             return item
         self.warn_of_missing(item, self.indices)
-        dropped = _from_the_beginning(item, self.indices)
-        return _rebuild(item, {key: v for key, v in columns.items() if key not in dropped})
+        keys = _from_the_beginning(item, self.indices)
+        return _rebuild(item, {key: v for key, v in columns.items() if key not in keys})
 
 
 class Slicer(_ColumnPipe, form="slice"):
@@ -263,17 +263,17 @@ class Slicer(_ColumnPipe, form="slice"):
             return item
         if isinstance(self.index, list):
             self.warn_of_missing(item, self.index)
-            kept = _from_the_beginning(item, self.index)
+            keys = _from_the_beginning(item, self.index)
         elif not isinstance(item, Mapping):
             return item[self.index : self.stop : self.step]
         elif self.index in columns:
-            kept = {self.index}
+            keys = {self.index}
         else:
             text = "Dictionaries are not sliced by steps, only direct index. "
             text += "Please be aware that no filter was done or new item created."
             warn(text, UserWarning, self.origin)
             return item
-        return _rebuild(item, {key: v for key, v in columns.items() if key in kept})
+        return _rebuild(item, {key: v for key, v in columns.items() if key in keys})
 
 
 class Enumerator(SameLength, form="enumerate"):
@@ -402,9 +402,9 @@ class Flattener(_ColumnPipe, form="flatten"):
     def _unpack(self, item: Mapping[Any, Any]) -> dict[Any, Any]:
         flat: dict[Any, Any] = {}
         for key, value in item.items():
-            nested = isinstance(value, Mapping) and self._is_meant(key, 0)
-            for inner, thing in value.items() if nested else [(key, value)]:
-                if inner in flat or (nested and inner in item):
+            is_nested = isinstance(value, Mapping) and self._is_meant(key, 0)
+            for inner, thing in value.items() if is_nested else [(key, value)]:
+                if inner in flat or (is_nested and inner in item):
                     text = "Flattener tried to insert the same key twice into the dict item, "
                     text += "the second key,value pair has been dropped."
                     warn(text, UserWarning, self.origin)

@@ -195,12 +195,12 @@ class FullSync(RunningAhead, SameLength, form="fullsync"):
         self._ahead = ahead
         try:
             while True:
-                item, said = None, RankMessage.ITEM
+                item, message = None, RankMessage.ITEM
                 try:
                     item = ahead.take(self.timeout)
                 except Exhausted:
-                    said = RankMessage.END
-                if RankMessage.END in barrier.tell(said):
+                    message = RankMessage.END
+                if RankMessage.END in barrier.tell(message):
                     return
                 yield item
         except PrefetchTimeoutError as error:

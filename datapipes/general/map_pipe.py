@@ -66,7 +66,7 @@ class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPi
         self._map = None
 
     def _load_map(self) -> dict[Hashable, Any]:
-        loaded: dict[Hashable, Any] = {}
+        mapping: dict[Hashable, Any] = {}
         for item in self.parent:
             pair = item if self.key_value_fn is None else self.key_value_fn(item)
             try:
@@ -77,17 +77,17 @@ class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPi
             except ValueError:
                 msg = f"dictionary update sequence element has length {len(pair)}, 2 is required"
                 raise ValueError(msg) from None
-            if key in loaded:
+            if key in mapping:
                 text = f"Found duplicate key {key!r}. Please check your `key_value_fn`"
                 warn(text, UserWarning, self.origin)
-            loaded[key] = value
-        self._map = loaded
-        return loaded
+            mapping[key] = value
+        self._map = mapping
+        return mapping
 
     def __getitem__(self, index: Any) -> Any:
-        loaded = self._load_map() if self._map is None else self._map
+        mapping = self._load_map() if self._map is None else self._map
         try:
-            return loaded[index]
+            return mapping[index]
         except KeyError:
             raise IndexError(f"Index {index!r} is invalid for IterToMapConverter") from None
 
@@ -124,8 +124,8 @@ class InMemoryCacheHolder(Running, MapPipe, form="in_memory_cache"):
 
     outlives_epochs: ClassVar[bool] = True
     """The process that runs it, where that is a worker, stays from epoch to epoch."""
-    running = ("_kept", "_bytes", "_lock")
-    _kept: dict[Any, tuple[Any, int]]
+    running = ("_items", "_bytes", "_lock")
+    _items: dict[Any, tuple[Any, int]]
     _bytes: int
 
     def __init__(self, source_dp: MapDataPipe[Any], size: float | None = None) -> None:
@@ -134,23 +134,23 @@ class InMemoryCacheHolder(Running, MapPipe, form="in_memory_cache"):
         self.fresh()
 
     def fresh(self) -> None:
-        self._kept, self._bytes = {}, 0
+        self._items, self._bytes = {}, 0
         self._lock = ForkSafeLock()
 
     def __getitem__(self, index: Any) -> Any:
         with self._lock:
-            if index in self._kept:
-                return self._kept[index][0]
+            if index in self._items:
+                return self._items[index][0]
         item = self.parent[index]
         size = bytes_of(item)
         with self._lock:
             # Another thread may have made it meanwhile: all get the same one.
-            if index not in self._kept and size <= self.most_bytes:
-                self._kept[index] = (item, size)
+            if index not in self._items and size <= self.most_bytes:
+                self._items[index] = (item, size)
                 self._bytes += size
                 while self._bytes > self.most_bytes:
-                    self._bytes -= self._kept.pop(next(iter(self._kept)))[1]
-            return self._kept.get(index, (item, size))[0]
+                    self._bytes -= self._items.pop(next(iter(self._items)))[1]
+            return self._items.get(index, (item, size))[0]
 
     def __len__(self) -> int:
         return length_of(self, self.parent)
@@ -178,8 +178,8 @@ class UnZipper(MapPipe, form="unzip"):
         sequence_length: int,
         columns_to_skip: Sequence[int] | None = None,
     ) -> Any:
-        kept = kept_columns(sequence_length, columns_to_skip)
-        return [Column(source_datapipe, column) for column in kept]
+        columns = kept_columns(sequence_length, columns_to_skip)
+        return [Column(source_datapipe, column) for column in columns]
 
 
 class Column(MapPipe):

@@ -94,8 +94,8 @@ def naming_damage(name: str) -> Iterator[None]:
         do = "Look at the file: it may have been cut short while it was copied."
         if _CANNOT_GO_BACK in str(error):
             do = "This archive is read as it arrives: read each member before the next one."
-        told = str(error) or type(error).__name__
-        raise StreamError(f"{name} cannot be read: {told}.", do=do) from error
+        reason = str(error) or type(error).__name__
+        raise StreamError(f"{name} cannot be read: {reason}.", do=do) from error
 
 
 class _BoundedStream(io.BufferedIOBase):
@@ -140,19 +140,19 @@ class _BoundedStream(io.BufferedIOBase):
         return self._take(self._file.read1, size if size >= 0 else _PIECE_BYTES)
 
     def readline(self, size: int | None = -1) -> bytes:
-        wanted = size if size is not None and size >= 0 else self._most
-        return self._take(self._file.readline, wanted)
+        limit = size if size is not None and size >= 0 else self._most
+        return self._take(self._file.readline, limit)
 
-    def _take(self, take: Callable[[int], bytes], wanted: int) -> bytes:
+    def _take(self, take: Callable[[int], bytes], limit: int) -> bytes:
         with naming_damage(self.name):
             # One byte more tells that there are more.
-            found = take(min(wanted, max(0, self._most - self._at + 1)))
-        self._at += len(found)
+            chunk = take(min(limit, max(0, self._most - self._at + 1)))
+        self._at += len(chunk)
         if self._at > self._most:
             msg = f"{self.name} holds more than the {self._most} bytes that it may."
             do = "If it really is that large, give most_bytes= to the pipe that opens it."
             raise StreamError(msg, do=do)
-        return found
+        return chunk
 
     def close(self) -> None:
         if not self.closed:
@@ -180,10 +180,10 @@ class StoragePipe(SameLength):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Remember where the pipe was written, without options and queries of URLs."""
-        shown = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
-        if len(shown) < len(kwargs):
-            shown["storage_options"] = RedactedDict(kwargs)
-        public = {key: public_value(value) for key, value in shown.items()}
+        plain = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
+        if len(plain) < len(kwargs):
+            plain["storage_options"] = RedactedDict(kwargs)
+        public = {key: public_value(value) for key, value in plain.items()}
         return super().__new__(cls, *map(public_value, args), **public)
 
     def __init__(self, parent: Pipe, options: Mapping[str, Any]) -> None:
@@ -225,14 +225,14 @@ class ExpectedHashes:
         for piece in pieces:
             digest.update(piece)
             yield piece
-        wanted = self.by_name.get(name)
-        if wanted is None:
+        target = self.by_name.get(name)
+        if target is None:
             do = f"Add it to hash_dict; it is {digest.hexdigest()} now."
             raise HashMismatch(f"Unspecified hash for file {name}.", do=do)
-        if digest.hexdigest() != wanted.lower():
+        if digest.hexdigest() != target.lower():
             raise HashMismatch(
                 f"the {self.kind} of {name} is {digest.hexdigest()}, which does not match the "
-                f"expected {wanted}.",
+                f"expected {target}.",
                 do="It may have been cut short, or changed at its source: fetch it again.",
             )
 
@@ -378,12 +378,12 @@ class RedactingFile:
             try:
                 return call(*args, **kwargs)
             except (AttributeError, io.UnsupportedOperation) as error:
-                passed: Exception = error  # what a file cannot do is asked by trying
+                failure: Exception = error  # what a file cannot do is asked by trying
             except ValueError as error:
                 if not getattr(self._file, "closed", False):
                     raise
-                passed = error  # it was closed before: nothing of the store's
-        raise passed
+                failure = error  # it was closed before: nothing of the store's
+        raise failure
 
 
 class HashChecker(PerItem, form="check_hash"):

@@ -290,8 +290,8 @@ _CODE = frozenset({"pyd", "pickle", "pkl", "pck", "dill", "joblib", "pth", "pt",
 def key_and_suffix(path: str) -> tuple[str, str]:
     """Return what the members of a sample share, and what tells this one, from the first dot on."""
     plain = path.replace("\\", "/")
-    found = _PATH.match(plain)
-    return (found[1], found[2]) if found else (plain, "")
+    match = _PATH.match(plain)
+    return (match[1], match[2]) if match else (plain, "")
 
 
 def value_of(path: str, data: Any) -> Any:
@@ -372,14 +372,14 @@ class WebDataset(DataPipe, form="webdataset"):
                     janitor(data)
                     continue
                 if sample and key != sample["__key__"]:
-                    done, sample = sample, {}
-                    yield done
-                    del done
+                    complete, sample = sample, {}
+                    yield complete
+                    del complete
                 self._add(sample, path, key, suffix, data)
                 del data
             if sample:
-                done, sample = sample, {}
-                yield done
+                complete, sample = sample, {}
+                yield complete
         finally:
             # One that nobody was given.
             janitor(sample)
@@ -414,23 +414,23 @@ def shards(pattern: str) -> Iterator[str]:
     >>> list(shards("{0..1}{0..1}"))
     ['00', '01', '10', '11']
     """
-    found = _RANGE.search(pattern)
-    if found is None:
+    match = _RANGE.search(pattern)
+    if match is None:
         yield pattern
         return
-    low, high = found.groups()
+    low, high = match.groups()
     if len(low) < len(high) and low.startswith("0") and low != "0":
-        msg = f"shard_expand: low bound must not start with 0 if it is shorter, got {found[0]}"
+        msg = f"shard_expand: low bound must not start with 0 if it is shorter, got {match[0]}"
         raise ValueError(msg)
     if len(low) > len(high):
-        raise ValueError(f"shard_expand: low bound must be shorter than high bound, got {found[0]}")
+        raise ValueError(f"shard_expand: low bound must be shorter than high bound, got {match[0]}")
     if int(low) > int(high):
         raise ValueError(f"shard_expand: bad range in shard spec {pattern}")
     # As many digits as both bounds have, if the lower one shows its zeros.
     digits = len(low) if len(low) == len(high) and low.startswith("0") else 1
     for number in range(int(low), int(high) + 1):
-        for rest in shards(pattern[found.end() :]):
-            yield f"{pattern[: found.start()]}{number:0{digits}d}{rest}"
+        for rest in shards(pattern[match.end() :]):
+            yield f"{pattern[: match.start()]}{number:0{digits}d}{rest}"
 
 
 class ShardExpander(DataPipe, form="shard_expand"):

@@ -44,18 +44,18 @@ class Threads:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
         self._calls = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._given: list[Future[Any]] = []
+        self._futures: list[Future[Any]] = []
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Have a call made; return what becomes of it."""
         note_progress()
-        self._given = [future for future in self._given if not future.done()]
-        made: Future[Any] = Future()
-        self._calls.put((made, lambda: call(*arguments)))
-        self._given.append(made)
-        if len(self._threads) < min(self._most, len(self._given)):
+        self._futures = [future for future in self._futures if not future.done()]
+        new_future: Future[Any] = Future()
+        self._calls.put((new_future, lambda: call(*arguments)))
+        self._futures.append(new_future)
+        if len(self._threads) < min(self._most, len(self._futures)):
             self._start()
-        return made
+        return new_future
 
     def _start(self) -> None:
         name = f"{self._name}_{len(self._threads)}"
@@ -65,7 +65,7 @@ class Threads:
 
     def stop(self) -> None:
         """Make no call that has not begun, and wait for the others, but not for ever."""
-        for future in self._given:
+        for future in self._futures:
             future.cancel()
         self.end()
 
@@ -83,26 +83,26 @@ class Threads:
             warn_still_running(late.name)
 
     def _run(self) -> None:
-        broken: BaseException | None = None
+        failure: BaseException | None = None
         try:
             if self._initializer is not None:
                 self._initializer(*self._initargs)
         except BaseException as error:
-            broken = error
-        while (given := self._calls.get()) is not None:
-            future, call = given
+            failure = error
+        while (task := self._calls.get()) is not None:
+            future, call = task
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                if broken is not None:
-                    raise BrokenThreadPool("the initializer of the threads failed") from broken
+                if failure is not None:
+                    raise BrokenThreadPool("the initializer of the threads failed") from failure
                 result = call()
             except BaseException as error:  # handed to whoever asked, whatever it is
                 future.set_exception(error)
             else:
                 future.set_result(result)
                 del result
-            del given, future, call
+            del task, future, call
 
 
 def _at_once(most: int, busy: int, most_bytes: int, largest: int) -> int:
@@ -178,17 +178,17 @@ class ThreadPoolMapper(SameLength, form="threadpool_map"):
     def __iter__(self) -> Iterator[Any]:
         threads = self.max_workers or min(_MOST_THREADS, (os.cpu_count() or 1) + _EXTRA_THREADS)
         pool = Threads(threads, **self.threadpool_kwargs)
-        scheduled: deque[Future[Any]] = deque()
+        futures: deque[Future[Any]] = deque()
         items = iter(self.parent)
         largest = 0
         try:
             while True:
                 most = _at_once(self.scheduled_tasks, threads, self.buffer_bytes, largest)
-                for item in islice(items, max(0, most - len(scheduled))):
-                    scheduled.append(pool.submit(self._apply, item))
-                if not scheduled:
+                for item in islice(items, max(0, most - len(futures))):
+                    futures.append(pool.submit(self._apply, item))
+                if not futures:
                     return
-                result, size = scheduled.popleft().result()
+                result, size = futures.popleft().result()
                 largest = max(largest, size)
                 yield result
         finally:
@@ -285,22 +285,22 @@ class BatchAsyncMapper(SameLength, form="async_map_batches"):
             if not self.flat:  # lists of that size were asked for
                 busy, room = most, sys.maxsize
             while group := [*islice(items, _at_once(most, busy, room, largest))]:
-                done = thread.submit(make, group).result()
-                sizes = [bytes_of(result) for result in done]
+                results = thread.submit(make, group).result()
+                sizes = [bytes_of(result) for result in results]
                 largest = max(largest, *sizes)
                 del group
                 if self.flat:
-                    yield from done
+                    yield from results
                 else:
-                    if sum(sizes) > self.buffer_bytes and len(done) > 1:
+                    if sum(sizes) > self.buffer_bytes and len(results) > 1:
                         error = BufferError(
-                            f"async_map_batches() gathered {len(done)} results of {sum(sizes)} "
+                            f"async_map_batches() gathered {len(results)} results of {sum(sizes)} "
                             f"bytes for one list, and buffer_bytes is {self.buffer_bytes}. Give a "
                             "smaller batch_size=, a larger buffer_bytes=, or flatten=True, which "
                             "makes fewer at once."
                         )
                         raise add_location(error, self.origin)
-                    yield done
+                    yield results
         finally:
             loop.call_soon_threadsafe(cancel)  # of no effect if nothing is under way
             thread.end(lambda: _close(loop))

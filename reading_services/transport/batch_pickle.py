@@ -29,22 +29,22 @@ class _BatchPickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, slots: SlotWriter | None) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self.slots = slots
-        self.used: set[int] = set()
+        self.numbers: set[int] = set()
 
     def persistent_id(self, thing: Any) -> Any:
         """Return the place of an array or tensor in the slots; None to pickle it."""
         if type(thing) is np.ndarray and not thing.dtype.hasobject:
             return self._place(thing, None)
-        found = _tensor_parts(thing)
-        return None if found is None else self._place(*found)
+        parts = _tensor_parts(thing)
+        return None if parts is None else self._place(*parts)
 
     def reducer_override(self, thing: Any) -> Any:
         """Pickle a small tensor as its own values; torch would pickle all of its storage."""
-        found = _tensor_parts(thing)
-        if found is None:
+        parts = _tensor_parts(thing)
+        if parts is None:
             return NotImplemented
-        flat, strides = in_order(found[0])
-        return _tensor, (flat.copy().reshape(-1), found[1], found[0].shape, strides)
+        flat, strides = in_order(parts[0])
+        return _tensor, (flat.copy().reshape(-1), parts[1], parts[0].shape, strides)
 
     def _place(self, array: Any, element: str | None) -> Any:
         if self.slots is None:
@@ -57,7 +57,7 @@ class _BatchPickler(pickle.Pickler):
             place = self.slots.copy_in(flat)
             if place is None:
                 return None
-        self.used.add(place[0])
+        self.numbers.add(place[0])
         return (*place, array.shape, strides, array.dtype, element)
 
 
@@ -120,8 +120,8 @@ def _tensor(
     import torch
 
     tensor = torch.from_numpy(_laid_out(flat, shape, strides))
-    wanted = getattr(torch, element)
-    return tensor if tensor.dtype == wanted else tensor.view(wanted)
+    dtype = getattr(torch, element)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
 class _BatchUnpickler(pickle.Unpickler):
@@ -144,7 +144,7 @@ def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
     file = io.BytesIO()
     pickler = _BatchPickler(file, slots)
     pickler.dump(batch)
-    return file.getvalue(), pickler.used
+    return file.getvalue(), pickler.numbers
 
 
 def unpack(data: bytes, arrival: Arrival) -> Any:

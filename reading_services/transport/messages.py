@@ -18,7 +18,7 @@ class DoJob:
     job: bytes  # ``Job``, or the index again, pickled by itself: it may hold things of the user's
     seed: int
     epoch: int
-    freed: tuple[int, ...] = ()  # slots that the consumer no longer looks into
+    free_slots: tuple[int, ...] = ()  # slots that the consumer no longer looks into
     given_up: tuple[int, ...] = ()
     """Those of them that are not to be used again: a child of the consumer looks into them."""
 

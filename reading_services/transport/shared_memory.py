@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ...core.locks import timeout_or_none
 
-_FAILED = ctypes.c_void_p(-1).value
+_MAP_FAILURE = ctypes.c_void_p(-1).value
 _LIBC = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
 if _LIBC is not None:
     _LIBC.mmap.restype = ctypes.c_void_p
@@ -41,7 +41,7 @@ class SharedMemory:
     def __init__(self, fd: int, size: int) -> None:
         assert _LIBC is not None
         address = _LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
-        if address == _FAILED:
+        if address == _MAP_FAILURE:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error))
         self.address = int(address)

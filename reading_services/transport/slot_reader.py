@@ -46,10 +46,10 @@ class Cuda:
     def pin(self, address: int, size: int) -> bool:
         """Register for all devices; the limit on locked memory may refuse it."""
         portable = 1  # cudaHostRegisterPortable
-        refused = int(_torch().cuda.cudart().cudaHostRegister(address, size, portable))
-        if refused:
+        error = int(_torch().cuda.cudart().cudaHostRegister(address, size, portable))
+        if error:
             _forget_error()
-        return not refused
+        return not error
 
     def unpin(self, address: int) -> None:
         """Undo it, once nothing can be copying any more: the memory goes away after this."""
@@ -159,15 +159,15 @@ class SlotReader:
         self._ahead = ahead
         self._registrar = registrar or Cuda()
         self._memory: dict[int, SharedMemory] = {}
-        self._freed: list[int] = []
-        self._kept: dict[int, int] = {}  # slots that batches look into, and their sizes
+        self._free_slots: list[int] = []
+        self._sizes: dict[int, int] = {}  # slots that batches look into, and their sizes
         self._looks: Counter[int] = Counter()  # how many batches look into each
         self._cooling: list[tuple[list[int], Check]] = []
-        self._pinned: set[int] = set()
-        self._refused: set[int] = set()
+        self._pinned_slots: set[int] = set()
+        self._refused_slots: set[int] = set()
         self._largest = 0
         self._before = before
-        self._inherited: set[int] = set()  # slots that a forked child looks into as well
+        self._child_slots: set[int] = set()  # slots that a forked child looks into as well
         self._given_up: list[int] = []
         _READERS[next(_NUMBERS)] = self
 
@@ -178,9 +178,9 @@ class SlotReader:
     def retire(self, number: int) -> None:
         """Forget a slot; it is unmapped when nothing looks into it any more."""
         self._memory.pop(number, None)
-        self._pinned.discard(number)
-        self._refused.discard(number)
-        self._inherited.discard(number)
+        self._pinned_slots.discard(number)
+        self._refused_slots.discard(number)
+        self._child_slots.discard(number)
 
     def close(self) -> None:
         """Forget all slots; those that batches look into stay mapped until these are gone."""
@@ -190,13 +190,13 @@ class SlotReader:
     def take_freed(self) -> list[int]:
         """Return the slots that were given back, each once for each batch that lay in it."""
         # Finalizers run in any thread at any time: take what is there, leave what comes.
-        count = len(self._freed)
-        numbers, self._freed[:count] = self._freed[:count], []
+        count = len(self._free_slots)
+        numbers, self._free_slots[:count] = self._free_slots[:count], []
         # What was copied out of a pinned slot was copied by this process, and is done.
-        pinned = [n for n in numbers if n in self._pinned and n in self._kept]
-        if pinned:
-            self._cooling.append((pinned, self._registrar.mark()))
-        free = [number for number in numbers if number not in pinned]
+        cooling = [n for n in numbers if n in self._pinned_slots and n in self._sizes]
+        if cooling:
+            self._cooling.append((cooling, self._registrar.mark()))
+        free = [number for number in numbers if number not in cooling]
         # In turn: what the devices were given later is done later.
         while self._cooling and self._cooling[0][1]():
             free += self._cooling.pop(0)[0]
@@ -204,9 +204,9 @@ class SlotReader:
             self._looks[number] -= 1
             if self._looks[number] <= 0:
                 del self._looks[number]
-                self._kept.pop(number, None)
-                if number in self._inherited:
-                    self._inherited.remove(number)
+                self._sizes.pop(number, None)
+                if number in self._child_slots:
+                    self._child_slots.remove(number)
                     self._given_up.append(number)
         return free
 
@@ -223,19 +223,19 @@ class SlotReader:
         """
         memory = self._memory[number]
         whole = memory.bytes()
-        weakref.finalize(whole, self._freed.append, number).atexit = False
+        weakref.finalize(whole, self._free_slots.append, number).atexit = False
         self._looks[number] += 1
         self._largest = max(self._largest, others + memory.size)
         in_flight = self._ahead * self._largest
         stays = self._kept_bytes() + memory.size + in_flight <= self._share
         if stays:
-            self._kept[number] = memory.size
-            self.budget.shared.add(whole, memory.size, 0 if others else 1)
+            self._sizes[number] = memory.size
+            self.budget.slots.add(whole, memory.size, 0 if others else 1)
             # Page-lock it as soon as there is a device to copy to; that is tried once.
-            registrar, tried = self._registrar, (self._pinned, self._refused)
-            if not any(number in slots for slots in tried) and registrar.is_ready():
+            registrar, attempts = self._registrar, (self._pinned_slots, self._refused_slots)
+            if not any(number in slots for slots in attempts) and registrar.is_ready():
                 is_pinned = registrar.pin(memory.address, memory.size)
-                (self._pinned if is_pinned else self._refused).add(number)
+                (self._pinned_slots if is_pinned else self._refused_slots).add(number)
                 if is_pinned:
                     memory.before_unmap.append(partial(registrar.unpin, memory.address))
         return whole, stays
@@ -247,12 +247,12 @@ class SlotReader:
 
     def _kept_bytes(self) -> int:
         """Return the bytes of slots that the worker, and dead ones before it, cannot have back."""
-        freed = Counter(number for number in self._freed if number not in self._pinned)
-        kept = sum(size for n, size in self._kept.items() if self._looks[n] > freed[n])
-        inherited = 0 if self._before is None else self._before._kept_bytes()
-        if not inherited:
+        counts = Counter(number for number in self._free_slots if number not in self._pinned_slots)
+        total = sum(size for n, size in self._sizes.items() if self._looks[n] > counts[n])
+        earlier = 0 if self._before is None else self._before._kept_bytes()
+        if not earlier:
             self._before = None
-        return kept + inherited
+        return total + earlier
 
 
 class Arrival:
@@ -260,19 +260,19 @@ class Arrival:
 
     def __init__(self, slots: SlotReader) -> None:
         self._slots = slots
-        self._opened: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
+        self._buffers: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
         self.bytes = 0  # bytes of the slots in which the batch lies
         self._copies = 0
 
     def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
         """Return ``size`` bytes of a slot, which keep it in use; a copy where the share is full."""
-        if number not in self._opened:
+        if number not in self._buffers:
             whole, stays = self._slots.open(number, self.bytes)
             # Only what is copied into it is ever touched, and only that takes memory.
             private = None if stays else np.empty(whole.size, np.uint8)
-            self._opened[number] = whole, private
+            self._buffers[number] = whole, private
             self.bytes += whole.size
-        whole, private = self._opened[number]
+        whole, private = self._buffers[number]
         inside = slice(offset, offset + size)
         if private is None:
             return whole[inside]
@@ -283,10 +283,10 @@ class Arrival:
 
 
 def _before_fork() -> None:
-    for found in _READERS.valuerefs():
-        reader = found()
+    for reference in _READERS.valuerefs():
+        reader = reference()
         if reader is not None:
-            reader._inherited.update(reader._looks)  # a child that is forked looks into them, too
+            reader._child_slots.update(reader._looks)  # a child that is forked looks into them, too
 
 
 at_fork(before=_before_fork)

@@ -37,13 +37,13 @@ class Slot:
     number: int
     fd: int
     memory: SharedMemory
-    held: int = 0  # arrays of this process that look into it, each with all of its views
-    sent: int = 0  # batches that lie in it and that the consumer has not given back
+    arrays: int = 0  # arrays of this process that look into it, each with all of its views
+    batches: int = 0  # batches that lie in it and that the consumer has not given back
 
     @property
     def busy(self) -> bool:
         """Whether anybody may still read it."""
-        return bool(self.held or self.sent)
+        return bool(self.arrays or self.batches)
 
     @property
     def size(self) -> int:
@@ -62,18 +62,18 @@ class SlotWriter:
     _workers: int = 1
 
     def __post_init__(self) -> None:
-        self._asked = 0  # bytes of the largest batch that was asked for
+        self._largest = 0  # bytes of the largest batch that was asked for
         self._full_said = False
         self._slots: dict[int, Slot] = {}
-        self._made = 0
+        self._count = 0
         # Finalizers run in any thread at any time, so they only append.
-        self._dropped: list[int] = []
+        self._drops: list[int] = []
         self._copies: list[Any] = []
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered array per layout, all in one free slot if there is room."""
         offsets, total = _offsets(specs)
-        self._asked = max(self._asked, total)
+        self._largest = max(self._largest, total)
         slot = self._free_slot(total)
         if slot is None:
             return [np.empty(*spec) for spec in specs]
@@ -100,14 +100,14 @@ class SlotWriter:
         """Copy an array into a slot of its own and return (slot, offset); None without room."""
         slot = self._free_slot(array.nbytes)
         if slot is None:
-            self._asked = max(self._asked, array.nbytes)
+            self._largest = max(self._largest, array.nbytes)
             # Once: batches may differ in size, and the consumer repeats what differs in its words.
             if not self._full_said:
                 self._full_said = True
-                needed = needed_text(_round_up(self._asked), self._ahead, self._workers)
+                text = needed_text(_round_up(self._largest), self._ahead, self._workers)
                 warn(
                     f"a batch found no room in the {self._limit} bytes of shared memory that each "
-                    f"worker has, so it travels through a pipe, which takes two copies: {needed}.",
+                    f"worker has, so it travels through a pipe, which takes two copies: {text}.",
                     SlotsUsedUp,
                 )
             return None
@@ -120,7 +120,7 @@ class SlotWriter:
     def note_sent(self, numbers: Collection[int]) -> None:
         """Note in which slots the batch lies that is sent now, if any; the consumer has them."""
         for number in numbers:
-            self._slots[number].sent += 1
+            self._slots[number].batches += 1
         self._copies.clear()
 
     def release(self, numbers: Sequence[int], given_up: Sequence[int] = ()) -> None:
@@ -130,7 +130,7 @@ class SlotWriter:
         """
         for number in numbers:
             if number in self._slots:
-                self._slots[number].sent -= 1
+                self._slots[number].batches -= 1
         for number in given_up:
             if self._slots.pop(number, None) is not None:
                 self._retire(number)
@@ -143,15 +143,15 @@ class SlotWriter:
     def _look_into(self, slot: Slot) -> NDArray[np.uint8]:
         """Return the bytes of a slot, which is not free while this array or a view of it lives."""
         memory = slot.memory.bytes()
-        slot.held += 1
-        weakref.finalize(memory, self._dropped.append, slot.number).atexit = False
+        slot.arrays += 1
+        weakref.finalize(memory, self._drops.append, slot.number).atexit = False
         return memory
 
     def _settle(self) -> None:
-        while self._dropped:
-            slot = self._slots.get(self._dropped.pop())
+        while self._drops:
+            slot = self._slots.get(self._drops.pop())
             if slot is not None:
-                slot.held -= 1
+                slot.arrays -= 1
 
     def _free_slot(self, size: int) -> Slot | None:
         self._settle()
@@ -171,11 +171,11 @@ class SlotWriter:
         fd = os.memfd_create("voxpipe", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
-            slot = Slot(self._made, fd, SharedMemory(fd, size))
+            slot = Slot(self._count, fd, SharedMemory(fd, size))
             self._announce(slot)
         finally:
             os.close(fd)
-        self._made += 1
+        self._count += 1
         self._slots[slot.number] = slot
         return slot
 
@@ -187,11 +187,11 @@ def needed_bytes(batch: int, ahead: int, workers: int) -> int:
 
 def needed_text(batch: int, ahead: int, workers: int) -> str:
     """Return what to give so that batches of this size need not be copied, in words."""
-    needed = needed_bytes(batch, ahead, workers)
+    size = needed_bytes(batch, ahead, workers)
     return (
         f"a batch takes {batch} bytes of shared memory, and {ahead + 1} of them for each of "
-        f"{workers} worker(s) (worker_prefetch_cnt + 1) take {needed}. Give "
-        f"MultiProcessingReadingService(slot_bytes={needed}) or more"
+        f"{workers} worker(s) (worker_prefetch_cnt + 1) take {size}. Give "
+        f"MultiProcessingReadingService(slot_bytes={size}) or more"
     )
 
 

@@ -84,9 +84,9 @@ class JobQueue:
         if isinstance(message, Deal):
             self._dealt.put(message)
             return
-        arrived = QueuedJob(message, self._load)
-        self._waiting.put(arrived)
-        self._ahead.put(arrived)
+        job = QueuedJob(message, self._load)
+        self._waiting.put(job)
+        self._ahead.put(job)
 
     def get(self) -> QueuedJob:
         """Wait for the next job."""

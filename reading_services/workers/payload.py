@@ -32,8 +32,8 @@ def is_guarded(thing: Any, script: Mapping[str, str]) -> bool:
     """Whether a function or class of the script is defined under its guard alone."""
     path = script.get("init_main_from_path")
     if path is None:
-        found = util.find_spec(script["init_main_from_name"])
-        path = None if found is None else found.origin
+        spec = util.find_spec(script["init_main_from_name"])
+        path = None if spec is None else spec.origin
     root = str(thing.__qualname__).partition(".")[0]
     return path is not None and root in _guarded_names(path)
 
@@ -43,21 +43,21 @@ def _guarded_names(path: str) -> frozenset[str]:
     """Return what a script defines at its top level under the guard, and not elsewhere, too."""
     try:
         with open(path, "rb") as file:
-            left: list[tuple[ast.AST, bool]] = [(ast.parse(file.read()), False)]
+            nodes: list[tuple[ast.AST, bool]] = [(ast.parse(file.read()), False)]
     except (OSError, SyntaxError, ValueError):
         return frozenset()
-    found: dict[bool, set[str]] = {True: set(), False: set()}
-    for one, guarded in left:  # grows meanwhile
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for one, inside in nodes:  # grows meanwhile
         if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found[guarded].add(one.name)
+            names[inside].add(one.name)
         elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-            found[guarded].add(one.id)
+            names[inside].add(one.id)
         elif isinstance(one, ast.alias):
-            found[guarded].add((one.asname or one.name).partition(".")[0])
+            names[inside].add((one.asname or one.name).partition(".")[0])
         else:
             inner = set(one.body) if isinstance(one, ast.If) and _is_guard(one.test) else set()
-            left += [(each, guarded or each in inner) for each in ast.iter_child_nodes(one)]
-    return frozenset(found[True] - found[False])
+            nodes += [(each, inside or each in inner) for each in ast.iter_child_nodes(one)]
+    return frozenset(names[True] - names[False])
 
 
 def _is_guard(test: ast.expr) -> bool:
@@ -80,13 +80,13 @@ def _is_guard(test: ast.expr) -> bool:
 
 MOVE = "Move it to the top level of a module that you import, or use num_workers=0."
 # All that helps where there is no file to import, the lasting way first.
-_TYPED = (
+_TYPED_HINT = (
     "Move it to the top level of a module that you import (in a notebook begin its cell with "
     "%%writefile functions.py, and write `from functions import {name}` in the next); or give "
     'MultiProcessingReadingService(..., multiprocessing_context="fork"), on Linux and before CUDA '
     "is in use; or use num_workers=0."
 )
-_GUARDED = (
+_GUARD_HINT = (
     'is defined under if __name__ == "__main__":, which runs in no worker',
     "Move it above that line, or use num_workers=0.",
 )
@@ -96,9 +96,9 @@ _Part: TypeAlias = tuple[str, Any, Pipe | None]
 
 def cannot_follow(thing: Any, script: Mapping[str, str]) -> Any:
     """Return what in ``thing`` is defined in a script that workers cannot import; else None."""
-    found = _Finder()
-    found.dump(thing)
-    return next((own for own in found.own if not _is_importable(own, script)), None)
+    finder = _Finder()
+    finder.dump(thing)
+    return next((own for own in finder.own if not _is_importable(own, script)), None)
 
 
 def _is_importable(thing: Any, script: Mapping[str, str]) -> bool:
@@ -113,9 +113,9 @@ def _is_importable(thing: Any, script: Mapping[str, str]) -> bool:
 def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str]:
     """Return why workers cannot import what ``cannot_follow`` found, and what to do about it."""
     if script and is_guarded(thing, script):
-        return _GUARDED
+        return _GUARD_HINT
     name = getattr(thing, "__qualname__", "it").partition(".")[0]
-    return "is in no file (it was typed, or piped in)", _TYPED.format(name=name)
+    return "is in no file (it was typed, or piped in)", _TYPED_HINT.format(name=name)
 
 
 class _Finder(pickle.Pickler):
@@ -156,8 +156,8 @@ def payload_of(
         pipes, hooks = tuple(walk(graph)), work.hooks
     parts: list[_Part] = [
         *((which.names(), which, None) for which in (Hooks(hooks.init), Hooks(reset=hooks.reset))),
-        *((f"backend {name!r}", made, None) for name, *made in custom_backends()),
-        *((f"decoder {name!r}", made, None) for name, made in custom_decoders()),
+        *((f"backend {name!r}", entry, None) for name, *entry in custom_backends()),
+        *((f"decoder {name!r}", entry, None) for name, entry in custom_decoders()),
     ]
     for pipe in pipes:
         settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
@@ -174,8 +174,8 @@ def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) 
             try:
                 pickle.dumps(part)
             except Exception as cause:  # as above
-                refused = NotPicklable(f"{what} cannot travel to a worker: {cause}", do=MOVE)
-                raise refused.at(None if pipe is None else origin_of(pipe)) from error
+                refusal = NotPicklable(f"{what} cannot travel to a worker: {cause}", do=MOVE)
+                raise refusal.at(None if pipe is None else origin_of(pipe)) from error
         raise NotPicklable(f"the graph cannot travel to a worker: {error}", do=MOVE) from error
     # A quick look saves the exact one.
     own = None if script is None or b"__main__" not in data else cannot_follow(thing, script)
@@ -183,14 +183,14 @@ def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) 
         return data
     what = name = getattr(own, "__qualname__", shorten(own))
     at = None
-    for described, part, pipe in parts:
+    for text, part, pipe in parts:
         if pipe is not None and (type(pipe) is own or cannot_follow(part, script) is own):
-            what, at = described, origin_of(pipe)
+            what, at = text, origin_of(pipe)
             break
     why, do = why_not(own, script)
     msg = f"{what} cannot travel to a worker: workers cannot import {name}, which {why}"
-    refused = NotPicklable(msg, do=do)
-    raise refused.at(at)
+    refusal = NotPicklable(msg, do=do)
+    raise refusal.at(at)
 
 
 def pickle_job(job: Any) -> bytes:

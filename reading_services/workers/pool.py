@@ -44,7 +44,7 @@ class Affinity:
     def __init__(self) -> None:
         self._owners: OrderedDict[int, int] = OrderedDict()
         self._last_given: dict[int, int] = {}
-        self._given = 0
+        self._count = 0
 
     def choose(self, job: Any, workers: Sequence[Worker], limit: int, coming: int) -> Worker:
         """Return the worker that is to have a job; one has fewer than ``limit``.
@@ -57,8 +57,8 @@ class Affinity:
 
         def rank(worker: Worker) -> tuple[int, int, int]:
             """Fewest jobs, most of its cases, longest without a new one."""
-            known = -votes[worker.number]
-            return len(worker.jobs), known, self._last_given.get(worker.number, -1)
+            score = -votes[worker.number]
+            return len(worker.jobs), score, self._last_given.get(worker.number, -1)
 
         best = min(free, key=rank)
         owner = next((w for w in free if cases and votes[w.number] == len(cases)), None)
@@ -69,8 +69,8 @@ class Affinity:
 
     def remember(self, job: Any, worker: Worker) -> None:
         """Remember who had a job; whoever had a case first still has most of its chunks."""
-        self._given += 1
-        self._last_given[worker.number] = self._given
+        self._count += 1
+        self._last_given[worker.number] = self._count
         for case in cases_of(job):
             self._owners.setdefault(case, worker.number)
             self._owners.move_to_end(case)
@@ -118,7 +118,7 @@ class WorkerPool:
         imports: Sequence[str],
     ) -> None:
         self.limits = work.limits
-        self.broken = False
+        self.is_broken = False
         self._process = os.getpid()
         self.affinity = Affinity()
         self.workers: list[Worker] = []
@@ -159,11 +159,11 @@ class WorkerPool:
         """Start a worker; what still lies in the slots of the one ``before`` it is in its share."""
         ours, theirs = self._context.Pipe(duplex=True)
         # A forked child holds our ends of all channels so far; others are handed nothing.
-        forked = self._context.get_start_method() == "fork"
-        inherited = [*(other.channel for other in self.workers), ours] if forked else []
+        is_fork = self._context.get_start_method() == "fork"
+        channels = [*(other.channel for other in self.workers), ours] if is_fork else []
         process = self._context.Process(  # type: ignore[attr-defined]
             target=run_worker,
-            args=(theirs, inherited, self._payloads[number], self._settings),
+            args=(theirs, channels, self._payloads[number], self._settings),
             name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
@@ -208,9 +208,9 @@ class WorkerPool:
         """Send one job, and which slots are free again."""
         self._refuse_child()
         index = getattr(job, "index", job)
-        freed = tuple(worker.slots.take_freed())
+        free_slots = tuple(worker.slots.take_freed())
         given_up = tuple(worker.slots.take_given_up())
-        message = DoJob(index, pickle_job(job), seed, epoch, freed, given_up)
+        message = DoJob(index, pickle_job(job), seed, epoch, free_slots, given_up)
         worker.jobs.append(job)
         self.affinity.remember(job, worker)
         self.send(worker, message)
@@ -230,7 +230,7 @@ class WorkerPool:
 
     def is_well(self) -> bool:
         """Whether every worker lives, and none is left in the middle of something."""
-        if self.broken or os.getpid() != self._process:
+        if self.is_broken or os.getpid() != self._process:
             return False
         return all(worker.process.is_alive() for worker in self.workers)
 
@@ -256,9 +256,9 @@ class WorkerPool:
                 continue
             by_handle[worker.channel] = worker
             by_handle[worker.process.sentinel] = worker
-        left, poll = deadline - time.monotonic(), self.limits.poll
+        rest, poll = deadline - time.monotonic(), self.limits.poll
         handles = [self._woken, *by_handle]
-        ready = connection.wait(handles, timeout_or_none(left if poll is None else min(left, poll)))
+        ready = connection.wait(handles, timeout_or_none(rest if poll is None else min(rest, poll)))
         if self._woken in ready:
             self._woken.recv_bytes()
             return
@@ -315,7 +315,7 @@ class WorkerPool:
         self._refuse(what, "Was it stopped by a debugger or a signal?", doing)
 
     def _refuse(self, what: str, do: str, *at: WorkerStatus) -> NoReturn:
-        self.broken = True
+        self.is_broken = True
         late = ItemTimeout(what, do=do)
         for doing in at:
             late.at(doing.origin)
@@ -331,7 +331,7 @@ class WorkerPool:
 
         A forked child only closes what it holds of the channels.
         """
-        self.broken = True
+        self.is_broken = True
         workers, self.workers = self.workers, []
         if os.getpid() != self._process:
             for worker in workers:

@@ -29,7 +29,7 @@ begin_with_interrupts_blocked()
 
 def _own_addresses() -> list[tuple[str, int]]:
     """Return where this process listens below a folder of multiprocessing, and who began to."""
-    found = []
+    addresses = []
     for number in os.listdir(_DESCRIPTORS):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             copy = os.dup(int(number))
@@ -38,16 +38,16 @@ def _own_addresses() -> list[tuple[str, int]]:
             stack.callback(one.detach)
             address = one.getsockname() if one.family == socket.AF_UNIX else ""
             if isinstance(address, str) and f"{os.sep}{FOLDERS}" in address:
-                found.append((address, _maker(one)))
-    return found
+                addresses.append((address, _maker(one)))
+    return addresses
 
 
 def _maker(listener: socket.socket) -> int:
     """Return which process began to listen; it may be gone by now, and this one another's child."""
     if not hasattr(socket, "SO_PEERCRED"):
         return os.getppid()
-    told = listener.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[0])
+    credentials = listener.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[0])
 
 
 def _remove_folder(address: str, consumer: int) -> None:

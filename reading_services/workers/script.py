@@ -25,7 +25,7 @@ from ...core.locks import ForkSafeLock, at_fork
 
 WORKER_NAME = "voxpipe-worker"
 """What the names of processes begin with that are started without the script."""
-UNGUARDED = 114
+UNGUARDED_EXIT = 114
 """Exit status of a worker whose script begins the loop again; it must be nobody else's."""
 INTERRUPT = frozenset({signal.SIGINT})
 """Ctrl-C. It goes to all processes of a terminal; the consumer decides what it means."""
@@ -39,8 +39,8 @@ def script_of_this_process() -> dict[str, str]:
     A worker that comes here while it imports the script ends: its loop is not under a guard.
     """
     _end_if_unguarded()
-    told: dict[str, Any] = spawn.get_preparation_data("")
-    script = {key: told[key] for key in _KEYS if key in told}
+    preparation: dict[str, Any] = spawn.get_preparation_data("")
+    script = {key: preparation[key] for key in _KEYS if key in preparation}
     path = script.get("init_main_from_path")
     return script if path is None or os.path.isfile(path) else {}
 
@@ -52,9 +52,9 @@ def hide_script() -> Iterator[None]:
         whole = spawn.get_preparation_data
 
         def without_script(name: str) -> dict[str, Any]:
-            told: dict[str, Any] = whole(name)
+            preparation: dict[str, Any] = whole(name)
             mine = name.startswith(WORKER_NAME)
-            return {key: value for key, value in told.items() if not (mine and key in _KEYS)}
+            return {key: value for key, value in preparation.items() if not (mine and key in _KEYS)}
 
         spawn.get_preparation_data = without_script
         try:
@@ -110,7 +110,7 @@ def _end_if_unguarded() -> None:
     if getattr(this, "_inheriting", False) and this.name.startswith(WORKER_NAME):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(UNGUARDED)
+        os._exit(UNGUARDED_EXIT)
 
 
 def _import(script: Mapping[str, str]) -> None:
@@ -155,9 +155,9 @@ def preload(context: Any, modules: Sequence[str]) -> None:
     mine, users = _last
     if now != mine:
         users = [] if now == _DEFAULT else now
-    wanted = [*dict.fromkeys([*users, *modules]), FREEZE]
-    context.set_forkserver_preload(wanted)
-    _last = (wanted, users)
+    imports = [*dict.fromkeys([*users, *modules]), FREEZE]
+    context.set_forkserver_preload(imports)
+    _last = (imports, users)
 
 
 def remove_folders_of_the_dead(place: str) -> None:
@@ -192,8 +192,8 @@ def _nobody_listens(address: str) -> bool:
 
 def _settings() -> dict[str, Any]:
     """Return what multiprocessing hands on to children; children that it forks have a copy."""
-    found: dict[str, Any] = vars(process.current_process()).get("_config", {})
-    return found
+    config: dict[str, Any] = vars(process.current_process()).get("_config", {})
+    return config
 
 
 def _forget_parent() -> None:

@@ -46,7 +46,7 @@ from .script import ScriptUnpickler, ignore_interrupts
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
 # read it then; so it must not be one that a user's function is likely to exit with.
-ORPHANED = 113
+ORPHAN_EXIT = 113
 _PLAIN = (
     "Let workers yield plain data: read streams and open files in a map() at the end of the chain "
     "(webdataset(decode=True) reads its own), or use num_workers=0."
@@ -80,7 +80,7 @@ class WorkerSettings:
 
 def run_worker(
     channel: connection.Connection,
-    inherited: list[connection.Connection],
+    channels: list[connection.Connection],
     payload: bytes,
     settings: WorkerSettings,
 ) -> None:
@@ -90,7 +90,7 @@ def run_worker(
     # header and so copy every page of it into this worker. A fork has turned that off until now.
     gc.freeze()
     gc.enable()
-    for other in inherited:
+    for other in channels:
         other.close()
     adopt(settings.environment, os.environ)
     make_semaphores_nameless()
@@ -100,20 +100,20 @@ def run_worker(
     divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
         SESSION.ahead.limit(settings.ahead_bytes)
-    queued = JobQueue(lambda data: ScriptUnpickler(data, settings.script).load())
-    threading.Thread(target=_listen, args=(channel, queued), daemon=True).start()
+    queue = JobQueue(lambda data: ScriptUnpickler(data, settings.script).load())
+    threading.Thread(target=_listen, args=(channel, queue), daemon=True).start()
     with (
         holding(COALESCE_POLICIES, settings.joinings),
         using_threads(settings.threads),
-        warnings.catch_warnings(record=True) as caught,
+        warnings.catch_warnings(record=True) as record,
     ):
         # For life, and of all threads: what is fetched ahead is planned in another than this one.
         try:
-            _serve(channel, queued, payload, settings, caught)
+            _serve(channel, queue, payload, settings, record)
         except (BrokenPipeError, ConnectionResetError):
             # The consumer is gone, and the other thread did not notice it first. What the user's
             # code raises is told, and does not come here.
-            os._exit(ORPHANED)
+            os._exit(ORPHAN_EXIT)
 
 
 def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
@@ -124,19 +124,19 @@ def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) ->
     environment.update(settings)
 
 
-def _listen(channel: connection.Connection, queued: JobQueue) -> None:
+def _listen(channel: connection.Connection, queue: JobQueue) -> None:
     """Take messages while the main thread works, so that the consumer never waits to send."""
     parent = parent_process()
-    watched: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
+    handles: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
     try:
         while True:
-            ready = connection.wait(watched)
+            ready = connection.wait(handles)
             if channel not in ready:
                 break
             message = channel.recv_bytes()
             if message == STOP:
                 os._exit(0)
-            queued.put(message)
+            queue.put(message)
     except (EOFError, OSError):
         pass
     except BaseException:  # a worker that hears nothing is worse than one that is gone
@@ -144,15 +144,15 @@ def _listen(channel: connection.Connection, queued: JobQueue) -> None:
             traceback.print_exc()
         os._exit(DEAF)
     # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
-    os._exit(ORPHANED)
+    os._exit(ORPHAN_EXIT)
 
 
 class _Line:
     """Sends each message whole: threads of the user's pipes may take what is dealt out."""
 
-    def __init__(self, channel: connection.Connection, queued: JobQueue) -> None:
+    def __init__(self, channel: connection.Connection, queue: JobQueue) -> None:
         self._channel = channel
-        self._queued = queued
+        self._queue = queue
         self._sending = threading.Lock()
 
     def announce(self, slot: Slot) -> None:
@@ -166,7 +166,7 @@ class _Line:
     def dealt(self) -> Any:
         """Wait for the next item that is dealt out, and say that it, or the end, was taken."""
         try:
-            return self._queued.dealt()
+            return self._queue.dealt()
         finally:
             self.send_bytes(_TOOK)
 
@@ -177,10 +177,10 @@ class _Line:
 
 def _serve(
     channel: connection.Connection,
-    queued: JobQueue,
+    queue: JobQueue,
     payload: bytes,
     settings: WorkerSettings,
-    caught: list[warnings.WarningMessage],
+    record: list[warnings.WarningMessage],
 ) -> None:
     if settings.torch:
         import torch
@@ -191,7 +191,7 @@ def _serve(
         # Workers divide the machine between them; a thread pool in each would fight over it.
         torch.set_num_threads(1)
 
-    line = _Line(channel, queued)
+    line = _Line(channel, queue)
     if HAS_SLOTS:
         _note_where_it_is(channel)
     slots: SlotWriter | None = None
@@ -202,10 +202,10 @@ def _serve(
     source: Any = None
     channel.send(Ready())
     while True:
-        waiting = queued.get()
+        waiting = queue.get()
         message = waiting.message
         if slots is not None:
-            slots.release(message.freed, message.given_up)
+            slots.release(message.free_slots, message.given_up)
         job: Any = None
         try:
             if source is None:
@@ -218,14 +218,14 @@ def _serve(
                 warnings.simplefilter("always")  # the consumer's filters decide
                 if hasattr(source, "feed"):
                     source.feed(line.dealt)
-                queued.look_ahead()
+                queue.look_ahead()
             job = waiting.job()
             data = _make(source, job, message, slots)
-            told = pickle.dumps(BatchMessage(message.index, data, _report(caught, job)))
+            answer = pickle.dumps(BatchMessage(message.index, data, _report(record, job)))
         except BaseException as error:  # told to the consumer, whatever it is
-            told = pickle.dumps(_failure(message.index, job, error, _report(caught, job)))
+            answer = pickle.dumps(_failure(message.index, job, error, _report(record, job)))
         waiting.close()
-        line.send_bytes(told)
+        line.send_bytes(answer)
 
 
 def _note_where_it_is(channel: connection.Connection) -> None:
@@ -247,23 +247,23 @@ def _make(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> by
             batch = source.run(job, message.seed, message.epoch)
     except StopIteration:
         return None
-    used: set[int] = set()
+    numbers: set[int] = set()
     try:
-        data, used = pack(batch, slots)
+        data, numbers = pack(batch, slots)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         msg = f"what the chain yields cannot travel from the worker: {error}"
         raise NotPicklable(msg, do=_PLAIN).at(getattr(source, "last", None)) from error
     finally:
         if slots is not None:
-            slots.note_sent(used)
+            slots.note_sent(numbers)
     return data
 
 
-def _report(caught: list[warnings.WarningMessage], job: Any) -> WorkerReport:
+def _report(record: list[warnings.WarningMessage], job: Any) -> WorkerReport:
     """Return what was counted, warned of and opened since the last report."""
-    new = caught[:]  # other threads may add to it meanwhile
-    del caught[: len(new)]
-    told: dict[tuple[str, type[Warning]], None] = {}
+    new = record[:]  # other threads may add to it meanwhile
+    del record[: len(new)]
+    pairs: dict[tuple[str, type[Warning]], None] = {}
     for each in new:
         text, category = type(each.message).__name__, each.category
         with contextlib.suppress(Exception):  # a user's __str__ may fail
@@ -272,11 +272,11 @@ def _report(caught: list[warnings.WarningMessage], job: Any) -> WorkerReport:
             pickle.loads(pickle.dumps(category))
         except Exception:  # the consumer has no such class, e.g. one defined inside a function
             category = UserWarning
-        told[text, category] = None
-    opened = SESSION.versions.take()
+        pairs[text, category] = None
+    versions = SESSION.versions.take()
     if isinstance(job, Job):
-        opened = tuple(one._replace(case=job.cases_with(one.name)) for one in opened)
-    return WorkerReport(PIPE_STATS.take(), tuple(told), opened)
+        versions = tuple(one._replace(case=job.cases_with(one.name)) for one in versions)
+    return WorkerReport(PIPE_STATS.take(), tuple(pairs), versions)
 
 
 def _failure(index: int, job: Any, error: BaseException, report: WorkerReport) -> ErrorMessage:
@@ -310,21 +310,21 @@ def make_semaphores_nameless() -> None:
         from multiprocessing import synchronize
     except ImportError:  # a system without semaphores
         return
-    made: Any = synchronize.SemLock
-    unlink = made._cleanup
+    lock_class: Any = synchronize.SemLock
+    unlink = lock_class._cleanup
     waiting: dict[Any, Any] = vars(util).get("_finalizer_registry", {})
     for last in list(waiting.values()):
         if getattr(last, "_callback", None) == unlink:
             with contextlib.suppress(Exception):  # somebody else took it away
                 last()  # of no effect in a child that was forked from the maker
     with contextlib.suppress(ValueError):  # a system without forks
-        make, forked = made.__init__, get_context("fork")
+        make, context = lock_class.__init__, get_context("fork")
 
         def make_nameless(self: Any, *arguments: Any, **options: Any) -> None:
             """Say that children are forked: these need no name."""
-            make(self, *arguments, **{**options, "ctx": forked})
+            make(self, *arguments, **{**options, "ctx": context})
 
-        made.__init__ = make_nameless
+        lock_class.__init__ = make_nameless
 
 
 # What a worker frees stays with its process, for the next patch.
@@ -349,12 +349,12 @@ _TUNABLES, _OF_MALLOC = "GLIBC_TUNABLES", "glibc.malloc."
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     """Let this process keep what it frees, within bounds; for processes of our own."""
-    told = any(name in environment for name in _OWN_WORDS)
-    if told or _OF_MALLOC in environment.get(_TUNABLES, ""):
+    is_set = any(name in environment for name in _OWN_WORDS)
+    if is_set or _OF_MALLOC in environment.get(_TUNABLES, ""):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return False
-    wanted = ((_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _MOST_FREE), (_TOP_PAD, _STEP))
-    return all(mallopt(which, size) == 1 for which, size in wanted)
+    options = ((_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _MOST_FREE), (_TOP_PAD, _STEP))
+    return all(mallopt(which, size) == 1 for which, size in options)

@@ -21,8 +21,8 @@ from ..transport.batch_pickle import unpack
 from ..transport.shared_memory import limit_waits
 from ..transport.slot_reader import Arrival, SlotReader
 from ..work import WorkerStatus
-from .script import INTERRUPT, UNGUARDED
-from .worker import DEAF, ORPHANED
+from .script import INTERRUPT, UNGUARDED_EXIT
+from .worker import DEAF, ORPHAN_EXIT
 
 _CRASHES = frozenset(
     -getattr(signal, name)
@@ -35,8 +35,8 @@ _GUARD = 'Put the code that iterates under if __name__ == "__main__": workers im
 
 _ENDINGS = {
     None: "closed its channel",
-    UNGUARDED: "imported the script, which began the loop again",
-    ORPHANED: "found its channel closed and ended",
+    UNGUARDED_EXIT: "imported the script, which began the loop again",
+    ORPHAN_EXIT: "found its channel closed and ended",
     DEAF: "could take no message and ended",
 }
 _ADVICE = {
@@ -45,7 +45,7 @@ _ADVICE = {
         "batches."
     ),
     -getattr(signal, "SIGBUS", 0): "A file that it had mapped became shorter, or its disk failed.",
-    UNGUARDED: _GUARD,
+    UNGUARDED_EXIT: _GUARD,
 }
 
 
@@ -132,17 +132,17 @@ class Worker:
         """Return the error that says how it ended and what it was doing."""
         self.process.join(timeout_or_none(seconds))
         doing = self.busy_with()
-        died = WorkerDied(
+        error = WorkerDied(
             f"{self} {ending(self.process.exitcode)} while it had {doing.what}",
             do=advice(self.process.exitcode, self.is_up),
         )
-        died.at(doing.origin)
-        return died
+        error.at(doing.origin)
+        return error
 
     def failed_to_start(self) -> bool:
         """Whether it ended by itself before it was up, as another one in its place would."""
         code = self.process.exitcode or 0
-        return code == UNGUARDED or (not self.is_up and code >= 0)
+        return code == UNGUARDED_EXIT or (not self.is_up and code >= 0)
 
     def release(self) -> None:
         """Close its channel and forget its slots; batches that lie in them stay."""

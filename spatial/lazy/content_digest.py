@@ -37,39 +37,39 @@ _PIECE_BYTES = 32 * 1024**2
 _DIGESTS: LRUCache[str] = LRUCache()
 
 
-def digest_of_made(made: Any, *, opened: bool = False) -> str:
+def digest_of_made(volume: Any, *, at_open: bool = False) -> str:
     """Return a digest of what a virtual volume holds: made of what, how, and what was drawn."""
-    # If ``opened``, content is what was opened in this process, which asks for nothing twice; by
+    # If ``at_open``, content is what was opened in this process, which asks for nothing twice; by
     # default what is there now. Reads headers.
-    return _key_of(made.patch, (made.soft, made.tiled), opened)
+    return _key_of(volume.patch, (volume.soft, volume.is_tiled), at_open)
 
 
-def _key_of(patch: Any, made: tuple[bool, ...], opened: bool) -> str:
-    content = functools.partial(_content_of, opened=opened)
+def _key_of(patch: Any, flags: tuple[bool, ...], at_open: bool) -> str:
+    content = functools.partial(_content_of, at_open=at_open)
     values = [
         (
             _text_of_step(step),
-            json.dumps(drawn),
+            json.dumps(params),
             # Volumes under two keys get other numbers of what draws its own, or has recorded ones.
             # All else makes the same of a file under whatever key, and is kept once.
-            step.key if step.is_drawn or '"key"' in json.dumps(drawn) else "",
+            step.key if step.is_drawn or '"key"' in json.dumps(params) else "",
             "" if step.mask is None else content(step.mask),
         )
-        for step, drawn in patch.acting
+        for step, params in patch.acting
     ]
-    recorded = repr(
+    statistics = repr(
         getattr(getattr(patch.volume, "stored_volume", patch.volume), "recorded_statistics", None)
     )
     how = (
         *(_REVISION, json.dumps(patch.plan.to_json()), repr(patch.policy), str(patch.dtype)),
-        *(patch.kind, patch.filled_after, values, recorded if values else "", *made),
+        *(patch.kind, patch.filled_after, values, statistics if values else "", *flags),
     )
     within = patch.volume
     if patch.members:
-        members = tuple(_key_of(member, (), opened) for member in patch.members)
+        members = tuple(_key_of(member, (), at_open) for member in patch.members)
         return content_key("members", (members, how))
     is_made = getattr(within, "access", "") == "made"
-    of = digest_of_made(within, opened=opened) if is_made else content(within)
+    of = digest_of_made(within, at_open=at_open) if is_made else content(within)
     return content_key(of, how)
 
 
@@ -83,32 +83,32 @@ def refuse_drawn(patch: Any) -> None:
 
 
 def _digest_draws(patch: Any) -> Iterator[Any]:
-    made = patch.volume
+    volume = patch.volume
     for member in patch.members:
         yield from _digest_draws(member)
-    if getattr(made, "access", "") == "made" and not patch.members:
-        yield from _digest_draws(made.patch)
+    if getattr(volume, "access", "") == "made" and not patch.members:
+        yield from _digest_draws(volume.patch)
     pending = patch.pending
     plan = pending.first_plan
     for step in pending.steps:
-        seen = pending.through_flushes(plan) if step.looks_at_stored else plan
-        if step.is_drawn(seen):
+        step_plan = pending.through_flushes(plan) if step.looks_at_stored else plan
+        if step.is_drawn(step_plan):
             yield step
         plan = step.apply(plan, pending.draws[step.stream_name])
     yield from (step for step in patch.values if step.is_drawn)
 
 
-def _content_of(volume: Volume, opened: bool) -> str:
+def _content_of(volume: Volume, at_open: bool) -> str:
     """Return a digest of what a volume holds; voxels in memory are read for it, once."""
     if len(volume.parts) > 1:
-        parts = tuple(_content_of(part, opened) for part in volume.parts)
+        parts = tuple(_content_of(part, at_open) for part in volume.parts)
         return content_key("channels of", parts)
     if volume.located_source is not None:
-        if opened:
+        if at_open:
             return content_key(volume.token, (opened_key(volume), volume.axis_map_key))
         return version_of(volume)
-    found = volume.content_key
-    digest = found or _DIGESTS.get_or(volume.token, lambda: _digest(volume))
+    key = volume.content_key
+    digest = key or _DIGESTS.get_or(volume.token, lambda: _digest(volume))
     return content_key(digest, (volume.axis_map_key, tuple(volume.affine.ravel().tolist())))
 
 
@@ -119,9 +119,9 @@ def _digest(volume: Volume) -> str:
     step = max(1, _PIECE_BYTES // max(1, row))
     for first in range(0, length, step):
         stop = min(length, first + step)
-        found = volume.read(Region((first, 0, 0), (stop, *plane)))
-        digest.update(repr((found.slope, found.intercept)).encode())
-        digest.update(np.ascontiguousarray(found.array).data)
+        voxels = volume.read(Region((first, 0, 0), (stop, *plane)))
+        digest.update(repr((voxels.slope, voxels.intercept)).encode())
+        digest.update(np.ascontiguousarray(voxels.array).data)
     return digest.hexdigest()
 
 
@@ -150,20 +150,20 @@ class _Texts:
 
     def __init__(self) -> None:
         # Values are held with their number: an id may be given anew once one is gone.
-        self._seen: dict[int, tuple[int, Any]] = {}
+        self._by_id: dict[int, tuple[int, Any]] = {}
         self._numbers = count()
 
     def of(self, value: Any) -> str:
         """Return the text of a value; the number of one that is being, or was, told already."""
         if type(value) in _PLAIN or isinstance(value, (np.generic, np.dtype)):
             return repr(value)
-        if id(value) in self._seen:
-            return f"#{self._seen[id(value)][0]}"
-        self._seen[id(value)] = next(self._numbers), value
+        if id(value) in self._by_id:
+            return f"#{self._by_id[id(value)][0]}"
+        self._by_id[id(value)] = next(self._numbers), value
         text = self._of_new(value)
         if not isinstance(value, (FunctionType, type)):
             # Whether two equal objects are one is a matter of chance: only circles are cut.
-            del self._seen[id(value)]
+            del self._by_id[id(value)]
         return text
 
     def _of_new(self, value: Any) -> str:
@@ -216,9 +216,9 @@ class _Texts:
         inside = []
         for key, value in sorted(vars(kind).items()):
             code = [getattr(value, one, None) for one in ("__func__", "fget", "func")]
-            found = next((one for one in (value, *code) if isinstance(one, FunctionType)), None)
-            if found is not None or not key.startswith(("__", "_abc_")) or key in _OF_CLASSES:
-                inside.append((key, value if found is None else found))
+            function = next((one for one in (value, *code) if isinstance(one, FunctionType)), None)
+            if function is not None or not key.startswith(("__", "_abc_")) or key in _OF_CLASSES:
+                inside.append((key, value if function is None else function))
         return f"{name}{self.of([*kind.__bases__, *inside])}"
 
     def _of_function(self, function: FunctionType) -> str:
@@ -227,9 +227,9 @@ class _Texts:
         if _is_installed(module) and "<locals>" not in name and "<lambda>" not in name:
             return name
         cells = [_content(cell) for cell in function.__closure__ or ()]
-        named = [self.of(_find_global(function, chain)) for chain in _globals_of(function.__code__)]
+        texts = [self.of(_find_global(function, chain)) for chain in _globals_of(function.__code__)]
         parts = (function.__defaults__, function.__kwdefaults__, cells)
-        return f"{name}{self._of_code(function.__code__)}{self.of(parts)}{named}"
+        return f"{name}{self._of_code(function.__code__)}{self.of(parts)}{texts}"
 
     def _of_code(self, code: CodeType) -> str:
         inner = (
@@ -254,7 +254,7 @@ def _content(cell: CellType) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _globals_of(code: CodeType) -> tuple[tuple[str, ...], ...]:
     """Return the global names that code looks up, with the attributes that it asks these for."""
-    found: dict[tuple[str, ...], None] = {}
+    chains: dict[tuple[str, ...], None] = {}
     chain: tuple[str, ...] = ()
     for step in dis.get_instructions(code):
         if step.opname in ("CACHE", "EXTENDED_ARG", "PUSH_NULL"):
@@ -263,12 +263,12 @@ def _globals_of(code: CodeType) -> tuple[tuple[str, ...], ...]:
             chain = (*chain, step.argval)
             continue
         if chain:
-            found[chain] = None
+            chains[chain] = None
         chain = (step.argval,) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ()
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found.update(dict.fromkeys(_globals_of(constant)))
-    return tuple(found)
+            chains.update(dict.fromkeys(_globals_of(constant)))
+    return tuple(chains)
 
 
 def _find_global(function: FunctionType, chain: Sequence[str]) -> Any:

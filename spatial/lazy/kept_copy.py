@@ -41,8 +41,8 @@ class KeptCopy(Volume):
     def _copy(self) -> KeptSource:
         """The copy, of which this may be a channel."""
         source: Any = self._source
-        kept: KeptSource = getattr(source, "source", source)
-        return kept
+        copy: KeptSource = getattr(source, "source", source)
+        return copy
 
     @property
     def place(self) -> str:
@@ -70,7 +70,7 @@ class KeptCopy(Volume):
 class KeptSource:
     """The copy of a made volume. It travels as what it is made of."""
 
-    made: VirtualVolume  # what is kept
+    volume: VirtualVolume  # what is kept
     place: str = field(repr=False)  # folder, absolute, or URL, of all copies
     chunk: int | None = None  # voxels along each axis of the decode unit; None as usual
     codec: str = "lz4"  # ``"lz4"``, ``"zstd"`` or ``"none"``
@@ -79,17 +79,17 @@ class KeptSource:
     @property
     def name(self) -> str:
         """Path or URL of the stored volume."""
-        return self.made.name
+        return self.volume.name
 
     @cached_property
     def token(self) -> str:
         """Equal for equal sources, in every process."""
         how = (self.place, self.chunk, self.codec)
-        return content_key(digest_of_made(self.made, opened=True), how)
+        return content_key(digest_of_made(self.volume, at_open=True), how)
 
     def plan(self) -> ConvertPlan:
         """Return how the copy lies in its chunks; looks at headers alone."""
-        return plan_conversion(self.made.header, chunk=self.chunk, codec=self.codec)
+        return plan_conversion(self.volume.header, chunk=self.chunk, codec=self.codec)
 
     def known_header(self) -> Header:
         """Return the header of the copy, whether it is there or not."""
@@ -97,18 +97,18 @@ class KeptSource:
 
     def open(self) -> Backend:
         """Open the copy; make it if there is none of the content as it is now."""
-        refuse_drawn(self.made.patch)
+        refuse_drawn(self.volume.patch)
         plan = self.plan()
-        key = content_key(version_of(self.made), plan.fingerprint())
+        key = content_key(version_of(self.volume), plan.fingerprint())
         if not is_url(self.place):
             # Without a limit of its own: a folder that somebody names is theirs.
-            return open_copy(VolumeCache(own_folder(Path(self.place))), key, self.made, plan)
+            return open_copy(VolumeCache(own_folder(Path(self.place))), key, self.volume, plan)
         url = f"{self.place.rstrip('/')}/{key}.nii.zarr"
         target = destination_of(url, self.storage_options)
         if (target.record() or {}).get("key") != key:
             try:
                 with target.lock(LOCK_TIMEOUT):
-                    write_planned(self.made, plan, target)
+                    write_planned(self.volume, plan, target)
             except DestinationBusy as error:  # whoever asked for voxels does not write
                 raise CacheBusy(error.what, do=error.do) from error
         return LocatedSource(url, Options(storage_options=self.storage_options)).open()
@@ -129,7 +129,7 @@ def kept_in(
     """Return a patch that begins with what this one gives, read from a copy that is kept."""
     # It is of a whole volume, and nothing may have been drawn for it. ``place`` is a folder or URL,
     # ``because`` says after what, for ``explain``; the others are as for ``convert``.
-    made: Any = patch.flush_plan(because=because, tiled=True).volume
-    source = KeptSource(made, absolute_place(place), chunk, codec, dict(storage_options or {}))
+    volume: Any = patch.flush_plan(because=because, is_tiled=True).volume
+    source = KeptSource(volume, absolute_place(place), chunk, codec, dict(storage_options or {}))
     copy = KeptCopy.of_source(source, patch.kind)
-    return patch.flush_plan(because=because, tiled=True, copy=copy)
+    return patch.flush_plan(because=because, is_tiled=True, copy=copy)

@@ -20,7 +20,7 @@ from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
 from ...core.memory import refuse_beyond_memory
 from ...core.stream import stream_identity
-from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
+from ...intensity import Epilogue, Params, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import closed_together
@@ -125,8 +125,8 @@ class LazyPatch(NoArithmetic):
             return True
         if self.members:
             return any(member.looks_at_all for member in self.members)
-        made = [part.volume for part in self.parts if isinstance(part.volume, VirtualVolume)]
-        return any(one.patch.looks_at_all for one in made if not one.tiled)
+        volumes = [part.volume for part in self.parts if isinstance(part.volume, VirtualVolume)]
+        return any(one.patch.looks_at_all for one in volumes if not one.is_tiled)
 
     def flush_plan(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
         """Return a patch that begins with what this one gives: later ops interpolate anew."""
@@ -134,16 +134,16 @@ class LazyPatch(NoArithmetic):
         # ``soft``, also of what lies around it, where soft crops cut. ``because`` is for
         # ``explain``.
         empty = replace(self.pending, steps=(), moving=None)
-        begun = replace(self, pending=empty, values=(), filled_after=-1)
-        return begun.on_voxels_of(self, soft, because, **how)
+        patch = replace(self, pending=empty, values=(), filled_after=-1)
+        return patch.on_voxels_of(self, soft, because, **how)
 
     def on_voxels_of(
         self, before: LazyPatch, soft: bool = False, because: str = "", **how: Any
     ) -> LazyPatch:
         """Return the patch on the voxels that ``before`` gives, in the place of its own."""
-        made = VirtualVolume(before, soft, because, **how)
-        pending = replace(self.pending, references={made.name: made})
-        return replace(self, volume=made, pending=pending)
+        volume = VirtualVolume(before, soft, because, **how)
+        pending = replace(self.pending, references={volume.name: volume})
+        return replace(self, volume=volume, pending=pending)
 
     @property
     def plan(self) -> SpatialPlan:
@@ -167,10 +167,10 @@ class LazyPatch(NoArithmetic):
         draws = {**self.pending.draws}
         if (earlier := getattr(self.volume, "patch", None)) is not None:
             draws = {**earlier.draws, **draws}
-        for step, drawn in self.value_draws if self.values else ():
+        for step, params in self.value_draws if self.values else ():
             # What may act or not is recorded where it acted without further parameters, too.
-            if drawn is None or drawn or hasattr(step.op, "p"):
-                draws[step.stream_name] = drawn
+            if params is None or params or hasattr(step.op, "p"):
+                draws[step.stream_name] = params
         return draws
 
     @property
@@ -219,8 +219,8 @@ class LazyPatch(NoArithmetic):
     def _resampled_dtype(self) -> np.dtype[Any]:
         """Type of what comes out of the resampler, before any value op."""
         if self.pending.keeps_dtype or self.volume.kind == "label":
-            stored = np.dtype(self.volume.dtype)
-            return np.dtype(np.uint8) if stored.kind == "b" else stored
+            dtype = np.dtype(self.volume.dtype)
+            return np.dtype(np.uint8) if dtype.kind == "b" else dtype
         return np.dtype(np.float32)
 
     @property
@@ -260,13 +260,13 @@ class LazyPatch(NoArithmetic):
         reads = self._read(self.pending.plan if plan is None else plan).reads
         if not any(isinstance(read.volume, VirtualVolume) for read in reads):
             return reads
-        return tuple(stored for read in reads for stored in read.file_reads(through=through))
+        return tuple(one for read in reads for one in read.file_reads(through=through))
 
     def _read(self, plan: SpatialPlan) -> _Reading:
         """Return what is read for a plan, worked out once for the one that was asked for last."""
-        known: _Reading | None = self.__dict__.get("_reading")
-        if known is not None and known.plan is plan:
-            return known
+        memo: _Reading | None = self.__dict__.get("_reading")
+        if memo is not None and memo.plan is plan:
+            return memo
         halo, wide = (0, 0, 0), plan
         if self.values:
             i, j, k = total_halo(self.acting, plan.grid)
@@ -327,7 +327,7 @@ class LazyPatch(NoArithmetic):
     def _realize_values(
         self,
         reading: _Reading,
-        acting: Sequence[tuple[ValueStep, Drawn]],
+        acting: Sequence[tuple[ValueStep, Params]],
         policy: Policy,
         fills: NDArray[np.float32] | None,
         out: NDArray[Any],
@@ -364,53 +364,53 @@ class LazyPatch(NoArithmetic):
         if not getattr(self.volume, "looks_ahead", False):
             return None
         reads = self._read(self.pending.plan if plan is None else plan).reads
-        begun = [one.volume.prefetch(one.region) for one in reads if not one.region.is_empty]
-        return begun[0] if len(begun) == 1 else closed_together(begun)
+        tickets = [one.volume.prefetch(one.region) for one in reads if not one.region.is_empty]
+        return tickets[0] if len(tickets) == 1 else closed_together(tickets)
 
     @cached_property
-    def value_draws(self) -> tuple[tuple[ValueStep, Drawn | None], ...]:
+    def value_draws(self) -> tuple[tuple[ValueStep, Params | None], ...]:
         """Return the value steps with what they drew; None where one does not act."""
-        found = []
+        pairs = []
         for step in self.values:
             own = step
             if step.op.draws_axis:  # one along which there are voxels
                 own = replace(step, op=step.op.along(_axes_of(self.plan, self.plan.slices)))
-            found.append((step, own.draw(self._stream(own).generator())))
-        return tuple(found)
+            pairs.append((step, own.draw(self._stream(own).generator())))
+        return tuple(pairs)
 
     @property
-    def acting(self) -> list[tuple[ValueStep, Drawn]]:
+    def acting(self) -> list[tuple[ValueStep, Params]]:
         """The value ops that act, with what they drew."""
         return [(step, values) for step, values in self.value_draws if values is not None]
 
     def _stream(self, step: ValueStep) -> Stream:
         pending, name = self.pending, step.draws_from or step.stream_name
-        identity = stream_identity(pending.identity, step.depth, step.shared)
+        identity = stream_identity(pending.identity, step.depth, step.common)
         return Stream(pending.seed, pending.epoch, identity, name)
 
-    def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
+    def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Params, PatchFacts]]:
         """Return the steps that act, with what they drew and what they may ask on ``plan``."""
         return self._with_facts(self.acting, plan)
 
     def _with_facts(
-        self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan
-    ) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
+        self, acting: Sequence[tuple[ValueStep, Params]], plan: SpatialPlan
+    ) -> list[tuple[ValueStep, Params, PatchFacts]]:
         """Return the steps with facts, which know the steps before, of earlier flushes too."""
         if not acting:
             return []
         before = [*self.steps_before]
-        start, stacked = len(before), self.stacked_facts(plan)
-        for step, drawn in acting:
-            salted = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
-            stream, steps = replace(self._stream(step), name=salted), tuple(before)
+        start, members = len(before), self.stacked_facts(plan)
+        for step, params in acting:
+            name = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
+            stream, steps = replace(self._stream(step), name=name), tuple(before)
             facts = PatchFacts(
-                self.volume, plan, stream, self.statistics, steps, step.mask, step.key, stacked
+                self.volume, plan, stream, self.statistics, steps, step.mask, step.key, members
             )
-            before.append((step, drawn, facts))
+            before.append((step, params, facts))
         return before[start:]
 
     @property
-    def steps_before(self) -> tuple[tuple[ValueStep, Drawn, PatchFacts], ...]:
+    def steps_before(self) -> tuple[tuple[ValueStep, Params, PatchFacts], ...]:
         """The steps of all flushes so far, first things first; of the members of none."""
         if self.members or not isinstance(self.volume, VirtualVolume):
             return ()
@@ -482,10 +482,10 @@ class LazyPatch(NoArithmetic):
         else:
             fills = self._fills()
         late = {id(step) for step in self.values[max(self.filled_after, 0) :]}
-        for step, drawn, facts in self.acting_on(self.plan):
+        for step, params, facts in self.acting_on(self.plan):
             if id(step) in late and step.op.pointwise:
                 voxels = fills.astype(np.float32).reshape(-1, 1, 1, 1)
-                fills = np.ravel(step.op.apply(voxels, drawn, facts)).astype(np.float64)
+                fills = np.ravel(step.op.apply(voxels, params, facts)).astype(np.float64)
         return fills
 
     def changed_by_last(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -496,10 +496,10 @@ class LazyPatch(NoArithmetic):
             ends = np.cumsum([0, *(member.channels for member in self.members)]).tolist()
             apart = zip(self.members, pairwise(ends), strict=True)
             return np.concatenate([one.changed_by_last(array[a:b]) for one, (a, b) in apart])
-        step, drawn = self.value_draws[-1]
-        if drawn is None:
+        step, params = self.value_draws[-1]
+        if params is None:
             return array.astype(step.op.dtype(array.dtype))
-        halo = step.op.halo(drawn, self.plan.grid)
+        halo = step.op.halo(params, self.plan.grid)
         wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
         epilogue, rest = fold_epilogues(self.acting_on(_with_halo(self.plan, halo))[-1:])
         if epilogue is not None:  # as the resampler does in passing, to the same bits

@@ -15,16 +15,16 @@ from ...core import Grid, Stream
 from ...core.errors import VolumeError
 from ...core.histogram import Floats, Histogram, merge_histograms
 from ...core.lru_cache import LRUCache
-from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
+from ...intensity import Params, RecordedStatistics, ValueStep, VolumeStatistics
 from ...intensity.value_op import recorded_percentile
 from ...storage.content import version_key
 from ..plans.plan import SpatialPlan
 
-Acting = tuple[ValueStep, Drawn, Any]
+Acting = tuple[ValueStep, Params, Any]
 """A step that acts, with what it drew and its facts."""
 
 # Of numbers that a volume's histogram gave.
-_REMEMBERED: LRUCache[float] = LRUCache()
+_MEMORY: LRUCache[float] = LRUCache()
 
 # Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
 # voxel is found on either side of it, no lattice lies half way between two by design.
@@ -45,7 +45,7 @@ class PatchFacts:
     before: Sequence[Acting] = ()  # the steps before this one that act, with their facts
     mask: Any = None  # the volume inside which statistics are taken
     volume_key: str = ""
-    stacked: Sequence[PatchFacts] = ()
+    members: Sequence[PatchFacts] = ()
     """Of patches whose channels were stacked before ``before``, each with its own steps."""
 
     @property
@@ -56,7 +56,7 @@ class PatchFacts:
     @property
     def source(self) -> Grid:
         """Grid of the whole volume; of the first where several were stacked."""
-        grid: Grid = self.stacked[0].source if self.stacked else self.stored_volume.grid
+        grid: Grid = self.members[0].source if self.members else self.stored_volume.grid
         return grid
 
     @property
@@ -84,17 +84,17 @@ class PatchFacts:
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
         changing = self._changing
-        if not self.stacked and self.mask is None and above is None and self._channels is None:
+        if not self.members and self.mask is None and above is None and self._channels is None:
             affine = _as_affine(changing)
             if affine is not None:
-                recorded = self._recorded_statistics()
-                stored = _ScaledStatistics(partial(self._count_histogram, None, ()))
+                record = self._recorded_statistics()
+                counts = _ScaledStatistics(partial(self._count_histogram, None, ()))
 
                 def number(what: str, *arguments: float) -> float:
                     """Return what is recorded; percentiles that are not, from the histogram."""
                     if what == "percentile":
-                        return recorded_percentile(recorded, arguments[0], lambda: stored)
-                    return float(getattr(recorded, what))
+                        return recorded_percentile(record, arguments[0], lambda: counts)
+                    return float(getattr(record, what))
 
                 return _ScaledStatistics(number, *affine)
         return _ScaledStatistics(partial(self._count_histogram, above, changing))
@@ -105,31 +105,31 @@ class PatchFacts:
         """Return a number of the histogram, which is asked for once per number and volume."""
 
         def number() -> float:
-            found = getattr(self._histogram(above, changing), what)
-            return float(found(*arguments) if arguments else found)
+            value = getattr(self._histogram(above, changing), what)
+            return float(value(*arguments) if arguments else value)
 
         name = self._name(above, changing)
         if name is None:
             return number()
-        return _REMEMBERED.get_or((*name, what, *arguments), number)
+        return _MEMORY.get_or((*name, what, *arguments), number)
 
     @property
     def _channels(self) -> tuple[int, ...] | None:
         """The channels of the stored volume that are left, None for all of them."""
-        left: tuple[int, ...] | None = None
+        channels: tuple[int, ...] | None = None
         for step, _, _ in self.before:
-            kept = step.op.kept_channels()
-            if kept is not None:
-                left = kept if left is None else tuple(left[index] for index in kept)
-        return left
+            picks = step.op.kept_channels()
+            if picks is not None:
+                channels = picks if channels is None else tuple(channels[index] for index in picks)
+        return channels
 
     @property
     def _own_channels(self) -> Sequence[int]:
         """The channels that there are after its steps, of those before them."""
         if self._channels is not None:
             return self._channels
-        if self.stacked:
-            return range(sum(len(part._own_channels) for part in self.stacked))
+        if self.members:
+            return range(sum(len(part._own_channels) for part in self.members))
         return range(self.stored_volume.shape[0])
 
     @property
@@ -139,18 +139,18 @@ class PatchFacts:
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
         # The parts say what a stack is made of.
-        stored = None if self.stacked else self.stored_volume
-        asked = [stored, self.mask, *(step.mask for step, _, _ in changing)]
-        parts = tuple(part._name(None, part._changing) for part in self.stacked)
-        if None in parts or not all(v is None or hasattr(v, "probe") for v in asked):
+        volume = None if self.members else self.stored_volume
+        inputs = [volume, self.mask, *(step.mask for step, _, _ in changing)]
+        parts = tuple(part._name(None, part._changing) for part in self.members)
+        if None in parts or not all(v is None or hasattr(v, "probe") for v in inputs):
             return None
-        volumes = [None if v is None else version_key(v) for v in asked]
+        volumes = [None if v is None else version_key(v) for v in inputs]
         return (
             *volumes,
             *parts,
             self._channels,
             above,
-            *((step.op, json.dumps(drawn)) for step, drawn, _ in changing),
+            *((step.op, json.dumps(params)) for step, params, _ in changing),
         )
 
     def _recorded_statistics(self) -> RecordedStatistics:
@@ -158,40 +158,40 @@ class PatchFacts:
             return self.source_of_statistics(self.volume)
         from ...volumes import volume_statistics
 
-        found = volume_statistics(self.stored_volume)
+        statistics = volume_statistics(self.stored_volume)
         # One NaN among the voxels makes NaN of every voxel that is normalized by its mean.
-        if not (math.isfinite(found.mean) and math.isfinite(found.std)):
+        if not (math.isfinite(statistics.mean) and math.isfinite(statistics.std)):
             raise VolumeError(
                 f"{self.stored_volume.name} holds NaN or infinite values, so it has no mean and no "
                 "range",
                 do="Give the numbers that the op needs, or store the volume without these.",
             )
-        return found
+        return statistics
 
     def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:
         histogram = self._before_changes(self.mask, self._channels)
-        for step, drawn, facts in changing:
-            histogram = histogram.map(_on_values(step, drawn, facts))
+        for step, params, facts in changing:
+            histogram = histogram.map(_on_values(step, params, facts))
         return histogram if above is None else histogram.above(above)
 
     def _before_changes(self, mask: Any, channels: Sequence[int] | None) -> Histogram:
         """Return the histogram of some channels, as they were stored or stacked."""
         from ...volumes import volume_histogram
 
-        if not self.stacked:
+        if not self.members:
             return volume_histogram(self.stored_volume, mask, channels)
-        found, first = [], 0
-        for part in self.stacked:
+        histograms, first = [], 0
+        for part in self.members:
             own = part._own_channels
-            asked = range(first, first + len(own)) if channels is None else channels
-            wanted = [own[c - first] for c in asked if first <= c < first + len(own)]
+            numbers = range(first, first + len(own)) if channels is None else channels
+            indices = [own[c - first] for c in numbers if first <= c < first + len(own)]
             first += len(own)
-            if wanted:
-                histogram = part._before_changes(mask, wanted)
-                for step, drawn, facts in part._changing:
-                    histogram = histogram.map(_on_values(step, drawn, facts))
-                found.append(histogram)
-        return merge_histograms(found)
+            if indices:
+                histogram = part._before_changes(mask, indices)
+                for step, params, facts in part._changing:
+                    histogram = histogram.map(_on_values(step, params, facts))
+                histograms.append(histogram)
+        return merge_histograms(histograms)
 
 
 @dataclass(frozen=True)
@@ -233,15 +233,15 @@ class _ScaledStatistics:
 def _as_affine(changing: Sequence[Acting]) -> tuple[float, float] | None:
     """Return scale and shift of all steps together; None where they are something else."""
     scale, shift = 1.0, 0.0
-    for step, drawn, facts in changing:
-        epilogue = step.op.as_epilogue(drawn, facts)
+    for step, params, facts in changing:
+        epilogue = step.op.as_epilogue(params, facts)
         if epilogue is None or not epilogue.is_affine:
             return None
         scale, shift = scale * epilogue.scale, shift * epilogue.scale + epilogue.shift
     return scale, shift
 
 
-def _on_values(step: ValueStep, params: Drawn, facts: Any) -> Callable[[Floats], Floats]:
+def _on_values(step: ValueStep, params: Params, facts: Any) -> Callable[[Floats], Floats]:
     def values_after(values: Floats) -> Floats:
         array = values.astype(np.float32).reshape(1, -1, 1, 1)
         result: Floats = step.op.apply(array, params, facts).ravel().astype(np.float64)

@@ -112,17 +112,17 @@ for _name in (
 def _pack(plan: SpatialPlan) -> tuple[Any, ...]:
     """Return what a plan is besides its matrix in few bytes: pickling takes ten times as long."""
     # One object for all volumes of a sample: it is pickled once.
-    packed: tuple[Any, ...] | None = plan.__dict__.get("_packed")
-    if packed is None:
+    state: tuple[Any, ...] | None = plan.__dict__.get("_state")
+    if state is None:
         bounds = (*plan.bounds.start, *plan.bounds.stop)
         shapes = struct.pack("12q", *plan.source.shape, *plan.shape, *bounds)
-        packed = (shapes + plan.source.affine.tobytes(), plan.stages, plan.keeps_dtype)
-        plan.__dict__["_packed"] = packed
-    return packed
+        state = (shapes + plan.source.affine.tobytes(), plan.stages, plan.keeps_dtype)
+        plan.__dict__["_state"] = state
+    return state
 
 
-def _unpack(matrix: Any, packed: bytes, stages: Any, keeps_dtype: bool) -> SpatialPlan:
-    numbers = struct.unpack("12q16d", packed)
+def _unpack(matrix: Any, buffer: bytes, stages: Any, keeps_dtype: bool) -> SpatialPlan:
+    numbers = struct.unpack("12q16d", buffer)
     source, shape, start, stop = (numbers[n : n + 3] for n in range(0, 12, 3))
     grid = Grid((source[0], source[1], source[2]), np.reshape(numbers[12:], (4, 4)))
     return SpatialPlan(grid, np.array(matrix), shape, Region(start, stop), stages, keeps_dtype)
@@ -141,16 +141,16 @@ def provenance(patch: Any) -> dict[str, Any]:
     of the first, and ``channels`` has one for each.
     """
     plan = patch.whole_plan
-    made = isinstance(patch.volume, VirtualVolume)
-    stored = patch.volume.stored_volume if made else patch.volume
-    if before := getattr(stored, "patch", None):
-        found = Provenance(dict.items(provenance(before)))  # without what is written out
-        changed = {"matrix": plan.matrix.tolist()}
-        if dict.__contains__(found, "channels"):
-            changed["channels"] = [provenance(one) for one in _apart(patch)]
-        dict.update(found, changed)
-        found._plan = plan
-        return found
+    is_virtual = isinstance(patch.volume, VirtualVolume)
+    volume = patch.volume.stored_volume if is_virtual else patch.volume
+    if before := getattr(volume, "patch", None):
+        record = Provenance(dict.items(provenance(before)))  # without what is written out
+        changes = {"matrix": plan.matrix.tolist()}
+        if dict.__contains__(record, "channels"):
+            changes["channels"] = [provenance(one) for one in _apart(patch)]
+        dict.update(record, changes)
+        record._plan = plan
+        return record
     reads = patch.reads(through=True)
     region, level = reads[0].region, reads[0].level
     channels = [provenance(one) for one in _apart(patch)] if len(reads) > 1 else []
@@ -165,17 +165,17 @@ def provenance(patch: Any) -> dict[str, Any]:
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),
     }
-    found = Provenance(entries)
-    found._plan = plan
-    return found
+    record = Provenance(entries)
+    record._plan = plan
+    return record
 
 
 def _apart(patch: Any) -> list[Any]:
     """Return a patch of each file whose channels are in one, on the same grid as that."""
     if patch.members:
         values = patch.values  # they look around, too
-        found = [replace(one, values=(*one.values, *values)) for one in patch.members]
-        return [one for member in found for one in _apart(member)]
+        members = [replace(one, values=(*one.values, *values)) for one in patch.members]
+        return [one for member in members for one in _apart(member)]
     if len(patch.parts) > 1:
         return [one for part in patch.parts for one in _apart(part)]
     before = getattr(patch.volume, "patch", None)
@@ -217,8 +217,8 @@ def interpolations(patch: Any) -> tuple[int, int]:
     """Return how often the voxels of a patch are interpolated, and how often only copied."""
     # What is kept was made once, for all patches; :func:`describe_kept` tells of it.
     if len(patch.parts) > 1 or patch.members:
-        interpolated, copied = map(sum, zip(*map(interpolations, patch.parts), strict=True))
-        return interpolated, copied
+        resamples, copy_count = map(sum, zip(*map(interpolations, patch.parts), strict=True))
+        return resamples, copy_count
     is_copy = int(patch.plan.is_copy)
     if not isinstance(patch.volume, VirtualVolume) or patch.volume.is_kept:
         return 1 - is_copy, is_copy
@@ -248,28 +248,28 @@ def breaks(patch: Any) -> tuple[str, ...]:
         return tuple(dict.fromkeys(what for member in patch.members for what in breaks(member)))
     if not isinstance(patch.volume, VirtualVolume) or patch.volume.is_kept:
         return ()
-    made = patch.volume.patch
-    by = [step for step in made.values if not step.op.commutes]
-    told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
+    before = patch.volume.patch
+    by = [step for step in before.values if not step.op.commutes]
+    texts = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
     because = dict.fromkeys(step.op.late_because for step in by if step.op.late_because)
     why = f" ({'; '.join(because)})" if because else ""
     by_flush = patch.volume.because or "flush"
-    return (*breaks(made), (" and ".join(told) or _cut(made) or by_flush) + why)
+    return (*breaks(before), (" and ".join(texts) or _cut(before) or by_flush) + why)
 
 
 def asks_voxels(patch: Any) -> bool:
     """Whether where a patch lies, or how large it is, follows from voxels."""
-    steps = [step for step in patch.pending.steps if step.recorded is None]
+    steps = [step for step in patch.pending.steps if step.record is None]
     inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
     ops = [*(step.op for step in steps), *inside]
-    made = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
+    before = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
     asks = any(getattr(op, "looks_at_stored", False) for op in ops)
-    return asks or any(map(asks_voxels, patch.members or made))
+    return asks or any(map(asks_voxels, patch.members or before))
 
 
-def _cut(made: Any) -> str:
+def _cut(patch: Any) -> str:
     """Return the hard crop after which a volume from another grid begins anew, if one does."""
-    steps = made.pending.steps if made.pending.moving is not None else ()
+    steps = patch.pending.steps if patch.pending.moving is not None else ()
     last = next((step for step in reversed(steps) if is_hard(step.op)), None)
     if last is None:
         return ""

@@ -31,7 +31,7 @@ def replay_draws(
     def record_step(step: S) -> S:
         if step.stream_name not in draws:
             return step
-        return replace(step, recorded=RecordedDraw(draws[step.stream_name]))
+        return replace(step, record=RecordedDraw(draws[step.stream_name]))
 
     anew = _OtherSteps(record_step, record_step)
     return {key: anew.patch(patch) for key, patch in patches.items()}
@@ -41,14 +41,14 @@ def in_batch(samples: Sequence[Any]) -> list[Any]:
     """Return the samples of a batch, whose patches know where in it they are."""
     # ``lazy_patch(oversample=)`` is a share of each batch. Nothing else changes, and what knows its
     # place already keeps it.
-    found = []
+    batch = []
     for position, sample in enumerate(samples):
         step_at = partial(_at_position, position, len(samples))
         anew, lazy = _OtherSteps(step_at, lambda step: step), patches_of(sample)
         after = {key: anew.patch(patch) for key, patch in lazy.items()}
-        changed = {key: patch for key, patch in after.items() if patch is not lazy[key]}
-        found.append(sample.with_data(**changed) if changed else sample)
-    return found
+        changes = {key: patch for key, patch in after.items() if patch is not lazy[key]}
+        batch.append(sample.with_data(**changes) if changes else sample)
+    return batch
 
 
 def _at_position(position: int, size: int, step: Step) -> Step:
@@ -69,7 +69,7 @@ class _OtherSteps:
     ) -> None:
         self._step, self._value = step, value
         # What was there is kept beside what came of it: its id is its name here.
-        self._seen: dict[int, tuple[Any, Any]] = {}
+        self._by_id: dict[int, tuple[Any, Any]] = {}
 
     def patch(self, patch: LazyPatch) -> LazyPatch:
         """Return the patch with other steps."""
@@ -85,17 +85,17 @@ class _OtherSteps:
         return patch if pending is patch.pending else patch.with_pending(pending)
 
     def _once(self, thing: T, change: Callable[[T], T]) -> T:
-        if id(thing) not in self._seen:
-            self._seen[id(thing)] = (thing, change(thing))
-        after: T = self._seen[id(thing)][1]
+        if id(thing) not in self._by_id:
+            self._by_id[id(thing)] = (thing, change(thing))
+        after: T = self._by_id[id(thing)][1]
         return after
 
     def _volume(self, volume: Any) -> Any:
         if not isinstance(volume, VirtualVolume):
             return volume
-        made: Any = volume.patch
-        before = self.patch(made)
-        if before is made:
+        patch: Any = volume.patch
+        before = self.patch(patch)
+        if before is patch:
             return volume
         # What was made with other draws is no copy of this.
         stays = volume.copy is None or before.draws == volume.patch.draws
@@ -144,7 +144,7 @@ def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tupl
     >>> stored_labels(SimpleNamespace(), (1, 2), "label_crop", "label")
     (1, 2)
     """
-    wanted = set(labels)
+    current = set(labels)
     for step in _changes(patch):
         op = step.op
         if not isinstance(op, RemapLabels):
@@ -154,15 +154,15 @@ def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tupl
         if not labels:
             _refuse_another_zero(op, new, who, key)
             continue
-        if op.other is not None and op.other in wanted:
+        if op.other is not None and op.other in current:
             raise SampleError(
                 f"{who} asks for label {op.other} of {key!r}, which {op.describe()} makes of all "
                 "labels that it does not name",
                 do=f"Put {who} before it, with labels as they are stored.",
             )
-        kept = wanted - set(new) if op.other is None else set()
-        wanted = kept | {old for old, label in new.items() if label in wanted}
-    return tuple(sorted(wanted))
+        same = current - set(new) if op.other is None else set()
+        current = same | {old for old, label in new.items() if label in current}
+    return tuple(sorted(current))
 
 
 def refuse_changed(patch: Any, who: str, key: str) -> None:

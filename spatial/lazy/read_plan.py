@@ -72,7 +72,7 @@ class ReadPlan:
         # Of a virtual volume, those voxels that a coarser grid keeps, where they are enough.
         level = 0
         if isinstance(volume, VirtualVolume):
-            if not volume.tiled:
+            if not volume.is_tiled:
                 volume, plan = coarse_read(volume, plan, policy) or (volume, plan)
         elif policy.antialias == LEVEL and isinstance(volume, Volume):
             volume, plan, level = _coarsest_level(volume, plan)
@@ -84,34 +84,34 @@ class ReadPlan:
     @property
     def stored_type(self) -> np.dtype[Any]:
         """The type in which voxels are read, which may be another than that of the values."""
-        stored: np.dtype[Any] = getattr(self.volume, "disk_dtype", self.volume.dtype)
-        return stored
+        dtype: np.dtype[Any] = getattr(self.volume, "disk_dtype", self.volume.dtype)
+        return dtype
 
     @cached_property
     def needed_chunks(self) -> NeededChunks | None:
         """Return the chunks that are read; None where every voxel can be read alone."""
-        found: NeededChunks | None = self.volume.needed_chunks(self.region)
-        return found
+        need: NeededChunks | None = self.volume.needed_chunks(self.region)
+        return need
 
     def read_bytes(self, *, whole_chunks: bool) -> int:
         """Return the stored bytes of the region, or of all chunks that are read for it."""
-        needed = self.needed_chunks if whole_chunks else None
-        voxels = self.region.size * self.volume.shape[0] if needed is None else needed.voxels
+        need = self.needed_chunks if whole_chunks else None
+        voxels = self.region.size * self.volume.shape[0] if need is None else need.voxels
         return int(voxels * self.volume.disk_dtype.itemsize)
 
     def chunks(self, name: tuple[Any, ...]) -> Iterator[ChunkBytes]:
         """Yield the chunks that are read, ``name`` being that of the volume; none of no file."""
         if self.region.is_empty or not isinstance(self.volume, Volume):
             return
-        needed = self.needed_chunks
-        if needed is None:
+        need = self.needed_chunks
+        if need is None:
             shape = self.volume.spatial_shape
             cube = tuple(min(CUBE, n) for n in shape)
             cubes = ChunkGrid(shape, cube).touched_parts(self.region)
             size = math.prod(cube) * self.volume.shape[0] * self.volume.disk_dtype.itemsize
-            needed = NeededChunks(cubes, 0, size)
-        for index in needed.chunks.tolist():
-            yield ChunkBytes((*name, self.level, *index), needed.chunk_bytes)
+            need = NeededChunks(cubes, 0, size)
+        for index in need.chunks.tolist():
+            yield ChunkBytes((*name, self.level, *index), need.chunk_bytes)
 
     def file_reads(self, *, through: bool = False) -> tuple[ReadPlan, ...]:
         """Return what is read of files: this, or what a virtual volume is made of."""
@@ -128,38 +128,38 @@ class ReadPlan:
         if not through:  # where voxels come from is another question
             region = volume.made_for(region)
         first, *others = volume.patch.reads(volume.part(region), through=through)
-        made = region.size * volume.shape[0] * volume.dtype.itemsize
-        return (replace(first, made_bytes=first.made_bytes + made), *others)
+        size = region.size * volume.shape[0] * volume.dtype.itemsize
+        return (replace(first, made_bytes=first.made_bytes + size), *others)
 
     def resample_into(
         self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None
     ) -> SourceVoxels:
         """Read the region and write the patch to ``out``; return what was read."""
         # ``policy`` is the own one, perhaps with another fill.
-        stored, plan, region = self.volume, self.plan, self.region
+        volume, plan, region = self.volume, self.plan, self.region
         if policy.fill and out.dtype.kind in "iu":
-            refuse_fill(policy.fill, out.dtype, stored.name)
+            refuse_fill(policy.fill, out.dtype, volume.name)
         i, j, k = region.start
         if region.is_empty:
-            nothing = np.empty((stored.shape[0], 0, 0, 0), np.uint8)
+            nothing = np.empty((volume.shape[0], 0, 0, 0), np.uint8)
             source = SourceVoxels(nothing, (i, j, k), plan.bounds)
         else:
-            voxels = stored.read(region)
+            voxels = volume.read(region)
             if voxels.array.dtype.kind == "c":  # ``Volume.numpy()`` returns them
-                msg = f"{stored.name} holds complex numbers, of which no patch can be resampled."
+                msg = f"{volume.name} holds complex numbers, of which no patch can be resampled."
                 do = "Store magnitude and phase, or the two parts, as channels of real numbers."
                 raise UnknownFormat(msg, do=do)
             source = SourceVoxels(
                 voxels.array, (i, j, k), plan.bounds, voxels.slope, voxels.intercept
             )
-            show = None if isinstance(stored, VirtualVolume) else _SHOW.get()
-            if show is not None and stored.kind != "label":
+            show = None if isinstance(volume, VirtualVolume) else _SHOW.get()
+            if show is not None and volume.kind != "label":
                 show(source)
         resample(
-            source, plan.rows, policy, out, plan.kernel_stages, epilogue=epilogue, needed=region
+            source, plan.rows, policy, out, plan.kernel_stages, epilogue=epilogue, region=region
         )
-        if isinstance(stored, Volume):
-            stored.refuse_change()  # not before: a mapped file is read while it is resampled
+        if isinstance(volume, Volume):
+            volume.refuse_change()  # not before: a mapped file is read while it is resampled
         return source
 
 
@@ -176,8 +176,8 @@ def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialP
     cut = plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages)
     levels = () if cut else coarser_levels(volume)
     for number in range(len(levels), 0, -1):
-        seen = np.linalg.solve(levels[number - 1], plan.matrix)[:3, :3]
-        if np.linalg.svd(seen, compute_uv=False).min() >= _ENOUGH:
+        linear = np.linalg.solve(levels[number - 1], plan.matrix)[:3, :3]
+        if np.linalg.svd(linear, compute_uv=False).min() >= _ENOUGH:
             coarse = at_level(volume, number)
             # Of the grid that the plan has: volumes of a case may differ in the last digits.
             grid = Grid(coarse.spatial_shape, plan.source.affine @ levels[number - 1])
@@ -216,17 +216,17 @@ class CoarseVolume(VirtualVolume):
 
 
 def coarse_read(
-    made: VirtualVolume, plan: SpatialPlan, policy: Policy
+    virtual: VirtualVolume, plan: SpatialPlan, policy: Policy
 ) -> tuple[CoarseVolume, SpatialPlan] | None:
     """Return what stays of a virtual volume, and the plan from there; None if not enough does."""
     # It is where the op that coarsens is the last one to act, by whole factors, after ops that
     # treat each value by itself; and where the plan interpolates linearly inside the volume.
     if policy.mode != "linear" or policy.antialias or plan.is_copy or not _inside(plan):
         return None
-    patch: Any = made.patch
-    if patch.plan.is_copy or patch.policy.antialias or made.dtype != np.float32:
+    patch: Any = virtual.patch
+    if patch.plan.is_copy or patch.policy.antialias or virtual.dtype != np.float32:
         return None
-    before = made.part_of(patch.plan)
+    before = virtual.part_of(patch.plan)
     acting = patch.acting_on(before)
     factors = acting[-1][0].op.coarser(acting[-1][1]) if acting else None
     if factors is None or not all(step.op.pointwise for step, _, _ in acting[:-1]):
@@ -237,9 +237,9 @@ def coarse_read(
         return None
     scale, shape = _coarse_grid((int(i), int(j), int(k)), acting[-1][2].corner, before.shape)
     last = patch.values.index(acting[-1][0])
-    kept = replace(patch, values=patch.values[:last])
+    base = replace(patch, values=patch.values[:last])
     whole = before.then(scale, shape, lattice=False)
-    volume = CoarseVolume(kept, made.soft, whole=whole)
+    volume = CoarseVolume(base, virtual.soft, whole=whole)
     return volume, of_source(plan, Grid(shape, plan.source.affine @ scale))
 
 

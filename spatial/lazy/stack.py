@@ -39,10 +39,10 @@ def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
     # Their output grids have to agree, which is found out when they are made. ``because`` is what
     # ``explain`` says of it where a later spatial op samples it anew.
     first = patches[0]
-    stored: list[Any] = [getattr(patch.volume, "stored_volume", patch.volume) for patch in patches]
+    volumes: list[Any] = [getattr(patch.volume, "stored_volume", patch.volume) for patch in patches]
     if all(_is_like(patch, first) for patch in patches):
-        return first.with_volume(Volume(stored, kind=_kind_of(stored)))
-    patch = StackedPatch(_apart(stored), first.pending, first.policy, because=because)
+        return first.with_volume(Volume(volumes, kind=_kind_of(volumes)))
+    patch = StackedPatch(_apart(volumes), first.pending, first.policy, because=because)
     members = ((one,) if one.values or not one.members else one.members for one in patches)
     return patch.with_members([*chain.from_iterable(members)])
 
@@ -50,14 +50,14 @@ def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
     """Return a sample just opened, in which what was realized is sampled as it was before."""
     # Its ``patches`` are those before; for the keys of ``policies`` something else was asked.
-    again, left = {}, dict(sample.patches)
+    again, rest = {}, dict(sample.patches)
     for key, patch in sample.items():
         if not isinstance(getattr(patch, "volume", None), RealizedVolume):
             continue
-        before: Any = left.pop(key, None)
+        before: Any = rest.pop(key, None)
         if before is not None and key not in policies and before.kind == patch.kind:
             again[key] = _as_before(patch, before)
-    return sample.with_data(**again).replace(patches=left)
+    return sample.with_data(**again).replace(patches=rest)
 
 
 def _as_before(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
@@ -89,14 +89,14 @@ def _is_like(patch: LazyPatch, first: LazyPatch) -> bool:
     return alike and plain and in_file and same_plan
 
 
-def _kind_of(stored: Sequence[Any]) -> str:
-    return "label" if all(volume.kind == "label" for volume in stored) else "intensity"
+def _kind_of(volumes: Sequence[Any]) -> str:
+    return "label" if all(volume.kind == "label" for volume in volumes) else "intensity"
 
 
-def _apart(stored: Sequence[Any]) -> Volume:
+def _apart(volumes: Sequence[Any]) -> Volume:
     """Return what may be asked for the name, header and layout of files on any grids."""
-    parts = [part for volume in stored for part in volume.parts]
-    return Volume.of_source(StackedSource(parts, apart=True), _kind_of(stored))
+    parts = [part for volume in volumes for part in volume.parts]
+    return Volume.of_source(StackedSource(parts, apart=True), _kind_of(volumes))
 
 
 def read_volume_of(patch: LazyPatch) -> Any:
@@ -131,10 +131,10 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
     if isinstance(patch.volume, Volume) and len(parts) == 1:
         parts = tuple(map(patch.with_volume, patch.volume.mapped_parts))
     if len(parts) > 1 or patch.members:
-        found: list[LazyPatch] = []
+        patches: list[LazyPatch] = []
         for part in parts:
-            found += unstack_patch(part, partial(_step_of_member, step_of, len(found)))
-        return found
+            patches += unstack_patch(part, partial(_step_of_member, step_of, len(patches)))
+        return patches
     whole: Any = patch.volume
     if isinstance(whole, VirtualVolume):  # of a copy that is kept, the channel of that
         copies = [whole.copy and whole.copy.with_axis_map(_only(c)) for c in range(count)]
@@ -221,9 +221,9 @@ class StackedPatch(LazyPatch):
 
     def with_parts(self, parts: Sequence[LazyPatch]) -> LazyPatch:
         """Return the patch of these in the place of its own parts."""
-        left = iter(parts)
+        rest = iter(parts)
         return self.with_members(
-            [one.with_parts([next(left) for _ in one.parts]) for one in self.members]
+            [one.with_parts([next(rest) for _ in one.parts]) for one in self.members]
         )
 
     def plan_of(self, member: LazyPatch, plan: SpatialPlan) -> SpatialPlan:
@@ -239,7 +239,7 @@ class StackedPatch(LazyPatch):
     @property
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew, for a member or for all."""
-        before = {name: drawn for one in self.members for name, drawn in one.draws.items()}
+        before = {name: params for one in self.members for name, params in one.draws.items()}
         return {**before, **super().draws}
 
     @property
@@ -263,13 +263,13 @@ class StackedPatch(LazyPatch):
 
     def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
         """Return facts of each member, which know what was done to it before."""
-        found = []
+        all_facts = []
         for member in self.members:
             its = self.plan_of(member, plan)
             steps, stream = (*member.steps_before, *member.acting_on(its)), Stream(0, 0, (), "")
             facts = PatchFacts(member.volume, plan, stream, member.statistics, steps)
-            found.append(replace(facts, stacked=member.stacked_facts(its)))
-        return tuple(found)
+            all_facts.append(replace(facts, members=member.stacked_facts(its)))
+        return tuple(all_facts)
 
     @property
     def _resampled_dtype(self) -> np.dtype[Any]:

@@ -22,7 +22,7 @@ from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import stream_identity
 from ..ops.grid_op import of_source
-from ..ops.op import Drawn, Step
+from ..ops.op import Params, Step
 from ..plans.matrices import compose_plans, flat_axes
 from ..plans.plan import SpatialPlan
 from .virtual_volume import VirtualVolume
@@ -112,22 +112,22 @@ class TransformChain:
     def plan(self) -> SpatialPlan:
         """Return the plan, worked out once; an error of a step knows where that was written."""
         plan = self.first_plan
-        draws: dict[str, Drawn | None] = {}
+        draws: dict[str, Params | None] = {}
         try:
             generator = _SPARE.pop()
         except IndexError:
             generator = Stream(0, 0, (), "").generator()
         for step in self.steps:
-            identity = stream_identity(self.identity, step.depth, step.shared)
+            identity = stream_identity(self.identity, step.depth, step.common)
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                seen = self.through_flushes(plan) if step.looks_at_stored else plan
-                drawn = step.draw(stream.restart(generator), seen)
-                plan = step.apply(plan, drawn)
+                step_plan = self.through_flushes(plan) if step.looks_at_stored else plan
+                params = step.draw(stream.restart(generator), step_plan)
+                plan = step.apply(plan, params)
             except VoxpipeError as error:
                 error.at(step.origin)
                 raise
-            draws[step.stream_name] = drawn
+            draws[step.stream_name] = params
         _SPARE.append(generator)
         self.__dict__.update(draws=draws, shared_plan=plan)
         if self.moving is not None:
@@ -137,18 +137,18 @@ class TransformChain:
         return plan
 
     @cached_property
-    def draws(self) -> dict[str, Drawn | None]:
+    def draws(self) -> dict[str, Params | None]:
         """Return what each step drew, by the name of its stream; None where it does not act."""
         self.plan  # noqa: B018  enters them
-        draws: dict[str, Drawn | None] = self.__dict__["draws"]
+        draws: dict[str, Params | None] = self.__dict__["draws"]
         return draws
 
     @cached_property
     def shared_plan(self) -> SpatialPlan:
         """Return the plan that the references share, whichever volume's own one :attr:`plan` is."""
         self.plan  # noqa: B018  enters it
-        shared: SpatialPlan = self.__dict__["shared_plan"]
-        return shared
+        plan: SpatialPlan = self.__dict__["shared_plan"]
+        return plan
 
     @property
     def from_stored(self) -> SpatialPlan:
@@ -176,14 +176,14 @@ class TransformChain:
 def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S, ...]:
     """Return ``before`` followed by ``steps``, which draw from ``depth`` entries of an identity."""
     # Two that draw from one stream would draw the same numbers: a GraphError.
-    taken = {step.stream_name for step in before}
+    names = {step.stream_name for step in before}
     for step in steps:
-        if step.stream_name in taken:
+        if step.stream_name in names:
             msg = f"two steps draw from the stream {step.stream_name!r}"
             raise GraphError(msg, do="Give one of them another name.").at(step.origin)
-        taken.add(step.stream_name)
-    placed = (replace(step, depth=depth) if step.depth is None else step for step in steps)
-    return (*before, *placed)
+        names.add(step.stream_name)
+    at_depth = (replace(step, depth=depth) if step.depth is None else step for step in steps)
+    return (*before, *at_depth)
 
 
 def _mismatch(

@@ -53,14 +53,14 @@ def divide_tiles(processes: int) -> None:
 
 
 _USERS: WeakSet[Any] = WeakSet()
-_WATCHED: WeakSet[Any] = WeakSet()
+_WATCHED_VOLUMES: WeakSet[Any] = WeakSet()
 
 
 def use_tiles(user: Any) -> None:
     """Take ``user`` for one who reads what this process keeps, until it forgets it, or is gone."""
     _USERS.add(user)
-    if user not in _WATCHED:
-        _WATCHED.add(user)
+    if user not in _WATCHED_VOLUMES:
+        _WATCHED_VOLUMES.add(user)
         weakref.finalize(user, _forget_unused).atexit = False
 
 
@@ -107,7 +107,7 @@ class VirtualVolume:
     """Whether there is more of them than the patch: all that its volume has around it."""
     because: str = ""
     """After what, in words, where no op of the patch tells: a flush, and where it was written."""
-    tiled: bool = False
+    is_tiled: bool = False
     """Whether it is made tile by tile: then each voxel has the same bits whatever else is read."""
     copy: Any = None  # the volume in which what was made once is kept; None where there is none
     memory_bytes: int = 0
@@ -121,7 +121,7 @@ class VirtualVolume:
         """What is read at once; None where any region may be asked for."""
         if self.copy is not None:
             return self.copy.chunks  # type: ignore[no-any-return]
-        return self.tile if self.tiled else None
+        return self.tile if self.is_tiled else None
 
     @cached_property
     def tile(self) -> Triple:
@@ -188,12 +188,12 @@ class VirtualVolume:
             return whole
         low, high = np.array(plan.bounds.start) - 0.5, np.array(plan.bounds.stop) - 0.5
         try:
-            found = plan.boxes_to_output([[*low, *high]])[0]
+            extent = plan.boxes_to_output([[*low, *high]])[0]
         except ValueError:  # no way back
             return whole
         # Not one voxel larger for what rounding adds.
         size = float(max(plan.source.shape))
-        faces = [without_noise(face, size) for face in found.tolist()]
+        faces = [without_noise(face, size) for face in extent.tolist()]
         start = [min(math.ceil(a), b) for a, b in zip(faces[:3], whole.start, strict=True)]
         stop = [max(math.floor(a) + 1, b) for a, b in zip(faces[3:], whole.stop, strict=True)]
         return Region(tuple(start), tuple(stop))
@@ -214,8 +214,8 @@ class VirtualVolume:
 
     def part_of(self, plan: SpatialPlan, region: Region | None = None) -> SpatialPlan:
         """Return a plan to the patch as one to a region of what there is, by default all."""
-        asked = Region.of_shape(self.box.shape) if region is None else region
-        return plan.crop(asked.shift(self.box.start).start, asked.shape)
+        target = Region.of_shape(self.box.shape) if region is None else region
+        return plan.crop(target.shift(self.box.start).start, target.shape)
 
     def of_other(self, patch: Any) -> VirtualVolume:
         """Return the same region of what another patch gives on the same grid: of one channel."""
@@ -238,18 +238,18 @@ class VirtualVolume:
         """Return the voxels of a region; in tiles and chunks that its box spares, anything."""
         if self.copy is not None:
             return self.copy.read(region)
-        if not self.tiled:
+        if not self.is_tiled:
             return Voxels(self._realize(region))
         out = np.empty((self.shape[0], *region.shape), self.dtype)
         for tile in self._tiles(region):
-            shared = tile.intersect(region)
-            into, of = (shared.shift([-a for a in r.start]).slices for r in (region, tile))
+            overlap = tile.intersect(region)
+            into, of = (overlap.shift([-a for a in r.start]).slices for r in (region, tile))
             out[(slice(None), *into)] = self._make(tile)[(slice(None), *of)]
         return Voxels(out)
 
     def _tiles(self, region: Region) -> list[Region]:
         """Return the tiles that a region touches; of these, where it has a box, those in it."""
-        if region.is_empty or not self.tiled:
+        if region.is_empty or not self.is_tiled:
             return []
         grid = ChunkGrid(self.box.shape, self.tile)
         ends = zip(*grid.bounds(grid.touched_parts(region)), strict=True)
@@ -275,18 +275,18 @@ class VirtualVolume:
     @cached_property
     def _kept_as(self) -> str:
         refuse_drawn(self.patch)
-        return digest_of_made(self, opened=True)
+        return digest_of_made(self, at_open=True)
 
     def prefetch(self, region: Region) -> Any:
         """Begin to bring in what :meth:`read` is going to ask for."""
         if self.copy is not None:
             return self.copy.prefetch(region) if self.copy.looks_ahead else None
-        asked: Region | None = region
-        if self.tiled:
-            kept = self.memory_bytes and self._kept_as
+        target: Region | None = region
+        if self.is_tiled:
+            key = self.memory_bytes and self._kept_as
             tiles = self._tiles(region)
-            asked = _around([one for one in tiles if not kept or TILES.get((kept, one)) is None])
-        return None if asked is None else self.patch.prefetch(self.part(asked))
+            target = _around([one for one in tiles if not key or TILES.get((key, one)) is None])
+        return None if target is None else self.patch.prefetch(self.part(target))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -347,17 +347,17 @@ def realized_patch(sample: Sample, key: str) -> Any:
     """Return the patch on whose grid the array of a key lies; None if ``realize()`` made none."""
     # A new key has the grid of the first one of its size. Of a key whose array has another size now
     # the place is not known any more: a SampleError.
-    made: dict[str, Any] = {k: p for k, p in sample.patches.items() if hasattr(p, "with_pending")}
+    lazy: dict[str, Any] = {k: p for k, p in sample.patches.items() if hasattr(p, "with_pending")}
     shape = tuple(sample[key].shape)
     spatial = shape[-3:] if len(shape) > 2 else (*shape, 1)
-    fits = [patch for patch in made.values() if patch.shape[1:] == spatial]
-    if key not in made:
+    fits = [patch for patch in lazy.values() if patch.shape[1:] == spatial]
+    if key not in lazy:
         return fits[0] if fits else None
-    if made[key].shape[1:] != spatial:
-        msg = f"{key!r} was realized as {made[key].shape} and is {shape} now"
+    if lazy[key].shape[1:] != spatial:
+        msg = f"{key!r} was realized as {lazy[key].shape} and is {shape} now"
         do = f"Say where it lies: open_volume(affine={{{key!r}: matrix}})."
         raise SampleError(f"{msg}, so its affine is not known", do=do)
-    return made[key]
+    return lazy[key]
 
 
 def in_memory(value: Any) -> bool:

@@ -29,7 +29,7 @@ from .axis_op import mirror
 from .op import (
     MOST_VOXELS,
     Amount,
-    Drawn,
+    Params,
     amount_at,
     as_amount,
     as_factor,
@@ -49,17 +49,17 @@ class _LinearOp:
     lattice: ClassVar[bool] = False
     argument: ClassVar[str]
     """The field that holds the amount."""
-    one_for_all: ClassVar[bool] = False
+    isotropic: ClassVar[bool] = False
     """Whether one range is drawn once for all axes."""
     space: Space
     p: float
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
-        amount = draw_amount(generator, getattr(self, self.argument), shared=self.one_for_all)
+        amount = draw_amount(generator, getattr(self, self.argument), isotropic=self.isotropic)
         return {self.argument: amount} if acts else None
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         matrix = pull_back(plan, *self.forward(plan, params[self.argument]), space=self.space)
         return plan.then(matrix, plan.shape, lattice=False)
 
@@ -108,13 +108,13 @@ class Rotate(_LinearOp):
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
         return turning(plan, amount, self.space), _STAY
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         if self.keep_size:
             return super().then(plan, params)
         turn = turning(plan, params["degrees"], self.space)
         backward = self.method == "backward"
-        grown = growing(plan, turn, space=self.space, whole=_nearest, backward=backward)
-        return plan.then(*grown, lattice=False)
+        growth = growing(plan, turn, space=self.space, whole=_nearest, backward=backward)
+        return plan.then(*growth, lattice=False)
 
     def describe(self) -> str:
         back = " as the turn back does" if self.method == "backward" else ""
@@ -180,11 +180,11 @@ class Affine:
         object.__setattr__(self, "matrix", tuple(tuple(row) for row in matrix.tolist()))
         set_checked(self, space=as_space, p=as_probability)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        drawn = {"matrix": [list(row) for row in self.matrix]}
-        return drawn if generator.random() < self.p else None
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
+        params = {"matrix": [list(row) for row in self.matrix]}
+        return params if generator.random() < self.p else None
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         rows = affine3x4(params["matrix"])
         shape = plan.shape if self.shape is None else self.shape
         step = pull_back(plan, linear_of(rows), rows[3::4], space=self.space, shape=shape)
@@ -281,7 +281,7 @@ class Zoom(_LinearOp):
 
     name: ClassVar[str] = "zoom"
     argument = "factor"
-    one_for_all = True
+    isotropic = True
 
     def __post_init__(self) -> None:
         set_checked(self, factor=as_factor, space=as_space, keep_size=as_flag, p=as_probability)
@@ -293,11 +293,11 @@ class Zoom(_LinearOp):
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
         return scaling(amount), _STAY
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         if self.keep_size:
             return super().then(plan, params)
-        grown = growing(plan, scaling(params["factor"]), space=self.space, whole=_whole)
-        return plan.then(*grown, lattice=False)
+        growth = growing(plan, scaling(params["factor"]), space=self.space, whole=_whole)
+        return plan.then(*growth, lattice=False)
 
     def describe(self) -> str:
         grows = "" if self.keep_size else ", grid too"
@@ -349,23 +349,23 @@ class Augment:
     def likely_mistakes(self) -> tuple[str, ...]:
         return (*radians_hint("rotate", self.rotate), *factor_hint("zoom", self.zoom))
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         # All at once: the same numbers as one part after another, as its ops draw them.
         u = generator.random(16).tolist()
         chances: Any = self.flip
         if not isinstance(chances, tuple):
             flat = flat_axes(plan) if chances else ()
             chances = [0.0 if axis in flat else chances for axis in range(3)]
-        drawn = {
+        params = {
             "rotate": amount_at(u[1:4], self.rotate),
-            "zoom": amount_at(u[4:7], self.zoom, shared=True),
+            "zoom": amount_at(u[4:7], self.zoom, isotropic=True),
             "translate": amount_at(u[7:10], self.translate),
             "shear": amount_at(u[10:13], self.shear),
             "flip": [axis for axis in range(3) if u[13 + axis] < chances[axis]],
         }
-        return drawn if u[0] < self.p else None
+        return params if u[0] < self.p else None
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         plan = plan.interpolate()
         maps: list[Forward] = [(turning(plan, params["rotate"], self.space), _STAY)]
         maps.append((scaling(params["zoom"]), _STAY))

@@ -15,7 +15,7 @@ from ...core.errors import BadHeader
 from ...core.validate import as_flag, as_probability, entries_of, is_integer, set_checked
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
-from .op import Drawn, as_probabilities
+from .op import Params, as_probabilities
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,20 @@ class Flip:
         p = self.p if isinstance(self.p, tuple) else (self.p,) * len(axes)
         return list(zip(axes, p, strict=True))
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         random = generator.random(3).tolist()
         flat = flat_axes(plan) if self.axes == (0, 1, 2) else ()
         if self.one:
             axes: Any = [axis for axis, _ in self._chances() if axis not in flat]
             if not axes:
                 return None
-            drawn = {"axes": [axes[int(random[1] * len(axes))]]}
-            return drawn if random[0] < self._chances()[0][1] else None
+            params = {"axes": [axes[int(random[1] * len(axes))]]}
+            return params if random[0] < self._chances()[0][1] else None
         # A number belongs to an axis, whatever other axes are listed.
-        found = [a for a, chance in self._chances() if random[a] < chance and a not in flat]
-        return {"axes": found} if found else None
+        flips = [a for a, chance in self._chances() if random[a] < chance and a not in flat]
+        return {"axes": flips} if flips else None
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         return plan.then(mirror(plan, params["axes"]), plan.shape, lattice=True)
 
     def describe(self) -> str:
@@ -131,7 +131,7 @@ class Rotate90:
         object.__setattr__(self, "axes", (int(axes[0]), int(axes[1])))
         set_checked(self, p=as_probability)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
         k: Any = self.k
         if isinstance(k, tuple):
@@ -139,7 +139,7 @@ class Rotate90:
             k = low + int(generator.random() * (high - low + 1))
         return {"k": k, "axes": list(self.axes)} if acts else None
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         first, second = params["axes"]
         for _ in range(params["k"] % 4):
             matrix, shape = np.eye(4), list(plan.shape)
@@ -181,23 +181,23 @@ class Orientation:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        given = self.axcodes
-        is_letters = isinstance(given, (str, tuple, list)) and all(
-            isinstance(g, str) for g in given
+        codes = self.axcodes
+        is_letters = isinstance(codes, (str, tuple, list)) and all(
+            isinstance(g, str) for g in codes
         )
-        letters = "".join(given).upper() if is_letters else ""
+        letters = "".join(codes).upper() if is_letters else ""
         axes = [axis for letter in letters for axis in range(3) if letter in _LETTERS[axis]]
         if len(letters) != 3 or sorted(axes) != [0, 1, 2]:
             raise ValueError(
                 "axcodes are three letters, one of L and R, one of P and A, one of I and S, "
-                f"such as 'RAS', got {given!r}"
+                f"such as 'RAS', got {codes!r}"
             )
         object.__setattr__(self, "axcodes", letters)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"axcodes": self.axcodes}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         present = directions(plan.affine)
         matrix, shape = np.zeros((4, 4)), []
         matrix[3, 3] = 1
@@ -223,16 +223,16 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
     if not np.isfinite(linear).all() or np.linalg.matrix_rank(linear) < 3:
         msg = f"the affine has no inverse, so its axes point nowhere: {linear.tolist()}"
         raise BadHeader(msg, do="Pass affine= when opening the volume.")
-    left, _, right = np.linalg.svd(linear / lengths)
-    turn = left @ right
-    found = [(0, 0)] * 3
+    basis, _, right = np.linalg.svd(linear / lengths)
+    turn = basis @ right
+    pairs = [(0, 0)] * 3
     free = [0, 1, 2]
     # The axis with the clearest direction chooses first, the earlier one where two are as clear.
     for axis in np.argsort(-np.abs(turn).max(axis=0), kind="stable").tolist():
         world = max(free, key=lambda w, a=axis: abs(turn[w, a]))  # type: ignore[misc]
         free.remove(world)
-        found[axis] = (world, 1 if turn[world, axis] >= 0 else -1)
-    return found
+        pairs[axis] = (world, 1 if turn[world, axis] >= 0 else -1)
+    return pairs
 
 
 OPS = (Flip, Orientation, Rotate90)

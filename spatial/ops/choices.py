@@ -17,7 +17,7 @@ from ...intensity import ValueOp
 from ...intensity.choice import OnKeys, ValueChoice
 from ..plans.plan import SpatialPlan
 from .foreground_crop import NeedingOp
-from .op import Drawn, SpatialOp, displaces
+from .op import Params, SpatialOp, displaces
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,21 @@ class SpatialChoice(ChosenOps):
         """Whether one of them may."""
         return any(map(displaces, self.ops()))
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
-        chosen = self.choice.draw(generator)
-        if chosen is None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
+        choice = self.choice.draw(generator)
+        if choice is None:
             return None
-        drawn: list[Any] = []
-        for member in chosen.members:
+        params: list[Any] = []
+        for member in choice.members:
             each: list[Any] = []
             for place, op in self.members[member]:
-                values = op.draw(chosen.generator(member, place), plan)
+                values = op.draw(choice.generator(member, place), plan)
                 plan = plan if values is None else op.then(plan, values)
                 each.append(None if values is None else dict(values))
-            drawn.append(each)
-        return {"chosen": chosen.members, "drawn": drawn}
+            params.append(each)
+        return {"chosen": choice.members, "drawn": params}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         for op, values, _ in self.acting(params):
             plan = op.then(plan, values)
         # The type does not depend on which they were.
@@ -102,7 +102,7 @@ class Choices:
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
         every = (op for chain in self.members for op in chain)
-        return tuple(told for op in every for told in getattr(op, "likely_mistakes", ()))
+        return tuple(text for op in every for text in getattr(op, "likely_mistakes", ()))
 
     @property
     def spatial(self) -> SpatialChoice | None:

@@ -27,7 +27,7 @@ from ..plans.plan import SpatialPlan
 from .op import (
     Amount,
     CropSide,
-    Drawn,
+    Params,
     Size,
     amount_at,
     as_amount,
@@ -87,18 +87,18 @@ class Crop:
     def __post_init__(self) -> None:
         set_checked(self, hard=as_flag)
         names = ("start", "size", "end", "center", "slices")
-        given = {name for name in names if getattr(self, name) is not None}
-        if given not in _WAYS:
+        way = {name for name in names if getattr(self, name) is not None}
+        if way not in _WAYS:
             raise ValueError(
                 "crop takes start and size, start and end, center and size, or slices; "
-                f"got {', '.join(sorted(given)) or 'nothing'}"
+                f"got {', '.join(sorted(way)) or 'nothing'}"
             )
-        if "slices" in given:
+        if "slices" in way:
             set_checked(self, slices=_ends_of)
             return
         start: Any
         size: Any
-        if "end" in given:
+        if "end" in way:
             start, end = as_triple("start", self.start, low=0), as_triple("end", self.end, low=0)
             size = tuple(b - a for a, b in zip(start, end, strict=True))
             if min(size) < 1:
@@ -106,7 +106,7 @@ class Crop:
         else:
             size = size_of("size", self.size)
             start = self.start
-        if "center" in given:
+        if "center" in way:
             middle = as_triple("center", self.center, low=0)
             if isinstance(size, int) and 0 in middle:
                 # Which voxels that are depends on whether the axis has more than this one.
@@ -118,7 +118,7 @@ class Crop:
         start = as_triple("start", start, low=0)
         self.__dict__.update(start=start, size=size, end=None, center=None)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         if self.slices is None:
             size = size_on(self.size, plan)
             start: Any = self.start if self.center is None else _start_about(self.center, size)
@@ -130,7 +130,7 @@ class Crop:
             raise PatchSizeError(f"crop {self._words()} leaves nothing of {plan.shape} voxels")
         return {"start": [a for a, _ in ends], "size": [b - a for a, b in ends]}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         start, size = params["start"], params["size"]
         if any(a + s > n for a, s, n in zip(start, size, plan.shape, strict=True)):
             box = ", ".join(f"{a}:{a + s}" for a, s in zip(start, size, strict=True))
@@ -217,12 +217,12 @@ class CenterCrop:
         else:
             set_checked(self, scale=_scales)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         if self.scale is None:
             return {"size": list(size_on(self.size, plan))}
         return {"size": [part_of(n, s) for n, s in zip(plan.shape, self.scale, strict=True)]}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         size = params["size"]
         _refuse_larger("center", size, plan, "use crop_or_pad, which fills what is missing.")
         return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
@@ -297,7 +297,7 @@ class RandomCrop:
             raise ValueError(f"scale is a part above 0 and up to 1, got {self.scale!r}")
         object.__setattr__(self, "scale", scale)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         random = generator.random(6).tolist()
         size = self._size(random[:3], plan)
         start = centred_start if self.center else partial(random_start, random[3:])
@@ -310,12 +310,12 @@ class RandomCrop:
         is_each = len(entries_of(self.size)) == 3
         each = self.size if is_each else (self.size,) * 3
         ranges = [v if isinstance(v, tuple) else (v, v) for v in each]
-        drawn = zip(random, ranges, strict=True)
-        size = [min(low + int(u * (high - low + 1)), high) for u, (low, high) in drawn]
+        pairs = zip(random, ranges, strict=True)
+        size = [min(low + int(u * (high - low + 1)), high) for u, (low, high) in pairs]
         flat = () if is_each else flat_axes(plan)
         return [1 if axis in flat else s for axis, s in enumerate(size)]
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         _refuse_larger("random", params["size"], plan, "pad before: pad(size=...).")
         return plan.crop(params["start"], params["size"], hard=self.hard)
 
@@ -330,12 +330,12 @@ def _sizes(name: str, value: Any) -> Any:
     return tuple(_one(v, value) for v in each) if len(each) == 3 else _one(value, value)
 
 
-def _one(value: Any, given: Any) -> int | tuple[int, int]:
+def _one(value: Any, whole: Any) -> int | tuple[int, int]:
     ends = entries_of(value) or (value,) * 2
     if len(ends) != 2 or not all(is_integer(v) and v >= 1 for v in ends) or ends[0] > ends[1]:
         raise PatchSizeError(
             "a size is a number of voxels >= 1, a range (low, high) of them with low <= high, or "
-            f"three of these, one per axis; got {given!r}"
+            f"three of these, one per axis; got {whole!r}"
         )
     low, high = (int(v) for v in ends)
     return (low, high) if entries_of(value) else low
@@ -357,7 +357,7 @@ class _Padding:
     where: Where
     side: Side
 
-    def lacking(self, shape: Sequence[int], size: Sequence[int]) -> Drawn:
+    def lacking(self, shape: Sequence[int], size: Sequence[int]) -> Params:
         """Return what ``shape`` lacks of ``size``, before and after on each axis."""
         missing = [max(s - n, 0) for n, s in zip(shape, size, strict=True)]
         if self.where == "end":
@@ -365,7 +365,7 @@ class _Padding:
         before = [m // 2 if self.side == "end" else m - m // 2 for m in missing]
         return {"amount": [[a, m - a] for a, m in zip(before, missing, strict=True)]}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         return widen(plan, params["amount"])
 
     def where_text(self) -> str:
@@ -412,7 +412,7 @@ class Pad(_Padding):
             set_checked(self, size=partial(one_or_three, least=1))
         set_checked(self, where=_as_where, side=_as_side)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         if self.size is not None:
             return self.lacking(plan.shape, size_on(self.size, plan))
         if isinstance(self.amount, int):
@@ -470,7 +470,7 @@ class DivisiblePad(_Padding):
     def __post_init__(self) -> None:
         set_checked(self, k=partial(one_or_three, least=1), where=_as_where, side=_as_side)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         each = entries_of(self.k)
         flat = () if each else flat_axes(plan)
         divisors = [1 if axis in flat else k for axis, k in enumerate(each or (self.k,) * 3)]
@@ -510,10 +510,10 @@ class CropOrPad:
     def __post_init__(self) -> None:
         set_checked(self, hard=as_flag, size=size_of, side=partial(as_choice, choices=CROP_SIDES))
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"size": list(size_on(self.size, plan))}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         size = params["size"]
         return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
 

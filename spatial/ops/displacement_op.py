@@ -24,7 +24,7 @@ from ..plans.mapping import without_noise
 from ..plans.matrices import Space, as_space
 from ..plans.plan import SpatialPlan
 from .affine_op import in_words
-from .op import Amount, Drawn, as_amount, draw_amount, per_axis, three
+from .op import Amount, Params, as_amount, draw_amount, per_axis, three
 
 # A uniform cubic B-spline whose control points move by less than this part of their spacing,
 # along each axis, is one to one in three dimensions: 1 / 2.479472335 (Choi and Lee 2000,
@@ -53,7 +53,7 @@ class Elastic:
     once per axis, or three entries."""
     spacing: Any = 32.0
     """Distance between control points: one number, or three."""
-    locked: int = 0
+    locked_layers: int = 0
     """How many layers of control points at the faces of the grid stay where they are: 2 keep the
     faces themselves in place, to 1/48 of the amount where the spacing does not fit the grid."""
     space: Space = "world"
@@ -67,7 +67,7 @@ class Elastic:
 
     def __post_init__(self) -> None:
         distance = partial(as_amount, positive=True)
-        set_checked(self, amount=as_amount, spacing=distance, locked=as_count)
+        set_checked(self, amount=as_amount, spacing=distance, locked_layers=as_count)
         set_checked(self, space=as_space, p=as_probability)
         distances: Any = per_axis(self.spacing)
         if any(isinstance(entry, tuple) for entry in distances):
@@ -84,14 +84,14 @@ class Elastic:
                     f"amount < {ONE_TO_ONE * distance:.3g}, or spacing > {most / ONE_TO_ONE:.3g}"
                 )
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
         amount = draw_amount(generator, self.amount)
         # 53 bits, which JSON keeps in whatever reads it.
         key = int(generator.random() * 2**53)
         return {"amount": amount, "key": key} if acts else None
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         sizes = plan.grid.spacing if self.space == "world" else (1.0, 1.0, 1.0)
         distances: Any = per_axis(self.spacing)
         spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
@@ -112,18 +112,18 @@ class Elastic:
         for axis, (amount, size) in enumerate(zip(params["amount"], sizes, strict=True)):
             # An axis of one voxel has no room to move along: 2-D data stay in their plane.
             points[axis] *= amount / size if plan.shape[axis] > 1 else 0.0
-            if self.locked and counts[axis] > 1:
+            if self.locked_layers and counts[axis] > 1:
                 along = np.moveaxis(points, axis + 1, 0)
-                along[: self.locked] = 0
-                along[-self.locked :] = 0
+                along[: self.locked_layers] = 0
+                along[-self.locked_layers :] = 0
         # The outermost points come twice, so that the field is smooth where it ends.
-        ringed = np.pad(points, [(0, 0), (1, 1), (1, 1), (1, 1)], mode="edge")
+        control = np.pad(points, [(0, 0), (1, 1), (1, 1), (1, 1)], mode="edge")
         matrix = np.diag([*(1 / d for d in spacing), 1.0])
         starts = [
             (extent - (n - 1) * d) / 2 for n, (extent, d) in zip(counts, extents, strict=True)
         ]
         matrix[:3, 3] = [1 - a / d for a, d in zip(starts, spacing, strict=True)]
-        return plan.displace(ringed, matrix)
+        return plan.displace(control, matrix)
 
     def describe(self) -> str:
         spacing = self.spacing if isinstance(self.spacing, tuple) else f"{self.spacing:g}"
@@ -181,15 +181,15 @@ class GridDistortion:
         object.__setattr__(self, "cells", cells)
         set_checked(self, keep_faces=as_flag, p=as_probability)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
         low, high = self.limit
         numbers = generator.random(sum(self.cells))
-        drawn = np.split(1 + low + (high - low) * numbers, np.cumsum(self.cells)[:-1])
-        factors = self.factors or [axis.tolist() for axis in drawn]
+        by_axis = np.split(1 + low + (high - low) * numbers, np.cumsum(self.cells)[:-1])
+        factors = self.factors or [axis.tolist() for axis in by_axis]
         return {"factors": [list(axis) for axis in factors]} if acts else None
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         along, scales, shifts = [], [], []
         for n, factors in zip(plan.shape, params["factors"], strict=True):
             if n == 1:  # no room to move along: 2-D data stay in their plane

@@ -19,7 +19,7 @@ from ...core.suggest import percentile_hint
 from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer, set_checked
 from ...intensity.value_op import recorded_percentile
 from ..plans.plan import SpatialPlan, box_to_output
-from .op import Drawn, one_or_three, size_of, size_on, size_text, three
+from .op import Params, one_or_three, size_of, size_on, size_text, three
 
 Otherwise = Literal["error", "whole"]
 _as_otherwise = partial(as_choice, choices=("error", "whole"))
@@ -69,10 +69,10 @@ class BoxNeed:
         parts = getattr(volume, "parts", (volume,))
         boxes: list[Region] = []
         for part in (volume,) if on_one_grid(parts) else parts:
-            found = find(part, ForegroundRule(above, self.labels), self.level)
-            if found is None:
+            region = find(part, ForegroundRule(above, self.labels), self.level)
+            if region is None:
                 return None
-            boxes.append(found if found.is_empty else box_to_output(plan, found, part.grid))
+            boxes.append(region if region.is_empty else box_to_output(plan, region, part.grid))
         # Around all that are not empty; an empty one where all are.
         full = [box for box in boxes if not box.is_empty] or boxes[:1]
         start = map(min, zip(*(box.start for box in full), strict=True))
@@ -96,11 +96,11 @@ def _statistic(volume: Any, name: str) -> float:
     if not on_one_grid(parts):
         histogram = merge_histograms([volume_histogram(part) for part in parts])
         return histogram.mean if name == "mean" else histogram.percentile(float(name[1:]))
-    recorded: Any = volume_statistics(volume)
+    statistics: Any = volume_statistics(volume)
     if name == "mean":
-        return float(recorded.mean)
+        return float(statistics.mean)
     q = float(name[1:])
-    return recorded_percentile(recorded, q, lambda: volume_histogram(volume))
+    return recorded_percentile(statistics, q, lambda: volume_histogram(volume))
 
 
 class NeedingOp:
@@ -116,7 +116,7 @@ class NeedingOp:
         """What it needs to know."""
         raise NotImplementedError
 
-    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
+    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         """Return the parameters for one item."""
         # The answer is a box in voxels of the present output, None for an estimate; ``volume``
         # names who was asked, for messages.
@@ -134,11 +134,11 @@ class NeedingOp:
             )
         return inside
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         msg = f"{self.name} needs {self.needs.describe()} to decide, and nobody was asked"
         raise GraphError(msg, do=f"Use the pipe .{self.name}(...), or AnsweredOp(op, volume).")
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         return plan.crop(params["start"], params["size"], hard=self.hard)
 
     def describe(self) -> str:
@@ -170,10 +170,10 @@ class AnsweredOp:
     def lattice(self) -> bool:
         return self.op.lattice
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         return self.op.decide(self.op.needs.find(self.volume, plan), plan, self.volume.name)
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         return self.op.then(plan, params)
 
     def describe(self) -> str:
@@ -243,7 +243,7 @@ class ForegroundCrop(NeedingOp):
         """The box of the voxels of interest."""
         return BoxNeed(self.key, self.above, self.labels or (), self.level)
 
-    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
+    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         inside = self.of_interest(box, plan, volume)
         if inside.is_empty:
             return None
@@ -313,16 +313,16 @@ class LabelCrop(NeedingOp):
         """The box of the labels."""
         return BoxNeed(self.key, None, self.labels or (), self.level)
 
-    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
+    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         inside = self.of_interest(box, plan, volume)
         if inside.is_empty:
             inside = Region.of_shape(plan.shape)
         # Where the middle lies between two voxels, or on one of an even size: the lower place.
         size = size_on(self.size, plan)
-        kept = self.size if isinstance(self.size, tuple) else (self.size,) * 3
+        entries = self.size if isinstance(self.size, tuple) else (self.size,) * 3
         start = [
-            0 if asked is None else (a + b - n) // 2
-            for (a, b), n, asked in zip(inside, size, kept, strict=True)
+            0 if entry is None else (a + b - n) // 2
+            for (a, b), n, entry in zip(inside, size, entries, strict=True)
         ]
         return {"start": start, "size": list(size)}
 

@@ -16,7 +16,7 @@ from ..plans.mapping import without_noise
 from ..plans.matrices import about_centre, flat_axes, scaling
 from ..plans.plan import SpatialPlan
 from ..plans.stages import Clip, Stage
-from .op import Drawn, amount_at, as_amount
+from .op import Params, amount_at, as_amount
 
 Extent = Literal["edges", "centers"]
 """``"edges"``: a voxel is a box, and the outer faces of the first and the last box count;
@@ -56,24 +56,24 @@ class Spacing:
         set_checked(self, extent=_as_extent)
         each = entries_of(self.spacing)
         if len(each) == 3:
-            kept = tuple(v if v is None else as_amount("spacing", v, positive=True) for v in each)
-            if any(len(entries_of(v)) == 3 for v in kept):
+            sizes = tuple(v if v is None else as_amount("spacing", v, positive=True) for v in each)
+            if any(len(entries_of(v)) == 3 for v in sizes):
                 raise ValueError(f"spacing has one number or range per axis, got {self.spacing!r}")
-            object.__setattr__(self, "spacing", kept)
+            object.__setattr__(self, "spacing", sizes)
         else:
             set_checked(self, spacing=partial(as_amount, positive=True))
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         random, present = generator.random(3).tolist(), plan.grid.spacing
         if len(entries_of(self.spacing)) == 3:
-            given = zip(self.spacing, random, present, strict=True)
-            return {"spacing": [s if v is None else amount_at([u] * 3, v)[0] for v, u, s in given]}
-        drawn = amount_at(random, self.spacing, shared=True)
+            axes = zip(self.spacing, random, present, strict=True)
+            return {"spacing": [s if v is None else amount_at([u] * 3, v)[0] for v, u, s in axes]}
+        amounts = amount_at(random, self.spacing, isotropic=True)
         flat = flat_axes(plan)
-        kept = zip(drawn, present, strict=True)
-        return {"spacing": [s if axis in flat else d for axis, (d, s) in enumerate(kept)]}
+        pairs = zip(amounts, present, strict=True)
+        return {"spacing": [s if axis in flat else d for axis, (d, s) in enumerate(pairs)]}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         steps = [new / old for new, old in zip(params["spacing"], plan.grid.spacing, strict=True)]
         each = list(zip(plan.shape, steps, strict=True))
         if self.extent == "centers":
@@ -133,19 +133,19 @@ class Resize:
         whole = tuple(v if v is None else int(v) for v in each)
         object.__setattr__(self, "size", whole if entries_of(self.size) else whole[0])
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         each = entries_of(self.size)
         if each:
             return {"size": [n if v is None else v for v, n in zip(each, plan.shape, strict=True)]}
         flat = flat_axes(plan)
         most = max(plan.shape)
-        wanted = [
+        sizes = [
             max(1, round(without_noise(n * self.size / most))) if self.longest else self.size
             for n in plan.shape
         ]
-        return {"size": [1 if axis in flat else n for axis, n in enumerate(wanted)]}
+        return {"size": [1 if axis in flat else n for axis, n in enumerate(sizes)]}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         size = params["size"]
         pairs = list(zip(plan.shape, size, strict=True))
         steps = [n / m for n, m in pairs]
@@ -177,9 +177,9 @@ class ResampleTo:
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        given: Any = self.grid
-        if not isinstance(given, Grid):
-            msg = f"resample_to takes a Grid(shape, affine), or the key of a volume, got {given!r}"
+        grid: Any = self.grid
+        if not isinstance(grid, Grid):
+            msg = f"resample_to takes a Grid(shape, affine), or the key of a volume, got {grid!r}"
             raise TypeError(msg)
         if self.grid.is_singular or 0 in self.grid.shape:
             msg = (
@@ -187,10 +187,10 @@ class ResampleTo:
             )
             raise ValueError(msg)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"grid": self.grid.to_json()}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         grid = Grid.from_json(params["grid"])
         if plan.grid.is_singular:
             msg = f"the affine has no inverse: {plan.affine.tolist()}"

@@ -25,7 +25,7 @@ from ..plans.plan import SpatialPlan
 # Larger than what anybody crops: a place in it is drawn.
 _ANY_PLAN = SpatialPlan.identity(Grid((2**20,) * 3, np.eye(4)))
 
-Drawn = Mapping[str, Any]
+Params = Mapping[str, Any]
 """The parameters of one application, as plain data (JSON): enough to repeat it."""
 
 
@@ -41,14 +41,14 @@ class SpatialOp(Protocol):
     def lattice(self) -> bool:
         """Whether it moves whole voxels only, so that the stored type is kept."""
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it.
 
         The generator is lent for this call: later ones find it elsewhere. How many numbers are
         drawn, and in which order, never depends on a drawn value.
         """
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         """Return the plan followed by this op with the parameters ``params``."""
 
     def describe(self) -> str:
@@ -79,13 +79,13 @@ class Step(OpStep):
     @property
     def looks_at_stored(self) -> bool:
         """Whether the op decides by stored voxels, as it says itself, and wants a plan of these."""
-        return self.recorded is None and getattr(self.op, "looks_at_stored", False)
+        return self.record is None and getattr(self.op, "looks_at_stored", False)
 
     def is_drawn(self, plan: SpatialPlan | None = None) -> bool:
         """Whether items get different parameters, or some get none, by what is drawn for them."""
         # Without the plan that it is done to, ops that look at voxels or sizes count as if nothing
         # was drawn.
-        if self.recorded is not None:
+        if self.record is not None:
             return False
         try:
             return is_random(lambda generator: self.op.draw(generator, plan or _ANY_PLAN))
@@ -94,15 +94,15 @@ class Step(OpStep):
                 raise
             return False
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it."""
-        if self.recorded is None:
+        if self.record is None:
             return self.op.draw(generator, plan)
-        drawn = self.recorded.drawn
-        check_record(self.op, drawn, lambda op: op.draw(generator, plan))
-        return drawn
+        params = self.record.params
+        check_record(self.op, params, lambda op: op.draw(generator, plan))
+        return params
 
-    def apply(self, plan: SpatialPlan, params: Drawn | None) -> SpatialPlan:
+    def apply(self, plan: SpatialPlan, params: Params | None) -> SpatialPlan:
         """Return the plan after this step; ``params`` None means that it does not act."""
         if params is not None:
             return self.op.then(plan, params)
@@ -147,17 +147,17 @@ def as_factor(name: str, value: Any) -> Amount:
 
 
 def draw_amount(
-    generator: np.random.Generator, amount: Amount, *, shared: bool = False
+    generator: np.random.Generator, amount: Amount, *, isotropic: bool = False
 ) -> list[float]:
     """Return three numbers, one per axis; three doubles are always drawn."""
-    return amount_at(generator.random(3).tolist(), amount, shared=shared)
+    return amount_at(generator.random(3).tolist(), amount, isotropic=isotropic)
 
 
-def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) -> list[float]:
-    """Return the numbers that three uniform ones stand for; of a ``shared`` range one for all."""
+def amount_at(random: Sequence[float], amount: Amount, *, isotropic: bool = False) -> list[float]:
+    """Return the numbers that three uniform ones stand for; one for all if ``isotropic``."""
     if not isinstance(amount, tuple):
         return [amount] * 3
-    if shared and len(amount) == 2:
+    if isotropic and len(amount) == 2:
         random = (random[0],) * 3
     entries = amount if len(amount) == 3 else (amount,) * 3
     return [
@@ -201,8 +201,8 @@ def three(what: str, value: Size, *, least: int) -> tuple[int, int, int]:
     >>> three("size", 96, least=1)
     (96, 96, 96)
     """
-    given = _several(value)
-    numbers = ((value,) * 3 if is_integer(value) else (value,)) if given is None else given
+    entries = _several(value)
+    numbers = ((value,) * 3 if is_integer(value) else (value,)) if entries is None else entries
     for number in numbers:
         if not is_integer(number):
             raise _not_whole(what, number, value)
@@ -238,11 +238,11 @@ def size_of(what: str, value: Any) -> Any:
     >>> size_of("size", (32, 32, None)), size_of("size", 32)
     ((32, 32, None), 32)
     """
-    given = _several(value)
-    if given is None or all(v is not None for v in given):
-        return one_or_three(what, value if given is None else given, least=1)
-    sizes = three(what, [1 if v is None else v for v in given], least=1)
-    return tuple(None if v is None else n for v, n in zip(given, sizes, strict=True))
+    entries = _several(value)
+    if entries is None or all(v is not None for v in entries):
+        return one_or_three(what, value if entries is None else entries, least=1)
+    sizes = three(what, [1 if v is None else v for v in entries], least=1)
+    return tuple(None if v is None else n for v, n in zip(entries, sizes, strict=True))
 
 
 def size_text(size: Any) -> str:

@@ -14,7 +14,7 @@ from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
 from ...core.validate import entries_of, is_finite, is_number
-from ..ops.op import Drawn, centred_start, random_start, size_on, size_text
+from ..ops.op import Params, centred_start, random_start, size_on, size_text
 from ..plans.plan import SpatialPlan
 from .patch import GridPatch, PatchOp, UniformRegion, nearest_box, patch_size
 from .sampling_mask import (
@@ -43,14 +43,14 @@ class _DrawnPatch(PatchOp):
     size: Any
     otherwise: str
 
-    def _check(self, given: Any, name: str) -> None:
+    def _check(self, volume: Any, name: str) -> None:
         object.__setattr__(self, "size", patch_size(self.size, one=True))
-        object.__setattr__(self, name, getattr(given, "stored_volume", given))
+        object.__setattr__(self, name, getattr(volume, "stored_volume", volume))
         object.__setattr__(self, "token", getattr(self, name).token)
         if self.otherwise not in OTHERWISE:
             raise PatchSizeError(f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}")
 
-    def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Drawn:
+    def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Params:
         size = size_on(self.size, plan)
         start = random_start(numbers[0, :3].tolist(), plan.shape, size)
         return {"start": start, "size": list(size)}
@@ -83,11 +83,11 @@ class MaskedPatch(_DrawnPatch):
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
     token: str = ""  # of the mask: ops are equal if their masks are
-    stored: Classes = ()
+    mask_labels: Classes = ()
     """The labels of the mask that each class is, where they were given other numbers."""
     oversample: float | None = None
     """Share of the patches that lie about the mask; None for all of them."""
-    forced: bool | None = None
+    is_forced: bool | None = None
     """With ``oversample``: whether this patch is one of them; None for one that draws it."""
 
     sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
@@ -110,15 +110,15 @@ class MaskedPatch(_DrawnPatch):
     @property
     def classes(self) -> Classes:
         """Labels that are told apart; none if all that is not 0 is one class."""
-        listed = tuple(label for label, _ in self.class_weights)
-        return listed or (() if self.oversample is None else (EACH,))
+        labels = tuple(label for label, _ in self.class_weights)
+        return labels or (() if self.oversample is None else (EACH,))
 
     def at_position(self, position: int, size: int) -> MaskedPatch:
         """Return what draws the patch that is at a position of a batch: about the mask or not."""
         # The last ones of a batch lie about it, as many as in nnU-Net: see :func:`first_forced`.
-        if self.oversample is None or self.forced is not None:
+        if self.oversample is None or self.is_forced is not None:
             return self
-        return replace(self, forced=position >= first_forced(size, self.oversample))
+        return replace(self, is_forced=position >= first_forced(size, self.oversample))
 
     def table(self, plan: SpatialPlan) -> SamplingMask | None:
         """Return what the mask says of the volume of a plan; None if it must not be read now."""
@@ -126,20 +126,20 @@ class MaskedPatch(_DrawnPatch):
         if self.min_share:
             # A random turn must not ask for another mask every time.
             cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
-        return sampling_mask(self.mask, plan.source, cell, self.stored or self.classes)
+        return sampling_mask(self.mask, plan.source, cell, self.mask_labels or self.classes)
 
     def touched_patches(self, plan: SpatialPlan, grid: GridPatch) -> NDArray[np.bool_] | None:
         """Return which patches of a grid hold enough of the mask; None if it must not be read."""
         if plan.is_displaced:
             msg = "which patches of a grid touch a mask is not known after a displacement"
             raise PatchSizeError(msg, do="Put lazy_patch() before it, or leave mask= out.")
-        held = box_counts(self.mask, plan.grid, grid)
-        if held is None:
+        counts = box_counts(self.mask, plan.grid, grid)
+        if counts is None:
             return None
-        stays: NDArray[np.bool_] = held / math.prod(grid.size) >= self.min_share - _ROUNDING
-        return stays & (held > 0)
+        stays: NDArray[np.bool_] = counts / math.prod(grid.size) >= self.min_share - _ROUNDING
+        return stays & (counts > 0)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         numbers = generator.random(NUMBERS)
         if self.min_share and not plan.is_copy:
             raise PatchSizeError(
@@ -147,10 +147,10 @@ class MaskedPatch(_DrawnPatch):
                 "has been turned or scaled before",
                 do="Put lazy_patch() before such pipes, or leave min_share out.",
             )
-        forced = self.forced
-        if forced is None:  # in no batch: it draws it
-            forced = self.oversample is None or float(numbers[0, 4]) < self.oversample
-        if not forced:
+        is_forced = self.is_forced
+        if is_forced is None:  # in no batch: it draws it
+            is_forced = self.oversample is None or float(numbers[0, 4]) < self.oversample
+        if not is_forced:
             return self._anywhere(numbers, plan)
         mask = self.table(plan)
         if mask is None:  # an estimate: where patches lie does not change what they cost
@@ -163,10 +163,10 @@ class MaskedPatch(_DrawnPatch):
             middle = self._middle(mask, index, present, numbers, plan)
             if middle is not None:
                 start = start_about(middle, size, plan).tolist()
-                drawn: dict[str, Any] = {"start": start, "size": list(size)}
-                listed = self.class_weights
-                label = listed[index][0] if listed else mask.labels[index]
-                return drawn if label is None else {**drawn, "class": label}
+                params: dict[str, Any] = {"start": start, "size": list(size)}
+                pairs = self.class_weights
+                label = pairs[index][0] if pairs else mask.labels[index]
+                return params if label is None else {**params, "class": label}
         if self.otherwise == "anywhere" or self.oversample is not None:
             return self._anywhere(numbers, plan)
         raise self._nowhere(mask)
@@ -189,7 +189,7 @@ class MaskedPatch(_DrawnPatch):
             return mask
         if all(table.is_exact or table.has_some(present) for table in mask.tables):
             return mask
-        classes = self.stored or self.classes
+        classes = self.mask_labels or self.classes
         if classes == (EACH,):
             classes = mask.labels
         cell = None if mask.shares is None else mask.shares.cell
@@ -214,8 +214,8 @@ class MaskedPatch(_DrawnPatch):
 
     def _order(self, mask: SamplingMask, present: Region, number: float) -> list[int]:
         """Return the class that is drawn, then the others as they would be without it."""
-        given = [weight for _, weight in self.class_weights] or [1.0] * len(mask.tables)
-        weights = dict(enumerate(given))
+        all_weights = [weight for _, weight in self.class_weights] or [1.0] * len(mask.tables)
+        weights = dict(enumerate(all_weights))
         whole = present == Region.of_shape(mask.tables[0].shape) if mask.tables else False
         there = [
             n
@@ -263,12 +263,12 @@ class MaskedPatch(_DrawnPatch):
         return tuple(max(1, round(float(n))) for n in reach)
 
     def _nowhere(self, mask: SamplingMask) -> PatchSizeError:
-        listed = [label for label, _ in self.class_weights]
-        what = f"labels {listed}" if listed else "voxels other than 0"
+        labels = [label for label, _ in self.class_weights]
+        what = f"labels {labels}" if labels else "voxels other than 0"
         least = f" with {self.min_share:g} of a patch {self.size} inside" if self.min_share else ""
-        held = sum(table.voxels for table in mask.tables)
+        size = sum(table.voxels for table in mask.tables)
         return PatchSizeError(
-            f"{self.mask.name} ({self.key!r}) has no place{least} among its {held} {what}, in what "
+            f"{self.mask.name} ({self.key!r}) has no place{least} among its {size} {what}, in what "
             "patches are cut from",
             do='Give otherwise="anywhere", a smaller min_share, or leave such cases out.',
         )
@@ -308,7 +308,7 @@ class WeightedPatch(_DrawnPatch):
         """Return the weights of the volume of a plan; None if they must not be read now."""
         return weight_table(self.weights, plan.source)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         numbers = generator.random(NUMBERS)
         table = self.table(plan)
         if table is None:  # an estimate: where patches lie does not change what they cost
@@ -349,8 +349,8 @@ def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> 
     """Return where patches about voxels (..., 3) start, moved inward where they would hang over."""
     shape = np.array(plan.shape)
     starts = np.clip(middles - np.array(size) // 2, 0, np.maximum(shape - size, 0))
-    found: Integers = np.where(shape < size, centred_start(plan.shape, size), starts)
-    return found
+    places: Integers = np.where(shape < size, centred_start(plan.shape, size), starts)
+    return places
 
 
 @dataclass(frozen=True)
@@ -364,10 +364,10 @@ class MaskedRegion:
     lattice: ClassVar[bool] = True
     looks_at_stored: ClassVar[bool] = True
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return self.region.around(self.patch.draw(generator, plan)["start"], plan)
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         return self.region.then(plan, params)
 
     def describe(self) -> str:
@@ -388,9 +388,9 @@ def first_forced(size: int, oversample: float) -> int:
     return round(size * (1 - oversample))
 
 
-def weights_of(given: Any) -> tuple[tuple[Label, float], ...]:
+def weights_of(weights: Any) -> tuple[tuple[Label, float], ...]:
     """Return class weights as pairs, in the order of the labels; PatchSizeError for others."""
-    entries = list(given.items()) if isinstance(given, Mapping) else given
+    entries = list(weights.items()) if isinstance(weights, Mapping) else weights
     if entries is None or (isinstance(entries, (tuple, list)) and not entries):
         return ()
     pairs = [entries_of(entry) for entry in entries_of(entries)]
@@ -403,7 +403,7 @@ def weights_of(given: Any) -> tuple[tuple[Label, float], ...]:
     )
     if not sound or not any(weight for _, weight in pairs):
         raise PatchSizeError(
-            f"class_weights maps labels to weights from 0, got {given!r}",
+            f"class_weights maps labels to weights from 0, got {weights!r}",
             do="Write {0: 1, 1: 2}, for instance: label 1 is in the middle twice as often; "
             f"{{0: 1, {OTHER!r}: 1}} for all labels that are not listed together.",
         )

@@ -14,7 +14,7 @@ from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import PatchSizeError
 from ...core.validate import entries_of, is_integer, set_checked
-from ..ops.op import Drawn, as_triple, centred_start, random_start, size_of, size_on, size_text
+from ..ops.op import Params, as_triple, centred_start, random_start, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
 
@@ -30,7 +30,7 @@ class PatchOp:
     lattice: ClassVar[bool] = True
     origin: CallSite | None
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         larger = [axis for axis, s in enumerate(params["size"]) if s > plan.shape[axis]]
         if larger:
             # It names the patch, the axes and the line, not the case, so that Python shows it once.
@@ -60,7 +60,7 @@ class UniformPatch(PatchOp):
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", patch_size(self.size, one=True))
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         size = size_on(self.size, plan)
         start = random_start(generator.random(3).tolist(), plan.shape, size)
         return {"start": start, "size": list(size)}
@@ -82,7 +82,7 @@ class FixedPatch(PatchOp):
         set_checked(self, start=as_triple)
         object.__setattr__(self, "size", patch_size(self.size))
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"start": list(self.start), "size": list(self.size)}
 
     def describe(self) -> str:
@@ -118,8 +118,8 @@ class GridPatch:
     def patches(self, shape: Sequence[int]) -> tuple[FixedPatch, ...]:
         """Return the patches that cover a grid of ``shape``, in C order."""
         overlap: Any = self.overlap
-        found = positions(shape, self.size, overlap)
-        return tuple(FixedPatch(start, self.size, self.origin) for start in found)
+        starts = positions(shape, self.size, overlap)
+        return tuple(FixedPatch(start, self.size, self.origin) for start in starts)
 
     def describe(self) -> str:
         return f"patches {'x'.join(map(str, self.size))} side by side, overlap {self.overlap}"
@@ -143,10 +143,10 @@ def positions(
     >>> positions((10, 3), (4, 4), (0, 0))
     [(0, 0), (4, 0), (6, 0)]
     """
-    centred = centred_start(shape, size)
+    offsets = centred_start(shape, size)
     axes = [
         [c] if n <= s else [*range(0, n - s, s - o), n - s]
-        for n, s, o, c in zip(shape, size, overlap, centred, strict=True)
+        for n, s, o, c in zip(shape, size, overlap, offsets, strict=True)
     ]
     return list(itertools.product(*axes))
 
@@ -205,12 +205,12 @@ class UniformRegion:
             )
         self.__dict__.update(region=region, size=size, align=align)
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         places = [n - s + 1 for n, s in zip(plan.shape, self.size, strict=True)]
-        drawn = zip(generator.random(3).tolist(), places, strict=True)
-        return self.around([min(int(u * n), n - 1) if n > 0 else 0 for u, n in drawn], plan)
+        pairs = zip(generator.random(3).tolist(), places, strict=True)
+        return self.around([min(int(u * n), n - 1) if n > 0 else 0 for u, n in pairs], plan)
 
-    def around(self, place: Sequence[int], plan: SpatialPlan) -> Drawn:
+    def around(self, place: Sequence[int], plan: SpatialPlan) -> Params:
         """Return the box of the region to which the patch belongs that starts at ``place``."""
         start, extent = [], []
         every = zip(place, plan.shape, self.region, self.size, self.align, strict=True)
@@ -222,7 +222,7 @@ class UniformRegion:
             extent.append(min(block + s - 1, n - first) if is_longer else n)
         return {"start": start, "size": extent}
 
-    def then(self, plan: SpatialPlan, params: Drawn) -> SpatialPlan:
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         # Soft, so that patches may be turned across its faces.
         return plan.crop(params["start"], params["size"])
 

@@ -33,7 +33,7 @@ from ..plans.policy import LABEL
 from ..resampling.native import SourceVoxels
 from ..resampling.resample import resample
 from .patch import GridPatch
-from .weight_table import DECODED, RunCollector, Runs, Triple, WeightTable, runs_of, tabulate
+from .weight_table import RUN_CACHE, RunCollector, Runs, Triple, WeightTable, runs_of, tabulate
 
 _HALF = 0.5
 
@@ -73,18 +73,18 @@ def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
 def _resample(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
     """Return the values of a volume on a region of another grid."""
     part = plan.crop(region.start, region.shape)
-    needed = part.source_region(LABEL)
+    box = part.source_region(LABEL)
     out: NDArray[Any] = plain(np.zeros((volume.shape[0], *region.shape), volume.dtype))
-    if needed.is_empty:
+    if box.is_empty:
         return out
-    voxels = volume.read(needed)
-    i, j, k = needed.start
+    voxels = volume.read(box)
+    i, j, k = box.start
     source = SourceVoxels(voxels.array, (i, j, k), part.bounds, voxels.slope, voxels.intercept)
     resample(source, part.matrix, LABEL, out)
     return out
 
 
-_MEANT = (
+_MEANT_HINT = (
     " If they are labels all the same, or all of an image that is not 0 is meant: name them in "
     "open_volume(labels=), under a key of their own, or write vp.Volume(..., kind='label')."
 )
@@ -110,11 +110,11 @@ def refuse_shares(volume: Any, values: NDArray[Any]) -> None:
         )
 
 
-def refuse_image(volume: Any, values: NDArray[Any], seen: set[int]) -> None:
+def refuse_image(volume: Any, values: NDArray[Any], distinct: set[int]) -> None:
     """Refuse an image, of which any voxel that is not 0 would count as inside."""
     # What nobody called a label is told by how many values it has, a label by how many below 0:
     # there may be thousands of instances, and one or two numbers for what is to be ignored.
-    # ``seen`` has those of the slabs before, and gets those of this one.
+    # ``distinct`` has those of the slabs before, and gets those of this one.
     is_label = volume.kind == "label"
     if is_label and values.dtype.kind == "u":
         return
@@ -122,19 +122,19 @@ def refuse_image(volume: Any, values: NDArray[Any], seen: set[int]) -> None:
     telling = telling[telling < 0] if is_label else telling[telling != 0]
     if telling.dtype.kind == "f":
         telling = np.rint(telling[np.isfinite(telling)]).astype(np.int64)
-    if seen:
-        telling = telling[~np.isin(telling, list(seen))]
-    seen.update(np.unique(telling).tolist())
-    if len(seen) <= MOST_VALUES:
+    if distinct:
+        telling = telling[~np.isin(telling, list(distinct))]
+    distinct.update(np.unique(telling).tolist())
+    if len(distinct) <= MOST_VALUES:
         return
     which = "below 0" if is_label else "other than 0"
-    meant = "" if is_label else _MEANT
+    hint = "" if is_label else _MEANT_HINT
     raise PatchSizeError(
         f"{volume.name} is given as mask=, of which every voxel that is not 0 counts as inside, "
         f"and looks like an image: more than {MOST_VALUES} different values {which}, "
-        f"{min(seen)} to {max(seen)} among them",
+        f"{min(distinct)} to {max(distinct)} among them",
         do="Give a label, or a mask of its values above a threshold; or give it as weights= if "
-        f"a voxel shall be drawn as often as its value says.{meant}",
+        f"a voxel shall be drawn as often as its value says.{hint}",
     )
 
 
@@ -155,11 +155,11 @@ def mask_values(
     classes: Sequence[Any] = (),
 ) -> Iterator[tuple[Region, NDArray[Any]]]:
     """Yield what ``values_on`` does; refuse what is no mask, of what has no classes images too."""
-    seen: set[int] = set()
+    distinct: set[int] = set()
     for region, values in values_on(volume, grid, cell, inside):
         refuse_shares(volume, values)
         if not classes:
-            refuse_image(volume, values, seen)
+            refuse_image(volume, values, distinct)
         yield region, values
 
 
@@ -276,8 +276,8 @@ class CellCounts:
         sums = self._sums[index][i[:, :, None, None], j[:, None, :, None], k[:, None, None, :]]
         along_k = (sums * weights[2][:, None, None, :]).sum(axis=3)
         along_j = (along_k * weights[1][:, None, :]).sum(axis=2)
-        held: NDArray[np.float64] = (along_j * weights[0]).sum(axis=1)
-        return held
+        counts: NDArray[np.float64] = (along_j * weights[0]).sum(axis=1)
+        return counts
 
 
 def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
@@ -287,8 +287,8 @@ def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
     for axis in sorted((1, 2, 3), key=lambda axis: flags.strides[axis]):
         first = np.arange(0, flags.shape[axis], cell[axis - 1])
         counts = np.add.reduceat(counts, first, axis=axis, dtype=np.uint32)
-    found: Counts = counts
-    return found
+    result: Counts = counts
+    return result
 
 
 def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
@@ -299,8 +299,8 @@ def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
     def weigh() -> SamplingMask:
         return SamplingMask((None,), (_weigh(volume, grid),))
 
-    found = _known_mask(volume, grid, ("weights", MOST_BYTES), None, weigh)
-    return None if found is None else found.tables[0]
+    mask = _known_mask(volume, grid, ("weights", MOST_BYTES), None, weigh)
+    return None if mask is None else mask.tables[0]
 
 
 def sampling_mask(
@@ -330,27 +330,27 @@ def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64]
         boxes = [
             Region.of_shape(patch.size).shift(patch.start) for patch in patches.patches(grid.shape)
         ]
-        held = np.zeros((len(boxes), 1, 1, 1), np.uint32)
+        counts = np.zeros((len(boxes), 1, 1, 1), np.uint32)
         for region, values in mask_values(volume, grid):
             inside = (values != 0).any(axis=0)
             for number, box in enumerate(boxes):
                 part = box.intersect(region)
                 if not part.is_empty:
                     slices = part.shift([-first for first in region.start]).slices
-                    held[number] += int(np.count_nonzero(inside[slices]))
-        return SamplingMask((), (), CellCounts(grid.shape, (1, 1, 1), held))
+                    counts[number] += int(np.count_nonzero(inside[slices]))
+        return SamplingMask((), (), CellCounts(grid.shape, (1, 1, 1), counts))
 
     key = ("boxes", tuple(patches.size), patches.overlap, volume.kind)
-    found = _known_mask(volume, grid, key, None, count)
-    if found is None or found.shares is None:
+    mask = _known_mask(volume, grid, key, None, count)
+    if mask is None or mask.shares is None:
         return None
-    return found.shares.counts.ravel().astype(np.int64)
+    return mask.shares.counts.ravel().astype(np.int64)
 
 
 def forget_masks() -> None:
     """Drop the masks and weights that are kept in memory."""
-    MASKS.remembered.clear()
-    DECODED.clear()
+    MASKS.memory.clear()
+    RUN_CACHE.clear()
 
 
 def _known_mask(
@@ -365,8 +365,8 @@ def _known_mask(
     own = volume.grid
     how = (own.shape, own.rows, _VERSION, *key, grid.shape, grid.rows)
     if inside is not None:  # kept in memory alone
-        known, where = MASKS.remembered, (how, version_key(volume), inside)
-        return known.get(where) if is_looking_ahead() else known.get_or(where, make)
+        cache, where = MASKS.memory, (how, version_key(volume), inside)
+        return cache.get(where) if is_looking_ahead() else cache.get_or(where, make)
     return (
         MASKS.known_result([volume], how) if is_looking_ahead() else MASKS.get([volume], how, make)
     )
@@ -410,19 +410,19 @@ def _build_mask(
         msg = f"{volume.name} has {channels} channels, and classes are told by the labels of one."
         do = "Leave class_weights out: then a voxel is inside where any channel is not 0."
         raise PatchSizeError(msg, do=do)
-    named = () if channels > 1 else classes
-    found = _Classes(named, grid.shape)
+    labels = () if channels > 1 else classes
+    collector = _Classes(labels, grid.shape)
     cells = [-(-n // c) for n, c in zip(grid.shape, cell or (1, 1, 1), strict=True)]
-    counts = np.zeros((max(1, len(named)), *cells) if cell else (0, 0, 0, 0), np.uint32)
+    counts = np.zeros((max(1, len(labels)), *cells) if cell else (0, 0, 0, 0), np.uint32)
     for region, values in mask_values(volume, grid, cell or (1, 1, 1), inside, classes):
-        one = values[0] if named else (values != 0).any(axis=0)
+        one = values[0] if labels else (values != 0).any(axis=0)
         part = region.intersect(inside)
-        found.add(volume, one[part.shift([-first for first in region.start]).slices], part)
+        collector.add(volume, one[part.shift([-first for first in region.start]).slices], part)
         if cell is not None:
-            parts = [count_cells(flags, cell) for flags in _flags(values, named)]
+            parts = [count_cells(flags, cell) for flags in _flags(values, labels)]
             counts[(slice(None), *cells_of(region, cell))] = np.concatenate(parts)
     shares = None if cell is None else CellCounts(grid.shape, cell, counts)
-    return SamplingMask(found.labels, found.tables(), shares)
+    return SamplingMask(collector.labels, collector.tables(), shares)
 
 
 class _Classes:
@@ -432,7 +432,7 @@ class _Classes:
         self.shape = shape
         self._each = classes == (EACH,)
         self._classes: list[Label] = [] if self._each else list(classes or (None,))
-        self._found = [RunCollector(shape) for _ in self._classes]
+        self._runs = [RunCollector(shape) for _ in self._classes]
 
     @property
     def labels(self) -> Classes:
@@ -446,17 +446,17 @@ class _Classes:
             self._add_each(volume, runs, _whole(label))
             return
         if self._classes == [None]:
-            self._found[0].add(runs.choose(label != 0))
+            self._runs[0].add(runs.choose(label != 0))
             return
-        for flags, found in zip(_flags(label[None], self.labels), self._found, strict=True):
-            found.add(runs.choose(flags[0]))
+        for flags, collector in zip(_flags(label[None], self.labels), self._runs, strict=True):
+            collector.add(runs.choose(flags[0]))
 
     def _add_each(self, volume: Any, runs: Runs, label: NDArray[np.int64]) -> None:
         there = np.unique(label)
         for one in there[there != 0].tolist():
             if one not in self._classes:
                 self._classes.append(one)
-                self._found.append(RunCollector(self.shape))
+                self._runs.append(RunCollector(self.shape))
         if len(self._classes) > MOST_EACH:
             raise PatchSizeError(
                 f"{volume.name} holds more than {MOST_EACH} labels: too many to draw each as often "
@@ -468,28 +468,28 @@ class _Classes:
         ends = np.searchsorted(label[order], there, side="right")
         for one, begin, end in zip(there.tolist(), [0, *ends[:-1]], ends, strict=True):
             if one:
-                self._found[self._classes.index(one)].add(runs.choose(order[begin:end]))
+                self._runs[self._classes.index(one)].add(runs.choose(order[begin:end]))
 
     def tables(self) -> tuple[WeightTable, ...]:
         """Return the table of each; small classes first are kept whole, the rest have one share."""
         if self._each:
             order = np.argsort(np.array(self._classes, np.int64), kind="stable").tolist()
             self._classes = [self._classes[n] for n in order]
-            self._found = [self._found[n] for n in order]
+            self._runs = [self._runs[n] for n in order]
         room = max(LEAST_BYTES, math.prod(self.shape) // VOXELS_PER_BYTE - _BESIDE)
         tables: dict[int, WeightTable] = {}
-        smallest_first = sorted(range(len(self._found)), key=lambda n: self._found[n].held)
-        for done, n in enumerate(smallest_first):
-            table = self._found[n].table(room // (len(self._found) - done))
+        smallest_first = sorted(range(len(self._runs)), key=lambda n: self._runs[n].count)
+        for rank, n in enumerate(smallest_first):
+            table = self._runs[n].table(room // (len(self._runs) - rank))
             tables[n] = table
             room -= table.nbytes
-        return tuple(tables[n] for n in range(len(self._found)))
+        return tuple(tables[n] for n in range(len(self._runs)))
 
 
 def _whole(labels: NDArray[Any]) -> NDArray[np.int64]:
     whole = np.rint(np.nan_to_num(labels)) if labels.dtype.kind == "f" else labels
-    found: NDArray[np.int64] = whole.astype(np.int64)
-    return found
+    integers: NDArray[np.int64] = whole.astype(np.int64)
+    return integers
 
 
 def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:
@@ -499,8 +499,8 @@ def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]
         return
     for label in classes:
         if label == OTHER:
-            listed = [each for other in classes if other != OTHER for each in _each(other)]
-            yield ~np.isin(values, listed)
+            labels = [each for other in classes if other != OTHER for each in _each(other)]
+            yield ~np.isin(values, labels)
         else:
             yield np.isin(values, label) if isinstance(label, tuple) else values == label
 
@@ -516,19 +516,19 @@ def _decode(content: bytes) -> SamplingMask | None:
     """Return what another process built, None if there is nothing sound."""
     with suppress(BadZipFile):
         # From memory: NumPy leaves a file open that is no archive.
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            told = parse_json(str(stored["told"]))
-            packed, counts = stored["packed"].tobytes(), stored["counts"]
-        ends = np.cumsum([0, *told["sizes"]]).tolist()
-        if ends[-1] != len(packed):
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            meta = parse_json(str(archive["told"]))
+            buffer, counts = archive["packed"].tobytes(), archive["counts"]
+        ends = np.cumsum([0, *meta["sizes"]]).tolist()
+        if ends[-1] != len(buffer):
             return None
-        shape: Any = tuple(told["shape"])
+        shape: Any = tuple(meta["shape"])
         tables = tuple(
-            WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), packed=packed[begin:end])
-            for fields, begin, end in zip(told["tables"], ends[:-1], ends[1:], strict=True)
+            WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), payload=buffer[begin:end])
+            for fields, begin, end in zip(meta["tables"], ends[:-1], ends[1:], strict=True)
         )
-        labels = tuple(tuple(one) if isinstance(one, list) else one for one in told["labels"])
-        cell: Any = told["cell"]
+        labels = tuple(tuple(one) if isinstance(one, list) else one for one in meta["labels"])
+        cell: Any = meta["cell"]
         shares = CellCounts(shape, tuple(cell), counts) if cell else None
         return SamplingMask(labels, tables, shares)
     return None
@@ -536,7 +536,7 @@ def _decode(content: bytes) -> SamplingMask | None:
 
 def _encode(mask: SamplingMask) -> bytes:
     shapes = [part.shape for part in (mask.shares, *mask.tables) if part is not None]
-    told = {
+    meta = {
         "shape": shapes[0] if shapes else (),
         "labels": mask.labels,
         "tables": [[getattr(table, name) for name in _FIELDS] for table in mask.tables],
@@ -544,13 +544,13 @@ def _encode(mask: SamplingMask) -> bytes:
         "cell": mask.shares.cell if mask.shares is not None else None,
     }
     counts = np.zeros(0, np.uint32) if mask.shares is None else mask.shares.counts
-    everything = np.frombuffer(b"".join(table.packed for table in mask.tables), np.uint8)
+    everything = np.frombuffer(b"".join(table.payload for table in mask.tables), np.uint8)
     content = io.BytesIO()
-    np.savez_compressed(content, told=np.array(json.dumps(told)), packed=everything, counts=counts)
+    np.savez_compressed(content, told=np.array(json.dumps(meta)), packed=everything, counts=counts)
     return content.getvalue()
 
 
 # Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
-_MOST_KEPT = 256 * 1024**2
-MASKS = PassCache("sampling/{}.npz", _decode, _encode, _MOST_KEPT, lambda mask: mask.nbytes)
+_MOST_BYTES = 256 * 1024**2
+MASKS = PassCache("sampling/{}.npz", _decode, _encode, _MOST_BYTES, lambda mask: mask.nbytes)
 """Masks and weights by what they were made of; those asked for least lately go first."""

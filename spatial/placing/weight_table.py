@@ -28,9 +28,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 # What is held of the runs of one table while a volume is read: 24 MiB.
-_MOST_HELD = 2**20
+_RUN_LIMIT = 2**20
 # Decoded runs of the tables in use: a hundred segmentations, or ten large maps of weights.
-_MOST_DECODED = 64 * 1024**2
+_RUN_CACHE_BYTES = 64 * 1024**2
 # Bits of a weight that are kept: 1 to 4096 are exact, others are off by a thousandth at most.
 _PRECISION = 12
 # A run of a real segmentation takes this many bytes; where it is another number, a few more
@@ -93,12 +93,12 @@ class WeightTable:
     Else runs were left out for want of room. Those that are kept lie evenly over all that weighs
     something, one in each of many parts of the same weight; they are drawn alike, so places come up
     as often as the weights say, and what is drawn weighs something always."""
-    packed: bytes  # the runs
+    payload: bytes  # the runs
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes; the runs of tables in use are decoded beside it, within bounds."""
-        return len(self.packed)
+        return len(self.payload)
 
     def pick(self, inside: Region, numbers: Floats) -> Integers | None:
         """Return voxels (N, 3) of a region, each as likely as its weight; None if none weighs."""
@@ -134,10 +134,10 @@ class WeightTable:
 
         def decode() -> Runs:
             if region == whole:
-                return unpack(self.packed)
+                return unpack(self.payload)
             return self._cut(self._inside(whole), region)
 
-        return DECODED.get_or((self, region), decode)
+        return RUN_CACHE.get_or((self, region), decode)
 
     def _cut(self, runs: Runs, region: Region) -> Runs:
         order, lengths = _order(self.shape)
@@ -146,11 +146,11 @@ class WeightTable:
         i, j = np.divmod(line, lengths[1])
         begin = np.maximum(first, low[2])
         length = np.minimum(first + runs.length, high[2]) - begin
-        kept = (i >= low[0]) & (i < high[0]) & (j >= low[1]) & (j < high[1]) & (length > 0)
-        part = runs.choose(kept)
-        length = length[kept]
+        mask = (i >= low[0]) & (i < high[0]) & (j >= low[1]) & (j < high[1]) & (length > 0)
+        part = runs.choose(mask)
+        length = length[mask]
         weight = part.weight * (length / part.length)
-        return Runs(part.start + (begin - first)[kept], length, weight)
+        return Runs(part.start + (begin - first)[mask], length, weight)
 
     def _voxels(self, flat: Integers) -> Integers:
         order, lengths = _order(self.shape)
@@ -160,19 +160,19 @@ class WeightTable:
         return voxels
 
 
-DECODED: LRUCache[Runs] = LRUCache(_MOST_DECODED, lambda runs: runs.nbytes + 1)
+RUN_CACHE: LRUCache[Runs] = LRUCache(_RUN_CACHE_BYTES, lambda runs: runs.nbytes + 1)
 
 
 class RunCollector:
     """Collects the runs of one table, part by part, in bounded memory."""
 
-    def __init__(self, shape: Triple, most_held: int = _MOST_HELD) -> None:
+    def __init__(self, shape: Triple, most_held: int = _RUN_LIMIT) -> None:
         self.shape = shape
         self.total = 0.0
         self.voxels = 0
         self._most_held = most_held
         self._parts: list[Runs] = []
-        self.held = 0
+        self.count = 0
         self._is_thin = False
         # The same numbers in every process, and others every time.
         self._numbers = np.random.Generator(np.random.Philox(0))
@@ -183,10 +183,10 @@ class RunCollector:
             self.total += float(runs.weight.sum())
         self.voxels += int(runs.length.sum())
         self._parts.append(runs)
-        self.held += len(runs)
-        if self.held > 2 * self._most_held and np.isfinite(self.total):
+        self.count += len(runs)
+        if self.count > 2 * self._most_held and np.isfinite(self.total):
             self._parts = [_thin(self._join(), self._most_held, self._numbers)]
-            self.held, self._is_thin = self._most_held, True
+            self.count, self._is_thin = self._most_held, True
 
     def table(self, most: int) -> WeightTable:
         """Return the table, in ``most`` bytes at most."""
@@ -198,40 +198,40 @@ class RunCollector:
             content = pack(runs)
             is_exact = len(content) <= most or len(runs) <= 1
         count = min(len(runs), max(1, int(most / _BYTES_PER_RUN)))
-        kept = runs
+        subset = runs
         while not is_exact:
-            kept = _thin(runs, count, self._numbers)
-            content = pack(kept)
+            subset = _thin(runs, count, self._numbers)
+            content = pack(subset)
             if len(content) <= most or count == 1:
                 break
             count = max(1, min(count - 1, int(count * most / len(content) * 0.98)))
-        _, first = np.unique(kept.start, return_index=True)
-        places = int(kept.length[first].sum())
+        _, first = np.unique(subset.start, return_index=True)
+        places = int(subset.length[first].sum())
         return WeightTable(self.shape, self.total, self.voxels, places, is_exact, content)
 
     def _join(self) -> Runs:
         if not self._parts:
             return Runs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
         names = ("start", "length", "weight")
-        joined = Runs(*(np.concatenate([getattr(p, name) for p in self._parts]) for name in names))
-        return joined.choose(np.argsort(joined.start, kind="stable"))
+        runs = Runs(*(np.concatenate([getattr(p, name) for p in self._parts]) for name in names))
+        return runs.choose(np.argsort(runs.start, kind="stable"))
 
 
 def tabulate(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int) -> WeightTable:
     """Return the table, in ``most`` bytes, of weights that come in parts."""
     # Parts are regions that cover a grid, each voxel once, and the weights (i, j, k) there, finite
     # and from 0.
-    collected = RunCollector(shape)
+    collector = RunCollector(shape)
     for region, weights in parts:
         runs, values = runs_of(weights, region, shape)
         with np.errstate(over="ignore"):
             weight = values.astype(np.float64) * runs.length
-        collected.add(Runs(runs.start, runs.length, weight).choose(values > 0))
-    if not np.isfinite(collected.total):
+        collector.add(Runs(runs.start, runs.length, weight).choose(values > 0))
+    if not np.isfinite(collector.total):
         msg = "the weights of a volume add up to more than a number holds"
         do = "Divide them by a number: what counts is how they are to each other."
         raise PatchSizeError(msg, do=do)
-    return collected.table(most)
+    return collector.table(most)
 
 
 def runs_of(values: NDArray[Any], region: Region, shape: Triple) -> tuple[Runs, NDArray[Any]]:
@@ -259,9 +259,9 @@ def pack(runs: Runs) -> bytes:
         # A power of two: what weighs 1e300 fits too.
         _, exponent = np.frexp(each.max())
         fraction, own = np.frexp(np.ldexp(each, -exponent))
-        rounded = np.ldexp(np.rint(np.ldexp(fraction, _PRECISION)), own - _PRECISION)
+        weights = np.ldexp(np.rint(np.ldexp(fraction, _PRECISION)), own - _PRECISION)
         # What weighs anything can be drawn.
-        columns.append(np.maximum(rounded, np.finfo(np.float32).tiny).astype("<f4"))
+        columns.append(np.maximum(weights, np.finfo(np.float32).tiny).astype("<f4"))
     # Bytes of the same place beside each other: most of them are 0.
     planes = [c.view(np.uint8).reshape(len(runs), c.itemsize).T.tobytes() for c in columns]
     return bytes([kind]) + zlib.compress(b"".join(planes), 9)
@@ -297,9 +297,9 @@ def _thin(runs: Runs, count: int, numbers: np.random.Generator) -> Runs:
     # of its weight.
     upto = np.cumsum(runs.weight)
     places = (np.arange(count) + numbers.random(count)) / count
-    chosen = np.searchsorted(upto, places * upto[-1], side="right")
-    kept = runs.choose(np.minimum(chosen, len(runs) - 1))
-    return Runs(kept.start, kept.length, np.full(count, float(upto[-1]) / count))
+    indices = np.searchsorted(upto, places * upto[-1], side="right")
+    subset = runs.choose(np.minimum(indices, len(runs) - 1))
+    return Runs(subset.start, subset.length, np.full(count, float(upto[-1]) / count))
 
 
 def _order(shape: Triple) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -336,8 +336,8 @@ def draw_middle(
         voxels = table.pick(box, tries[:, :2])
         if voxels is None:
             return None
-        moved = spread and not plan.is_copy
-        places = voxels + tries[:, 2:] - 0.5 if moved else voxels
+        is_spread = spread and not plan.is_copy
+        places = voxels + tries[:, 2:] - 0.5 if is_spread else voxels
         middles, fits = _fitting(places.astype(np.float64), low, high, plan)
         if will_do is not None:
             fits &= will_do(middles)
@@ -347,8 +347,8 @@ def draw_middle(
             found_at = middles @ plan.matrix[:3, :3].T + plan.matrix[:3, 3]
             just = fits & (np.rint(found_at) == voxels).all(axis=1)
         if just.any():
-            found: Integers = middles[np.argmax(just)]
-            return found
+            voxel: Integers = middles[np.argmax(just)]
+            return voxel
         if near is None and fits.any():
             near = middles[np.argmax(fits)]
     if near is not None:
@@ -361,8 +361,8 @@ def draw_middle(
     if not fits.any():
         return None
     upto = np.cumsum(weights[fits])
-    chosen = int(np.searchsorted(upto, numbers[0, 3] * upto[-1], side="right"))
-    chosen_one: Integers = middles[fits][min(chosen, len(upto) - 1)]
+    index = int(np.searchsorted(upto, numbers[0, 3] * upto[-1], side="right"))
+    chosen_one: Integers = middles[fits][min(index, len(upto) - 1)]
     return chosen_one
 
 
@@ -370,8 +370,8 @@ def _fitting(
     places: Floats, low: Integers, high: Integers, plan: SpatialPlan
 ) -> tuple[Integers, NDArray[np.bool_]]:
     """Return the voxels of the grid that source places are nearest to, and which will do."""
-    found, reached = to_output(plan.to_output, plan.stages, places)
+    points, valid = to_output(plan.to_output, plan.stages, places)
     # Never on the edge between two: volumes of a sample compute this place differently.
-    middles = np.rint(found + _TIE).astype(np.int64)
-    fits: NDArray[np.bool_] = ((middles >= low) & (middles <= high)).all(axis=1) & reached
+    middles = np.rint(points + _TIE).astype(np.int64)
+    fits: NDArray[np.bool_] = ((middles >= low) & (middles <= high)).all(axis=1) & valid
     return middles, fits

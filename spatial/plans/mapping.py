@@ -36,8 +36,8 @@ _MOST_POINTS = 96
 def to_source(matrix: Floats, stages: Sequence[Stage], points: Floats) -> Floats:
     """Return where points (N, 3) of the output come from, (N, 3) in source voxels."""
     places = matrix[:3, :3] @ points.T + matrix[:3, 3:]
-    found, _ = pull_back_points(list(places), stages)
-    return np.stack(found, axis=-1)
+    sources, _ = pull_back_points(list(places), stages)
+    return np.stack(sources, axis=-1)
 
 
 def to_output(
@@ -66,13 +66,13 @@ def _search(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
     """Return places (3, N) and how far from the goals (N) they lead, by fixed-point iteration."""
     places = goals.copy()
     for step in range(_STEPS + 1):
-        found, _ = pull_back_points(list(places), stages)
-        missed = goals - np.stack(found)
-        errors = np.abs(missed).max(axis=0)
+        ends, _ = pull_back_points(list(places), stages)
+        gaps = goals - np.stack(ends)
+        errors = np.abs(gaps).max(axis=0)
         if step == _STEPS or float(errors.max(initial=0.0)) < _CLOSE:
             break
         # Half a step after a while: a strong field can make whole ones go to and fro.
-        places += missed if step < _STEPS // 2 else missed / 2
+        places += gaps if step < _STEPS // 2 else gaps / 2
     return places, errors
 
 
@@ -102,11 +102,11 @@ def field_back(
         # Between the points the fit is worst.
         middles = [(axis[:-1] + axis[1:]) / 2 for axis in axes]
         grid = np.meshgrid(*middles, indexing="ij")
-        wanted = _missing(matrix, back, stages, middles)
+        target = _missing(matrix, back, stages, middles)
         # Half a voxel around the centres of the output is inside.
         last = np.array(shape).reshape(3, 1, 1, 1) - 0.5
-        inside = np.all((grid + wanted > -0.5) & (grid + wanted < last), axis=0)
-        error = float(np.abs(field.at_places(grid) - wanted)[:, inside].max())
+        inside = np.all((grid + target > -0.5) & (grid + target < last), axis=0)
+        error = float(np.abs(field.at_places(grid) - target)[:, inside].max())
         if error <= tolerance:
             return field
         if max(counts) == _MOST_POINTS:
@@ -160,8 +160,8 @@ def _missing(
     grid = np.stack(np.meshgrid(*axes, indexing="ij"))
     points = grid.reshape(3, -1)
     goals = matrix[:3, :3] @ points + matrix[:3, 3:]
-    moved = back[:3, :3] @ (undo_displacements(goals, stages) - goals)
-    return np.asarray(moved.reshape(grid.shape))
+    offsets = back[:3, :3] @ (undo_displacements(goals, stages) - goals)
+    return np.asarray(offsets.reshape(grid.shape))
 
 
 def _coefficients(samples: Floats) -> Floats:
@@ -174,8 +174,8 @@ def _coefficients(samples: Floats) -> Floats:
         system[0, 0] += 1 / 6
         system[-1, -1] += 1 / 6
         along = np.moveaxis(result, axis, 0)
-        solved: Floats = np.asarray(np.linalg.solve(system, along.reshape(size, -1)))
-        result = np.moveaxis(solved.reshape(along.shape), 0, axis)
+        solution: Floats = np.asarray(np.linalg.solve(system, along.reshape(size, -1)))
+        result = np.moveaxis(solution.reshape(along.shape), 0, axis)
     return np.ascontiguousarray(result)
 
 
@@ -208,50 +208,50 @@ def _as_rows(what: str, rows: Any, length: int, got: str = "") -> Floats:
     array = np.asarray(rows, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != length or not np.isfinite(array).all():
         is_shape = array.shape[1:] == (length,)
-        given = "NaN or infinity among them" if is_shape else f"{got}{array.shape}"
-        raise ValueError(f"{what}, got {given}")
+        actual = "NaN or infinity among them" if is_shape else f"{got}{array.shape}"
+        raise ValueError(f"{what}, got {actual}")
     return array
 
 
 def boxes_to_source(matrix: Floats, stages: Sequence[Stage], boxes: Floats) -> Floats:
     """Return boxes (N, 6) of the source that hold what boxes of the output come from."""
-    found = around(matrix, boxes)
+    bounds = around(matrix, boxes)
     for stage in reversed(stages):
         if isinstance(stage, Displacement):
             # How far the two corners of the box around a displaced box may be from its own.
-            moves = [stage.bounds_between(box[:3].tolist(), box[3:].tolist()) for box in found]
-            found = found + np.array(moves).reshape(-1, 3, 2).swapaxes(1, 2).reshape(-1, 6)
-    return found
+            moves = [stage.bounds_between(box[:3].tolist(), box[3:].tolist()) for box in bounds]
+            bounds = bounds + np.array(moves).reshape(-1, 3, 2).swapaxes(1, 2).reshape(-1, 6)
+    return bounds
 
 
 def boxes_to_output(back: Floats, stages: Sequence[Stage], boxes: Floats) -> Floats:
     """Return boxes (N, 6) of the output that hold what lay in boxes of the source."""
     # ``back`` is the 4x4 matrix from the source to the output, displacements left out.
-    found = boxes
+    bounds = boxes
     for stage in stages:
         if isinstance(stage, Displacement):
-            found = np.array([_before(stage, box) for box in found]).reshape(-1, 6)
-    return around(back, found)
+            bounds = np.array([_before(stage, box) for box in bounds]).reshape(-1, 6)
+    return around(back, bounds)
 
 
 def around(matrix: Floats, boxes: Floats) -> Floats:
     """Return the boxes around what a 4x4 matrix makes of the corners of boxes."""
     low, high = boxes[:, None, :3], boxes[:, None, 3:]
     corners = low + _CORNERS * (high - low)
-    moved = corners @ matrix[:3, :3].T + matrix[:3, 3]
-    return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+    places = corners @ matrix[:3, :3].T + matrix[:3, 3]
+    return np.concatenate([places.min(axis=1), places.max(axis=1)], axis=1)
 
 
 def _before(stage: Displacement, box: Floats) -> Floats:
     """Return a box that holds all places that a displacement leads into ``box``."""
     moves: Any = stage.bounds
-    found = box
+    bounds = box
     for _ in range(_ROUNDS):
         low, high = np.array(moves).T
-        found = np.concatenate([box[:3] - high, box[3:] - low])
+        bounds = np.concatenate([box[:3] - high, box[3:] - low])
         # Every such place lies in here, so only the control points that reach here count.
-        moves = stage.bounds_between(found[:3].tolist(), found[3:].tolist())
-    return found
+        moves = stage.bounds_between(bounds[:3].tolist(), bounds[3:].tolist())
+    return bounds
 
 
 # Of a number. A header of float32 gives 0.49999998 mm for 0.5 (3e-8), a turned one three such
@@ -272,9 +272,9 @@ def without_noise(voxels: float, size: float = 1.0) -> float:
 def whole_voxels(faces: Floats, shape: Sequence[int]) -> Region:
     """Return the voxels whose centres lie in a box (6,), or those nearest to a thin one."""
     # The ``shape`` of the grid says how far rounding may have led.
-    found = faces.tolist()
+    limits = faces.tolist()
     start, stop, size = [], [], float(max(shape))
-    for a, b in zip(found[:3], found[3:], strict=True):
+    for a, b in zip(limits[:3], limits[3:], strict=True):
         # Faces lie half way between voxels where whole ones are moved.
         first, last = math.ceil(without_noise(a, size)), math.floor(without_noise(b, size))
         # A face that runs through centres belongs to neither side more than to the other.

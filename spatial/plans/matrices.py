@@ -30,14 +30,14 @@ def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
     source = plan.source.shape
     if 1 not in source:
         return ()
-    found = []
+    axes = []
     for axis in (axis for axis in range(3) if source[axis] == 1 and axis not in plan.slices):
         each = [abs(m) for m in plan.rows[4 * axis : 4 * axis + 3]]
         largest = max(each)
         nearest = each.index(largest)
         if plan.shape[nearest] == 1 and sum(each) - largest <= _ALONE * largest:
-            found.append(nearest)
-    return tuple(sorted(set(found)))
+            axes.append(nearest)
+    return tuple(sorted(set(axes)))
 
 
 def normal(plan: SpatialPlan, axis: int) -> tuple[tuple[float, float, float], int]:

@@ -53,10 +53,10 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
     if isinstance(data, str) and data.lstrip().startswith("{"):
         raise BadPlan("a plan is read from values, and this is text", do="json.loads() it first.")
     if isinstance(data, Mapping) and data.get("version") != VERSION:
-        given = (
+        problem = (
             f"is of version {shorten(data['version'])}" if "version" in data else "has no version"
         )
-        raise BadPlan(f"the plan {given}, and {VERSION} is what is read here", do=_DO)
+        raise BadPlan(f"the plan {problem}, and {VERSION} is what is read here", do=_DO)
     if isinstance(data, Mapping):
         data = {"slices": [], **data}  # it is written where there are some
     _, source, matrix, shape, bounds, stages, keeps_dtype, slices = _fields("a plan", data, _PLAN)
@@ -104,8 +104,8 @@ def _fields(what: str, data: Any, names: Sequence[str]) -> list[Any]:
     if missing:
         raise BadPlan(f"{what} lacks {', '.join(missing)}", do=_DO)
     if unknown := [name for name in data if name not in names]:
-        told = ", ".join(name if isinstance(name, str) else shorten(name) for name in unknown[:9])
-        raise BadPlan(f"{what} has unknown fields, {told:.200}", do=_DO)
+        text = ", ".join(name if isinstance(name, str) else shorten(name) for name in unknown[:9])
+        raise BadPlan(f"{what} has unknown fields, {text:.200}", do=_DO)
     return [data[name] for name in names]
 
 
@@ -149,8 +149,8 @@ def _bounds(value: Any) -> Region:
     return Region([a for a, _ in pairs], [b for _, b in pairs])
 
 
-def _bad(name: str, wanted: str, value: Any) -> BadPlan:
-    return BadPlan(f"{name} is {wanted}, got {shorten(value)}", do=_DO)
+def _bad(name: str, form: str, value: Any) -> BadPlan:
+    return BadPlan(f"{name} is {form}, got {shorten(value)}", do=_DO)
 
 
 Shape = tuple[int, int, int]
@@ -278,16 +278,16 @@ class SpatialPlan:
             Whether what lies outside the box is gone.
         """
         i, j, k = start
-        cropped = self._with(rows=translate(self.rows, (i, j, k)), shape=size)
+        plan = self._with(rows=translate(self.rows, (i, j, k)), shape=size)
         if not hard:
-            return cropped
-        whole = whole_rows(cropped.rows, cropped.shape)
-        if whole is None or cropped.is_displaced:
-            clip = Clip(cropped.to_output, cropped.shape)
-            return cropped._with(stages=(*cropped.stages, clip))
-        low, high = extremes(whole, cropped.shape)
+            return plan
+        whole = whole_rows(plan.rows, plan.shape)
+        if whole is None or plan.is_displaced:
+            clip = Clip(plan.to_output, plan.shape)
+            return plan._with(stages=(*plan.stages, clip))
+        low, high = extremes(whole, plan.shape)
         box = Region(tuple(map(int, low)), tuple(int(v) + 1 for v in high))
-        return cropped._with(bounds=self.bounds.intersect(box))
+        return plan._with(bounds=self.bounds.intersect(box))
 
     def interpolate(self) -> SpatialPlan:
         """Return the plan after an interpolating op that did nothing this time.
@@ -297,8 +297,8 @@ class SpatialPlan:
         return self._with(keeps_dtype=False) if self.keeps_dtype else self
 
     def _with(self, **changes: Any) -> SpatialPlan:
-        given = {name: self.__dict__[name] for name in self.__dataclass_fields__}
-        return SpatialPlan(**{**given, **changes})
+        fields = {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        return SpatialPlan(**{**fields, **changes})
 
     @cached_property
     def affine_rows(self) -> Affine3x4:
@@ -462,8 +462,8 @@ class SpatialPlan:
 
         With the ``dtype`` in which the volume is stored it has bytes instead, of all ``channels``.
         """
-        given: Any = policy
-        if not isinstance(given, Policy):
+        value: Any = policy
+        if not isinstance(value, Policy):
             msg = f"policy is a Policy, such as Policy('linear', 'border'), got {policy!r}"
             raise TypeError(msg)
         sizes = f"{_times(self.shape)} from {_times(self.source.shape)}"
@@ -519,15 +519,15 @@ def kernel_class(plan: SpatialPlan, policy: Policy = INTENSITY) -> KernelClass:
 
 def _keeps_apart(rows: Affine3x4, shape: Sequence[int]) -> bool:
     """Whether no two axes of the output lead along one of the source, nor one along two."""
-    led: list[tuple[int, int]] = [
+    pairs: list[tuple[int, int]] = [
         (source, axis)
         for source in range(3)
         for axis in range(3)
         # Along an axis of one voxel nothing moves, whatever the matrix says.
         if rows[4 * source + axis] != 0 and shape[axis] > 1
     ]
-    sources, axes = [source for source, _ in led], [axis for _, axis in led]
-    return len(set(sources)) == len(led) == len(set(axes))
+    sources, axes = [source for source, _ in pairs], [axis for _, axis in pairs]
+    return len(set(sources)) == len(pairs) == len(set(axes))
 
 
 def box_to_output(plan: SpatialPlan, box: Region, grid: Grid | None = None) -> Region:
@@ -545,8 +545,8 @@ def box_to_output(plan: SpatialPlan, box: Region, grid: Grid | None = None) -> R
         if not is_same or plan.source.distance_in_voxels(grid) > SAME_GRID:
             across = np.linalg.solve(plan.source.affine, grid.affine)
             faces = mapping.around(np.asarray(across, dtype=np.float64), faces)
-    found = mapping.boxes_to_output(plan.to_output, plan.stages, faces)[0]
-    return mapping.whole_voxels(found, plan.shape)
+    bounds = mapping.boxes_to_output(plan.to_output, plan.stages, faces)[0]
+    return mapping.whole_voxels(bounds, plan.shape)
 
 
 SAME_GRID = 1e-2

@@ -36,19 +36,19 @@ from ...intensity.filters import reach
 
 # The same few questions come from the report of a sample, its read and its resampling, for each
 # of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
-_REMEMBERED = 1024
+_MEMORY_ENTRIES = 1024
 
 Sigmas = tuple[float, float, float]
 """Standard deviation along each axis of the source, in its voxels."""
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MEMORY_ENTRIES)
 def sigmas(rows: Affine3x4) -> Sigmas:
     """Return how much to smooth along each axis of the source; a step of 4 voxels gives 1.5."""
     linear = np.reshape(rows, (3, 4))[:, :3]
     directions, steps, _ = np.linalg.svd(linear)
-    wanted = np.maximum(0.0, (steps - 1) / 2)
-    covariance = (directions * wanted**2) @ directions.T
+    widths = np.maximum(0.0, (steps - 1) / 2)
+    covariance = (directions * widths**2) @ directions.T
     # A diagonal matrix minus this one is positive semidefinite where each entry is at least the
     # sum of the row's magnitudes (Gershgorin): smoothed enough in every direction.
     i, j, k = np.sqrt(np.abs(covariance).sum(axis=1)).tolist()
@@ -67,8 +67,8 @@ def fold(values: Any, start: int, stop: int) -> NDArray[np.float64]:
     face, length = start - 0.5, float(stop - start)
     away = np.abs(np.asarray(values, dtype=np.float64) - face)
     np.fmod(away, 2 * length, out=away)
-    folded: NDArray[np.float64] = np.minimum(away, 2 * length - away) + face
-    return folded
+    coordinates: NDArray[np.float64] = np.minimum(away, 2 * length - away) + face
+    return coordinates
 
 
 def _fold_interval(low: float, high: float, start: int, stop: int) -> tuple[float, float]:
@@ -110,7 +110,7 @@ _WHOLE = 1.5 * 2.0**52
 _FLAT = 1e-9
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MEMORY_ENTRIES)
 def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the plan as a signed permutation plus whole shift; None if it is not one."""
     # That is where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
@@ -126,9 +126,9 @@ def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | Non
         if abs(number - near) * last >= 4 * COPY_TOLERANCE:
             return None
         whole.append(near)
-    turned = [[abs(number) for number in whole[start : start + 3]] for start in (0, 4, 8)]
-    if any(sum(row) != 1 for row in turned) or any(
-        sum(axis) != 1 for axis in zip(*turned, strict=True)
+    linear = [[abs(number) for number in whole[start : start + 3]] for start in (0, 4, 8)]
+    if any(sum(row) != 1 for row in linear) or any(
+        sum(axis) != 1 for axis in zip(*linear, strict=True)
     ):
         return None
     off = [exact - near for exact, near in zip(rows, whole, strict=True)]
@@ -169,7 +169,7 @@ def coordinate(
     return result
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MEMORY_ENTRIES)
 def source_region(
     rows: Affine3x4,
     shape: tuple[int, ...],
@@ -194,11 +194,11 @@ def source_region(
         mode = "nearest"
     starts, stops = [], []
     for low, high, start, stop in zip(lows, highs, bounds.start, bounds.stop, strict=True):
-        found = _range(low, high, start, stop, mode, padding)
-        if found is None:
+        span = _range(low, high, start, stop, mode, padding)
+        if span is None:
             return nothing
-        starts.append(found[0])
-        stops.append(found[1])
+        starts.append(span[0])
+        stops.append(span[1])
     if smooths:
         halo = list(map(reach, sigmas(rows)))
         starts = [max(a - r, b) for a, b, r in zip(starts, bounds.start, halo, strict=True)]
@@ -212,7 +212,7 @@ _TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
 
 # The very same box for the same question: who looks ahead, who reads and who counts ask for it,
 # and what they ask of a box then is remembered, too.
-@lru_cache(_REMEMBERED)
+@lru_cache(_MEMORY_ENTRIES)
 def source_box(
     rows: Affine3x4,
     shape: tuple[int, int, int],

@@ -100,9 +100,9 @@ class Displacement(_ByValue):
     def after(self, matrix: Matrix) -> Displacement:
         """Return the field of what ``matrix`` (4x4) leads here from."""
         field = object.__new__(Displacement)  # the points are shared, they may be many
-        moved = self.matrix @ matrix + 0.0
-        moved.setflags(write=False)
-        field.__dict__.update(control=self.control, matrix=moved)
+        product = self.matrix @ matrix + 0.0
+        product.setflags(write=False)
+        field.__dict__.update(control=self.control, matrix=product)
         return field
 
     def move(self, across: Matrix, back: Matrix) -> Displacement:
@@ -119,15 +119,15 @@ class Displacement(_ByValue):
         x, y, z = places
         return self._at([row[0] * x + row[1] * y + row[2] * z + row[3] for row in self.matrix[:3]])
 
-    def _at(self, found: Sequence[Floats]) -> Floats:
+    def _at(self, places: Sequence[Floats]) -> Floats:
         cells, weights = [], []
-        for along, size in zip(found, self.control.shape[1:], strict=True):
+        for along, size in zip(places, self.control.shape[1:], strict=True):
             place = np.clip(along, 0, size - 1)
             cell = np.floor(place)
             weights.append(_weights(place - cell))
             taps = [np.clip(cell.astype(np.intp) + n - 1, 0, size - 1) for n in range(4)]
             cells.append(taps)
-        total = np.zeros((3, *np.broadcast_shapes(*(place.shape for place in found))))
+        total = np.zeros((3, *np.broadcast_shapes(*(place.shape for place in places))))
         # One index into the points of an axis, which NumPy looks up much faster than three.
         points = self.control.reshape(3, -1)
         _, rows, columns = self.control.shape[1:]
@@ -250,11 +250,11 @@ def displacement_bounds(rows: Affine3x4, shape: Sequence[int], stages: KernelSta
     lows, highs = extremes(rows, shape)
     for stage in reversed(stages.earlier):
         if isinstance(stage, Displacement):
-            found = stage.bounds_between(
+            bounds = stage.bounds_between(
                 [low + move for low, (move, _) in zip(lows, moves, strict=True)],
                 [high + move for high, (_, move) in zip(highs, moves, strict=True)],
             )
-            moves = tuple((a + c, b + d) for (a, b), (c, d) in zip(moves, found, strict=True))
+            moves = tuple((a + c, b + d) for (a, b), (c, d) in zip(moves, bounds, strict=True))
     return moves
 
 
@@ -268,8 +268,8 @@ def pull_back_points(
     for stage in reversed(stages):
         if isinstance(stage, Clip):
             for (a, b, c, t), size in zip(stage.matrix[:3], stage.shape, strict=True):
-                found = a * x + b * y + c * z + t
-                beyond = (found < -REACH) | (found > size - 1 + REACH)
+                along = a * x + b * y + c * z + t
+                beyond = (along < -REACH) | (along > size - 1 + REACH)
                 outside = beyond if outside is None else outside | beyond
         else:
             dx, dy, dz = stage.at_places((x, y, z))

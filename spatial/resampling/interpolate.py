@@ -61,8 +61,8 @@ def bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
     """Return floats as the bits of bfloat16, rounded half to even; NaN stays NaN."""
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(values), bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(
+    upper = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(values), bits >> np.uint32(16) | np.uint32(0x40), upper).astype(
         np.uint16
     )
 
@@ -71,16 +71,16 @@ def _round(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     limits = np.iinfo(dtype)
     # float32 holds every integer of 16 bits and less, float64 every one of 32.
     real = values.astype(np.float64 if dtype.itemsize > 2 else np.float32, copy=False)
-    rounded = np.rint(real)
-    nan = np.isnan(rounded)
+    whole = np.rint(real)
+    nan = np.isnan(whole)
     if nan.any():
-        rounded[nan] = 0
+        whole[nan] = 0
     # 2**63 is a float64, the largest int64 is not: stay below it, then put the end itself.
     high = real.dtype.type(limits.max)
     safe = high if int(high) == limits.max else np.nextafter(high, real.dtype.type(0))
-    result: NDArray[Any] = np.clip(rounded, real.dtype.type(limits.min), safe).astype(dtype)
+    result: NDArray[Any] = np.clip(whole, real.dtype.type(limits.min), safe).astype(dtype)
     if safe != high:
-        result[rounded >= high] = limits.max
+        result[whole >= high] = limits.max
     return result
 
 
@@ -103,11 +103,11 @@ class Axis(NamedTuple):
     whole: bool  # whether every coordinate is a voxel centre: nothing to interpolate
     reflects: bool  # whether coordinates outside are folded back
 
-    def inside(self, found: Floats) -> Floats:
+    def inside(self, place: Floats) -> Floats:
         """Return the coordinates of one block, folded back if that is the padding."""
         if self.leaves and self.reflects:
-            return fold(found, self.first, self.last + 1)
-        return found
+            return fold(place, self.first, self.last + 1)
+        return place
 
     @property
     def is_single(self) -> bool:
@@ -134,7 +134,7 @@ class SampledArray(NamedTuple):
 
 
 def _sample(
-    source: SourceVoxels, matrix: Matrix, policy: Policy, shape: Sequence[int], displaced: bool
+    source: SourceVoxels, matrix: Matrix, policy: Policy, shape: Sequence[int], is_displaced: bool
 ) -> SampledArray:
     array, size = source.array, source.array.itemsize
     if not array.flags.aligned or any(s % size for s in array.strides):
@@ -149,8 +149,8 @@ def _sample(
     off = np.abs(matrix - np.rint(matrix)) @ [*(n - 1 for n in shape), 1]
     axes = []
     for axis, ((first, stop), at) in enumerate(zip(source.bounds, source.start, strict=True)):
-        leaves = displaced or lows[axis] < first or highs[axis] > stop - 1
-        whole = not displaced and bool(off[axis] <= CENTRE_TOLERANCE)
+        leaves = is_displaced or lows[axis] < first or highs[axis] > stop - 1
+        whole = not is_displaced and bool(off[axis] <= CENTRE_TOLERANCE)
         ends = (first, stop - 1, at, at + array.shape[1 + axis] - 1)
         axes.append(Axis(*ends, steps[axis], leaves, whole, policy.padding == "reflection"))
     origin = -sum(r for r in reach if r < 0)
@@ -166,7 +166,7 @@ def interpolate(
     shape, displacement = out.shape[1:], stages.displacement
     fill = convert_one(policy.fill, out.dtype)
     if source.array.size:
-        sampled = _sample(source, matrix, policy, shape, displacement is not None)
+        samples = _sample(source, matrix, policy, shape, displacement is not None)
         sample = {"nearest": _nearest, "linear": _linear, "cubic": _cubic}[policy.mode]
     limits = [
         limit
@@ -183,18 +183,18 @@ def interpolate(
             places = list(places + displacement.at(index))
         places, outside = pull_back_points(places, stages.earlier)
         if constant and displacement is not None:  # before: sampling clamps in place
-            for found, (first, stop) in zip(places, source.bounds, strict=True):
-                beyond = (found < first - REACH) | (found > stop - 1 + REACH)
+            for along, (first, stop) in zip(places, source.bounds, strict=True):
+                beyond = (along < first - REACH) | (along > stop - 1 + REACH)
                 outside = beyond if outside is None else outside | beyond
         if source.array.size:
-            sample(sampled, places, target)
+            sample(samples, places, target)
         else:
             target.fill(0 if policy.padding == "zeros" else fill)
         if outside is not None:
             target[:, outside] = fill
         for row, lowest, highest in limits:
-            found = coordinate(row, *index)
-            np.copyto(target, fill, where=(found < lowest) | (found > highest))
+            along = coordinate(row, *index)
+            np.copyto(target, fill, where=(along < lowest) | (along > highest))
 
 
 def _limits(
@@ -223,12 +223,12 @@ def _blocks(shape: Sequence[int]) -> Iterator[tuple[tuple[slice, ...], Index]]:
         yield tuple(map(slice, first, stop)), index
 
 
-def _nearest(sampled: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
-    offset: Floats | int = sampled.origin
+def _nearest(samples: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
+    offset: Floats | int = samples.origin
     outside: NDArray[np.bool_] | None = None
-    for axis, place in zip(sampled.axes, places, strict=True):
+    for axis, place in zip(samples.axes, places, strict=True):
         nearest = np.rint(axis.inside(place))
-        if sampled.zeros and axis.leaves:
+        if samples.zeros and axis.leaves:
             beyond = (nearest < axis.first) | (nearest > axis.last)
             outside = beyond if outside is None else outside | beyond
         np.clip(nearest, axis.start, axis.end, out=nearest)
@@ -236,41 +236,41 @@ def _nearest(sampled: SampledArray, places: Sequence[Floats], out: NDArray[Any])
         nearest *= axis.stride
         offset = nearest + offset
     where = np.asarray(offset).astype(np.intp)
-    for channel, target in zip(sampled.channels, out, strict=True):
+    for channel, target in zip(samples.channels, out, strict=True):
         voxels = np.take(channel, where, mode="clip")
-        if sampled.is_scaled:
-            voxels = voxels.astype(np.float64) * sampled.source.slope + sampled.source.intercept
+        if samples.is_scaled:
+            voxels = voxels.astype(np.float64) * samples.source.slope + samples.source.intercept
         target[...] = convert_dtype(voxels, out.dtype)
         if outside is not None:
             target[outside] = 0
 
 
-def _linear(sampled: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
-    real = real_type(out.dtype, sampled.source.array.dtype)
-    offset: Floats | int = sampled.origin
+def _linear(samples: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
+    real = real_type(out.dtype, samples.source.array.dtype)
+    offset: Floats | int = samples.origin
     steps: list[tuple[int, Floats]] = []
     fade: Floats | None = None
-    for axis, place in zip(sampled.axes, places, strict=True):
-        found = axis.inside(place)
-        if sampled.zeros and axis.leaves:
-            inside = np.clip(np.minimum(found - axis.first, axis.last - found) + 1, 0, 1)
+    for axis, place in zip(samples.axes, places, strict=True):
+        along = axis.inside(place)
+        if samples.zeros and axis.leaves:
+            inside = np.clip(np.minimum(along - axis.first, axis.last - along) + 1, 0, 1)
             fade = inside if fade is None else fade * inside
-        lower = np.rint(found) if axis.is_single else np.floor(found)
+        lower = np.rint(along) if axis.is_single else np.floor(along)
         np.clip(lower, axis.start, axis.end if axis.is_single else axis.end - 1, out=lower)
         if not axis.is_single:
-            found -= lower
+            along -= lower
             if axis.leaves:
-                np.clip(found, 0, 1, out=found)
-            steps.append((axis.stride, found.astype(real)))
+                np.clip(along, 0, 1, out=along)
+            steps.append((axis.stride, along.astype(real)))
             lower += axis.stride < 0  # on a backward axis the upper tap has the lower address
         lower -= axis.start
         lower *= axis.stride
         offset = lower + offset
     where = np.asarray(offset).astype(np.intp)
-    for channel, target in zip(sampled.channels, out, strict=True):
+    for channel, target in zip(samples.channels, out, strict=True):
         values = _blend_finite(channel, where, steps, real)
-        if sampled.is_scaled:
-            values = values * sampled.source.slope + sampled.source.intercept
+        if samples.is_scaled:
+            values = values * samples.source.slope + samples.source.intercept
         if fade is not None:
             values = np.where(fade == 0, 0, values) * fade
         target[...] = convert_dtype(values, out.dtype)
@@ -309,9 +309,9 @@ def _blend(
     lower = _blend(memory[max(-stride, 0) :], where, rest, real, apart=apart)
     upper = _blend(memory[max(stride, 0) :], where, rest, real, apart=apart)
     if apart:
-        blended = (upper - lower) * weight + lower
-        alone = np.where(weight == 0, lower, np.where(weight == 1, upper, blended))
-        return np.where(np.isnan(blended), alone, blended)
+        mix = (upper - lower) * weight + lower
+        alone = np.where(weight == 0, lower, np.where(weight == 1, upper, mix))
+        return np.where(np.isnan(mix), alone, mix)
     # a + w (b - a), not (1 - w) a + w b: a constant stays the very same constant.
     upper -= lower
     upper *= weight
@@ -319,21 +319,21 @@ def _blend(
     return upper
 
 
-def _cubic(sampled: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
-    zeros = sampled.zeros
+def _cubic(samples: SampledArray, places: Sequence[Floats], out: NDArray[Any]) -> None:
+    zeros = samples.zeros
     taps = [
-        _cubic_taps(axis, place, zeros) for axis, place in zip(sampled.axes, places, strict=True)
+        _cubic_taps(axis, place, zeros) for axis, place in zip(samples.axes, places, strict=True)
     ]
-    for channel, target in zip(sampled.channels, out, strict=True):
+    for channel, target in zip(samples.channels, out, strict=True):
         values = np.zeros(target.shape)
         for (i, wi), (j, wj), (k, wk) in itertools.product(*taps):
-            voxels = np.take(channel, i + j + k + sampled.origin, mode="clip").astype(np.float64)
+            voxels = np.take(channel, i + j + k + samples.origin, mode="clip").astype(np.float64)
             if zeros:  # a tap outside is the value zero, not the stored number
-                voxels = voxels * sampled.source.slope + sampled.source.intercept
+                voxels = voxels * samples.source.slope + samples.source.intercept
             values += wi * wj * wk * voxels
-        values = values.astype(real_type(out.dtype, sampled.source.array.dtype))
-        if not zeros and sampled.is_scaled:
-            values = values * sampled.source.slope + sampled.source.intercept
+        values = values.astype(real_type(out.dtype, samples.source.array.dtype))
+        if not zeros and samples.is_scaled:
+            values = values * samples.source.slope + samples.source.intercept
         target[...] = convert_dtype(values, out.dtype)
 
 
@@ -347,15 +347,15 @@ def _cubic_taps(axis: Axis, place: Floats, zeros: bool) -> list[tuple[NDArray[np
         lower = np.floor(place)
         weights = _keys_weights(place - lower)
         taps = [(lower + n - 1, weight) for n, weight in enumerate(weights)]
-    found = []
+    pairs = []
     for tap, weight in taps:
         if zeros:
             weight = weight * ((tap >= axis.first) & (tap <= axis.last))
         if axis.reflects:
             tap = fold(tap, axis.first, axis.last + 1)
         tap = (np.clip(tap, axis.start, axis.end) - axis.start) * axis.stride
-        found.append((tap.astype(np.intp), weight))
-    return found
+        pairs.append((tap.astype(np.intp), weight))
+    return pairs
 
 
 def _keys_weights(t: Floats) -> list[Floats]:
@@ -368,7 +368,7 @@ def _keys_weights(t: Floats) -> list[Floats]:
     ]
 
 
-def real_type(result: np.dtype[Any], stored: np.dtype[Any]) -> np.dtype[Any]:
+def real_type(result: np.dtype[Any], source: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type to blend in: float64 where either end holds more than float32 can."""
     is_wide = result.itemsize > 4 or (result.kind != "f" and result.itemsize == 4)
-    return np.dtype(np.float64 if is_wide or stored.itemsize > 4 else np.float32)
+    return np.dtype(np.float64 if is_wide or source.itemsize > 4 else np.float32)

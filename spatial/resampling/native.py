@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.call_site import warn
-from ...core.native_library import PATHS, REQUESTED, VARIABLE, native_library
+from ...core.native_library import LEVEL_OF_NAME, PATHS, VARIABLE, native_library
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Displacement, KernelStages, Stage
 
@@ -43,7 +43,7 @@ _TYPES = {
     for code, name in enumerate(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"])
 }
 _BFLOAT16 = 11
-_DONE, _UNSUPPORTED, _BAD_JOB, _NO_MEMORY = range(4)
+_OK, _NO_SUPPORT, _BAD_JOB, _NO_MEMORY = range(4)
 _NO_CONTROL = (0,) * 4 + (0.0,) * 12
 _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
 
@@ -84,11 +84,11 @@ def available() -> bool:
 
 def path() -> str | None:
     """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None."""
-    requested = REQUESTED.get(os.environ.get(VARIABLE, ""), 0)
-    if requested is None or (library := _library()) is None:
+    path_number = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0)
+    if path_number is None or (library := _library()) is None:
         return None
     best = int(library.voxpipe_best_path())
-    return PATHS[(min(requested, best) if requested else best) - 1]
+    return PATHS[(min(path_number, best) if path_number else best) - 1]
 
 
 def run(
@@ -105,10 +105,10 @@ def run(
     """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
     # ``source`` holds exactly the voxels needed; ``mode`` is that of the policy, or ``"copy"``
     # where ``rows`` are whole.
-    requested = REQUESTED.get(os.environ.get(VARIABLE, ""), 0)
-    stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
+    path_number = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0)
+    source_type, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
-    if requested is None or stored is None or result is None:
+    if path_number is None or source_type is None or result is None:
         return False
     if any(stages) and not stages.is_for_kernel:
         return False
@@ -122,8 +122,8 @@ def run(
     channel_stride, *stride = source.array.strides
     out_channel_stride, *out_stride = out.strides
     job = _JOB.pack(
-        *(ABI, requested, _MODES[mode], _PADDINGS[policy.padding]),
-        *(source.array.ctypes.data, stored, channels, channel_stride, *size, *stride),
+        *(ABI, path_number, _MODES[mode], _PADDINGS[policy.padding]),
+        *(source.array.ctypes.data, source_type, channels, channel_stride, *size, *stride),
         *(*source.start, *source.bounds.start, *(n - 1 for n in source.bounds.stop)),
         *(out.ctypes.data, result, out_channel_stride, *out.shape[1:], *out_stride),
         *(*rows, source.slope, source.intercept, policy.fill),
@@ -136,7 +136,7 @@ def run(
     if status == _BAD_JOB:
         shapes = f"source {source.array.shape}, out {out.shape}"
         raise RuntimeError(f"the native kernel refused a job of {shapes}")
-    return bool(status == _DONE)
+    return bool(status == _OK)
 
 
 def _control(displacement: Stage) -> tuple[Any, ...]:
@@ -150,7 +150,7 @@ def _control(displacement: Stage) -> tuple[Any, ...]:
 def _library() -> Any:
     """Return the loaded library, or None, having said so."""
     library, problem = native_library(
-        ["voxpipe_run"], version="voxpipe_abi", expected=ABI, numbers=["voxpipe_best_path"]
+        ["voxpipe_run"], version="voxpipe_abi", abi=ABI, numbers=["voxpipe_best_path"]
     )
     if library is None:
         text = (

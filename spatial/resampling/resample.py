@@ -100,8 +100,8 @@ _MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
 def smooth(source: SourceVoxels, region: Region, sigma: Sigmas, padding: Padding) -> SourceVoxels:
     """Return the voxels of ``region``, which will be sampled, smoothed, as values."""
     # ``source`` is exactly that ``with_halo``; ``sigma`` the standard deviation along each axis.
-    stored = source.array.dtype
-    values: NDArray[Any] = source.array.astype(real_type(stored, stored))
+    dtype = source.array.dtype
+    values: NDArray[Any] = source.array.astype(real_type(dtype, dtype))
     if source.slope != 1.0 or source.intercept != 0.0:
         values = (values * source.slope + source.intercept).astype(values.dtype, copy=False)
     for axis in range(3):
@@ -130,14 +130,14 @@ def resample(
     *,
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,
-    needed: Region | None = None,
+    region: Region | None = None,
 ) -> None:
     """Sample ``source`` on an output grid, in place.
 
     Where ``policy.antialias`` is set, they are smoothed before, by what ``matrix`` leaves out.
 
     ``source`` holds at least ``source_region(matrix, out.shape[1:], bounds, policy)``, which is
-    ``needed`` where it has been worked out; nothing outside has any influence. ``matrix`` is the
+    ``region`` where it has been worked out; nothing outside has any influence. ``matrix`` is the
     pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel centres. ``out`` is
     (C, I, J, K), an integer or float type of any strides; integers round half to even and saturate.
     Outside the boxes of ``stages`` (``SpatialPlan.kernel_stages``) it is ``policy.fill``, up to
@@ -171,13 +171,13 @@ def resample(
         source = replace(source, array=source.array.view(np.uint8))
     shape, is_affine = out.shape[1:], not any(stages)
     moves = () if is_affine else displacement_bounds(rows, shape, stages)
-    asked = (rows, shape, source.bounds, policy.mode, policy.padding)
-    if needed is None:
-        needed = source_region(*asked, policy.antialias is not False, moves)
-    if (source.start, source.array.shape[1:]) != (needed.start, needed.shape):
-        source = source.narrow(needed)
+    geometry = (rows, shape, source.bounds, policy.mode, policy.padding)
+    if region is None:
+        region = source_region(*geometry, policy.antialias is not False, moves)
+    if (source.start, source.array.shape[1:]) != (region.start, region.shape):
+        source = source.narrow(region)
     if policy.antialias and source.array.size and any(map(reach, sigma := sigmas(rows))):
-        source = smooth(source, source_region(*asked, False, moves), sigma, policy.padding)
+        source = smooth(source, source_region(*geometry, False, moves), sigma, policy.padding)
     whole = whole_rows(rows, shape) if is_affine else None
     IO_COUNTERS.count(**{"interpolations" if whole is None else "copies": 1})
     mode = policy.mode if whole is None else "copy"
@@ -197,13 +197,13 @@ def resample(
 
 
 def outside_of(
-    source: SourceVoxels, plan: SpatialPlan, policy: Policy, resampled: NDArray[Any]
+    source: SourceVoxels, plan: SpatialPlan, policy: Policy, values: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return which voxels of a patch are fill, (I, J, K): those NaN in ``resampled``."""
+    """Return which voxels of a patch are fill, (I, J, K): those NaN in ``values``."""
     # ``source`` is what was resampled, by ``plan`` from there, before ops that may make NaN.
-    marked: NDArray[np.bool_] = np.isnan(resampled[0])
-    if source.array.dtype.kind != "f" or not marked.any() or np.isfinite(source.array).all():
-        return marked
+    mask: NDArray[np.bool_] = np.isnan(values[0])
+    if source.array.dtype.kind != "f" or not mask.any() or np.isfinite(source.array).all():
+        return mask
     # NaN of the volume lies among them: what a volume of zeros has elsewhere is outside.
     zeros = np.zeros((1, *source.array.shape[1:]), np.uint8)
     flags = np.empty((1, *plan.shape), np.uint8)
@@ -249,16 +249,16 @@ def apply_plan(plan: SpatialPlan, array: NDArray[Any], policy: Policy = INTENSIT
     >>> apply_plan(plan.inverse(), predicted, LABEL)[:, :2, 0].tolist()
     [[0, 0], [3, 4], [1, 2], [0, 0]]
     """
-    given = np.asarray(array)
-    has_channels = given.ndim == 4
-    voxels = given if has_channels else given[None]
-    if given.ndim not in (3, 4) or voxels.shape[1:] != plan.source.shape:
+    values = np.asarray(array)
+    has_channels = values.ndim == 4
+    voxels = values if has_channels else values[None]
+    if values.ndim not in (3, 4) or voxels.shape[1:] != plan.source.shape:
         i, j, k = plan.source.shape
         grid = f"(C, {i}, {j}, {k}) or ({i}, {j}, {k})"
-        raise ValueError(f"the plan begins at {grid}, got {given.shape}")
+        raise ValueError(f"the plan begins at {grid}, got {values.shape}")
     voxels = voxels.view(np.uint8) if voxels.dtype.kind == "b" else voxels
-    kept = (plan.keeps_dtype and plan.is_copy) or policy.mode == "nearest"
-    dtype = policy.dtype or (voxels.dtype.newbyteorder("=") if kept else np.dtype(np.float32))
+    is_exact = (plan.keeps_dtype and plan.is_copy) or policy.mode == "nearest"
+    dtype = policy.dtype or (voxels.dtype.newbyteorder("=") if is_exact else np.dtype(np.float32))
     out = np.empty((voxels.shape[0], *plan.shape), dtype)
     resample(
         SourceVoxels(voxels, (0, 0, 0), plan.bounds), plan.matrix, policy, out, plan.kernel_stages

@@ -176,7 +176,7 @@ def test_fused_pipes_are_refused() -> None:
 
     changes = vp.Eager().rewrite(pipe).changes
 
-    assert [change.refused for change in changes] == [
+    assert [change.reason for change in changes] == [
         "its members are one pipe already; give Eager before FuseSpatial"
     ]
 

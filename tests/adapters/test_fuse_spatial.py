@@ -121,14 +121,14 @@ def test_the_reader_of_a_shared_rotation_is_refused(cases):
     rewritten = vp.FuseSpatial().rewrite(pipe)
 
     assert rewritten.after is pipe
-    assert {c.refused for c in rewritten.changes} == {"rotate(10) has another reader"}
+    assert {c.reason for c in rewritten.changes} == {"rotate(10) has another reader"}
 
 
 def test_profile_first_is_refused_with_the_fix(cases):
     """Timed pipes keep spatial ones apart; the refusal says how to order the adapters."""
     pipe = vp.Profile()(written(cases))
 
-    refusals = {c.refused for c in vp.FuseSpatial().rewrite(pipe).changes}
+    refusals = {c.reason for c in vp.FuseSpatial().rewrite(pipe).changes}
 
     assert "a timed pipe stands between; give FuseSpatial before Profile" in refusals
 
@@ -141,4 +141,4 @@ def test_realize_with_another_reader_stays(cases):
     rewritten = vp.FuseSpatial().rewrite(pipe)
 
     assert not any(batch.straight for batch in find(rewritten.after, BatchPatches))
-    assert any("another reader" in (c.refused or "") for c in rewritten.changes)
+    assert any("another reader" in (c.reason or "") for c in rewritten.changes)

@@ -14,7 +14,7 @@ def test_a_crop_that_asks_a_volume_costs_no_interpolation() -> None:
     case: dict[str, Any] = {"image": label.astype(np.float32), "label": label}
     pipe = vp.from_cases([case]).open_volume().foreground_crop("label").rotate(5).batch_patches(1)
 
-    refused = [change for change in vp.FuseSpatial().rewrite(pipe).changes if change.refused]
+    refused = [change for change in vp.FuseSpatial().rewrite(pipe).changes if change.reason]
     told = vp.FuseSpatial()(pipe).explain()
 
     assert refused

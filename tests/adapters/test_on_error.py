@@ -97,7 +97,7 @@ def test_a_batch_without_a_good_item_is_left_out(tmp_path, workers, action):
     assert held == [[0, 1, 2], [6, 7, 8]]
     assert [f.batch for f in failures] == [1, 1, 1]
     assert [state["next_batch"] for state in states] == [1, 3]
-    assert [state["failed"] for state in states] == [0, 3]
+    assert [state["failures"] for state in states] == [0, 3]
 
 
 def test_failures_name_case_file_and_pipe(tmp_path):
@@ -118,7 +118,7 @@ def test_a_resumed_epoch_goes_on_alike(tmp_path, workers):
     for position, state in enumerate(states[:-1]):
         rest, _, later = epoch(chain(tmp_path), vp.OnError("skip", budget=2), workers, state)
         assert rest == held[position + 1 :]
-        assert later[-1]["failed"] == 2
+        assert later[-1]["failures"] == 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -75,18 +75,18 @@ def test_what_a_pipe_keeps_shows_as_growth():
         KEPT.clear()
 
     source, kept = profile.to_json()
-    assert kept["grown"] > 3 * SIZE
-    assert source["grown"] < SIZE
+    assert kept["growth"] > 3 * SIZE
+    assert source["growth"] < SIZE
     assert max(kept["resident"].values()) > 4 * SIZE
     assert "MiB grown" in profile.table()
 
 
 def test_entries_of_processes_are_merged_by_process():
     """The most of each process is kept; sums are sums."""
-    entry = PipeCounts(1, 1.0, wait=0.5, bytes_out=3, resident={1: 10, 2: 5}, grown=4)
-    entry.add(PipeCounts(1, 1.0, wait=0.25, bytes_out=4, resident={2: 7, 3: 1}, grown=-1))
+    entry = PipeCounts(1, 1.0, wait=0.5, bytes_out=3, resident={1: 10, 2: 5}, growth=4)
+    entry.add(PipeCounts(1, 1.0, wait=0.25, bytes_out=4, resident={2: 7, 3: 1}, growth=-1))
 
-    assert (entry.wait, entry.bytes_out, entry.grown) == (0.75, 7, 3)
+    assert (entry.wait, entry.bytes_out, entry.growth) == (0.75, 7, 3)
     assert entry.resident == {1: 10, 2: 7, 3: 1}
 
 

@@ -221,7 +221,7 @@ SEVERAL: dict[str, Callable[[Any], Any]] = {
     "list, turned": lambda p: p.lazy_patch((12, 12, 12)).rotate(30).blur(1.5, unit="voxel"),
     "list, blurred": lambda p: p.lazy_patch((12, 12, 12)).blur(1.5, unit="voxel"),
     "list, flushed": lambda p: p.lazy_patch((12, 12, 12)).rotate(20).flush().rotate(10),
-    "stacked": lambda p: p.gamma(1.2, given=(0, 1), keys=["a"]).stack(PAIR).lazy_patch(12),
+    "stacked": lambda p: p.gamma(1.2, in_range=(0, 1), keys=["a"]).stack(PAIR).lazy_patch(12),
     "stacked, blurred": lambda p: SEVERAL["stacked"](p).blur(1.5, unit="voxel"),
     "stacked, flushed": lambda p: SEVERAL["stacked, blurred"](p).rotate(20),
 }
@@ -282,7 +282,7 @@ def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
 
     (block,) = group_reads([Reader(0, "image", patch)], 2**20)
 
-    assert {chunk[1:] for chunk in block.touched} == read
+    assert {chunk[1:] for chunk in block.chunk_bytes} == read
     assert block.bytes == len(read) * EDGE**3 * 2
 
 

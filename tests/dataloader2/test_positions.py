@@ -54,10 +54,10 @@ def test_another_epoch_has_a_budget_of_its_own():
     chain = IterableWrapper(range(3)).map(fails)
     adapter = vp.OnError("skip", budget=1, errors=OSError)
     with vp.DataLoader2(chain, adapter, seed=1) as loader:
-        loader.load_state_dict({**loader.state_dict(), "failed": 1})
+        loader.load_state_dict({**loader.state_dict(), "failures": 1})
         with pytest.raises(TooManyFailures):
             list(loader)
-        loader.load_state_dict({**loader.state_dict(), "failed": 1})
+        loader.load_state_dict({**loader.state_dict(), "failures": 1})
         batches = iter(loader)
         loader.set_epoch(5)
 

@@ -10,7 +10,7 @@ import zarr
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.cost import measure_access
-from voxpipe.volumes.choose_scheme import MADE
+from voxpipe.volumes.choose_scheme import INTERMEDIATE
 
 LARGE = 10**9
 
@@ -93,10 +93,10 @@ def test_what_is_made_between_counts_as_memory(folder: Path) -> None:
     )
     with loader_of(chain) as loader:
         scheme = loader.schemes()["image"]
-    assert scheme.memory[MADE] > scheme.memory["batches"]
+    assert scheme.memory[INTERMEDIATE] > scheme.memory["batches"]
 
     with (
-        loader_of(chain, memory=scheme.memory[MADE]) as loader,
+        loader_of(chain, memory=scheme.memory[INTERMEDIATE]) as loader,
         pytest.raises(MemoryError, match="most of it are made between"),
     ):
         loader.schemes()

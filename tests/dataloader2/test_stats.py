@@ -31,14 +31,14 @@ def test_what_was_delivered_is_counted(cases, workers):
         next(batches)
         after = loader.stats()
 
-    assert (before.delivered, before.waited, before.rate) == (0, 0.0, None)
-    assert (after.epoch, after.next_batch, after.delivered) == (1, 1, 7)
-    assert 0 < after.longest <= after.waited
-    assert after.rate == 7 / after.waited
+    assert (before.batches, before.wait, before.rate) == (0, 0.0, None)
+    assert (after.epoch, after.next_batch, after.batches) == (1, 1, 7)
+    assert 0 < after.longest <= after.wait
+    assert after.rate == 7 / after.wait
     # Workers tell what their pipes did along with the batches.
     assert all(row["items"] > 0 for row in after.pipes)
     assert len(after.pipes) == 7
-    assert json.loads(json.dumps(after.to_json()))["delivered"] == 7
+    assert json.loads(json.dumps(after.to_json()))["batches"] == 7
     assert "at batch 1 of epoch 1; 7 delivered" in str(after)
     assert str(after).splitlines()[1].endswith("ms each (median)")
     assert "batch_patches" in str(after)
@@ -50,7 +50,7 @@ def test_without_a_profile_there_are_no_pipes():
     list(loader)
 
     assert loader.stats().pipes == ()
-    assert loader.stats().to_json()["delivered"] == 3
+    assert loader.stats().to_json()["batches"] == 3
 
 
 def test_a_loader_is_drawn_as_it_runs(cases):

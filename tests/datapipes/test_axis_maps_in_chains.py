@@ -104,7 +104,7 @@ def test_every_case_may_have_its_own_map(cases):
     """As volumes; others are as they are stored, and so have no mask."""
     lengths = []
     for n, case in enumerate(cases):
-        own = vp.AxisMap.missing("K", range(n + 1), stored=False)
+        own = vp.AxisMap.missing("K", range(n + 1), in_file=False)
         case["image"] = vp.Volume(case["image"]).with_axis_map(own)
         case["label"] = vp.Volume(case["label"], kind="label").with_axis_map(own)
 

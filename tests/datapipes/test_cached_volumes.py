@@ -17,7 +17,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
-from voxpipe.datapipes.open_volume import STORED
+from voxpipe.datapipes.open_volume import STORED_SUFFIX
 from voxpipe.spatial.lazy import content_digest
 from voxpipe.spatial.lazy.virtual_volume import TILES
 from voxpipe.volumes import close_volumes
@@ -209,7 +209,7 @@ def test_a_file_that_is_replaced_is_made_anew(tmp_path, source, how):
         pipe = pipe.recache(chunk=4, directory=tmp_path / "copies")
     if how != "recached":
         pipe = pipe.spacing((0.5, 2, 2)).cache(*[tmp_path / "kept"] if how == "folder" else ())
-    key = f"image{STORED}" if source == "mask" else "image"
+    key = f"image{STORED_SUFFIX}" if source == "mask" else "image"
 
     def seen():
         (sample,) = pipe
@@ -333,7 +333,7 @@ def test_what_is_drawn_before_is_refused(cases):
     with pytest.raises(vp.errors.GraphError, match=r"lazy_patch\(8.* cuts patches") as told:
         grid.cache()
     assert "drawn" not in str(told.value)
-    assert not grid.flush().tiled
+    assert not grid.flush().is_tiled
     with pytest.raises(TypeError, match="memory_bytes is for"):
         opened.cache("folder", memory_bytes=1)
     with pytest.raises(vp.errors.SampleError, match="'pet', but the sample has 'image', 'label'"):
@@ -350,7 +350,7 @@ def test_keys_that_were_regrouped_are_kept(tmp_path):
     for pipe in (apart, apart.stack(("b", "a"), "turned"), changed):
         flushed = pipe.flush()
         expected = {k: patch.realize() for k, patch in next(iter(flushed)).items()}
-        assert flushed.tiled
+        assert flushed.is_tiled
         for kept in (pipe.cache(memory_bytes=10**8), pipe.cache(tmp_path)):
             found = {k: patch.realize() for k, patch in next(iter(kept)).items()}
             assert found.keys() == expected.keys()
@@ -508,7 +508,7 @@ def test_a_pipe_is_written_as_volumes(cases, tmp_path):
             assert np.array_equal(written[key].realize(), wanted[key].realize())
             assert written[key].dtype == wanted[key].dtype
             assert np.allclose(written[key].affine, wanted[key].affine)
-    assert [one.written for one in vp.convert(pipe, tmp_path / "out")] == [0] * 4
+    assert [one.new_shards for one in vp.convert(pipe, tmp_path / "out")] == [0] * 4
 
 
 def test_a_lazy_patch_is_written_as_a_volume(cases, tmp_path):

@@ -473,7 +473,7 @@ def test_a_file_of_two_channels_changes_nothing_of_the_others(order):
 def test_channels_of_patches_made_apart_come_apart_again(cases):
     """Each is read and interpolated for itself, its steps and its channels are its own."""
     two = [{"t1": case["t1"], "t2": [case["t2"], case["t3"]]} for case in cases]
-    head = vp.from_cases(two).open_volume().gamma(1.5, given=(0, 200), keys=["t1", "t2"])
+    head = vp.from_cases(two).open_volume().gamma(1.5, in_range=(0, 200), keys=["t1", "t2"])
     stacked = head.stack(("t1", "t2"), "image").rotate(10)
     expected = made(stacked)
     sample = next(iter(stacked.unstack("image", KEYS).lazy_patch(6)))

@@ -15,7 +15,7 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.draws import Choice
 from voxpipe.core.errors import SampleError
-from voxpipe.intensity import Drawn, Facts, LowResolution, Normalize, ValueOp
+from voxpipe.intensity import Facts, LowResolution, Normalize, Params, ValueOp
 from voxpipe.spatial import (
     Elastic,
     Flip,
@@ -39,7 +39,7 @@ class Add(ValueOp):
     commutes: ClassVar[bool] = True
     name: ClassVar[str] = "add"
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], drawn: Params, facts: Facts) -> NDArray[Any]:
         """In place."""
         array += self.much
         return array

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import voxpipe as vp
 from voxpipe.core.errors import SampleError, StateMismatch
 from voxpipe.intensity import Brightness, Clamp, Gamma, LowResolution, Noise
-from voxpipe.intensity.value_op import Drawn, Facts, ValueOp
+from voxpipe.intensity.value_op import Facts, Params, ValueOp
 from voxpipe.spatial import Flip, On, OneOf, RandomApply, RandomOrder, Rotate, SomeOf
 
 CASES = 24
@@ -26,7 +26,7 @@ class Mark(ValueOp):
     name: ClassVar[str] = "mark"
     keeps_dtype: ClassVar[bool] = True
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], drawn: Params, facts: Facts) -> NDArray[Any]:
         """In place."""
         array[0, 0, 0, 0] = 1
         return array

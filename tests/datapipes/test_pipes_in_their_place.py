@@ -132,7 +132,7 @@ def test_what_breaks_fusion_in_a_choice_is_named() -> None:
 def test_a_choice_that_breaks_fusion_is_a_refusal(chain: Any, refusals: int) -> None:
     """No graph stays as it is without a word."""
     changes = vp.FuseSpatial().rewrite(chain(opened().lazy_patch(4))).changes
-    told = [change.refused for change in changes if change.refused]
+    told = [change.reason for change in changes if change.reason]
 
     assert len(told) == refusals
     assert all("blur" in text and "sampled anew" in text for text in told)

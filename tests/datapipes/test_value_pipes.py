@@ -12,7 +12,7 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.core.errors import SampleError
 from voxpipe.datapipes.values import ValuePipe
-from voxpipe.intensity import Drawn, Facts, ValueOp
+from voxpipe.intensity import Facts, Params, ValueOp
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Box(ValueOp):
     name: ClassVar[str] = "box"
     commutes: ClassVar[bool] = False
 
-    def halo(self, drawn: Drawn, grid: Grid) -> tuple[int, int, int]:
+    def halo(self, drawn: Params, grid: Grid) -> tuple[int, int, int]:
         """One on either side of the first axis."""
         return (1, 0, 0)
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], drawn: Params, facts: Facts) -> NDArray[Any]:
         """Average; the outermost voxels are left as they are."""
         array[:, 1:-1] = (array[:, :-2] + array[:, 1:-1] + array[:, 2:]) / 3
         return array
@@ -42,7 +42,7 @@ class Where(ValueOp):
 
     name: ClassVar[str] = "where"
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], drawn: Params, facts: Facts) -> NDArray[Any]:
         """Overwrite the values."""
         array[...] = (facts.corner[0] + np.arange(array.shape[1]))[:, None, None]
         array[..., 0] = facts.key[0] % 2**20

@@ -455,7 +455,7 @@ def test_made_up_times_are_found_again(
         chain = vp.from_cases([{"image": "a.slow"}]).open_volume()
         chain = chain.lazy_patch(4, samples_per_volume=8).batch_patches(1).map(slowly)
         service = vp.InProcessReadingService()
-        subject = Subject(chain, service, seed=0, epoch=0, delivered=DeliveredBatches())
+        subject = Subject(chain, service, seed=0, epoch=0, cursor=DeliveredBatches())
         extent = Extent(batches=3, seconds=20.0, clock=Slow.clock)
         diagnosis = diagnose(subject, extent, step, cores=1)
     finally:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.dataloader2.iterator import KEPT, Counts
+from voxpipe.dataloader2.iterator import RECENT_BATCHES, Counts
 from voxpipe.diagnosing.diagnosis import (
     CONSUMERS_LINE,
     STAGES,
@@ -69,10 +69,10 @@ def test_a_consumer_that_did_not_run_is_not_predicted():
     """The whole was measured without it; the limit is still the consumer."""
     seconds = {"fetch": 1.0, "consumer": 4.0}
 
-    diagnosis = judge(seconds, 1.0, facts(), stepped=False)
+    diagnosis = judge(seconds, 1.0, facts(), has_step=False)
 
-    assert (diagnosis.limit, diagnosis.expected) == ("consumer", 1.0)
-    assert judge(seconds, 0.25, facts(), stepped=True).expected == 0.25
+    assert (diagnosis.limit, diagnosis.prediction) == ("consumer", 1.0)
+    assert judge(seconds, 0.25, facts(), has_step=True).prediction == 0.25
 
 
 @given(seconds=TIMES, workers=st.sampled_from([0, 1, 8]))
@@ -160,7 +160,7 @@ def test_the_timer_forgets_what_is_long_past():
     timer = Counts()
     assert timer.kept_seconds() is None
 
-    for number in range(KEPT + 5):
+    for number in range(RECENT_BATCHES + 5):
         timer.deliver(10.0 * number, 0.0)
         timer.request(10.0 * number + (9.0 if number < 5 else 2.0))
     timer.deliver(0.0, 0.0)
@@ -173,7 +173,7 @@ def test_the_timer_forgets_what_is_long_past():
 @pytest.mark.parametrize(("stepped", "said"), [(True, "with the"), (False, "without the")])
 def test_the_table_says_whether_the_whole_holds_the_consumer(stepped, said):
     """Beside the figure of the whole, since the row of the consumer stands above it."""
-    table = str(judge(EVEN, 0.1, facts(), stepped=stepped))
+    table = str(judge(EVEN, 0.1, facts(), has_step=stepped))
 
     (row,) = (line for line in table.splitlines() if line.startswith("end to end"))
     assert f"{said} consumer" in row

@@ -48,7 +48,7 @@ def forget(monkeypatch):
     close_volumes()
     forget_masks()
     for cache in (whole_pass.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
-        cache.remembered.clear()
+        cache.memory.clear()
     check_sums._LOOKED_THROUGH.clear()
 
 
@@ -156,7 +156,7 @@ def test_what_a_writer_left_before_the_machine_went_down_is_not_continued(tmp_pa
             convert(volume, tmp_path / "b.zarr", chunk=4, shard=8, progress=die)
         if start != "same":
             monkeypatch.setattr("voxpipe.volumes.conversion.destination.boot", lambda: "next")
-        assert convert(volume, tmp_path / "b.zarr", chunk=4, shard=8).written == written
+        assert convert(volume, tmp_path / "b.zarr", chunk=4, shard=8).new_shards == written
 
 
 @pytest.mark.parametrize("how", ["owner", "group", "everybody", "link", "pipe"])

@@ -52,7 +52,7 @@ def forget():
     close_volumes()
     forget_masks()
     for cache in (whole_pass.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
-        cache.remembered.clear()
+        cache.memory.clear()
     check_sums._LOOKED_THROUGH.clear()
 
 
@@ -222,8 +222,8 @@ def test_a_conversion_to_a_full_disk_is_told_and_continued(tmp_path):
         assert not (disk / "b.zarr").exists()
         disks.grow(disk, 10**6)
         done = convert(volume, disk / "b.zarr", chunk=8, shard=16)
-        assert done.written + done.kept == 27
-        assert done.kept > 0
+        assert done.new_shards + done.reused_shards == 27
+        assert done.reused_shards > 0
         assert np.array_equal(Volume(disk / "b.zarr").numpy(), volume.numpy())
         close_volumes()
 
@@ -285,7 +285,7 @@ def test_a_conversion_that_may_not_write_long_files_is_told(tmp_path, size):
     assert not (tmp_path / "b.zarr").exists()
 
     done = convert(volume, tmp_path / "b.zarr", chunk=8, shard=40)
-    assert done.written + done.kept == 1
+    assert done.new_shards + done.reused_shards == 1
     assert np.array_equal(Volume(tmp_path / "b.zarr").numpy(), volume.numpy())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.nii", "b.zarr"]
 

@@ -41,7 +41,7 @@ def loaders():
         list(islice(loader, count))
         found.append((loader, json.loads(json.dumps(loader.state_dict()))))
     loader, state = found[0]
-    ahead = {**state, "ahead": [[5, 1, 1], [7, 2, 1]], "failed": 2}
+    ahead = {**state, "ahead": [[5, 1, 1], [7, 2, 1]], "failures": 2}
     return [*found, (loader, ahead)]
 
 

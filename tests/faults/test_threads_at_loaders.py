@@ -94,7 +94,7 @@ def _iterate(loader, shared, rng, order_of):
         shared[0] = batches
     most = rng.choice([1, 3, ITEMS + 1])
     number = batches._progress.position.epoch
-    begun = batches._progress.position.delivered.next
+    begun = batches._progress.position.cursor.next
     try:
         while len(taken) < most:
             taken.append(next(batches))

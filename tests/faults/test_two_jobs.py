@@ -79,7 +79,7 @@ def job(connection, folder, of):
             VolumeCache._make_file, converted_cache.write_planned = true
             whole_pass._compute, whole_pass._histogram = computed
             close_volumes()
-            whole_pass.STATISTICS.remembered.clear(), whole_pass.HISTOGRAMS.remembered.clear()
+            whole_pass.STATISTICS.memory.clear(), whole_pass.HISTOGRAMS.memory.clear()
 
 
 def broken(cache):

@@ -116,7 +116,7 @@ def test_a_shared_pipe_is_refused_with_its_reason():
 
     assert not result.has_changes
     assert result.after is graph
-    assert {c.refused for c in result.changes} == {"inc has another reader"}
+    assert {c.reason for c in result.changes} == {"inc has another reader"}
 
 
 def test_sharing_survives_a_rewrite_above_it():

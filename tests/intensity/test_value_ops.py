@@ -15,7 +15,6 @@ from voxpipe.intensity import (
     Brightness,
     Clamp,
     Contrast,
-    Drawn,
     DropBoxes,
     DropChannels,
     Facts,
@@ -26,6 +25,7 @@ from voxpipe.intensity import (
     Noise,
     Normalize,
     OneHot,
+    Params,
     RemapLabels,
     Rescale,
     RescalePercentiles,
@@ -196,7 +196,7 @@ class Invert(ValueOp):
     name: ClassVar[str] = "invert"
     pointwise: ClassVar[bool] = True
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+    def apply(self, array: NDArray[Any], drawn: Params, facts: Facts) -> NDArray[Any]:
         """Take each value from the largest one."""
         inverted: NDArray[Any] = np.subtract(facts.statistics().maximum, array, out=array)
         return inverted

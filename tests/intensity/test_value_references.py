@@ -107,7 +107,7 @@ def test_rescale_given() -> None:
     """By given ends, with a clamp."""
     monai = of("monai")
 
-    given = image_of(opened(monai["volume"]).rescale(given=(10, 60), clamp=True))
+    given = image_of(opened(monai["volume"]).rescale(in_range=(10, 60), clamp=True))
     assert np.allclose(given, monai["rescale_given"], atol=1e-6)
 
 
@@ -123,7 +123,7 @@ def test_gamma() -> None:
     monai, torchio = of("monai"), of("torchio")
 
     assert np.allclose(image_of(opened(monai["volume"]).gamma(0.7)), monai["gamma"], rtol=2e-5)
-    found = image_of(opened(torchio["volume"]).gamma(0.7, given=(0, 1)))
+    found = image_of(opened(torchio["volume"]).gamma(0.7, in_range=(0, 1)))
     assert np.allclose(found, torchio["gamma"], rtol=2e-5)
 
 

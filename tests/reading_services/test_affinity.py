@@ -280,7 +280,7 @@ def test_the_chain_says_how_many_visits_take_turns(folder):
         )
     ]
 
-    assert [(a.together, a.scattered) for a in asked] == [(2, False), (1, True), (1, True)]
+    assert [(a.together, a.is_scattered) for a in asked] == [(2, False), (1, True), (1, True)]
 
 
 @pytest.mark.parametrize("wrong", [{"visits": 0}, {"visits": 2, "each": 0}])

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from voxpipe.reading_services.workers.script import remove_folders_of_the_dead
-from voxpipe.reading_services.workers.worker import ORPHANED
+from voxpipe.reading_services.workers.worker import ORPHAN_EXIT
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets")
 SCRIPT = """
@@ -92,4 +92,4 @@ def test_a_worker_without_a_consumer_says_nothing():
     """It ends where it would send to nobody."""
     ended = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, timeout=60)
 
-    assert (ended.returncode, ended.stdout, ended.stderr) == (ORPHANED, b"", b"")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (ORPHAN_EXIT, b"", b"")

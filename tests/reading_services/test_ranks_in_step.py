@@ -81,7 +81,7 @@ def past_the_budget():
         try:
             for batch in loader:
                 seen.append(batch.tolist())
-                count = loader.state_dict()["failed"]
+                count = loader.state_dict()["failures"]
         except TooManyFailures:
             ended = "at its budget"
     return seen, count, ended

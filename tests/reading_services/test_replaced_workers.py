@@ -266,10 +266,10 @@ def test_a_dead_worker_leaves_nothing(cases, tmp_path, started_once):
             deque(batches, maxlen=0)
         # Whoever made it, alive or not: what is kept is as it was, and counts.
         assert all(bool((kept[key] == copy[key]).all()) for key in copy)
-        assert budget.shared.batches == 1
+        assert budget.slots.batches == 1
         del kept
         gc.collect()
-        assert budget.shared.bytes == 0
+        assert budget.slots.bytes == 0
 
     del batches
     gc.collect()
@@ -289,7 +289,7 @@ def test_what_dead_workers_left_counts_in_the_share_of_the_next(cases, tmp_path)
             kept = []
             for batch in it:
                 kept.append(batch)
-                peak = max(peak, it._service._budget.shared.bytes)
+                peak = max(peak, it._service._budget.slots.bytes)
 
     assert len(kept) == 24
     assert peak <= 3 * slot  # one is left for the batch in flight

@@ -81,7 +81,7 @@ def test_slots_are_used_again():
         held = batch
         assert (held["image"] == number).all()
 
-    assert link.writer._made == 2
+    assert link.writer._count == 2
 
 
 def test_kept_batches_are_never_written_over():

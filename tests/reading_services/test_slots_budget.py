@@ -37,7 +37,7 @@ def test_kept_batches_get_slots_then_copies_then_messages():
 
     assert values(kept) == list(range(50))
     assert len(link.made) <= 5
-    assert link.budget.shared.batches == 3
+    assert link.budget.slots.batches == 3
     assert link.budget.copies.batches == 47
     first, second = (str(warning.message) for warning in said)
     assert first.startswith("batches still in use: 4 (6.3 MB in shared memory, 1.0 MB copied)")
@@ -82,7 +82,7 @@ def test_room_that_is_given_back_is_used_again():
 
     kept.append(link.deliver(3))
 
-    assert link.budget.shared.batches == 1
+    assert link.budget.slots.batches == 1
     assert values(kept) == [1, 2, 3]
 
 
@@ -172,7 +172,7 @@ def test_what_an_earlier_epoch_left_is_not_there_for_the_next():
     with pytest.warns(SlotsUsedUp):
         kept = [Link(budget=budget, ahead=2).deliver(number) for number in range(6)]
 
-    assert budget.shared.bytes == 4 * STEP
+    assert budget.slots.bytes == 4 * STEP
     assert budget.share(2) == STEP
     kept.clear()
     gc.collect()

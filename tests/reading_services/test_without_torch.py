@@ -79,7 +79,7 @@ def test_explain_says_so(cases):
     assert "without torch" not in full
 
 
-UNGUARDED = """
+UNGUARDED_EXIT = """
 import os
 import sys
 import numpy as np
@@ -109,7 +109,9 @@ METHODS = ["forkserver", "spawn", "fork"]
 
 def run_script(tmp_path, *start_methods, tagged, guard):
     """Return what a script prints that runs a loader under one start method after the other."""
-    text = UNGUARDED.replace("TAGGED", ".map(tagged)" if tagged else "").replace("GUARD", guard)
+    text = UNGUARDED_EXIT.replace("TAGGED", ".map(tagged)" if tagged else "").replace(
+        "GUARD", guard
+    )
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(text), "utf-8")
     command = [sys.executable, str(script), *start_methods]

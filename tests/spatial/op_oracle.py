@@ -269,9 +269,14 @@ def _spacing(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     steps = [new / old for new, old in zip(drawn["spacing"], grid.spacing, strict=True)]
     pairs = list(zip(grid.shape, steps, strict=True))
     if op.extent == "centers":
-        after = [round((n - 1) / step + 1) for n, step in pairs]
+        after = [_size((n - 1) / step + 1) for n, step in pairs]
         return _by_matrix(np.diag([*steps, 1.0]), after, grid)
-    return _stretched(steps, [max(1, round(n / step)) for n, step in pairs], grid)
+    return _stretched(steps, [max(1, _size(n / step)) for n, step in pairs], grid)
+
+
+def _size(extent: float) -> int:
+    """Round an extent in voxels; the last digits do not say on which side of a half it lies."""
+    return round(round(extent, 6))
 
 
 def _stretched(steps: Sequence[float], after: Sequence[int], grid: Grid) -> Moved:
@@ -298,7 +303,7 @@ def _elastic(op: Elastic, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     for axis in range(3):
         points[axis] *= drawn["amount"][axis] / sizes[axis] if grid.shape[axis] > 1 else 0
         edge = [slice(None)] * 4
-        for layer in range(op.locked if counts[axis] > 1 else 0):
+        for layer in range(op.locked_layers if counts[axis] > 1 else 0):
             for side in (layer, counts[axis] - 1 - layer):
                 edge[axis + 1] = slice(max(side, 0), max(side, 0) + 1)
                 points[tuple(edge)] = 0

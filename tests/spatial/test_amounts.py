@@ -51,8 +51,8 @@ def test_a_range_is_drawn_for_each_axis_on_its_own() -> None:
     generator = np.random.default_rng(0)
 
     assert len(set(draw_amount(generator, (0.0, 1.0)))) == 3
-    assert len(set(draw_amount(generator, (0.0, 1.0), shared=True))) == 1
-    assert len(set(draw_amount(generator, ((0.0, 1.0),) * 3, shared=True))) == 3
+    assert len(set(draw_amount(generator, (0.0, 1.0), isotropic=True))) == 1
+    assert len(set(draw_amount(generator, ((0.0, 1.0),) * 3, isotropic=True))) == 3
 
 
 def test_a_zoom_keeps_proportions_unless_asked() -> None:

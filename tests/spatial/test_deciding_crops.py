@@ -127,7 +127,7 @@ def files(tmp_path: Any) -> Any:
     image = np.random.default_rng(0).normal(size=label.shape).astype(np.float32)
     for name, array in {"image": image, "label": label}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    whole_pass.BOXES.remembered.clear()
+    whole_pass.BOXES.memory.clear()
     case = {name: tmp_path / f"{name}.npy" for name in ("image", "label")}
     return case, image, label
 
@@ -141,7 +141,7 @@ def test_only_the_asked_volume_is_read_and_once(files: Any) -> None:
 
     assert sample["image"].shape == (1, 5, 2, 4)
     first = IO_COUNTERS.snapshot() - before
-    whole_pass.BOXES.remembered.clear()  # as another process would find it
+    whole_pass.BOXES.memory.clear()  # as another process would find it
     assert next(iter(chain))["image"].shape == (1, 5, 2, 4)
     second = IO_COUNTERS.snapshot() - before
 
@@ -289,7 +289,7 @@ def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
     kinds = {"image": "intensity", "label": "label"}
     volumes = [("one", key, Volume(path, kind=kinds[key])) for key, path in case.items()]
     write_manifest(index_cases(volumes)[0], tmp_path / "m.json")
-    whole_pass.BOXES.remembered.clear()
+    whole_pass.BOXES.memory.clear()
     values = np.isin(label, field["labels"]) if "labels" in field else label > field.get("above", 0)
     places = np.argwhere(values)
     chain = from_manifest(tmp_path / "m.json").open_volume().foreground_crop("label", **field)

@@ -449,7 +449,7 @@ def test_locked_borders_hold_all_three_axes() -> None:
     """1.2.1's locked borders leave the control points of the third axis free."""
     for n, most in ((25, 1e-12), (26, 2 / 48)):  # the spacing fits 25 voxels exactly
         grid = Grid((n, n, n), np.eye(4))
-        op = Elastic(2, spacing=6, locked=2)
+        op = Elastic(2, spacing=6, locked_layers=2)
         start = SpatialPlan.identity(grid)
         plan = op.then(start, op.draw(np.random.default_rng(0), start) or {})
         places = np.random.default_rng(1).uniform(0, n - 1, (200, 3))

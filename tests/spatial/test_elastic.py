@@ -71,7 +71,7 @@ def test_millimetres_are_those_of_the_grid() -> None:
 def test_locked_layers_keep_the_faces_in_place() -> None:
     """Two layers: what lies on the faces does not move, and the middle does."""
     shape = (33, 33, 33)
-    op = Elastic(3, spacing=8, locked=2, space="voxel")
+    op = Elastic(3, spacing=8, locked_layers=2, space="voxel")
 
     plan = deformed(op, SpatialPlan.identity(Grid(shape, np.eye(4))))
 
@@ -135,7 +135,7 @@ def test_too_many_points_are_refused() -> None:
         ({"amount": float("nan")}, r"finite numbers"),
         ({"amount": 1, "spacing": 0}, r"numbers above 0"),
         ({"amount": 1, "spacing": (2, 4)}, r"spacing is a number above 0 or three"),
-        ({"amount": 1, "locked": -1}, r"at least 0"),
+        ({"amount": 1, "locked_layers": -1}, r"at least 0"),
         ({"amount": 1, "space": "mm"}, r"'world' or 'voxel'"),
         ({"amount": 1, "p": 2}, r"probability"),
     ],

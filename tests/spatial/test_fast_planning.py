@@ -133,7 +133,7 @@ def test_a_bundle_draws_what_its_parts_would(item: int, p: float) -> None:
     acts = generator.random() < p
     parts = {
         "rotate": draw_amount(generator, op.rotate),
-        "zoom": draw_amount(generator, op.zoom, shared=True),
+        "zoom": draw_amount(generator, op.zoom, isotropic=True),
         "translate": draw_amount(generator, op.translate),
         "shear": draw_amount(generator, op.shear),
         "flip": [a for a, u in enumerate(generator.random(3)) if u < (0.2, 0.5, 0.8)[a]],

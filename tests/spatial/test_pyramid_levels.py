@@ -263,7 +263,7 @@ def test_a_box_may_be_looked_up_at_a_coarser_level(tmp_path: Path) -> None:
     array = np.zeros(SHAPE, np.float32)
     array[8:20, 11:31, 4:9] = 100
     path = write_pyramid(tmp_path / "a.zarr", array)
-    whole_pass.BOXES.remembered.clear()
+    whole_pass.BOXES.memory.clear()
     before = IO_COUNTERS.snapshot()
 
     exact = occupied_box(Volume(path), ForegroundRule(above=0))

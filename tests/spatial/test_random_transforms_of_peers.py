@@ -37,21 +37,21 @@ GREY = 0.1
 """Of a range of 1000; the references are stored in sixteenths."""
 ITK_MARGIN = 0.125
 """Voxels by which ITK's spline reaches beyond the outer faces (itkBSplineTransformInitializer)."""
-Drawn = Mapping[str, Any]
+Params = Mapping[str, Any]
 
 
-def drawn_by(peer: str, name: str) -> Drawn:
+def drawn_by(peer: str, name: str) -> Params:
     """Return everything under the name of a row."""
     with np.load(FOLDER / f"random-{peer}.npz") as file:
         return {key.split("/")[1]: file[key] for key in file if key.split("/")[0] == name}
 
 
-def turned_back(drawn: Drawn) -> tuple[float, ...]:
+def turned_back(drawn: Params) -> tuple[float, ...]:
     """Return MONAI's angles, of a pull-back and in radians, as ours."""
     return tuple(-np.degrees(drawn["rotate"]))
 
 
-def slid(drawn: Drawn) -> SpatialOp:
+def slid(drawn: Params) -> SpatialOp:
     """Return the op of MONAI's six factors: six shears, one after another, the first first."""
     matrix = np.eye(4)
     for factor, place in zip(drawn["shear"], np.argwhere(np.eye(3) == 0), strict=True):
@@ -61,7 +61,7 @@ def slid(drawn: Drawn) -> SpatialOp:
     return pulling(matrix)
 
 
-OPS: dict[str, Callable[[Drawn], Sequence[SpatialOp]]] = {
+OPS: dict[str, Callable[[Params], Sequence[SpatialOp]]] = {
     "monai-rand_affine": lambda drawn: [
         Rotate(turned_back(drawn), space="voxel"),
         slid(drawn),
@@ -116,7 +116,7 @@ ELASTIC = {"elastic": 0, "elastic_locked": 1}
 """Layers that are locked: none, as with ITK's outermost points like their neighbours, or one."""
 
 
-def deformed(name: str) -> tuple[SpatialPlan, Drawn, Any]:
+def deformed(name: str) -> tuple[SpatialPlan, Params, Any]:
     """Return the plan of a row, what was drawn, and the peer's file.
 
     TorchIO's lattice of c control points reaches one beyond the faces of the grid. With a spacing
@@ -127,7 +127,7 @@ def deformed(name: str) -> tuple[SpatialPlan, Drawn, Any]:
     counts = drawn["points"].shape[1:]
     sizes = [(n + 2 * ITK_MARGIN) * s for n, s in zip(grid.shape, grid.spacing, strict=True)]
     spacing = [size / (c - 3) for size, c in zip(sizes, counts, strict=True)]
-    op = Elastic(tuple(drawn["most"]), tuple(spacing), locked=ELASTIC[name])
+    op = Elastic(tuple(drawn["most"]), tuple(spacing), locked_layers=ELASTIC[name])
     said = {"amount": drawn["most"].tolist(), "key": int(drawn["key"])}
     return op.then(SpatialPlan.identity(grid), said), drawn, file
 

@@ -571,7 +571,7 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     """The least recently used go first, where no disk keeps them."""
     (tmp_path / "no-folder").write_bytes(b"")
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "no-folder"))
-    monkeypatch.setattr(kept_tables.MASKS.remembered, "most", 2000)
+    monkeypatch.setattr(kept_tables.MASKS.memory, "most", 2000)
     volumes = [Volume(np.ones((8, 8, 8), np.uint8)) for _ in range(4)]
     for volume in volumes:
         sampling_mask(volume, volume.grid, (2, 2, 2), ())  # 64 cells, 768 bytes, and a run

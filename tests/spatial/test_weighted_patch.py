@@ -378,7 +378,7 @@ def test_a_noisy_volume_is_tabulated_in_bounded_memory():
         region = Region((first, 0, 0), (first + 4, 32, 32))
         runs, values = weight_table_module.runs_of(weights[first : first + 4], region, (64, 32, 32))
         collected.add(replace(runs, weight=values * runs.length.astype(np.float64)))
-        assert collected.held <= 4000 + 4 * 32 * 32
+        assert collected.count <= 4000 + 4 * 32 * 32
 
     table = collected.table(2**20)
 
@@ -508,7 +508,7 @@ def test_memory_is_bounded_together_with_masks(tmp_path, monkeypatch):
     """The least recently used go first, where no disk keeps them."""
     (tmp_path / "no-folder").write_bytes(b"")
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "no-folder"))
-    monkeypatch.setattr(weight_index.MASKS.remembered, "most", 4000)
+    monkeypatch.setattr(weight_index.MASKS.memory, "most", 4000)
     volumes = [Volume(smooth((8, 8, 8), n)) for n in range(6)]
     tables = [weight_table(v, v.grid) for v in volumes]
 

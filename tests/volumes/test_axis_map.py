@@ -93,7 +93,7 @@ def test_runs_take_every_section_once_and_no_chunk_in_vain(table, chunk):
 
     shown = np.full(len(table), -1)
     for run in runs:
-        shown[run.shown] = np.arange(run.start, run.stop)[run.taken]
+        shown[run.places] = np.arange(run.start, run.stop)[run.sections]
     assert shown.tolist() == table
     read = [index for run in runs for index in range(run.start, run.stop)]
     assert len(read) == len(set(read))
@@ -152,13 +152,13 @@ def test_an_affine_of_the_users_own_stays():
     [
         (AxisMap.missing("K", [0, 4]), [1, 1, 2, 3, 3, 5, 6, 7, 8]),
         (AxisMap.missing("K", [8]), [0, 1, 2, 3, 4, 5, 6, 7, 7]),
-        (AxisMap.missing("K", [0, 3], stored=False), [0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]),
-        (AxisMap.missing("K", [], stored=False), list(range(9))),
+        (AxisMap.missing("K", [0, 3], in_file=False), [0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (AxisMap.missing("K", [], in_file=False), list(range(9))),
         (AxisMap.shift("K", 20, "fill"), [-1] * 9),
         (AxisMap.shift("K", -3, "fill"), [-1, -1, -1, 0, 1, 2, 3, 4, 5]),
         (AxisMap.shift("K", 0), list(range(9))),
         (
-            AxisMap.missing("K", [3], "fill", stored=False).then(AxisMap.shift("K", 2)),
+            AxisMap.missing("K", [3], "fill", in_file=False).then(AxisMap.shift("K", 2)),
             [2, -1, 3, 4, 5, 6, 7, 8, 8, 8],
         ),
     ],
@@ -189,7 +189,7 @@ def test_several_axes_channels_included():
 
 def test_a_map_on_a_map_follows_it():
     """Twice is the same as one map made of both."""
-    first, second = AxisMap.missing("K", [2], stored=False), AxisMap.shift("K", 1)
+    first, second = AxisMap.missing("K", [2], in_file=False), AxisMap.shift("K", 1)
     volume = Volume(numbered(SHAPE))
 
     twice = volume.with_axis_map(first).with_axis_map(second)
@@ -302,7 +302,7 @@ def test_the_layout_is_the_store_s_of_another_shape(tmp_path):
     volume = Volume(write_v2(tmp_path / "a.zarr", numbered((4, 4, 12)), (4, 4, 2)))
     own = volume.layout(3)
 
-    layout = volume.with_axis_map(AxisMap.missing("K", [1], stored=False)).layout(3)
+    layout = volume.with_axis_map(AxisMap.missing("K", [1], in_file=False)).layout(3)
 
     assert layout.shape == (4, 4, 13)
     assert (layout.chunk, layout.volumes, layout.itemsize) == (own.chunk, 3, own.itemsize)

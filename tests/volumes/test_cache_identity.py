@@ -24,7 +24,7 @@ SHAPE = (9, 10, 11)
 def cache(tmp_path, monkeypatch):
     """An empty cache, and nothing remembered."""
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache())
+    monkeypatch.setattr(whole_pass.STATISTICS, "memory", LRUCache())
     yield tmp_path / "cache"
     close_volumes()
 
@@ -123,7 +123,7 @@ def test_other_copies_have_other_names(tmp_path, cache, other):
 @pytest.mark.parametrize("most", [1000, 0], ids=["few objects", "very many"])
 def test_a_changed_chunk_of_a_zarr_makes_a_new_copy(tmp_path, cache, monkeypatch, most):
     """The metadata are the same, but one of its objects is not; of very many, stamps say less."""
-    monkeypatch.setattr(stamps, "MOST_LISTED", most)
+    monkeypatch.setattr(stamps, "MOST_NAMES", most)
     path = tmp_path / "a.zarr"
     zarr.create_array(path, data=voxels(0), chunks=(16, 16, 16), compressors=None)
     np.testing.assert_array_equal(recache(Volume(path), chunk=8).numpy()[0], voxels(0))

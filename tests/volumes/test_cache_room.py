@@ -42,7 +42,7 @@ def test_converting_makes_room_among_the_decoded_volumes(folder):
 
     VolumeCache(folder / "converted", 100)._trim(keep="a")
     assert (folder / "k.nii").exists()
-    VolumeCache(folder / "converted", 100, decoded=folder)._trim(keep="a")
+    VolumeCache(folder / "converted", 100, decoded_directory=folder)._trim(keep="a")
     assert not (folder / "k.nii").exists()
 
 

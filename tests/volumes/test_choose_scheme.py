@@ -226,7 +226,7 @@ def asked(draw, layout):
         rate=draw(st.sampled_from([1.0, 20.0, 500.0])),
         patch=tuple(draw(st.integers(1, 64)) for _ in range(3)),
         draws=draw(st.integers(1, 500)),
-        scattered=draw(st.booleans()),
+        is_scattered=draw(st.booleans()),
     )
 
 

@@ -109,7 +109,7 @@ def test_nobody_counts_on_what_was_used_or_taken_back(used):
         later.close()
 
     assert cache.put("c", np.zeros(1, np.uint8))
-    assert cache._kept.keys() == ({"b"} if used else set())
+    assert cache._claims.keys() == ({"b"} if used else set())
 
 
 def test_two_that_count_on_a_chunk_keep_it_until_both_had_it():
@@ -141,7 +141,7 @@ def test_what_is_kept_is_found(wanted):
         assert cache.held_bytes <= ROOM
     for _, told in counted:
         told.close()
-    assert not cache._kept
+    assert not cache._claims
 
 
 def test_the_end_of_a_loan_drops_what_has_no_room():

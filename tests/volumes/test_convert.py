@@ -127,7 +127,7 @@ def test_a_killed_conversion_is_continued(tmp_path, where, shards):
 
     done = convert(path, place, chunk=2, shard=4, overwrite=False)
 
-    assert (done.written, done.kept) == (8 - shards, shards)
+    assert (done.new_shards, done.reused_shards) == (8 - shards, shards)
     assert (IO_COUNTERS.snapshot() - before).reads == 8 - shards
     np.testing.assert_array_equal(Volume(place).numpy()[0], numbered((8, 8, 8)))
     _remove(place)
@@ -171,7 +171,7 @@ def test_a_conversion_killed_within_files_is_as_if_it_was_not(tmp_path, monkeypa
     (left / "old").mkdir(parents=True)
     (left / "journal.jsonl").write_bytes(journal)
 
-    assert convert(path, place, chunk=2, shard=4).written == 0
+    assert convert(path, place, chunk=2, shard=4).new_shards == 0
     assert files_below(tmp_path / "killed") == files_below(tmp_path / "once")
 
 
@@ -197,7 +197,7 @@ def test_a_line_cut_off_in_the_journal_is_written_again(tmp_path):
 
     done = convert(path, tmp_path / "b.zarr", chunk=2, shard=4)
 
-    assert (done.written, done.kept) == (6, 2)
+    assert (done.new_shards, done.reused_shards) == (6, 2)
     np.testing.assert_array_equal(Volume(tmp_path / "b.zarr").numpy()[0], numbered((8, 8, 8)))
 
 
@@ -214,7 +214,7 @@ def test_what_was_begun_otherwise_is_begun_anew(tmp_path, change):
 
     done = convert(path, tmp_path / "b.zarr", chunk=2 if change == "source" else 4, shard=4)
 
-    assert (done.written, done.kept) == (8, 0)
+    assert (done.new_shards, done.reused_shards) == (8, 0)
     np.testing.assert_array_equal(Volume(tmp_path / "b.zarr").numpy(), expected)
 
 
@@ -225,7 +225,7 @@ def test_converting_again_does_nothing(tmp_path):
 
     done = convert(path, tmp_path / "b.zarr", shard=8, chunk=4)
 
-    assert (done.written, done.kept) == (0, 1)
+    assert (done.new_shards, done.reused_shards) == (0, 1)
 
 
 def test_nothing_is_overwritten_unasked(tmp_path):
@@ -302,7 +302,7 @@ def test_a_second_writer_waits_and_writes_nothing(tmp_path):
     first = convert(path, tmp_path / "b.zarr", chunk=2, shard=4, progress=start_another)
     second[0].join(timeout=60)
 
-    assert (first.written, results[0].written, results[0].kept) == (8, 0, 8)
+    assert (first.new_shards, results[0].new_shards, results[0].reused_shards) == (8, 0, 8)
 
 
 def test_a_source_written_meanwhile_is_noticed(tmp_path):

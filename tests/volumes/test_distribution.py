@@ -130,7 +130,7 @@ def test_classes_of_labels_alone(tmp_path, monkeypatch):
     for _ in range(2):
         assert volume_statistics(Volume(path)).classes == ()
         assert volume_statistics(Volume(path, kind="label")).classes == wanted
-        monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache())
+        monkeypatch.setattr(whole_pass.STATISTICS, "memory", LRUCache())
 
 
 def test_classes_of_other_types():
@@ -173,7 +173,7 @@ def test_what_an_earlier_version_kept_is_computed_again(tmp_path, monkeypatch):
     old = {k: v for k, v in json.loads(read_entry(file)).items() if k in {"mean", "std"}}
     old |= {"minimum": 0.0, "maximum": 1.0, "count": 3}
     write_entry(file, json.dumps(old).encode())
-    monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache())
+    monkeypatch.setattr(whole_pass.STATISTICS, "memory", LRUCache())
 
     assert volume_statistics(Volume(path)) == first
     assert json.loads(read_entry(file))["percentiles"]["50.0"] == 11.5

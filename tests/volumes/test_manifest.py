@@ -27,7 +27,7 @@ from voxpipe.volumes import (
     write_manifest,
 )
 from voxpipe.volumes.catalog.manifest import (
-    MOST_LISTED,
+    MOST_NAMES,
     Stamp,
     content_hash,
     manifest_text,
@@ -224,9 +224,9 @@ def test_of_very_many_chunks_only_the_metadata_are_compared(tmp_path, monkeypatc
     located = Volume(tmp_path / "a.zarr").located_source
 
     assert (stamp_at(located).how, stamp_at(located).objects) == ("listing", 9)
-    monkeypatch.setattr(stamps, "MOST_LISTED", 8)
+    monkeypatch.setattr(stamps, "MOST_NAMES", 8)
     assert stamp_at(located).how == "metadata"
-    assert MOST_LISTED >= 1000
+    assert MOST_NAMES >= 1000
 
 
 def test_the_full_hash_is_that_of_the_bytes(tmp_path):
@@ -267,7 +267,7 @@ def test_indexing_again_reads_only_what_changed(tmp_path):
         close_volumes()
         volumes = [(path.stem, "image", Volume(path)) for path in paths]
         before = IO_COUNTERS.snapshot()
-        manifest, bad = index_cases(volumes, known=known)
+        manifest, bad = index_cases(volumes, previous=known)
         assert bad == ()
         return manifest, (IO_COUNTERS.snapshot() - before).headers
 
@@ -295,7 +295,7 @@ def test_a_manifest_without_percentiles_is_read_and_completed(tmp_path):
 
     assert old.entries[0].statistics.mean == 1
     assert old.entries[0].statistics.percentiles == ()
-    again, _ = index_cases([("a", "seg", volume)], known=old)
+    again, _ = index_cases([("a", "seg", volume)], previous=old)
     assert again == manifest
     assert volume_statistics(catalog_volume(again.entries[0])).percentile(99) == 2
 

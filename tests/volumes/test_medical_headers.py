@@ -313,7 +313,7 @@ def test_ranges_give_what_a_map_gives(data):
     assert rows == sorted(rows)
     assert coalesce(rows, 0, 1 << 30)[0][0] >= 6
     longest = max(b - a for a, b in rows)
-    fastest = layout.stored[-1]
+    fastest = layout.sizes[-1]
     assert longest <= max(most, 2 * fastest)
 
 

@@ -171,14 +171,14 @@ def test_a_ticket_that_is_closed_while_room_is_made_takes_no_other_with_it(monke
     """What waits behind it is asked for, each in its turn."""
     ahead, store = ReadAhead(), Asked()
     first, second, third, fourth = asked_for(ahead, store)
-    spare = ahead.shared.spare
+    spare = ahead.requests.spare
 
     def closing(size):
-        monkeypatch.setattr(ahead.shared, "spare", spare)
+        monkeypatch.setattr(ahead.requests, "spare", spare)
         second.close()
         return spare(size)
 
-    monkeypatch.setattr(ahead.shared, "spare", closing)
+    monkeypatch.setattr(ahead.requests, "spare", closing)
     first.close()
     assert [future.cancelled() for future in store.futures] == [True, False]
 

@@ -218,7 +218,7 @@ def test_one_version_of_an_object_has_one_size(server, store, first):
     for wanted in RANGES[:1] * 3:
         (found,) = store.get_ranges([wanted])
         assert bytes(found) == CONTENT[wanted.start : wanted.stop]
-    assert store.replaced == 0
+    assert store.replaced_at == 0
 
 
 def test_an_object_that_was_there_is_looked_for_again(server, store):

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("s3fs")
 
 from voxpipe.volumes import find_volumes
-from voxpipe.volumes.catalog.manifest import MOST_LISTED, stamp_at
+from voxpipe.volumes.catalog.manifest import MOST_NAMES, stamp_at
 from voxpipe.volumes.source import LocatedSource, Options
 
 
@@ -43,7 +43,7 @@ def test_of_very_many_objects_only_the_metadata_are_compared(server):
     """Two pages are listed, whatever their number; a rewritten document is seen."""
     folder = server.bucket / "z.zarr"
     folder.mkdir()
-    for number in range(5 * MOST_LISTED):
+    for number in range(5 * MOST_NAMES):
         (folder / str(number)).touch()
     (folder / "zarr.json").write_text("{}")
     server.forget()

@@ -142,7 +142,7 @@ class Answered(Exception):
         (Answered(500), FaultAdvice.TRANSIENT),
         (Answered(501), FaultAdvice.FINAL),
         (Answered(400), FaultAdvice.FINAL),
-        (Answered(403), FaultAdvice.DENIED),
+        (Answered(403), FaultAdvice.REFUSAL),
         (Answered(404), FaultAdvice.ABSENT),
         (Answered(416), FaultAdvice.BEYOND),
         (TimeoutError(), FaultAdvice.TRANSIENT),

@@ -130,7 +130,7 @@ def test_it_is_converted_as_one_volume(tmp_path, ramps):
     again = vp.convert(Volume(ramps), place)
     os.utime(ramps[1], ns=(5, 5))
 
-    assert (first.written, again.written, again.kept) == (1, 0, 1)
+    assert (first.new_shards, again.new_shards, again.reused_shards) == (1, 0, 1)
     assert (Volume(place).numpy() == Volume(ramps).numpy()).all()
     with pytest.raises(DestinationExists):
         vp.convert(ramps, place)

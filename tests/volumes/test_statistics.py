@@ -72,7 +72,7 @@ def test_computed_once_per_process_and_once_per_file(tmp_path, monkeypatch):
 
     assert volume_statistics(Volume(path)) == first
     assert (IO_COUNTERS - before).reads == 0
-    monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache())
+    monkeypatch.setattr(whole_pass.STATISTICS, "memory", LRUCache())
     assert volume_statistics(Volume(path)) == first
     assert (IO_COUNTERS - before).reads == 0
     (saved,) = (tmp_path / "cache" / "statistics").iterdir()
@@ -99,7 +99,7 @@ def test_a_damaged_entry_is_computed_again(tmp_path, monkeypatch):
 
     for content in ("", "[]", '{"mean": 1}', '{"mean": "x"}'):
         saved.write_text(content)
-        monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache())
+        monkeypatch.setattr(whole_pass.STATISTICS, "memory", LRUCache())
         assert volume_statistics(Volume(path)) == first
 
 
@@ -115,12 +115,12 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 
 def test_what_is_remembered_is_bounded(monkeypatch):
     """A run over many volumes does not remember all of them."""
-    monkeypatch.setattr(whole_pass.STATISTICS, "remembered", LRUCache(most=3))
+    monkeypatch.setattr(whole_pass.STATISTICS, "memory", LRUCache(most=3))
 
     for n in range(10):
         volume_statistics(Volume(np.full((2, 2, 2), n)))
 
-    assert len(whole_pass.STATISTICS.remembered) == 3
+    assert len(whole_pass.STATISTICS.memory) == 3
 
 
 def test_nan_is_not_hidden():

@@ -51,7 +51,7 @@ def write_until_told(connection, source, location, options, lease, stop_after):
 
     try:
         done = convert(source, location, storage_options=options, progress=progress, **SIZES)
-        connection.send((done.written, done.kept))
+        connection.send((done.new_shards, done.reused_shards))
     except Exception as error:
         connection.send(error)
 
@@ -107,7 +107,7 @@ def test_the_second_is_refused_and_the_first_goes_on(place, first):
     assert ours.poll(SECONDS)
     assert ours.recv() == (8, 0)
     np.testing.assert_array_equal(voxels(place), ARRAY)
-    assert write(source, place, timeout=0).written == 0
+    assert write(source, place, timeout=0).new_shards == 0
 
 
 def test_a_killed_writer_holds_nobody_up(place, first, monkeypatch):
@@ -119,7 +119,7 @@ def test_a_killed_writer_holds_nobody_up(place, first, monkeypatch):
 
     done = write(source, place, timeout=SECONDS)
 
-    assert (done.written, done.kept) == (6, 2)
+    assert (done.new_shards, done.reused_shards) == (6, 2)
     np.testing.assert_array_equal(voxels(place), ARRAY)
     system, path = fsspec.core.url_to_fs(place[0], **(place[1] or {}))
     system.invalidate_cache()
@@ -146,7 +146,7 @@ def test_who_was_stopped_for_too_long_writes_no_more(place, first, monkeypatch):
     source, child, ours = first()
     os.kill(child.pid, signal.SIGSTOP)
     monkeypatch.setattr(destination, "LEASE_SECONDS", 0.3)
-    assert write(source, place, timeout=SECONDS).kept == 2
+    assert write(source, place, timeout=SECONDS).reused_shards == 2
     os.kill(child.pid, signal.SIGCONT)
 
     ours.send("go on")

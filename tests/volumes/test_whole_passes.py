@@ -44,8 +44,8 @@ def another_run(monkeypatch):
     """Forget what a process remembers; the cache on the disk stays."""
     close_volumes()
     for cache in (whole_pass.STATISTICS, whole_pass.HISTOGRAMS, whole_pass.BOXES):
-        monkeypatch.setattr(cache, "remembered", LRUCache())
-    monkeypatch.setattr(patch_facts, "_REMEMBERED", LRUCache())
+        monkeypatch.setattr(cache, "memory", LRUCache())
+    monkeypatch.setattr(patch_facts, "_MEMORY", LRUCache())
 
 
 def voxels(seed=0):

@@ -94,7 +94,7 @@ def test_what_stays_is_counted_and_goes_with_the_epoch(server, volume, numbers):
 
     assert (len(AHEAD), AHEAD.held_bytes) == (0, SHARD_BYTES)
     close_volumes()
-    assert AHEAD.held_bytes == len(AHEAD.shared) == 0
+    assert AHEAD.held_bytes == len(AHEAD.requests) == 0
 
 
 def settled():
@@ -168,7 +168,7 @@ def test_an_epoch_keeps_nothing(server, client, numbers, monkeypatch):
         .batch_patches(4)
     )
     with vp.DataLoader2(pipe, seed=0) as loader:
-        held = [AHEAD.shared.held_bytes for _ in loader]
+        held = [AHEAD.requests.held_bytes for _ in loader]
 
     assert len(held) == 2
     assert max(held) > 0
@@ -258,7 +258,7 @@ def test_what_nobody_waits_for_is_not_kept(server, volume):
         ticket.close()
     server.latency = 0.0
 
-    assert (len(AHEAD), AHEAD.held_bytes, len(AHEAD.shared)) == (0, 0, 0)
+    assert (len(AHEAD), AHEAD.held_bytes, len(AHEAD.requests)) == (0, 0, 0)
 
 
 def test_a_failure_is_told_and_not_kept(server, volume, numbers, monkeypatch):
@@ -276,7 +276,7 @@ def test_a_failure_is_told_and_not_kept(server, volume, numbers, monkeypatch):
     for ticket in tickets:
         ticket.close()
 
-    assert (len(AHEAD), AHEAD.held_bytes, len(AHEAD.shared)) == (0, 0, 0)
+    assert (len(AHEAD), AHEAD.held_bytes, len(AHEAD.requests)) == (0, 0, 0)
 
 
 def test_a_damaged_shard_is_asked_for_again(server, client, numbers):

@@ -57,30 +57,30 @@ class Finding:
     def with_error(self, error: Exception) -> Finding:
         """Return what an error says about this volume."""
         kind = type(error).__name__
-        told = public_text(str(error))
+        reason = public_text(str(error))
         if isinstance(error, VoxpipeError):
             stop = "" if error.what.endswith(".") or not error.do else "."
-            told = f"{error.what}{stop} {error.do}"
-        return replace(self, error=kind, reason=told.strip() or kind)
+            reason = f"{error.what}{stop} {error.do}"
+        return replace(self, error=kind, reason=reason.strip() or kind)
 
     def __str__(self) -> str:
-        told = " ".join(self.reason.split()) if self.is_bad else "sound"
-        return f"{self.case}/{self.key}: {self.error + ': ' if self.error else ''}{told}"
+        reason = " ".join(self.reason.split()) if self.is_bad else "sound"
+        return f"{self.case}/{self.key}: {self.error + ': ' if self.error else ''}{reason}"
 
 
 def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Finding:
     """Open a volume and read its header, or every voxel; any error becomes a finding."""
-    found = Finding(case, key, volume.name)
+    finding = Finding(case, key, volume.name)
     try:
         header = volume.probe().header
         affine = tuple(float(v) for v in np.ravel(volume.affine))
-        found = replace(found, shape=header.shape, affine=affine)
+        finding = replace(finding, shape=header.shape, affine=affine)
         odd: Counter[str] = Counter()
         for region in slabs_of(volume) if voxels else ():
             odd += _odd_values(volume.read(region), volume.kind == "label")
-        return _finding_of(odd, found) if odd else found
+        return _finding_of(odd, finding) if odd else finding
     except Exception as error:  # a bad file may raise anything in whatever library reads it
-        return found.with_error(error)
+        return finding.with_error(error)
 
 
 def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
@@ -102,7 +102,7 @@ def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
 
 def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
     """Return what is told of odd voxels."""
-    counted = " and ".join(
+    text = " and ".join(
         count_text(
             n, f"voxel is {'no whole number' if what == _NOT_WHOLE else what}", f"voxels are {what}"
         )
@@ -112,7 +112,7 @@ def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
         kind, do = "NotFinite", "Replace them: each spreads to what is interpolated or averaged."
     else:
         kind, do = "NotWhole", "Write labels with nearest neighbour, or open this key as an image."
-    return replace(sound, error=kind, reason=f"{sound.name}: {counted}. {do}")
+    return replace(sound, error=kind, reason=f"{sound.name}: {text}. {do}")
 
 
 def serve(
@@ -146,9 +146,9 @@ def describe_volume(
     volume: Volume, case: str, key: str, *, statistics: bool = True, full_hash: bool = False
 ) -> Entry:
     """Return the entry of a manifest for a volume."""
-    located = volume.located_source
-    if located is None or located.options.reader or located.options.affine:
-        why = "is in memory" if located is None else "has a reader= or affine= of its own"
+    source = volume.located_source
+    if source is None or source.options.reader or source.options.affine:
+        why = "is in memory" if source is None else "has a reader= or affine= of its own"
         why = "is of several files" if len(volume.parts) > 1 else why
         what = f"{volume.name} {why}, which a manifest cannot say."
         raise VolumeError(what, do="Give the path or URL of a format that is registered.")
@@ -156,20 +156,20 @@ def describe_volume(
         do = "Index what is stored, and give axis_map= to open_volume() after from_manifest()."
         raise VolumeError(f"{volume.name} has an axis map, which a manifest does not hold.", do=do)
     # First of all: what is written while the rest is read makes the entry stale.
-    stamp = stamp_at(located)
+    stamp = stamp_at(source)
     backend = volume.probe()
     can = statistics and backend.dtype.kind != "c"
     return Entry(
         case=case,
         key=key,
-        location=located.path or used_name(located.location),
+        location=source.path or used_name(source.location),
         kind=volume.kind,
         header=backend.header,
         stamp=stamp,
         shards=getattr(backend, "shards", None),
         statistics=volume_statistics(volume) if can else None,
-        hash=content_hash(located) if full_hash else "",
-        options=tuple(sorted(located.options.reader_kwargs.items())),
+        hash=content_hash(source) if full_hash else "",
+        options=tuple(sorted(source.options.reader_kwargs.items())),
         documents=tuple(sorted(getattr(backend, "documents", {}).items())),
     )
 
@@ -179,14 +179,14 @@ def index_cases(
     *,
     statistics: bool = True,
     full_hash: bool = False,
-    known: Manifest | None = None,
+    previous: Manifest | None = None,
 ) -> tuple[Manifest, tuple[Finding, ...]]:
     """Return the manifest of volumes, and what is wrong with those that cannot be read.
 
     They come as ``(case, key, volume)``, those of one case one after another; a case of which one
     is bad is left out. Of those in an earlier manifest that did not change since, nothing is read.
     """
-    before = {(e.case, e.key, e.location): e for e in known.entries} if known else {}
+    before = {(e.case, e.key, e.location): e for e in previous.entries} if previous else {}
     entries: list[Entry] = []
     bad: list[Finding] = []
     for case, key, volume in volumes:
@@ -204,21 +204,21 @@ def index_cases(
 
 
 def _place(volume: Volume) -> str:
-    located = volume.located_source
-    return "" if located is None else located.path or used_name(located.location)
+    source = volume.located_source
+    return "" if source is None else source.path or used_name(source.location)
 
 
 def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool) -> bool:
-    located = volume.located_source
+    source = volume.located_source
     # An earlier version computed no percentiles.
     is_complete = entry.statistics is not None and bool(entry.statistics.percentiles)
     return (
-        located is not None
+        source is not None
         and entry.kind == volume.kind
-        and entry.options == tuple(sorted(located.options.reader_kwargs.items()))
+        and entry.options == tuple(sorted(source.options.reader_kwargs.items()))
         and (not statistics or entry.header.dtype.kind == "c" or is_complete)
         and bool(entry.hash or not full_hash)
-        and entry.stamp == stamp_at(located)
+        and entry.stamp == stamp_at(source)
     )
 
 
@@ -258,8 +258,8 @@ class CataloguedSource:
 
         def check() -> None:
             if waiting:  # until it has passed once
-                begun, waiting[0] = waiting[0], None
-                change = self.change(begun)
+                future, waiting[0] = waiting[0], None
+                change = self.change(future)
                 if change:
                     raise self.stale(change, cache)
                 waiting.clear()
@@ -280,11 +280,11 @@ class CataloguedSource:
         backend.version_check = check
         if not backend.header.agrees_with(self.entry.header):
             # The stamp may be that of the metadata alone; or another version reads it otherwise.
-            said, says = (
+            before, says = (
                 f"{h.shape} {h.disk_dtype}, chunks {h.chunks}, affine {h.affine}"
                 for h in (self.entry.header, backend.header)
             )
-            raise self.stale(f"its header said {said} and says {says}", cache)
+            raise self.stale(f"its header said {before} and says {says}", cache)
         return backend
 
     def _documents_token(self) -> str:
@@ -292,10 +292,10 @@ class CataloguedSource:
             self.located_source.location, self.located_source.options.storage_options
         )
 
-    def change(self, begun: Future[Stamp] | None) -> str:
+    def change(self, future: Future[Stamp] | None) -> str:
         """Return how the volume differs from the manifest, in words; empty if it does not."""
         try:
-            now = stamp_at(self.located_source) if begun is None else begun.result()
+            now = stamp_at(self.located_source) if future is None else future.result()
         except VolumeNotFound:
             return "it is gone"
         return self.entry.stamp.change(now)

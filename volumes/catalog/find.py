@@ -20,7 +20,7 @@ from ..formats.zarr_nodes import METADATA_FILES
 from ..registry import BackendRequest, is_recognised
 
 IMAGE = "image"  # the key of a volume that is the only one of its case
-_NAMED = 3  # files of other formats that an error names
+_MOST_NAMES = 3  # files of other formats that an error names
 SLICES = (".dcm", ".ima", "")  # of the slices of a DICOM series, which is one volume: the folder
 # nnU-Net and the Medical Segmentation Decathlon: imagesTr/, imagesTs/, labelsTr/.
 _SPLIT_FOLDER = re.compile(r"(image|label)s(Tr|Ts|Va|Val)")
@@ -32,7 +32,7 @@ _SEGMENTATION = "_seg"
 _VOLUMES_OF_A_CASE = 8
 _DIGITS = re.compile(r"\d+")
 _WILDCARD = re.compile(r"[*?[]")
-_HIDDEN = re.compile(r"(^|/)\.")
+_DOT_FILE = re.compile(r"(^|/)\.")
 # Folders beside each other that hold the same names, and the key of what is in them.
 _KEYS_OF_FOLDERS = {"images": IMAGE, "labels": "label", "masks": "mask"}
 
@@ -70,13 +70,13 @@ def find_volumes(
         split = _SPLIT_FOLDER.fullmatch(last)
         if split:
             labels = folders.get(posixpath.join(parent, f"labels{split[2]}"), ())
-            found = _of_split(names, split[1], {plain_name(label) for label in labels})
+            entries = _of_split(names, split[1], {plain_name(label) for label in labels})
         elif folder in flat:
             beside = sum(posixpath.dirname(other) == parent for other in flat if other)
-            found = _of_flat(names, _KEYS_OF_FOLDERS.get(last, last if beside > 1 else IMAGE))
+            entries = _of_flat(names, _KEYS_OF_FOLDERS.get(last, last if beside > 1 else IMAGE))
         else:
-            parent, found = "", ((folder, keys[name], name) for name in names)
-        for case, key, name in found:
+            parent, entries = "", ((folder, keys[name], name) for name in names)
+        for case, key, name in entries:
             whole = posixpath.basename(name)
             volumes = cases.setdefault(
                 (split[2] if split else "", posixpath.join(parent, case)), {}
@@ -106,8 +106,8 @@ def find_by_folder(
         for name in names:
             key, whole = plain_name(name), posixpath.basename(name)
             if folder:
-                taken = cases.setdefault(folder, {})
-                taken[whole if key in taken else key] = places[name]
+                volumes = cases.setdefault(folder, {})
+                volumes[whole if key in volumes else key] = places[name]
             else:
                 cases[whole if key in cases else key] = {IMAGE: places[name]}
     return cases
@@ -124,11 +124,11 @@ def cases_without_label(
     images = {
         case: next((p for k, p in v.items() if k not in labels), "") for case, v in cases.items()
     }
-    shared = Counter(map(posixpath.dirname, images.values()))
+    counts = Counter(map(posixpath.dirname, images.values()))
     beside: dict[str, list[str]] = {}
     for case, image in images.items():
         folder = posixpath.dirname(image)
-        where = folder if shared[folder] > 1 else posixpath.dirname(folder)
+        where = folder if counts[folder] > 1 else posixpath.dirname(folder)
         beside.setdefault(where if image else "", []).append(case)
     return [
         (case, key)
@@ -160,8 +160,8 @@ def _below(
     if not folders and not os.path.exists(local_path(place)):
         raise VolumeNotFound(f"there is no file or folder {place}.", do="Check the path.")
     if not folders:
-        named = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
-        there = ", ".join(itertools.islice(named, _NAMED)) or "none"
+        files = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
+        there = ", ".join(itertools.islice(files, _MOST_NAMES)) or "none"
         what = f"there is no volume below {place}; files of no format that is read: {there}."
         do = "Check the folder, or convert them to a format that is read."
         raise VolumeNotFound(what, do=do)
@@ -194,9 +194,9 @@ def _keys(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
         whole, key = plain_name(name), short[name]
         beside = {plain_name(other) for other in folders[folder] if short[other] == key}
         # What holds a number tells cases apart; a word does if the rest is found elsewhere.
-        numbered = _short(folder, name, _DIGITS) == key
+        has_number = _short(folder, name, _DIGITS) == key
         return len(beside) == 1 and (
-            (numbered and plain[whole] == 1) if key == IMAGE else (numbered or common[key] > 1)
+            (has_number and plain[whole] == 1) if key == IMAGE else (has_number or common[key] > 1)
         )
 
     return {
@@ -208,22 +208,22 @@ def _keys(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 def _short(folder: str, name: str, having: re.Pattern[str] = re.compile("")) -> str:
     """Return the name of a volume without those of the folders that it lies in."""
-    left = plain_name(name)
+    rest = plain_name(name)
     for part in filter(having.search, folder.split("/")):
-        left = re.sub(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])[-_. ]*", "", left).rstrip("-_. ")
-    return f"{IMAGE}_{left}" if left[:1].isdigit() and left != plain_name(name) else left or IMAGE
+        rest = re.sub(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])[-_. ]*", "", rest).rstrip("-_. ")
+    return f"{IMAGE}_{rest}" if rest[:1].isdigit() and rest != plain_name(name) else rest or IMAGE
 
 
 def _of_split(
     names: Sequence[str], key: str, labels: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
     """Yield case, key and name of the volumes of ``imagesTr`` or ``labelsTr``."""
-    found = {name: _CHANNEL.fullmatch(plain_name(name)) for name in names}
-    channels = {match[2] for match in found.values() if match}
+    matches = {name: _CHANNEL.fullmatch(plain_name(name)) for name in names}
+    channels = {match[2] for match in matches.values() if match}
     is_split = (
-        key == IMAGE and all(found.values()) and not any(plain_name(n) in labels for n in names)
+        key == IMAGE and all(matches.values()) and not any(plain_name(n) in labels for n in names)
     )
-    for name, match in found.items():
+    for name, match in matches.items():
         if is_split and match:
             yield match[1], key if len(channels) == 1 else f"{key}_{match[2]}", name
         else:
@@ -269,11 +269,11 @@ def is_glob(location: str) -> bool:
 
 def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = None) -> bool:
     """Return whether a glob matches volumes, and no folder of some."""
-    found = [
+    kinds = [
         None if is_volume(place) else is_folder
         for _, place, is_folder in _matches(pattern, storage_options or {})
     ]
-    return None in found and True not in found
+    return None in kinds and True not in kinds
 
 
 def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
@@ -301,7 +301,7 @@ def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, b
             (name.rstrip("/"), place, os.path.isdir(place))
             for name, place in zip(names, places, strict=True)
         ]
-    matches = [one for one in matches if not _HIDDEN.search(one[0])]
+    matches = [one for one in matches if not _DOT_FILE.search(one[0])]
     if not matches:
         what = f"nothing matches {public_name(pattern)}."
         file = posixpath.basename(public_name(pattern)) or "ct.nii.gz"
@@ -340,14 +340,14 @@ def plain_name(name: str) -> str:
     return inner if inner and second.lower() in (".nii", ".mgh", ".ome") else stem
 
 
-def _is_second_of_pair(relative: str, found: Collection[str]) -> bool:
+def _is_second_of_pair(relative: str, names: Collection[str]) -> bool:
     """Whether it is the voxels of a NIfTI pair, whose header was found too."""
     lower = relative.lower()
     end = next((end for end in (".img", ".img.gz") if lower.endswith(end)), None)
     if end is None:
         return False
     stem = relative[: -len(end)]
-    return any(f"{stem}{header}" in found for header in (".hdr", ".hdr.gz", ".HDR"))
+    return any(f"{stem}{header}" in names for header in (".hdr", ".hdr.gz", ".HDR"))
 
 
 def _list(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -385,7 +385,7 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     for path in paths:
         above = [group for group in groups if path.startswith(f"{group}/")]
         place = min(above, key=len) if above else path
-        if not _HIDDEN.search(place[len(root) :]) and (above or "." in posixpath.basename(path)):
+        if not _DOT_FILE.search(place[len(root) :]) and (above or "." in posixpath.basename(path)):
             places.add(place)
     return [
         (place[len(root) :].lstrip("/"), url)

@@ -60,7 +60,7 @@ _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, Sy
 
 # A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,
 # only the metadata are compared when the volume is opened.
-MOST_LISTED = 1000
+MOST_NAMES = 1000
 _PIECE_BYTES = 1024**2
 METADATA = (*METADATA_FILES, ".zattrs")  # of a zarr folder, what is rewritten with it
 
@@ -119,10 +119,10 @@ class Manifest:
 
     def cases(self) -> dict[str, list[Entry]]:
         """Return the entries by case, in order."""
-        found: dict[str, list[Entry]] = {}
+        by_case: dict[str, list[Entry]] = {}
         for entry in self.entries:
-            found.setdefault(entry.case, []).append(entry)
-        return found
+            by_case.setdefault(entry.case, []).append(entry)
+        return by_case
 
 
 def read_manifest(
@@ -210,19 +210,19 @@ def parse_manifest(
 
 def _refuse_elsewhere(entries: Sequence[Entry], made_of: Any, name: str, folder: str) -> None:
     """Refuse volumes on other hosts, or reached in other ways, than a manifest is made of."""
-    found = [entry for entry in entries if not _below(entry.location, folder)]
+    others = [entry for entry in entries if not _below(entry.location, folder)]
     if is_url(folder):
-        known = {_origin(folder)}
+        origins = {_origin(folder)}
     elif isinstance(made_of, list):
-        known = {origin for origin in made_of if isinstance(origin, str)}
+        origins = {origin for origin in made_of if isinstance(origin, str)}
     else:  # an earlier version did not say it: then they have to be all alike
-        known = {_origin(entry.location) for entry in found[:1]}
-    for entry in found:
+        origins = {_origin(entry.location) for entry in others[:1]}
+    for entry in others:
         escapes = folder and entry.location.startswith(folder)
-        if escapes or _origin(entry.location) not in known:
+        if escapes or _origin(entry.location) not in origins:
             raise BadManifest(
                 f"{entry.key!r} of case {entry.case} of {name} is at {entry.location:.200}, and "
-                f"the manifest is of volumes at {', '.join(sorted(known)) or folder:.200}.",
+                f"the manifest is of volumes at {', '.join(sorted(origins)) or folder:.200}.",
                 do='If you trust who made it: from_manifest(..., follow="anywhere").',
             )
 
@@ -232,8 +232,8 @@ def _below(location: str, folder: str) -> bool:
     if not folder or not location.startswith(folder):
         return False
     rest = unquote(location[len(folder) :]).replace("\\", "/")
-    chained = "://" in rest or "::" in rest  # a URL after all, as fsspec reads it
-    return not (chained or rest.startswith("/") or ".." in rest.split("/"))
+    is_chain = "://" in rest or "::" in rest  # a URL after all, as fsspec reads it
+    return not (is_chain or rest.startswith("/") or ".." in rest.split("/"))
 
 
 def _origin(location: str) -> str:
@@ -249,18 +249,18 @@ def folder_of(location: str) -> str:
 
 
 def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
-    known = entry.header.document()
+    document = entry.header.document()
     below = entry.location[len(folder) :] if folder and entry.location.startswith(folder) else ""
     # What would itself be read as an absolute place stays one.
     relative = below and not (os.path.isabs(below) or is_url(below))
     return {
         "location": below if relative else entry.location,
         "kind": entry.kind,
-        **{key: known[key] for key in _OF_HEADER},
-        "dtype": known["disk_dtype"],
+        **{key: document[key] for key in _OF_HEADER},
+        "dtype": document["disk_dtype"],
         "shards": None if entry.shards is None else list(entry.shards),
         "options": dict(entry.options),
-        "stamp": {**asdict(entry.stamp), "header": known["stamp"]},
+        "stamp": {**asdict(entry.stamp), "header": document["stamp"]},
         "hash": entry.hash or None,
         "statistics": None if entry.statistics is None else entry.statistics.to_json(),
         **({"documents": _documents_out(entry.documents)} if entry.documents else {}),
@@ -269,50 +269,50 @@ def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
 
 def _documents_out(documents: Sequence[tuple[str, bytes | None]]) -> dict[str, Any]:
     """Return metadata as the JSON that they are, and other bytes in base64."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, data in documents:
-        found[key] = None if data is None else base64.b64encode(data).decode()
+        values[key] = None if data is None else base64.b64encode(data).decode()
         with suppress(ValueError):
-            parsed = parse_json(data or b"")
-            found[key] = parsed if isinstance(parsed, dict) else found[key]
-    return found
+            value = parse_json(data or b"")
+            values[key] = value if isinstance(value, dict) else values[key]
+    return values
 
 
-def _documents_in(found: Mapping[str, Any]) -> Iterator[tuple[str, bytes | None]]:
-    for key, value in sorted(found.items()):
+def _documents_in(values: Mapping[str, Any]) -> Iterator[tuple[str, bytes | None]]:
+    for key, value in sorted(values.items()):
         if isinstance(value, dict):
             yield str(key), json.dumps(value).encode()
         else:
             yield str(key), None if value is None else base64.b64decode(value, validate=True)
 
 
-def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
-    stamp = dict(found["stamp"])
+def _entry(case: str, key: str, volume: Mapping[str, Any], folder: str) -> Entry:
+    stamp = dict(volume["stamp"])
     header = Header.of_document(
-        {**found, "disk_dtype": str(found["dtype"]), "stamp": stamp.pop("header")}
+        {**volume, "disk_dtype": str(volume["dtype"]), "stamp": stamp.pop("header")}
     )
     odd = min(header.shape) < 1 or len(header.affine) != 16
     if odd or header.access not in get_args(Access):
         msg = f"shape {header.shape}, {len(header.affine)} entries of the affine, {header.access!r}"
         raise ValueError(msg)
-    location = str(found["location"])
+    location = str(volume["location"])
     if not (is_url(location) or os.path.isabs(location)):
         location = folder + location
-    statistics = found["statistics"]
+    statistics = volume["statistics"]
     return Entry(
         case=case,
         key=key,
         location=location,
-        kind=str(found["kind"]),
+        kind=str(volume["kind"]),
         header=header,
         stamp=Stamp(
             str(stamp["how"]), int(stamp["size"]), int(stamp["objects"]), str(stamp["version"])
         ),
-        shards=_three(found["shards"]),
+        shards=_three(volume["shards"]),
         statistics=None if statistics is None else Statistics.from_json(statistics),
-        hash=str(found["hash"] or ""),
-        options=tuple(sorted(dict(found["options"]).items())),
-        documents=tuple(_documents_in(found.get("documents") or {})),
+        hash=str(volume["hash"] or ""),
+        options=tuple(sorted(dict(volume["options"]).items())),
+        documents=tuple(_documents_in(volume.get("documents") or {})),
     )
 
 
@@ -326,10 +326,10 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
 def _content(place: str, options: Mapping[str, Any]) -> bytes:
     if is_url(place):
         with remote_errors(place, options):
-            found = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
-        if found is None:
+            content = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
+        if content is None:
             raise _no_manifest(public_name(place))
-        return bytes(found)
+        return bytes(content)
     try:
         with open(local_path(place), "rb", opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
@@ -345,14 +345,14 @@ def _no_manifest(place: str) -> VolumeNotFound:
 
 def stamp_at(source: LocatedSource) -> Stamp:
     """Return the version of what is stored at a path or URL."""
-    begun = begin_stamp(source, "")
-    if begun is not None:
-        return begun.result()
+    future = begin_stamp(source, "")
+    if future is not None:
+        return future.result()
     if not os.path.isdir(source.path):
-        size, modified = file_stamp(source.path)
-        return Stamp("file", size, 1, str(modified))
-    entries = list(islice(files_below(source.path), MOST_LISTED + 1))
-    if len(entries) > MOST_LISTED:
+        size, moment = file_stamp(source.path)
+        return Stamp("file", size, 1, str(moment))
+    entries = list(islice(files_below(source.path), MOST_NAMES + 1))
+    if len(entries) > MOST_NAMES:
         stamp = metadata_stamp(source.path)
         return Stamp("metadata", sum(stamp[::2]), len(stamp) // 2, content_key("", stamp))
     return _as_list(entries)
@@ -393,19 +393,19 @@ async def _ask(store: RemoteRanges, name: str, how: str) -> Stamp:
             if entry is not None:
                 return Stamp("file", entry.size, 1, entry.version)
             continue
-        found = await store.entries_async(MOST_LISTED)
-        if len(found) > MOST_LISTED:
+        entries = await store.entries_async(MOST_NAMES)
+        if len(entries) > MOST_NAMES:
             return _metadata(await asyncio.gather(*map(store.entry_async, METADATA)))
-        if found:
-            return _as_list(found)
+        if entries:
+            return _as_list(entries)
     raise VolumeNotFound(f"there is nothing at {name}.", do="Check the URL.")
 
 
 def _metadata(entries: Sequence[Listed | None]) -> Stamp:
     """Return the stamp of the metadata of a remote zarr folder."""
-    found = [tuple(entry) for entry in entries if entry is not None]
+    rows = [tuple(entry) for entry in entries if entry is not None]
     size = sum(entry.size for entry in entries if entry is not None)
-    return Stamp("metadata", size, len(found), content_key("", tuple(found)))
+    return Stamp("metadata", size, len(rows), content_key("", tuple(rows)))
 
 
 def _contents(source: LocatedSource) -> Iterator[tuple[str, Iterator[bytes]]]:

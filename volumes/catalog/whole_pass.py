@@ -52,7 +52,7 @@ class PassCache(Generic[T]):
         weigh: Callable[[T], int] = lambda value: 1,
     ) -> None:
         self._place, self._decode, self._encode = place, decode, encode
-        self.remembered: LRUCache[T] = LRUCache(most, weigh)
+        self.memory: LRUCache[T] = LRUCache(most, weigh)
 
     def get(self, volumes: Sequence[Volume], how: tuple[Any, ...], compute: Callable[[], T]) -> T:
         """Return what is known of volumes, else what ``compute`` returns, which is kept."""
@@ -64,20 +64,20 @@ class PassCache(Generic[T]):
                 self._decode,
                 compute,
                 self._encode,
-                unchanged=lambda: [content_key_now(volume) for volume in volumes] == contents,
+                is_current=lambda: [content_key_now(volume) for volume in volumes] == contents,
             )
 
-        return self.remembered.get_or((how, *map(version_key, volumes)), load)
+        return self.memory.get_or((how, *map(version_key, volumes)), load)
 
     def known_result(self, volumes: Sequence[Volume], how: tuple[Any, ...]) -> T | None:
         """Return what is known of volumes; reads no voxel."""
         key = (how, *map(version_key, volumes))
-        found = self.remembered.get(key)
-        if found is not None:
-            return found
+        result = self.memory.get(key)
+        if result is not None:
+            return result
         file = self._file([volume.content_key for volume in volumes], how)
-        loaded = None if file is None else load_entry(file, self._decode)
-        return None if loaded is None else self.remembered.get_or(key, lambda: loaded)
+        entry = None if file is None else load_entry(file, self._decode)
+        return None if entry is None else self.memory.get_or(key, lambda: entry)
 
     def _file(self, contents: Sequence[str], how: tuple[Any, ...]) -> Path | None:
         if not all(contents):
@@ -150,26 +150,26 @@ def _histogram(volume: Volume, mask: Volume | None, channels: Sequence[int] | No
     do = "Store magnitude and phase, or the two parts, as channels of real numbers."
     refuse_complex(volume, "of which there is no histogram", do)
     one = volume.read(Region((0, 0, 0), (1, 1, 1)))
-    counted = Distribution(one.array.dtype)
+    distribution = Distribution(one.array.dtype)
     for region in slabs_of(volume):
-        stored = volume.read(region).array
+        numbers = volume.read(region).array
         if channels is not None:
-            stored = stored[list(channels)]
+            numbers = numbers[list(channels)]
         if mask is not None:
-            stored = stored[:, (mask.read(region).array > 0).any(axis=0)]
-        if not stored.size:
+            numbers = numbers[:, (mask.read(region).array > 0).any(axis=0)]
+        if not numbers.size:
             continue
-        if stored.dtype.kind == "f" and not np.isfinite(stored).all():
+        if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             what = f"{volume.name} holds NaN or infinite values, of which there is no histogram."
             raise VolumeError(what, do="Give the numbers that the op needs.")
-        counted.add(stored)
-    found = counted.histogram()
-    if not found.count:
+        distribution.add(numbers)
+    histogram = distribution.histogram()
+    if not histogram.count:
         where = f" inside {mask.name}" if mask is not None else ""
         what = f"{volume.name} has no voxel{where} to take statistics of."
         raise VolumeError(what, do="Give the numbers, or filter such cases out.")
     slope, intercept = volume.header.slope, volume.header.intercept
-    return found.map(lambda stored: stored * slope + intercept)
+    return histogram.map(lambda numbers: numbers * slope + intercept)
 
 
 def _histogram_of(content: bytes) -> Histogram | None:
@@ -180,10 +180,10 @@ def _histogram_of(content: bytes) -> Histogram | None:
 
 
 def _histogram_bytes(histogram: Histogram) -> bytes:
-    packed = io.BytesIO()
+    buffer = io.BytesIO()
     # Counts are exact in float64.
-    np.save(packed, np.stack([histogram.values, histogram.counts.astype(np.float64)]))
-    return packed.getvalue()
+    np.save(buffer, np.stack([histogram.values, histogram.counts.astype(np.float64)]))
+    return buffer.getvalue()
 
 
 HISTOGRAMS = PassCache("histograms/{}.npy", _histogram_of, _histogram_bytes, MOST_HISTOGRAMS)
@@ -200,8 +200,8 @@ class ForegroundRule:
         """Return which values are of interest."""
         if self.labels:
             return np.isin(values, self.labels)
-        found: NDArray[np.bool_] = values != 0 if self.above is None else values > self.above
-        return found
+        mask: NDArray[np.bool_] = values != 0 if self.above is None else values > self.above
+        return mask
 
     def describe(self) -> str:
         """Return the voxels in words."""
@@ -218,16 +218,16 @@ def occupied_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Re
     resolutions, 0 for its own, the coarsest if it has fewer; a box of a coarser one is widened by
     one of its voxels, and lacks what that level has lost.
     """
-    recorded = _recorded_box(volume, interest)
-    if recorded is not None:
-        return recorded
+    box = _recorded_box(volume, interest)
+    if box is not None:
+        return box
     return BOXES.get([volume], _box_key(interest, level), lambda: _box(volume, interest, level))
 
 
 def known_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Region | None:
     """Return what :func:`occupied_box` does if that is known; reads no voxel."""
-    recorded = _recorded_box(volume, interest)
-    return BOXES.known_result([volume], _box_key(interest, level)) if recorded is None else recorded
+    box = _recorded_box(volume, interest)
+    return BOXES.known_result([volume], _box_key(interest, level)) if box is None else box
 
 
 def _box_key(interest: ForegroundRule, level: int) -> tuple[Any, ...]:
@@ -240,10 +240,10 @@ def _recorded_box(volume: Volume, interest: ForegroundRule) -> Region | None:
     if not boxes:
         return None
     inside = interest.of(np.array([value for value, _ in boxes]))
-    chosen = np.array([box for _, box in boxes])[inside]
-    if len(chosen) == 0:
+    selection = np.array([box for _, box in boxes])[inside]
+    if len(selection) == 0:
         return _NOTHING
-    low, high = chosen[:, :3].min(axis=0).tolist(), chosen[:, 3:].max(axis=0).tolist()
+    low, high = selection[:, :3].min(axis=0).tolist(), selection[:, 3:].max(axis=0).tolist()
     return Region(tuple(low), tuple(high))
 
 
@@ -301,15 +301,15 @@ class ClassBoxes:
     def __init__(self) -> None:
         self._boxes: dict[int, list[int]] | None = {}
 
-    def add(self, stored: NDArray[Any], start: Sequence[int]) -> None:
+    def add(self, numbers: NDArray[Any], start: Sequence[int]) -> None:
         """Take in a piece, (C, i, j, k), that begins at ``start``; floats end it all."""
-        if self._boxes is None or stored.size == 0:
+        if self._boxes is None or numbers.size == 0:
             return
-        low = int(stored.min()) if stored.dtype.kind in "iu" else 0
-        if stored.dtype.kind not in "iu" or int(stored.max()) - low >= MOST_LABELS:
+        low = int(numbers.min()) if numbers.dtype.kind in "iu" else 0
+        if numbers.dtype.kind not in "iu" or int(numbers.max()) - low >= MOST_LABELS:
             self._boxes = None
             return
-        wide = stored if stored.dtype.kind == "u" else stored.astype(np.int64)
+        wide = numbers if numbers.dtype.kind == "u" else numbers.astype(np.int64)
         codes = (wide - wide.dtype.type(low)).astype(np.int16)  # 12 bits
         there = np.flatnonzero(np.bincount(codes.ravel(order="K"))).tolist()
         presence = _one_by_one if len(there) <= _FEW else _at_once
@@ -324,8 +324,8 @@ class ClassBoxes:
 
     def table(self) -> tuple[tuple[int, Box], ...]:
         """Return (number, box) in the order of the numbers; nothing if it came to an end."""
-        found = sorted((self._boxes or {}).items())
-        return tuple((number, (b[0], b[1], b[2], b[3], b[4], b[5])) for number, b in found)
+        items = sorted((self._boxes or {}).items())
+        return tuple((number, (b[0], b[1], b[2], b[3], b[4], b[5])) for number, b in items)
 
 
 # Of so many classes, looking at each takes less time than counting all at once.
@@ -334,27 +334,27 @@ _FEW = 24
 
 def _one_by_one(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any]]:
     """Return for each axis, and each code, at which indices it occurs."""
-    found: list[list[Any]] = [[], [], []]
+    presence: list[list[Any]] = [[], [], []]
     for code in there:
         here: Any = (codes == code).any(axis=0)
         plane = here.any(axis=2)
-        found[0].append(plane.any(axis=1))
-        found[1].append(plane.any(axis=0))
-        found[2].append(here.any(axis=(0, 1)))
-    return found
+        presence[0].append(plane.any(axis=1))
+        presence[1].append(plane.any(axis=0))
+        presence[2].append(here.any(axis=(0, 1)))
+    return presence
 
 
 def _at_once(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any]]:
     """Return the same, by counting pairs of code and index."""
-    found: list[list[Any]] = []
+    presence: list[list[Any]] = []
     for axis, length in enumerate(codes.shape[1:], start=1):
         index = np.arange(length, dtype=np.int32)
         index = index.reshape([-1 if other == axis else 1 for other in range(4)])
         pairs = codes.astype(np.int32) * length + index
-        seen = np.bincount(pairs.ravel(), minlength=(there[-1] + 1) * length)
-        present = seen.reshape(-1, length) > 0
-        found.append([present[code] for code in there])
-    return found
+        counts = np.bincount(pairs.ravel(), minlength=(there[-1] + 1) * length)
+        present = counts.reshape(-1, length) > 0
+        presence.append([present[code] for code in there])
+    return presence
 
 
 @dataclass(frozen=True)
@@ -448,12 +448,12 @@ class Statistics:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Statistics:
         """Return the numbers that :meth:`to_json` described, now or in an earlier version."""
-        kept = data.get("percentiles") or {}
+        percentiles = data.get("percentiles") or {}
         ranks = [str(rank) for rank in PERCENTILES]
         return cls(
             **{name: float(data[name]) for name in _NUMBERS},
             count=int(data["count"]),
-            percentiles=tuple(float(kept[rank]) for rank in ranks) if kept else (),
+            percentiles=tuple(float(percentiles[rank]) for rank in ranks) if percentiles else (),
             classes=tuple((_plain(float(v)), int(n)) for v, n in data.get("classes") or ()),
             boxes=tuple((_plain(float(v)), _box_of(b)) for v, b in data.get("boxes") or ()),
         )
@@ -488,16 +488,16 @@ def volume_statistics(volume: Volume) -> Statistics:
     >>> found.percentile(50), found.classes
     (2.5, ((1, 1), (2, 1), (3, 1), (6, 1)))
     """
-    recorded: Statistics | None = volume.recorded_statistics
-    if recorded is not None:
-        return recorded
+    statistics: Statistics | None = volume.recorded_statistics
+    if statistics is not None:
+        return statistics
     return STATISTICS.get([volume], _how(volume), lambda: _compute(volume))
 
 
 def has_statistics(volume: Volume) -> bool:
     """Whether :func:`volume_statistics` would read no voxel: a manifest or the cache has them."""
-    recorded = volume.recorded_statistics is not None
-    return recorded or STATISTICS.known_result([volume], _how(volume)) is not None
+    in_manifest = volume.recorded_statistics is not None
+    return in_manifest or STATISTICS.known_result([volume], _how(volume)) is not None
 
 
 def _how(volume: Volume) -> tuple[str, ...]:
@@ -511,41 +511,41 @@ def _compute(volume: Volume) -> Statistics:
     moments = Moments()
     boxes = ClassBoxes() if volume.kind == "label" else None
     for region in slabs_of(volume):
-        stored = volume.read(region).array
-        distribution.add(stored)
+        numbers = volume.read(region).array
+        distribution.add(numbers)
         if boxes is not None:
-            boxes.add(stored, region.start)
+            boxes.add(numbers, region.start)
         if not distribution.is_dense:
-            moments = moments.join(Moments.of(stored))
+            moments = moments.join(Moments.of(numbers))
     histogram = distribution.histogram()
     if distribution.is_dense:
         moments = Moments.of_histogram(histogram)
-    found = _as_values(volume, moments, histogram)
+    statistics = _as_values(volume, moments, histogram)
     if boxes is None:
-        return found
+        return statistics
     slope, intercept = volume.header.slope, volume.header.intercept
     table = tuple((_plain(float(n * slope + intercept)), box) for n, box in boxes.table())
     classes = _classes(volume, histogram) if distribution.is_exact else ()
-    return replace(found, boxes=table, classes=classes)
+    return replace(statistics, boxes=table, classes=classes)
 
 
-def _as_values(volume: Volume, stored: Moments, histogram: Histogram) -> Statistics:
+def _as_values(volume: Volume, moments: Moments, histogram: Histogram) -> Statistics:
     """Return statistics of values from those of the stored numbers."""
     slope, intercept = volume.header.slope, volume.header.intercept
-    ends = (slope * stored.low + intercept, slope * stored.high + intercept)
-    if math.isnan(stored.mean):
+    ends = (slope * moments.low + intercept, slope * moments.high + intercept)
+    if math.isnan(moments.mean):
         percentiles = [math.nan] * len(PERCENTILES)
     else:
         ranks = PERCENTILES if slope > 0 else [100 - rank for rank in PERCENTILES]
         # A bin may reach beyond the last number in it.
-        found = np.clip([histogram.percentile(r) for r in ranks], stored.low, stored.high)
-        percentiles = (found * slope + intercept).tolist()
+        numbers = np.clip([histogram.percentile(r) for r in ranks], moments.low, moments.high)
+        percentiles = (numbers * slope + intercept).tolist()
     return Statistics(
-        mean=slope * stored.mean + intercept,
-        std=abs(slope) * math.sqrt(stored.squares / stored.count),
+        mean=slope * moments.mean + intercept,
+        std=abs(slope) * math.sqrt(moments.squares / moments.count),
         minimum=float(np.minimum(*ends)),
         maximum=float(np.maximum(*ends)),
-        count=stored.count,
+        count=moments.count,
         percentiles=tuple(percentiles),
     )
 
@@ -561,12 +561,12 @@ def _classes(volume: Volume, histogram: Histogram) -> tuple[tuple[float, int], .
 
 def _decode(content: bytes) -> Statistics | None:
     """Return what another process computed, None if it is not complete."""
-    found = Statistics.from_json(parse_json(content))
-    return found if found.percentiles else None
+    statistics = Statistics.from_json(parse_json(content))
+    return statistics if statistics.percentiles else None
 
 
 STATISTICS = PassCache(
-    "statistics/{}.json", _decode, lambda found: json.dumps(found.to_json()).encode()
+    "statistics/{}.json", _decode, lambda statistics: json.dumps(statistics.to_json()).encode()
 )
 
 

@@ -59,7 +59,7 @@ class ChunkCache:
         self._idle: OrderedDict[Hashable, None] = OrderedDict()
         self._coming: dict[Hashable, deque[int]] = {}
         # Of what is here: for which moments somebody counts on it.
-        self._kept: dict[Hashable, set[int]] = {}
+        self._claims: dict[Hashable, set[int]] = {}
         # (-moment, number, key) of chunks that are here and announced; some are outdated.
         self._by_moment: list[tuple[int, int, Hashable]] = []
 
@@ -72,14 +72,14 @@ class ChunkCache:
             moments = self._coming.get(key)
             if moments is not None:
                 self._pass(moments[0], (key,))
-            found = self._chunks.get(key)
-            if found is None:
+            chunk = self._chunks.get(key)
+            if chunk is None:
                 self.misses += 1
             else:
                 self.hits += 1
                 if key in self._idle:
                     self._idle.move_to_end(key)
-            return found
+            return chunk
 
     def holds(self, key: Hashable) -> bool:
         """Whether a chunk is here; asking does not count as using it."""
@@ -113,18 +113,18 @@ class ChunkCache:
 
         With ``keep`` somebody counts on those that are here: they stay until then.
         """
-        named = tuple(keys)
+        all_keys = tuple(keys)
         with self._lock:
             self._moment += 1
-            here = {key for key in named if key in self._chunks}
-            for key in named:
+            here = {key for key in all_keys if key in self._chunks}
+            for key in all_keys:
                 moments = self._coming.setdefault(key, deque())
                 moments.append(self._moment)
                 if keep and key in here:
-                    self._kept.setdefault(key, set()).add(self._moment)
+                    self._claims.setdefault(key, set()).add(self._moment)
                 if len(moments) == 1 and key in here:
                     self._enter(key)
-            return Announcement(self, self._moment, named, here)
+            return Announcement(self, self._moment, all_keys, here)
 
     def lend(self, count: int) -> ExitStack:
         """Let chunks take ``count`` bytes more until what is returned is closed."""
@@ -142,8 +142,8 @@ class ChunkCache:
     def forget(self, token: str) -> None:
         """Forget the chunks of one array, whose keys begin with its token: they are others now."""
         with self._lock:
-            named = [key for key in self._chunks if isinstance(key, tuple) and key[0] == token]
-            for key in named:
+            keys = [key for key in self._chunks if isinstance(key, tuple) and key[0] == token]
+            for key in keys:
                 self._drop(key)
 
     def clear(self) -> None:
@@ -160,11 +160,11 @@ class ChunkCache:
             moments.remove(moment)
             if not moments:
                 del self._coming[key]
-            kept = self._kept.get(key)
-            if kept is not None:
-                kept.discard(moment)
-                if not kept:  # nobody counts on it any more
-                    del self._kept[key]
+            claims = self._claims.get(key)
+            if claims is not None:
+                claims.discard(moment)
+                if not claims:  # nobody counts on it any more
+                    del self._claims[key]
                     changes = True
             if changes and key in self._chunks:
                 self._enter(key)
@@ -198,7 +198,7 @@ class ChunkCache:
             self._idle[key] = None
             return
         self._idle.pop(key, None)
-        if key in self._kept:
+        if key in self._claims:
             return  # until nobody counts on it any more
         self._number += 1
         heapq.heappush(self._by_moment, (-moments[0], self._number, key))
@@ -214,10 +214,10 @@ class ChunkCache:
 
     def _can_go(self, key: Hashable) -> bool:
         """Whether a chunk is here, announced, and nobody counts on it."""
-        return key in self._chunks and key in self._coming and key not in self._kept
+        return key in self._chunks and key in self._coming and key not in self._claims
 
     def _drop(self, key: Hashable) -> None:
-        self._kept.pop(key, None)
+        self._claims.pop(key, None)
         self._idle.pop(key, None)
         self.held_bytes -= _bytes_of(self._chunks.pop(key))
 
@@ -346,11 +346,11 @@ class ChunkedArray:
         missing: dict[Index, tuple[tuple[slice, ...], tuple[slice, ...]]] = {}
         for row, piece in zip(chunks.tolist(), self._cuts.pieces(chunks, region), strict=True):
             index = tuple(row)
-            held = self._cache.get((self._token, index))
-            if held is None:
+            chunk = self._cache.get((self._token, index))
+            if chunk is None:
                 missing[index] = piece
             else:
-                out[piece[0]] = held[piece[1]]
+                out[piece[0]] = chunk[piece[1]]
         if missing:
             self._read_missing(out, missing)
         return out
@@ -367,24 +367,24 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        brought = self._source.fetch_chunks(list(missing))
-        keeps, strided = self._cache.most_bytes >= self.chunk_bytes, brought.strided
+        chunks = self._source.fetch_chunks(list(missing))
+        keeps, strided = self._cache.most_bytes >= self.chunk_bytes, chunks.strided
         scratch: NDArray[Any] | None = None
-        decoded = 0
+        count = 0
         for index, (there, here) in missing.items():
             slot = out[there]
             whole = slot.shape == self.chunks and (strided or slot.flags.c_contiguous)
             if whole and not keeps:
                 # Straight to where it is wanted: no copy of the chunk is made.
-                if self._decode(brought, index, slot):
-                    decoded += 1
+                if self._decode(chunks, index, slot):
+                    count += 1
                 else:
                     slot[...] = self._fill
                 continue
             if scratch is None:
                 scratch = np.empty(self.chunks, self.dtype)
-            if self._decode(brought, index, scratch):
-                decoded += 1
+            if self._decode(chunks, index, scratch):
+                count += 1
                 slot[...] = scratch[here]
                 if self._cache.put((self._token, index), scratch):
                     scratch = None
@@ -392,11 +392,11 @@ class ChunkedArray:
                 slot[...] = self._fill
                 # Kept as one number: nobody has to look for it in the store again.
                 self._cache.put((self._token, index), np.broadcast_to(self._fill, self.chunks))
-        IO_COUNTERS.count(bytes_decoded=decoded * self.chunk_bytes)
+        IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
 
-    def _decode(self, brought: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
+    def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
         try:
-            return brought.decode(index, out)
+            return chunks.decode(index, out)
         except (MemoryError, VoxpipeError):
             raise
         except Exception as error:  # each codec has its own
@@ -405,7 +405,7 @@ class ChunkedArray:
             where = ", ".join(f"{a}:{b}" for a, b in spans)
             raise CorruptVolume(
                 f"[{where}] of {self._source.name} cannot be decoded, its bytes in "
-                f"{brought.place(index) or 'the file'}: {type(error).__name__}: {error}.",
+                f"{chunks.place(index) or 'the file'}: {type(error).__name__}: {error}.",
                 do="Copy or write this file again.",
             ) from error
 
@@ -421,14 +421,14 @@ class ChunkedArray:
         # What is here is not fetched, and stays until it was read, as a read that missed it would
         # wait for a request; where nothing is far away, what is needed sooner may take its place.
         keys = [(self._token, index) for index in chunks]
-        told = self._cache.announce(keys, keep=self._source.is_far)
+        announcement = self._cache.announce(keys, keep=self._source.is_far)
         try:
-            absent = [key[1] for key in keys if key not in told.here]
-            fetched = self._source.prefetch(absent, self.chunk_bytes)
+            absent = [key[1] for key in keys if key not in announcement.here]
+            ticket = self._source.prefetch(absent, self.chunk_bytes)
         except BaseException:
-            told.close()
+            announcement.close()
             raise
-        return told if fetched is None else closed_together([told, fetched])
+        return announcement if ticket is None else closed_together([announcement, ticket])
 
     def fetch(self, region: Region) -> int | None:
         """Bring in the stored bytes of a region and drop them; return how many.

@@ -96,9 +96,9 @@ def unregister_decoder(name: str) -> None:
     close_volumes()
 
 
-def decoder_factory(name: str, *, installed: bool = True) -> Factory | None:
-    """Return what makes decoders for a codec, if ``installed`` of packages too; None if nobody."""
-    if name in _FACTORIES or not installed:
+def decoder_factory(name: str, *, external: bool = True) -> Factory | None:
+    """Return what makes decoders for a codec, if ``external`` of packages too; None if nobody."""
+    if name in _FACTORIES or not external:
         return _FACTORIES.get(name)
     from importlib.metadata import entry_points
 

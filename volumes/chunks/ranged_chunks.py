@@ -36,7 +36,7 @@ from ...storage.read_ahead import (
     without_gaps,
     works_ahead,
 )
-from ...storage.retry import DAMAGED, LOOKS
+from ...storage.retry import DAMAGE, LOOKS
 from ...storage.zip_ranges import ZipRanges
 from ..session import opening_session
 from .chunked_array import ChunkMap, Index
@@ -56,20 +56,20 @@ def nearly_whole(
     >>> nearly_whole(asked, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
     ['a']
     """
-    asked: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for key, start, stop in requests:
         if stop is not None and key in extents:
             first, last = extents[key]
             # An index that contradicts itself: its other chunks can be read nevertheless.
             inside = first <= start and stop <= last
-            asked[key] = asked.get(key, 0) + (stop - start if inside else -last)
-    sizes = {key: extents[key][1] - extents[key][0] for key in asked}
+            totals[key] = totals.get(key, 0) + (stop - start if inside else -last)
+    sizes = {key: extents[key][1] - extents[key][0] for key in totals}
     return [
         key
-        for key, brought in asked.items()
+        for key, total in totals.items()
         if sizes[key] <= longest
-        and brought > 0
-        and (brought >= MOSTLY * sizes[key] or sizes[key] <= SMALL_BYTES)
+        and total > 0
+        and (total >= MOSTLY * sizes[key] or sizes[key] <= SMALL_BYTES)
     ]
 
 
@@ -89,8 +89,8 @@ def _shortage(data: memoryview | None, place: ReadRange | None) -> str:
     """Return that a piece ends early, of which some decoders make voxels; else nothing."""
     if data is None or place is None or place.stop is None or place.start < 0:
         return ""
-    expected = place.stop - place.start
-    return f"{len(data)} of {expected} bytes are there" if len(data) < expected else ""
+    size = place.stop - place.start
+    return f"{len(data)} of {size} bytes are there" if len(data) < size else ""
 
 
 def _widen(request: ReadRange) -> ReadRange:
@@ -150,10 +150,10 @@ class RangedChunks:
         data = self._ahead.take(self._token, chunks) if self.is_far else {}
         absent = [index for index in chunks if index not in data]
         places = self._map.locate(absent) if absent else []
-        stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
-        answers = self._read([place for _, place in stored])
-        data.update(zip((index for index, _ in stored), answers, strict=True))
-        return Bytes(self, data, dict(stored), self._strided)
+        pairs = [(index, place) for index, place in zip(absent, places, strict=True) if place]
+        answers = self._read([place for _, place in pairs])
+        data.update(zip((index for index, _ in pairs), answers, strict=True))
+        return Bytes(self, data, dict(pairs), self._strided)
 
     def _again(self, index: Index) -> tuple[memoryview | None, ReadRange | None]:
         """Read the stored bytes of a chunk from the store itself; return where they lie, too."""
@@ -164,7 +164,7 @@ class RangedChunks:
         """Drop what is here of a chunk that turned out to be damaged, and what it may lie in."""
         self._ahead.small.forget(self._token, index)
         self._ahead.small.forget(_objects(self._token))
-        self._ahead.shared.forget(self._token)
+        self._ahead.requests.forget(self._token)
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
         """Begin to fetch; the system does so by itself for local files."""
@@ -181,7 +181,7 @@ class RangedChunks:
     async def _fetch_ahead(
         self,
         store: AheadStore,
-        joined: CoalescePolicy,
+        policy: CoalescePolicy,
         chunks: Sequence[Index],
         later: RequestPriority,
     ) -> dict[Index, memoryview | None]:
@@ -189,83 +189,83 @@ class RangedChunks:
 
         One whose bytes end early is left out: the read asks for it again, and says so.
         """
-        found = self._ahead.small.find(self._token, chunks)
-        chunks = [index for index in chunks if index not in found]
+        pieces = self._ahead.small.find(self._token, chunks)
+        chunks = [index for index in chunks if index not in pieces]
         if not chunks:
-            return found
+            return pieces
         lookup = self._map.lookup(chunks)
         try:
             places = lookup.places(
                 await self._indices(store, lookup.requests, later) if lookup.requests else ()
             )
-        except DAMAGED:
+        except DAMAGE:
             # The read asks for it again, and says so.
             forget_bytes(self._ahead, self._token)
-            return found
-        stored = {index: place for index, place in zip(chunks, places, strict=True) if place}
+            return pieces
+        ranges = {index: place for index, place in zip(chunks, places, strict=True) if place}
         extents = lookup.extents()
-        whole = await self._whole(store, joined, stored, extents, later) if extents else {}
-        rest = {index: place for index, place in stored.items() if place.object not in whole}
+        whole = await self._whole(store, policy, ranges, extents, later) if extents else {}
+        rest = {index: place for index, place in ranges.items() if place.object not in whole}
         came = dict.fromkeys(chunks) | {
             index: whole[place.object].part(place)
-            for index, place in stored.items()
+            for index, place in ranges.items()
             if index not in rest
         }
         if rest:
-            plan = CoalescedRanges(list(rest.values()), *joined)
+            plan = CoalescedRanges(list(rest.values()), *policy)
             answers = await store.get_ranges_async(
                 plan.requests, ahead=later, whole=self._chunk_bytes
             )
             came.update(zip(rest, without_gaps(plan.split(answers)), strict=True))
-        for index, place in stored.items():
+        for index, place in ranges.items():
             if _shortage(came[index], place):
                 del came[index]
         # What lies in an object that is kept need not be kept, nor what an index says is nowhere.
         alone = {i: piece for i, piece in came.items() if i in rest or not extents}
         self._ahead.small.keep(self._token, alone)
-        return {**found, **came}
+        return {**pieces, **came}
 
     async def _indices(
         self, store: AheadStore, requests: Sequence[ReadRange], later: RequestPriority
     ) -> list[bytes | None]:
         """Ask for indices, once for all patches that need them; keep shards that come whole."""
         wide = [_widen(request) for request in requests]
-        found = await self._share(store, wide, later, stays=False)
-        alone = [request for request in wide if request not in found]
+        by_request = await self._share(store, wide, later, stays=False)
+        alone = [request for request in wide if request not in by_request]
         answers = await store.get_ranges_async(alone, ahead=later) if alone else []
-        found.update(zip(alone, answers, strict=True))
-        for request, answer in found.items():
+        by_request.update(zip(alone, answers, strict=True))
+        for request, answer in by_request.items():
             # Shorter than what was asked for: that is all there is.
             if answer is not None and len(answer) < SMALL_BYTES:
                 shard = {(request.object,): memoryview(answer)}
                 self._ahead.small.keep(_objects(self._token), shard)
-        asked = zip(requests, map(found.__getitem__, wide), strict=True)
+        pairs = zip(requests, map(by_request.__getitem__, wide), strict=True)
         # Of what came beside them, only what was asked for.
         return [
             answer and (answer[ask.start :] if ask.stop is None else answer[: ask.stop])
-            for ask, answer in asked
+            for ask, answer in pairs
         ]
 
     async def _whole(
         self,
         store: AheadStore,
-        joined: CoalescePolicy,
-        stored: Mapping[Index, ReadRange],
+        policy: CoalescePolicy,
+        places: Mapping[Index, ReadRange],
         extents: Mapping[str, Span],
         later: RequestPriority,
     ) -> dict[str, _Piece]:
         """Return the shards that are here, or of which all may as well be asked for."""
         small = self._ahead.small.find(_objects(self._token), [(key,) for key in extents])
         here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
-        absent = [place for place in stored.values() if place.object not in here]
-        wanted = nearly_whole(CoalescedRanges(absent, *joined).requests, extents, joined.longest)
+        absent = [place for place in places.values() if place.object not in here]
+        objects = nearly_whole(CoalescedRanges(absent, *policy).requests, extents, policy.longest)
         ranges = {key: ReadRange(key, *span) for key, span in extents.items() if key not in here}
-        chosen = [
+        requests = [
             place
             for key, place in ranges.items()
-            if key in wanted or self._ahead.shared.holds((self._token, place))
+            if key in objects or self._ahead.requests.holds((self._token, place))
         ]
-        for place, answer in (await self._share(store, chosen, later, stays=True)).items():
+        for place, answer in (await self._share(store, requests, later, stays=True)).items():
             if answer is not None:
                 here[place.object] = _Piece(place.start, memoryview(answer))
         return here
@@ -286,20 +286,20 @@ class RangedChunks:
 
         def begin(request: ReadRange) -> asyncio.Future[bytes | None] | None:
             size = -request.start if request.stop is None else request.stop - request.start
-            key, shared = (self._token, request), self._ahead.shared
-            return shared.begin(key, size, partial(ask, request), later=later, stays=stays)
+            key, pool = (self._token, request), self._ahead.requests
+            return pool.begin(key, size, partial(ask, request), later=later, stays=stays)
 
-        begun = {one: waiting for one in requests if (waiting := begin(one)) is not None}
+        futures = {one: waiting for one in requests if (waiting := begin(one)) is not None}
         waiting = None
         if later.urgent:
             store.hurry(later)
         try:
             # All at once: of those behind one that fails, nobody would take the failure.
-            answers = await asyncio.gather(*begun.values())
-            return dict(zip(begun, answers, strict=True))
+            answers = await asyncio.gather(*futures.values())
+            return dict(zip(futures, answers, strict=True))
         finally:
             # What one of them raised holds this call, which shall not hold what others brought.
-            begun.clear()
+            futures.clear()
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""
@@ -332,17 +332,17 @@ class Bytes(NamedTuple):
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode one chunk; False if it is not stored."""
-        source, found, place = self.source, self.data.get(index), self.places.get(index)
+        source, buffer, place = self.source, self.data.get(index), self.places.get(index)
         looks = LOOKS if source.is_far else 1
         for look in range(looks):
             try:
                 if look:  # its bytes made no sense, and the way here may have done that
-                    found, place = source._again(index)
-                if found is None:
+                    buffer, place = source._again(index)
+                if buffer is None:
                     return False
-                if shortage := _shortage(found, place):
+                if shortage := _shortage(buffer, place):
                     raise EOFError(shortage)
-                source._decoder.decode(found, out, index)
+                source._decoder.decode(buffer, out, index)
                 return True
             except BaseException as error:
                 if not look:

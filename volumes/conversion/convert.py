@@ -27,7 +27,7 @@ from ...storage import disk_cache
 from ...storage.content import content_key, opened_key
 from ...storage.location import absolute_place, is_url, public_name
 from ...storage.ranges import LocalRanges, ReadRange
-from ...storage.volume_cache import CONVERTED, GROUP, LOCK_TIMEOUT, VolumeCache, discard
+from ...storage.volume_cache import CONVERSIONS, GROUP, LOCK_TIMEOUT, VolumeCache, discard
 from ..backend import Backend, Channels, content_of
 from ..catalog.find import plain_name
 from ..catalog.manifest import stamp_at
@@ -48,13 +48,13 @@ def refuse_other_formats(destination: str) -> None:
 
     A folder without a suffix is fine: what is in it tells that it is zarr.
     """
-    shown = public_name(destination) if is_url(destination) else destination
-    name = posixpath.basename(shown.replace("\\", "/").rstrip("/"))
+    location = public_name(destination) if is_url(destination) else destination
+    name = posixpath.basename(location.replace("\\", "/").rstrip("/"))
     if name.lower().endswith(GROUP) or plain_name(name) == name:
         return
     # As a URL, so that only the name counts, not what is there.
     if is_recognised(BackendRequest(uri=f"file:///{name}")):
-        place, stem = shown.rstrip("/"), plain_name(name).removesuffix(GROUP)
+        place, stem = location.rstrip("/"), plain_name(name).removesuffix(GROUP)
         what = f"sharded zarr is written, and {place} is the name of another format."
         raise errors.UnknownFormat(what, do=f"Call it {place[: -len(name)]}{stem}.nii.zarr.")
 
@@ -72,18 +72,18 @@ class ConversionResult:
     location: str  # path or URL of the written volume
     chunk: tuple[int, int, int]  # voxels per inner chunk along I, J, K
     shard: tuple[int, int, int]  # voxels per shard along I, J, K
-    written: int  # shards that this call wrote
-    kept: int  # shards that were there: of a call that was killed, or of one that had finished
+    new_shards: int  # shards that this call wrote
+    reused_shards: int  # shards that were there: of a call that was killed or had finished
 
     def __repr__(self) -> str:
-        told = [f"{key}={value!r}" for key, value in vars(self).items() if key != "location"]
-        return f"ConversionResult({', '.join([repr(public_name(self.location)), *told])})"
+        fields = [f"{key}={value!r}" for key, value in vars(self).items() if key != "location"]
+        return f"ConversionResult({', '.join([repr(public_name(self.location)), *fields])})"
 
 
 class Flushes(Protocol):
     """A lazy patch."""
 
-    def flush_plan(self, *, tiled: bool = ...) -> Any:
+    def flush_plan(self, *, is_tiled: bool = ...) -> Any:
         """Return a patch of a volume that is made of this one, tile by tile."""
 
 
@@ -191,7 +191,7 @@ def convert(
     >>> import tempfile
     >>> volume = Volume(np.arange(60, dtype=np.int16).reshape(3, 4, 5))
     >>> folder = tempfile.TemporaryDirectory()
-    >>> convert(volume, f"{folder.name}/a.nii.zarr", chunk=2, shard=4).written
+    >>> convert(volume, f"{folder.name}/a.nii.zarr", chunk=2, shard=4).new_shards
     2
     >>> bool((Volume(f"{folder.name}/a.nii.zarr").numpy() == volume.numpy()).all())
     True
@@ -199,16 +199,16 @@ def convert(
     """
     place = os.fspath(destination)
     if hasattr(volume, "flush_plan"):
-        volume = volume.flush_plan(tiled=True).volume
+        volume = volume.flush_plan(is_tiled=True).volume
     elif isinstance(volume, Iterable) and not isinstance(volume, (str, list, tuple, Volume)):
         how: dict[str, Any] = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
         how |= {"overwrite": overwrite, "storage_options": storage_options}
         how |= {"progress": progress, "timeout": timeout}
-        made = _made_by(volume, place)
-        return [convert(patch, where, **how) for patch, where in made]
+        patches = _made_by(volume, place)
+        return [convert(patch, where, **how) for patch, where in patches]
     elif not isinstance(volume, Volume):
-        given = volume if isinstance(volume, (list, tuple)) else [volume]
-        remote = any(is_url(os.fspath(one)) for one in given)
+        sources = volume if isinstance(volume, (list, tuple)) else [volume]
+        remote = any(is_url(os.fspath(one)) for one in sources)
         volume = Volume(volume, storage_options=storage_options if remote else None)
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
@@ -217,14 +217,14 @@ def convert(
     target = destination_of(place, storage_options or {})
     with target.lock(timeout):
         try:
-            written, kept = write_planned(
+            new_shards, reused_shards = write_planned(
                 volume, plan, target, overwrite=overwrite, progress=progress
             )
         except OSError as error:
             if isinstance(error, errors.VoxpipeError):
                 raise
             if error.errno not in disk_cache.FULL:
-                if error.errno not in disk_cache.FAILING | disk_cache.CLOSED:
+                if error.errno not in disk_cache.FAILING | disk_cache.READ_ONLY_ERRORS:
                     raise
                 what = f"{volume.name} could not be converted to {target.name}: {error.strerror}."
                 do = "Check the disks of both, and convert again."
@@ -234,13 +234,13 @@ def convert(
                 do="Make room and convert again: what is written is continued. Or remove the "
                 "hidden folder .NAME.part beside that place.",
             ) from error
-    return ConversionResult(place, plan.chunk, plan.shard, written, kept)
+    return ConversionResult(place, plan.chunk, plan.shard, new_shards, reused_shards)
 
 
 def _made_by(samples: Iterable[Any], place: str) -> Iterator[tuple[Any, str]]:
     """Yield the lazy patches of samples, and where each is written."""
     is_one = place.rstrip("/").lower().endswith(".zarr")
-    written: set[str] = set()
+    places: set[str] = set()
     for sample in samples:
         lazy = {k: v for k, v in dict(sample).items() if hasattr(v, "flush_plan")}
         case = case_of(sample)
@@ -251,11 +251,11 @@ def _made_by(samples: Iterable[Any], place: str) -> Iterator[tuple[Any, str]]:
         for key, patch in lazy.items():
             patch.flush_plan().volume.refuse_drawn()
             where = place if is_one else f"{place.rstrip('/')}/{case}/{key}.nii.zarr"
-            if where in written:
+            if where in places:
                 what = f"{key!r} of case {case} would be written to {where}, where another one is"
                 do = "Give a folder for several volumes, and each case a name of its own."
                 raise errors.SampleError(what, do=do)
-            written.add(where)
+            places.add(where)
             yield patch, where
 
 
@@ -269,10 +269,10 @@ def write_planned(
 ) -> tuple[int, int]:
     """Write a volume as planned, at a place that is locked; return the shards written and kept."""
     key = content_key(version_of(volume), plan.fingerprint())
-    found = target.record()
-    if found is not None and found.get("key") == key and not overwrite:
+    record = target.record()
+    if record is not None and record.get("key") == key and not overwrite:
         return 0, sum(1 for _ in plan.regions())
-    if found is not None:
+    if record is not None:
         if not overwrite:
             what = f"{target.name} is there already."
             raise errors.DestinationExists(what, do="Give another place, or overwrite=True.")
@@ -280,22 +280,22 @@ def write_planned(
             what = f"{target.name} is no zarr group, and nothing else is overwritten."
             raise errors.DestinationExists(what, do="Give another place, or remove it yourself.")
         target.make_way()
-    done = target.finished_shards(key)
+    shards = target.finished_shards(key)
     array: Any = _create(plan, target)
     total = math.prod(plan.header.shape)
-    ready = written = 0
-    tell = progress or (lambda done, total: None)
+    ready = new_shards = 0
+    tell = progress or (lambda *_: None)
     tell(0, total)
     for index, region in plan.regions():
-        if index not in done:
-            stored = volume.read(region).array
+        if index not in shards:
+            voxels = volume.read(region).array
             if plan.dtype.kind == "b":
-                stored = stored.view(np.bool_)  # which a read hands out as 0 and 1
-            stored = stored.transpose(0, 3, 2, 1)
-            stored = stored if len(plan.axes) == 4 else stored[0]
-            array[plan.index(region)] = np.ascontiguousarray(stored, dtype=plan.dtype)
+                voxels = voxels.view(np.bool_)  # which a read hands out as 0 and 1
+            voxels = voxels.transpose(0, 3, 2, 1)
+            voxels = voxels if len(plan.axes) == 4 else voxels[0]
+            array[plan.index(region)] = np.ascontiguousarray(voxels, dtype=plan.dtype)
             target.note(index)
-            written += 1
+            new_shards += 1
         ready += region.size * plan.header.shape[0]
         tell(ready, total)
     if content_key(version_of(volume), plan.fingerprint()) != key:
@@ -303,7 +303,7 @@ def write_planned(
         raise errors.VolumeChanged(what, do="Convert it again once it is written.")
     image = os.path.basename(target.name.rstrip("/"))
     target.publish(group_document(plan, image, {"key": key}), overwrite=overwrite)
-    return written, len(done)
+    return new_shards, len(shards)
 
 
 def version_of(volume: Any) -> str:
@@ -314,23 +314,23 @@ def version_of(volume: Any) -> str:
     """
     if not isinstance(volume, Volume):
         return str(volume.version())
-    located = volume.located_source
+    source = volume.located_source
     if len(volume.parts) > 1:
         return content_key("channels of", tuple(map(version_of, volume.parts)))
-    if located is None:
+    if source is None:
         return volume.token
     # What is worked out of its voxels shall be of the version that is looked at here.
     SESSION.handles.forget_content_key(volume.token)
-    version: tuple[Any, ...] = (stamp_at(located),)
+    version: tuple[Any, ...] = (stamp_at(source),)
     if volume.axis_map_key:
         version += (volume.axis_map_key,)
     if version[0].how == "metadata":
         # Of so many objects a stamp tells of few: a manifest is compared with these at each
         # opening; a copy is made once, and looks at all.
-        backend = SESSION.handles.acquire(located, verify=True)
+        backend = SESSION.handles.acquire(source, verify=True)
         backend.forget_content_key()
         version += (content_of(backend),)
-    return content_key(located.token, version)
+    return content_key(source.token, version)
 
 
 def _create(plan: ConvertPlan, target: Destination) -> Any:
@@ -371,11 +371,11 @@ def _refuse_itself(volume: Any, place: str) -> None:
     if len(volume.parts) > 1:
         for part in volume.parts:
             _refuse_itself(part, place)
-    located = volume.located_source
-    if located is None:
+    source = volume.located_source
+    if source is None:
         return
     here = absolute_place(place)
-    if (located.path or located.location).rstrip("/") == here.rstrip("/"):
+    if (source.path or source.location).rstrip("/") == here.rstrip("/"):
         what = f"{volume.name} cannot be written over itself."
         raise errors.DestinationExists(what, do="Give another place.")
 
@@ -416,20 +416,20 @@ class RecachedSource:
         plan = self.plan()
         key = content_key(version_of(self.volume), plan.fingerprint())
         # One budget for all that this machine keeps; a directory of its own has it to itself.
-        shared = None if self.directory else disk_cache.cache_directory()
-        folder = Path(self.directory) if shared is None else shared / CONVERTED
+        root = None if self.directory else disk_cache.cache_directory()
+        folder = Path(self.directory) if root is None else root / CONVERSIONS
         own = disk_cache.own_folder(folder)
-        cache = VolumeCache(own, disk_cache.cache_budget(), decoded=shared)
+        cache = VolumeCache(own, disk_cache.cache_budget(), decoded_directory=root)
         return open_copy(cache, key, self.volume, plan)
 
 
 class ConvertedCopy(ZarrBackend):
     """A copy that is opened, and held: while it is open, nobody removes it."""
 
-    def __init__(self, path: Path, held: Any, header: Header, name: str) -> None:
+    def __init__(self, path: Path, handle: Any, header: Header, name: str) -> None:
         # While the file is open, nobody evicts the copy; where nobody can, there is none.
-        if held is not None:
-            weakref.finalize(self, held.close)
+        if handle is not None:
+            weakref.finalize(self, handle.close)
         node = open_node(_Whole(str(path), name), name, opening_session().chunks, str(path))
         super().__init__(image_of(node, 0, name), name)
         if not self.header.agrees_with(header):
@@ -454,9 +454,9 @@ class UncopiedBackend(Backend):
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region of the volume, in the type of the copy."""
-        found = self._volume.read(region)
+        voxels = self._volume.read(region)
         boolean = self.header.dtype.kind == "b"  # which a read hands out as 0 and 1
-        array = found.array[slice(*channels) if channels else slice(None)]
+        array = voxels.array[slice(*channels) if channels else slice(None)]
         if not boolean:
             array = array.astype(self.header.disk_dtype, copy=False)
         return Voxels(array, self.header.slope, self.header.intercept, boolean=boolean)
@@ -470,10 +470,10 @@ class UncopiedBackend(Backend):
 def open_copy(cache: VolumeCache, key: str, volume: Any, plan: ConvertPlan) -> Backend:
     """Return the backend of a copy, which is made if need be; of the volume where none can be."""
     size = math.prod(plan.header.shape) * plan.dtype.itemsize
-    found = cache.open_folder(key, size, partial(_write, cache, key, volume, plan), volume.name)
-    if found is None:
+    entry = cache.open_folder(key, size, partial(_write, cache, key, volume, plan), volume.name)
+    if entry is None:
         return UncopiedBackend(volume, plan.result, content_key(f"{key}{GROUP}", ()))
-    return ConvertedCopy(*found, plan.result, volume.name)
+    return ConvertedCopy(*entry, plan.result, volume.name)
 
 
 def _write(cache: VolumeCache, key: str, volume: Any, plan: ConvertPlan, path: Path) -> None:
@@ -488,7 +488,7 @@ def _write(cache: VolumeCache, key: str, volume: Any, plan: ConvertPlan, path: P
             try:
                 write_planned(volume, plan, target)
             except OSError as error:
-                if error.errno in disk_cache.FAILING | disk_cache.CLOSED:
+                if error.errno in disk_cache.FAILING | disk_cache.READ_ONLY_ERRORS:
                     target.drop()  # what it takes is needed for other things
                 raise
     except errors.DestinationBusy as error:  # whoever asked for voxels does not write
@@ -508,12 +508,12 @@ class _Whole(LocalRanges):
 
     def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
         """Return the bytes of each range."""
-        found = super().get_ranges(ranges, most)
-        for wanted, answer in zip(ranges, found, strict=True):
+        answers = super().get_ranges(ranges, most)
+        for request, answer in zip(ranges, answers, strict=True):
             if answer is None:
-                what = f"{wanted.object} of the copy of {self._volume} at {self.name} was removed."
+                what = f"{request.object} of the copy of {self._volume} at {self.name} was removed."
                 raise errors.CorruptVolume(what, do="Open the volume again: the copy is made anew.")
-        return found
+        return answers
 
 
 def recache(volume: Volume, chunk: int = 32, codec: str = "lz4", directory: str = "") -> Volume:

@@ -49,8 +49,8 @@ class ConvertPlan:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type that is written: as stored, in little-endian order."""
-        stored = self.header.value_type or self.header.disk_dtype
-        return stored.newbyteorder("<")
+        value_type = self.header.value_type or self.header.disk_dtype
+        return value_type.newbyteorder("<")
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -99,16 +99,16 @@ class ConvertPlan:
 
     def index(self, region: Region) -> tuple[slice, ...]:
         """Return a region as an index of the stored array."""
-        turned = region.slices[::-1]
-        return (slice(None), *turned) if len(self.axes) == 4 else tuple(turned)
+        slices = region.slices[::-1]
+        return (slice(None), *slices) if len(self.axes) == 4 else tuple(slices)
 
     def fingerprint(self) -> tuple[object, ...]:
         """Return what makes two written volumes of one source differ."""
         return (self.chunk, self.shard, self.channels, self.codec)
 
     def _stored_shape(self, channels: int, spatial: Triple) -> tuple[int, ...]:
-        turned = spatial[::-1]
-        return (channels, *turned) if len(self.axes) == 4 else turned
+        shape = spatial[::-1]
+        return (channels, *shape) if len(self.axes) == 4 else shape
 
 
 def plan_conversion(
@@ -165,14 +165,14 @@ def chunk_side(patch: int, voxel_bytes: int) -> int:
 def _shard_near(extent: Triple, chunk: Triple, voxel_bytes: int) -> list[int]:
     """Double a chunk along all axes in turn, as long as it fits the volume and the bytes."""
     size = list(chunk)
-    grown = True
-    while grown:
-        grown = False
+    is_growing = True
+    while is_growing:
+        is_growing = False
         for axis in range(3):
-            doubled = size[axis] * 2
+            double = size[axis] * 2
             fits = math.prod(size) * 2 * voxel_bytes <= SHARD_BYTES
             if fits and size[axis] < extent[axis]:
-                size[axis], grown = doubled, True
+                size[axis], is_growing = double, True
     return size
 
 
@@ -194,9 +194,9 @@ def nifti_bytes(header: Header) -> bytes:
     from nibabel.nifti2 import Nifti2Header
 
     fields: Any = Nifti2Header(endianness="<")
-    stored = header.value_type or header.disk_dtype
-    stand_in = stored.kind == "b" or (stored.kind == "f" and stored.itemsize == 2)
-    fields.set_data_dtype(_STAND_INS[stored.kind] if stand_in else stored.newbyteorder("<"))
+    dtype = header.value_type or header.disk_dtype
+    stand_in = dtype.kind == "b" or (dtype.kind == "f" and dtype.itemsize == 2)
+    fields.set_data_dtype(_STAND_INS[dtype.kind] if stand_in else dtype.newbyteorder("<"))
     channels, i, j, k = header.shape
     # Dimensions are (x, y, z, t, c): what was folded into C is called channels.
     fields.set_data_shape((i, j, k) if channels == 1 else (i, j, k, 1, channels))

@@ -35,7 +35,7 @@ _JOURNAL = "journal.jsonl"
 # What ``rename`` says of a place that is not free.
 _THERE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 # What zarr-python writes a file as, until it is whole and gets its name.
-_UNFINISHED = "*.partial"
+_PARTIAL_FILES = "*.partial"
 
 
 class LocalDestination:
@@ -89,13 +89,13 @@ class LocalDestination:
 
     def _tidy(self) -> None:
         """Remove the partial folder if nothing is left to do in it; the caller holds its lock."""
-        begun = (self._partial / _JOURNAL).exists()
+        has_journal = (self._partial / _JOURNAL).exists()
         # A writer that was killed when all was in its place has left the rest.
-        ended = begun and self._path.exists() and not self._group.exists()
+        is_done = has_journal and self._path.exists() and not self._group.exists()
         with suppress(OSError):
-            if ended:
+            if is_done:
                 self.drop()
-            elif not begun:
+            elif not has_journal:
                 (self._partial / "lock").unlink()
                 self._partial.rmdir()
 
@@ -114,18 +114,18 @@ class LocalDestination:
         """Return the shards in the journal; an unfinished volume of another key is dropped."""
         # What a writer left when the machine went down may not have reached the disk.
         key = f"{key} {boot()}"
-        done = _parse(_read(self._partial / _JOURNAL), key)
-        if done is None:
+        shards = _parse(_read(self._partial / _JOURNAL), key)
+        if shards is None:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._group)
             (self._partial / _JOURNAL).write_bytes(_first_line(key))
             return set()
-        for file in self._group.rglob(_UNFINISHED):
+        for file in self._group.rglob(_PARTIAL_FILES):
             file.unlink()
         # What follows must begin a line of its own.
         with open(self._partial / _JOURNAL, "ab") as journal:
             journal.write(b"\n")
-        return done
+        return shards
 
     def store(self, array: str) -> Any:
         """Return a store in the partial folder."""
@@ -205,13 +205,13 @@ class RemoteLease:
         """Take the lease, waiting for another writer if need be, and renew it meanwhile."""
         with remote_errors(self._name, self._options):
             self._take(time.monotonic() + timeout)
-        ended = threading.Event()
-        beating = threading.Thread(target=self._renew, args=(ended,), daemon=True)
+        stop = threading.Event()
+        beating = threading.Thread(target=self._renew, args=(stop,), daemon=True)
         beating.start()
         try:
             yield
         finally:
-            ended.set()
+            stop.set()
             beating.join()
             with remote_errors(self._name, self._options):
                 if self._is_ours(self._get(self._path)):
@@ -230,22 +230,22 @@ class RemoteLease:
     def _take(self, deadline: float) -> None:
         # The lease, and the claims of takers that did not finish; the last is being watched.
         chain: list[bytes] = []
-        unchanged = 0
+        looks = 0
         while True:
-            found, now = self._get(self._path), time.monotonic()
-            if found is None and self._create(self._path):
+            lease, now = self._get(self._path), time.monotonic()
+            if lease is None and self._create(self._path):
                 return
             # The lease, and the claim that is watched, are what they were.
-            stands = bool(chain) and chain[0] == found
+            stands = bool(chain) and chain[0] == lease
             if stands and (len(chain) == 1 or self._get(self._claim(chain[:-1])) == chain[-1]):
-                unchanged += 1
+                looks += 1
             else:
-                chain, unchanged = [] if found is None else [found], 0
+                chain, looks = [] if lease is None else [lease], 0
             # Looks are counted, not seconds: a machine that slept would find every lease old.
-            if unchanged >= _LOOKS_AT_LEASE:
+            if looks >= _LOOKS_AT_LEASE:
                 if self._take_over(chain):
                     return
-                claim, unchanged = self._get(self._claim(chain)), 0
+                claim, looks = self._get(self._claim(chain)), 0
                 chain = [*chain, claim] if claim is not None else []
             if now >= deadline:
                 raise CacheBusy(
@@ -262,22 +262,22 @@ class RemoteLease:
         if not self._create(claim):
             return False
         # Who was faster may have finished taking it over before the claim was made.
-        taken = self._get(self._path) == chain[0]
-        if taken:
+        success = self._get(self._path) == chain[0]
+        if success:
             self._system.pipe_file(self._path, self._content())
         # From the last: who finds the first one gone finds our lease.
-        dead = [self._claim(chain[:end]) for end in range(len(chain) - 1, 0, -1)] if taken else []
+        dead = [self._claim(chain[:end]) for end in range(len(chain) - 1, 0, -1)] if success else []
         for path in (claim, *dead):
             with suppress(FileNotFoundError):
                 self._system.rm_file(path)
-        return taken
+        return success
 
     def _claim(self, chain: Sequence[bytes]) -> str:
         """Return the object that succeeds a dead lease and dead claims of it."""
         return ".".join((self._path, *map(_owner_of, chain)))
 
-    def _renew(self, ended: threading.Event) -> None:
-        while not ended.wait(self._seconds / _BEATS):
+    def _renew(self, stop: threading.Event) -> None:
+        while not stop.wait(self._seconds / _BEATS):
             # One that fails is followed by others; ``check`` tells if all of them did.
             with suppress(Exception):
                 if not self._is_ours(self._get(self._path)):
@@ -297,22 +297,22 @@ class RemoteLease:
         try:
             self._system.pipe_file(path, content, mode="create")
         except OSError as error:  # FileExistsError, or whatever a client makes of status 412
-            found = self._get(path)
+            current = self._get(path)
             # What was in the way may be gone by now; anything else is a failure.
-            if found is None and not is_conflict(error):
+            if current is None and not is_conflict(error):
                 raise
             # Ours if the answer to the first attempt was lost.
-            return found == content
+            return current == content
         # A store may not know the condition.
         return self._get(path) == content
 
 
 def _object_at(system: Any, path: str) -> bytes | None:
     try:
-        found: bytes = system.cat_file(path)
+        content: bytes = system.cat_file(path)
     except (FileNotFoundError, IsADirectoryError):
         return None
-    return found
+    return content
 
 
 def _owner_of(content: bytes) -> str:
@@ -341,10 +341,10 @@ class RemoteDestination:
     def record(self) -> dict[str, Any] | None:
         """Return what voxpipe noted in the group; empty for what it did not write."""
         with remote_errors(self._url, self._options):
-            found = self._get(f"{self._root}/{GROUP}")
-            if found is not None:
+            content = self._get(f"{self._root}/{GROUP}")
+            if content is not None:
                 with suppress(ValueError, AttributeError):
-                    return dict(parse_json(found).get("attributes", {}).get("voxpipe", {}))
+                    return dict(parse_json(content).get("attributes", {}).get("voxpipe", {}))
                 return {}
             # Objects without metadata are those of a writer that left its journal, or foreign.
             ours = self._system.exists(self._journal)
@@ -367,25 +367,25 @@ class RemoteDestination:
     @contextmanager
     def lock(self, timeout: float) -> Iterator[None]:
         """Hold the lease of this place, which a dead writer does not renew."""
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with _refusal():  # not around what is done meanwhile, which may read of a busy cache
-                held.enter_context(self._lease.hold(timeout))
+                stack.enter_context(self._lease.hold(timeout))
             yield
 
     def finished_shards(self, key: str) -> set[Triple]:
         """Return the shards in the journal, which lies beside the group."""
         with remote_errors(self._url, self._options):
-            found = self._get(self._journal)
-            done = _parse(found or b"", key)
-            if done is None:
-                if found is not None:  # the objects of an unfinished volume of another key
+            journal = self._get(self._journal)
+            shards = _parse(journal or b"", key)
+            if shards is None:
+                if journal is not None:  # the objects of an unfinished volume of another key
                     with suppress(FileNotFoundError):
                         self._system.rm(self._root, recursive=True)
                 self._lines = _first_line(key)
                 self._system.pipe_file(self._journal, self._lines)
             else:
-                self._lines = (found or b"") + b"\n"
-        return done or set()
+                self._lines = (journal or b"") + b"\n"
+        return shards or set()
 
     def store(self, array: str) -> Any:
         """Return a store at the place itself."""
@@ -434,12 +434,12 @@ def _parse(journal: bytes, key: str) -> set[Triple] | None:
             return None
     except ValueError:
         return None
-    done: set[Triple] = set()
+    shards: set[Triple] = set()
     for line in rest.split(b"\n"):
         with suppress(ValueError):
             i, j, k = parse_json(line)
-            done.add((i, j, k))
-    return done
+            shards.add((i, j, k))
+    return shards
 
 
 def _read(path: Path) -> bytes:

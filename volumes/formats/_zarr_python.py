@@ -28,7 +28,7 @@ from ...storage.ranges import RangeStore, ReadRange
 from ..chunks.ranged_chunks import most_of_object
 from .chunked_backend import check_chunk_bytes
 from .zarr_array import codec_v2, codec_v3
-from .zarr_chunks import BOUNDED, Codec, undo
+from .zarr_chunks import BOUNDED_CODECS, Codec, undo
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _OF_ARRAYS = ("zarr.json", ".zarray")
@@ -67,8 +67,8 @@ class RangesStore(Store):
     ) -> Buffer | None:
         """Return an object or a range of it; None where there is none."""
         # The stores wait: in a thread, so that others go on meanwhile.
-        found = await asyncio.to_thread(self._read, key, byte_range)
-        return None if found is None else prototype.buffer.from_bytes(found)
+        content = await asyncio.to_thread(self._read, key, byte_range)
+        return None if content is None else prototype.buffer.from_bytes(content)
 
     async def get_stored(self, key: str) -> bytes | None:
         """Return an object as it is stored."""
@@ -78,13 +78,13 @@ class RangesStore(Store):
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
         """Return objects or ranges of them, side by side."""
-        asked = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
-        return list(await asyncio.gather(*asked))
+        reads = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+        return list(await asyncio.gather(*reads))
 
     async def exists(self, key: str) -> bool:
         """Whether there is an object of this name."""
-        found = await asyncio.to_thread(self._ranges.get_ranges, [ReadRange(key, 0, 1)])
-        return found[0] is not None
+        answers = await asyncio.to_thread(self._ranges.get_ranges, [ReadRange(key, 0, 1)])
+        return answers[0] is not None
 
     async def list(self) -> AsyncIterator[str]:
         """Yield all keys."""
@@ -116,29 +116,29 @@ class RangesStore(Store):
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         if key.rpartition("/")[2] in _DOCUMENTS:
             return self._document(key, byte_range)
-        objects, wanted = self._objects_at(key), _range(key, byte_range)
+        objects, request = self._objects_at(key), _range(key, byte_range)
         if not objects.codecs:
-            return self._read_stored(wanted, objects)
-        found = self._read_stored(ReadRange(key), objects)
-        if found is None:
+            return self._read_stored(request, objects)
+        content = self._read_stored(ReadRange(key), objects)
+        if content is None:
             return None
-        plain = bytes(undo(objects.codecs, found, objects.size))
-        return plain[wanted.start : wanted.stop]
+        plain = bytes(undo(objects.codecs, content, objects.size))
+        return plain[request.start : request.stop]
 
-    def _read_stored(self, wanted: ReadRange, objects: _Objects) -> bytes | None:
+    def _read_stored(self, request: ReadRange, objects: _Objects) -> bytes | None:
         most = most_between(objects.size) if objects.size else 0
-        if most and wanted.length is not None and wanted.length > most:
+        if most and request.length is not None and request.length > most:
             raise CorruptVolume(
-                f"a chunk of {self._ranges.name} is stored in {wanted.length} bytes, in "
-                f"{wanted.object}, and takes {objects.size} when decoded."
+                f"a chunk of {self._ranges.name} is stored in {request.length} bytes, in "
+                f"{request.object}, and takes {objects.size} when decoded."
             )
         more = most_of_object(self._ranges, objects.size)
-        (found,) = self._ranges.get_ranges([wanted], *more)
-        if found is not None and wanted.length is not None and len(found) < wanted.length:
+        (content,) = self._ranges.get_ranges([request], *more)
+        if content is not None and request.length is not None and len(content) < request.length:
             raise CorruptVolume(
-                f"{wanted.object} of {self._ranges.name} ends before byte {wanted.stop}."
+                f"{request.object} of {self._ranges.name} ends before byte {request.stop}."
             )
-        return None if found is None else bytes(found)
+        return None if content is None else bytes(content)
 
     def _document(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         data = self._ranges.get(key)
@@ -155,12 +155,12 @@ class RangesStore(Store):
         try:
             document = parse_json(data)
             size = _object_bytes(document)
-            shown, codecs = _split_compressors(document) if size else (document, ())
+            rest, codecs = _split_compressors(document) if size else (document, ())
         except (AttributeError, KeyError, TypeError, ValueError):
             return data  # a group, or something of which zarr-python says what is wrong with it
         check_chunk_bytes(size, self._ranges.name)
         self._arrays[folder] = _Objects(size, tuple(codecs))
-        return json.dumps(shown).encode() if codecs else data
+        return json.dumps(rest).encode() if codecs else data
 
     def _objects_at(self, key: str) -> _Objects:
         """Return what is known of the objects of the array in which a key lies."""
@@ -178,7 +178,7 @@ class _Objects(NamedTuple):
     codecs: tuple[Codec, ...] = ()  # those that are undone here, in the order of encoding
 
 
-def _range(key: str, asked: ByteRequest | None) -> ReadRange:
+def _range(key: str, byte_range: ByteRequest | None) -> ReadRange:
     """Return a range of ours for one of zarr-python.
 
     Examples
@@ -186,12 +186,12 @@ def _range(key: str, asked: ByteRequest | None) -> ReadRange:
     >>> _range("a", RangeByteRequest(3, 5)), _range("a", SuffixByteRequest(4))
     (ReadRange(object='a', start=3, stop=5), ReadRange(object='a', start=-4, stop=None))
     """
-    if isinstance(asked, RangeByteRequest):
-        return ReadRange(key, asked.start, asked.end)
-    if isinstance(asked, OffsetByteRequest):
-        return ReadRange(key, asked.offset)
-    if isinstance(asked, SuffixByteRequest):
-        return ReadRange(key, -asked.suffix)
+    if isinstance(byte_range, RangeByteRequest):
+        return ReadRange(key, byte_range.start, byte_range.end)
+    if isinstance(byte_range, OffsetByteRequest):
+        return ReadRange(key, byte_range.offset)
+    if isinstance(byte_range, SuffixByteRequest):
+        return ReadRange(key, -byte_range.suffix)
     return ReadRange(key)
 
 
@@ -221,13 +221,13 @@ def _split_compressors(document: Mapping[str, Any]) -> tuple[dict[str, Any], lis
     >>> _split_compressors({"compressor": {"id": "zlib", "level": 1}, "filters": None})
     ({'compressor': None, 'filters': None}, [Codec(name='zlib', settings={'level': 1})])
     """
-    told, last = dict(document), []
-    if "codecs" not in told:
-        compressor = told.get("compressor")
-        if compressor is not None and codec_v2(compressor).name in BOUNDED:
-            last, told["compressor"] = [codec_v2(compressor)], None
-        return told, last
-    told["codecs"] = list(told["codecs"])
-    while told["codecs"] and codec_v3(told["codecs"][-1]).name in BOUNDED:
-        last.insert(0, codec_v3(told["codecs"].pop()))
-    return told, last
+    rest, last = dict(document), []
+    if "codecs" not in rest:
+        compressor = rest.get("compressor")
+        if compressor is not None and codec_v2(compressor).name in BOUNDED_CODECS:
+            last, rest["compressor"] = [codec_v2(compressor)], None
+        return rest, last
+    rest["codecs"] = list(rest["codecs"])
+    while rest["codecs"] and codec_v3(rest["codecs"][-1]).name in BOUNDED_CODECS:
+        last.insert(0, codec_v3(rest["codecs"].pop()))
+    return rest, last

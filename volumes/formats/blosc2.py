@@ -27,7 +27,7 @@ from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import BadHeader, CacheTooSmall, VolumeNotFound
 from ...storage.decompress import copy
 from ...storage.disk_cache import cache_budget, cache_directory
-from ...storage.retry import DAMAGED, read_anew
+from ...storage.retry import DAMAGE, read_anew
 from ...storage.volume_cache import VolumeCache
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray, Index
@@ -101,21 +101,21 @@ class Blosc2Backend(ChunkedBackend):
 
     def __init__(self, file: LocalStoredFile) -> None:
         name = file.name
-        mapped, stored = _open(file)
-        dtype, shape = np.dtype(stored.dtype), tuple(stored.shape)
-        chunk, block = tuple(stored.chunks), tuple(stored.blocks)
+        file_map, ndarray = _open(file)
+        dtype, shape = np.dtype(ndarray.dtype), tuple(ndarray.shape)
+        chunk, block = tuple(ndarray.chunks), tuple(ndarray.blocks)
         layout = plain_layout(shape, name)
         chunked_header(layout, chunk, dtype, name)
         header = chunked_header(layout, block, dtype, name)
-        expected = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
-        if stored.schunk.nchunks != expected:
+        total = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
+        if ndarray.schunk.nchunks != total:
             raise BadHeader(
-                f"{name} holds {stored.schunk.nchunks} chunks, and its shape {shape} "
-                f"speaks of {expected}."
+                f"{name} holds {ndarray.schunk.nchunks} chunks, and its shape {shape} "
+                f"speaks of {total}."
             )
         IO_COUNTERS.count(headers=1)
         # Blocks are what is decoded; whole chunks only where they are one block.
-        self.blocks = Blosc2Blocks(mapped, stored, name)
+        self.blocks = Blosc2Blocks(file_map, ndarray, name)
         cache, cuts = opening_session().chunks, ChunkGrid(shape, chunk, block)
         array = ChunkedArray(
             shape,
@@ -140,21 +140,21 @@ class Blosc2Blocks:
 
     strided = False
 
-    def __init__(self, mapped: mmap.mmap, stored: Any, name: str) -> None:
-        self.name, self.items = name, stored.schunk
+    def __init__(self, file_map: mmap.mmap, ndarray: Any, name: str) -> None:
+        self.name, self.items = name, ndarray.schunk
         # The items are part of the array, and the array of the file: neither holds the other.
-        self._alive = (mapped, stored)
+        self._alive = (file_map, ndarray)
         self._lock = threading.Lock()
-        pairs = list(zip(stored.shape, stored.chunks, stored.blocks, strict=True))
+        pairs = list(zip(ndarray.shape, ndarray.chunks, ndarray.blocks, strict=True))
         self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
         self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
-        self._size = math.prod(stored.blocks)
+        self._size = math.prod(ndarray.blocks)
         count, size = len(self.items), self.items.typesize
-        expected = math.prod((*self._chunks, *self._per_chunk, self._size))
-        if size != np.dtype(stored.dtype).itemsize or count != expected:
+        total = math.prod((*self._chunks, *self._per_chunk, self._size))
+        if size != np.dtype(ndarray.dtype).itemsize or count != total:
             raise BadHeader(
                 f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of "
-                f"{expected} of {stored.dtype}."
+                f"{total} of {ndarray.dtype}."
             )
 
     def fetch_chunks(self, chunks: Sequence[Index]) -> Blosc2Blocks:
@@ -189,14 +189,14 @@ def _open(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
     """Return the mapped file, which has to live as long, and the array in it."""
     blosc2, name = import_package("blosc2", file.name), file.name
     with library_errors(f"{name} is no sound blosc2 array"):
-        with file.open() as opened:
+        with file.open() as stream:
             # blosc2 4.14 never lets go of a file that it refuses.
-            check_size(name, file.size, frame_sizes(opened.read(HEAD_BYTES), name)[1])
-            mapped = MAPS.add(opened)
-        found = blosc2.ndarray_from_cframe(mapped, copy=False)
+            check_size(name, file.size, frame_sizes(stream.read(HEAD_BYTES), name)[1])
+            file_map = MAPS.add(stream)
+        ndarray = blosc2.ndarray_from_cframe(file_map, copy=False)
         # Its own threads would compete with the workers, which fill all cores.
-        found.schunk.dparams = blosc2.DParams(nthreads=1)
-    return mapped, found
+        ndarray.schunk.dparams = blosc2.DParams(nthreads=1)
+    return file_map, ndarray
 
 
 # Between making the copy and mapping it, another process may need its room; each time at least
@@ -224,17 +224,17 @@ class RemoteBlosc2(FilesBackend):
         """Read the blocks that the region touches, of the copy that the first call makes."""
 
         def read() -> Voxels:
-            copied = None
+            backend = None
             try:
                 with self._lock:
                     if self._copy is None:
                         self._copy = self._write_copy()
-                    copied = self._copy
-                return copied.read(region, channels)
-            except DAMAGED:
+                    backend = self._copy
+                return backend.read(region, channels)
+            except DAMAGE:
                 # It goes, for all processes, unless another thread has made it anew.
                 with self._lock:
-                    if self._copy is copied:
+                    if self._copy is backend:
                         self._copy = None
                         self._cache.drop(self._file.cache_key)
                 raise
@@ -256,18 +256,18 @@ class RemoteBlosc2(FilesBackend):
                         do="Raise its limit (ulimit -f), or copy the file to a local disk.",
                     )
                 try:
-                    found = Blosc2Backend(LocalStoredFile(raw.name, self.name))
+                    backend = Blosc2Backend(LocalStoredFile(raw.name, self.name))
                 except VolumeNotFound:
                     if attempt + 1 < _ATTEMPTS:
                         continue
                     raise
             break
-        if (found.shape, found.disk_dtype) != (self.shape, self.disk_dtype):
+        if (backend.shape, backend.disk_dtype) != (self.shape, self.disk_dtype):
             raise BadHeader(
-                f"blosc2 finds {found.shape} {found.disk_dtype} in {self.name}, and its header "
+                f"blosc2 finds {backend.shape} {backend.disk_dtype} in {self.name}, and its header "
                 f"speaks of {self.shape} {self.disk_dtype}."
             )
-        return found
+        return backend
 
     def _write(self, raw: BinaryIO) -> None:
         with self._file.open() as stream:

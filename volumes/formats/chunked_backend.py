@@ -43,20 +43,20 @@ MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.sp
 class Layout:
     """Which stored axes are folded into C, in stored order, and which are I, J, K."""
 
-    stored: tuple[int, ...]  # shape of the stored array
-    folded: tuple[int, ...]  # stored axes that become C; the last of them runs fastest
+    sizes: tuple[int, ...]  # shape of the stored array
+    c_axes: tuple[int, ...]  # stored axes that become C; the last of them runs fastest
     spatial: tuple[int | None, int | None, int | None]
     """Stored axis of I, J and K; None for one that is not stored and has length 1."""
 
     @cached_property
     def shape(self) -> Shape:
         """(C, I, J, K)."""
-        channels = math.prod(self.stored[axis] for axis in self.folded)
-        return channels, *self.spatial_part(self.stored)
+        channels = math.prod(self.sizes[axis] for axis in self.c_axes)
+        return channels, *self.spatial_part(self.sizes)
 
-    def spatial_part(self, stored: Sequence[int]) -> Triple:
+    def spatial_part(self, entries: Sequence[int]) -> Triple:
         """Return the entries of I, J, K of something given per stored axis, 1 where not stored."""
-        i, j, k = (1 if axis is None else int(stored[axis]) for axis in self.spatial)
+        i, j, k = (1 if axis is None else int(entries[axis]) for axis in self.spatial)
         return i, j, k
 
     def index(self, region: Region, channels: Channels | None = None) -> tuple[Region, Channels]:
@@ -65,37 +65,37 @@ class Layout:
         Where several axes are folded, the slowest is narrowed and the others are
         read whole; the channels asked for are then a part of what is read. Worked out once.
         """
-        known = vars(region).get("_stored")
-        if known is not None and known[0] is self and known[1] == channels:
-            found: tuple[Region, Channels] = known[2]
-            return found
-        start, stop = [0] * len(self.stored), list(self.stored)
+        memo = vars(region).get("_stored")
+        if memo is not None and memo[0] is self and memo[1] == channels:
+            result: tuple[Region, Channels] = memo[2]
+            return result
+        start, stop = [0] * len(self.sizes), list(self.sizes)
         for n, axis in enumerate(self.spatial):
             if axis is not None:
                 start[axis], stop[axis] = region.start[n], region.stop[n]
         part = channels or (0, self.shape[0])
-        if channels is not None and self.folded:
-            inner = math.prod(self.stored[axis] for axis in self.folded[1:])
+        if channels is not None and self.c_axes:
+            inner = math.prod(self.sizes[axis] for axis in self.c_axes[1:])
             first = channels[0] // inner
-            start[self.folded[0]], stop[self.folded[0]] = first, -(-channels[1] // inner)
+            start[self.c_axes[0]], stop[self.c_axes[0]] = first, -(-channels[1] // inner)
             part = channels[0] - first * inner, channels[1] - first * inner
         i, j, k = self.spatial
         box = region.box
         if box is not None:
             box = None if i is None or j is None or k is None else replace(box, axes=(i, j, k))
-        found = Region(start, stop, box), part
-        vars(region)["_stored"] = self, channels, found
-        return found
+        result = Region(start, stop, box), part
+        vars(region)["_stored"] = self, channels, result
+        return result
 
     def fold(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a stored array, or a part of it, as (C, I, J, K): a view."""
-        kept = [axis for axis in self.spatial if axis is not None]
-        turned = array.transpose((*self.folded, *kept))
+        axes = [axis for axis in self.spatial if axis is not None]
+        view = array.transpose((*self.c_axes, *axes))
         lengths = [1 if axis is None else array.shape[axis] for axis in self.spatial]
-        return turned.reshape((math.prod(array.shape[axis] for axis in self.folded), *lengths))
+        return view.reshape((math.prod(array.shape[axis] for axis in self.c_axes), *lengths))
 
 
-def plain_layout(stored: tuple[int, ...], name: str) -> Layout:
+def plain_layout(shape: tuple[int, ...], name: str) -> Layout:
     """Return the layout of an array without metadata: (I, J), (I, J, K) or (C, I, J, K).
 
     Examples
@@ -103,18 +103,18 @@ def plain_layout(stored: tuple[int, ...], name: str) -> Layout:
     >>> plain_layout((3, 8, 9, 10), "a.zarr").shape, plain_layout((8, 9), "b.zarr").shape
     ((3, 8, 9, 10), (1, 8, 9, 1))
     """
-    if len(stored) == 2:
-        return Layout(stored, (), (0, 1, None))
-    if len(stored) == 3:
-        return Layout(stored, (), (0, 1, 2))
-    if len(stored) == 4:
-        return Layout(stored, (0,), (1, 2, 3))
-    msg = f"the array of {name} has {len(stored)} axes and nothing says what they are."
+    if len(shape) == 2:
+        return Layout(shape, (), (0, 1, None))
+    if len(shape) == 3:
+        return Layout(shape, (), (0, 1, 2))
+    if len(shape) == 4:
+        return Layout(shape, (0,), (1, 2, 3))
+    msg = f"the array of {name} has {len(shape)} axes and nothing says what they are."
     do = "Store two to four axes, (I, J, K) or (C, I, J, K), or write OME-Zarr metadata."
     raise BadHeader(msg, do=do)
 
 
-def named_layout(stored: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
+def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
     """Return the layout of an array whose axes have names.
 
     Examples
@@ -122,15 +122,15 @@ def named_layout(stored: tuple[int, ...], axes: Sequence[str], name: str) -> Lay
     >>> named_layout((2, 3, 10, 9, 8), "tczyx", "a.ome.zarr").shape
     (6, 8, 9, 10)
     """
-    if len(stored) != len(axes):
+    if len(shape) != len(axes):
         raise BadHeader(
-            f"the array of {name} has {len(stored)} axes, and its metadata name {len(axes)}: "
+            f"the array of {name} has {len(shape)} axes, and its metadata name {len(axes)}: "
             f"{', '.join(axes)}."
         )
     place = {axis: n for n, axis in enumerate(axes)}
     x, y, z = (place.get(axis) for axis in SPATIAL)
-    folded = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
-    return Layout(stored, folded, (x, y, z))
+    c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
+    return Layout(shape, c_axes, (x, y, z))
 
 
 def check_number(number: Any, count: int, what: str, name: str) -> None:
@@ -163,8 +163,8 @@ def chunked_header(
 ) -> Header:
     """Return the header of an array in chunks, once its shape, type and chunks make sense."""
     refuse_unreadable(dtype, name)
-    if min(layout.stored, default=0) < 1:
-        raise BadHeader(f"{name} holds no voxels: shape {layout.stored}.")
+    if min(layout.sizes, default=0) < 1:
+        raise BadHeader(f"{name} holds no voxels: shape {layout.sizes}.")
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
     part = layout.spatial_part(chunks)
     return Header(layout.shape, affine, dtype, part, "range", *scale, stamp=stamp)
@@ -193,8 +193,8 @@ class ChunkedBackend(FilesBackend):
 
     def prefetch(self, region: Region) -> Closes | None:
         """Begin to fetch the chunks that the region and its box touch."""
-        begun: Closes | None = self._array.prefetch(self._layout.index(region)[0])
-        return begun
+        ticket: Closes | None = self._array.prefetch(self._layout.index(region)[0])
+        return ticket
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:
         """Return the chunks that a read fetches and decodes."""
@@ -203,5 +203,5 @@ class ChunkedBackend(FilesBackend):
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that a read needs, without decoding them."""
-        fetched: int | None = self._array.fetch(self._layout.index(region, channels)[0])
-        return fetched
+        size: int | None = self._array.fetch(self._layout.index(region, channels)[0])
+        return size

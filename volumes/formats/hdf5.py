@@ -55,15 +55,15 @@ class Reach:
 
     name: str
     folder: Folder | None = None  # the files that they may lead to; None for all regular ones
-    reached: dict[str, None] = field(default_factory=dict)  # and what has led there
+    paths: dict[str, None] = field(default_factory=dict)  # and what has led there
 
     def note(self, path: str) -> None:
         """Remember a file: where it changes, so may what is read."""
-        self.reached[os.path.abspath(path)] = None
+        self.paths[os.path.abspath(path)] = None
 
     def others(self, path: str) -> tuple[str, ...]:
         """Return all files but one."""
-        return tuple(other for other in self.reached if other != os.path.abspath(path))
+        return tuple(other for other in self.paths if other != os.path.abspath(path))
 
     def check(self, path: str, reference: str) -> None:
         """Raise ``LeadsOutside`` for what is not in the folder, ``BadHeader`` for a pipe there."""
@@ -79,14 +79,14 @@ class Reach:
             pass  # what is not there leads nowhere
 
 
-def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0) -> None:
+def refuse_links(h5py: Any, file: Any, key: Any, reach: Reach, depth: int = 0) -> None:
     """Look at all links on the way to a dataset, before HDF5 opens what they lead to."""
-    if not isinstance(chosen, str):
+    if not isinstance(key, str):
         return
     if depth > _MOST_LINKS:
-        what = f"more than {_MOST_LINKS} links lead to {shorten(chosen)} in {reach.name}."
+        what = f"more than {_MOST_LINKS} links lead to {shorten(key)} in {reach.name}."
         raise BadHeader(what, do="Link to the dataset itself.")
-    parts = [part for part in chosen.split("/") if part not in ("", ".")]
+    parts = [part for part in key.split("/") if part not in ("", ".")]
     for n in range(len(parts)):
         place = "/".join(parts[: n + 1])
         try:
@@ -98,8 +98,8 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
             reach.check(path, link.filename)
             if os.path.isfile(path) and h5py.is_hdf5(path):
                 onward = "/".join([link.path, *parts[n + 1 :]])
-                with h5py.File(path, "r") as opened:
-                    refuse_links(h5py, opened, onward, reach, depth + 1)
+                with h5py.File(path, "r") as other:
+                    refuse_links(h5py, other, onward, reach, depth + 1)
             return
         if isinstance(link, h5py.SoftLink):
             above = "" if link.path.startswith("/") else "/".join(parts[:n])
@@ -111,18 +111,18 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
 def refuse_leading_on(path: str, name: str, follow: str) -> None:
     """Look at all of a file that another library reads, which would follow it anywhere."""
     h5py = import_package("h5py", name)
-    trusted = follow == "anywhere"
-    reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
-    waiting, seen = [path], set[str]()
+    anywhere = follow == "anywhere"
+    reach = Reach(name, None if anywhere else Folder(os.path.dirname(os.path.abspath(path))))
+    waiting, real_paths = [path], set[str]()
     with hdf5_errors(name):
         while waiting:
             place = waiting.pop()
-            if os.path.realpath(place) in seen or not h5py.is_hdf5(place):
+            if os.path.realpath(place) in real_paths or not h5py.is_hdf5(place):
                 continue
-            seen.add(os.path.realpath(place))
+            real_paths.add(os.path.realpath(place))
             with h5py.File(place, "r") as file:
                 for reference, other in _leading_on(h5py, file, reach):
-                    if not trusted:
+                    if not anywhere:
                         raise LeadsOutside(
                             f"{name} leads to other files: to {other}, as {shorten(reference)}.",
                             do='If you trust who made it: open_volume(follow="anywhere"), or '
@@ -138,16 +138,16 @@ def _leading_on(h5py: Any, file: Any, reach: Reach) -> Iterator[tuple[str, str]]
     file.id.links.visit(lambda at, link: links.setdefault(os.fsdecode(at), link.type), info=True)
     for place, kind in links.items():
         if kind == h5py.h5l.TYPE_EXTERNAL:
-            named = file.get(place, getlink=True).filename
-            yield named, _first_there(_places(file.filename, named, "HDF5_EXT_PREFIX"))
+            name = file.get(place, getlink=True).filename
+            yield name, _first_there(_places(file.filename, name, "HDF5_EXT_PREFIX"))
         elif kind == h5py.h5l.TYPE_HARD and isinstance(file[place], h5py.Dataset):
             dataset = file[place]
-            for named in _external(dataset):
-                yield named, os.path.abspath(named)
+            for name in _external(dataset):
+                yield name, os.path.abspath(name)
             if dataset.is_virtual:
                 refuse_circle(h5py, dataset, (), reach.name, reach)
-                for named in {source.file_name for source in dataset.virtual_sources()} - {"."}:
-                    yield named, _first_there(_places(file.filename, named, "HDF5_VDS_PREFIX"))
+                for name in {source.file_name for source in dataset.virtual_sources()} - {"."}:
+                    yield name, _first_there(_places(file.filename, name, "HDF5_VDS_PREFIX"))
 
 
 def _places(file: str, reference: str, variable: str) -> list[str]:
@@ -159,12 +159,12 @@ def _places(file: str, reference: str, variable: str) -> list[str]:
     absolute = [reference] if os.path.isabs(reference) else []
     name = os.path.basename(reference) if absolute else reference
     beside = os.path.dirname(os.path.abspath(file))
-    chosen = [
+    prefixes = [
         folder.replace("${ORIGIN}", beside)
         for folder in os.environ.get(variable, "").split(os.pathsep)
         if folder
     ]
-    folders = [*chosen, beside, os.getcwd(), os.path.dirname(os.path.realpath(file))]
+    folders = [*prefixes, beside, os.getcwd(), os.path.dirname(os.path.realpath(file))]
     return [*absolute, *(os.path.join(folder, name) for folder in folders)]
 
 
@@ -187,10 +187,10 @@ def beside_its_file(h5py: Any, dataset: Any) -> Any:
     beside = os.path.dirname(os.path.abspath(file.filename))
     if not any(os.path.exists(os.path.join(beside, name)) for name in names):
         beside = os.getcwd()  # what is looked at is what is read, wherever the process goes
-    wanted = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    wanted.set_efile_prefix(os.fsencode(beside))
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_efile_prefix(os.fsencode(beside))
     h5py.h5i.dec_ref(dataset.id)  # HDF5 opens it only once, in one way
-    return h5py.Dataset(h5py.h5d.open(file.id, path, wanted))
+    return h5py.Dataset(h5py.h5d.open(file.id, path, access))
 
 
 def refuse_external(dataset: Any, reach: Reach) -> None:
@@ -213,14 +213,14 @@ def refuse_circle(
         raise BadHeader(f"the virtual dataset {dataset.name} of {name} leads back to itself.")
     for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
         for place, path in _matching(h5py, file, *source, reach):
-            with h5py.File(place, "r") as opened:
-                refuse_links(h5py, opened, path, reach)
-                found = opened.get(path)
-                if isinstance(found, h5py.Dataset):
-                    if found.file != opened:
-                        reach.check(found.file.filename, found.file.filename)
-                    refuse_external(found, reach)
-                    refuse_circle(h5py, found, (*above, here), name, reach)
+            with h5py.File(place, "r") as other:
+                refuse_links(h5py, other, path, reach)
+                node = other.get(path)
+                if isinstance(node, h5py.Dataset):
+                    if node.file != other:
+                        reach.check(node.file.filename, node.file.filename)
+                    refuse_external(node, reach)
+                    refuse_circle(h5py, node, (*above, here), name, reach)
 
 
 def _matching(
@@ -230,11 +230,11 @@ def _matching(
     names = [file]
     if file_name != ".":
         places = _places(file, file_name, "HDF5_VDS_PREFIX")
-        wanted = _printf(os.path.basename(file_name))
+        pattern = _printf(os.path.basename(file_name))
         first: dict[str, str] = {}
         for folder in map(os.path.dirname, places):
-            listed = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-            for each in filter(wanted.fullmatch, listed):
+            entries = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+            for each in filter(pattern.fullmatch, entries):
                 first.setdefault(each, os.path.join(folder, each))
         names = list(first.values())
         for each in names or places[:1]:
@@ -245,9 +245,9 @@ def _matching(
         if "%" not in path:
             yield each, path
             continue
-        with h5py.File(each, "r") as opened:
-            found = [f"/{inner}" for inner in datasets_in(h5py, opened)]
-        yield from ((each, inner) for inner in found if _printf(path).fullmatch(inner))
+        with h5py.File(each, "r") as other:
+            paths = [f"/{inner}" for inner in datasets_in(h5py, other)]
+        yield from ((each, inner) for inner in paths if _printf(path).fullmatch(inner))
 
 
 def _printf(pattern: str) -> re.Pattern[str]:
@@ -260,9 +260,9 @@ def _printf(pattern: str) -> re.Pattern[str]:
 
 def datasets_in(h5py: Any, file: Any) -> list[str]:
     """Return the paths of all datasets of a file or group."""
-    found: list[str] = []
-    file.visititems(lambda at, node: found.append(at) if isinstance(node, h5py.Dataset) else None)
-    return found
+    paths: list[str] = []
+    file.visititems(lambda at, node: paths.append(at) if isinstance(node, h5py.Dataset) else None)
+    return paths
 
 
 def hdf5_errors(name: str) -> AbstractContextManager[None]:
@@ -296,23 +296,23 @@ def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
         run = where.run
     with file.open():
         pass  # says in our words that it cannot be read
-    opened = run(lambda: h5py.File(where, "r", rdcc_nbytes=_KEPT_BYTES), errors)
+    h5 = run(lambda: h5py.File(where, "r", rdcc_nbytes=_KEPT_BYTES), errors)
     try:
         # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for
         # file objects (3.16) then crashes. So they are closed before. A damaged file has no hash.
-        run(lambda: _OPEN.add(opened), errors)
-        found = run(lambda: _find(h5py, opened, dataset, file), errors)
-        if found.offset is None:
+        run(lambda: _OPEN.add(h5), errors)
+        target = run(lambda: _find(h5py, h5, dataset, file), errors)
+        if target.offset is None:
             IO_COUNTERS.count(headers=1)
-            kind = DatasetBackend if found.header.chunks is None else Hdf5Backend
-            return kind(found, opened, run, file.name)
+            kind = DatasetBackend if target.header.chunks is None else Hdf5Backend
+            return kind(target, h5, run, file.name)
     except BaseException:
-        opened.close()
+        h5.close()
         raise
-    opened.close()
-    header = found.header
-    fields = RawHeader(found.layout, header.disk_dtype, found.offset, header.affine)
-    return open_raw(fields, found.files, file.name)
+    h5.close()
+    header = target.header
+    fields = RawHeader(target.layout, header.disk_dtype, target.offset, header.affine)
+    return open_raw(fields, target.files, file.name)
 
 
 class FoundDataset(NamedTuple):
@@ -325,18 +325,18 @@ class FoundDataset(NamedTuple):
     offset: int | None  # where its numbers lie there in one piece, if they do
 
 
-def _find(h5py: Any, opened: Any, chosen: Any, file: StoredFile) -> FoundDataset:
+def _find(h5py: Any, h5: Any, key: Any, file: StoredFile) -> FoundDataset:
     """Look at all that leads to a dataset before HDF5 does; of a remote file in no other one."""
     name, files = file.name, [file]
     if isinstance(file, LocalStoredFile):
-        path, trusted = file.path, file.follow == "anywhere"
-        reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
-        refuse_links(h5py, opened, chosen, reach)
-        dataset = beside_its_file(h5py, chosen_dataset(h5py, opened, chosen, name))
+        path, anywhere = file.path, file.follow == "anywhere"
+        reach = Reach(name, None if anywhere else Folder(os.path.dirname(os.path.abspath(path))))
+        refuse_links(h5py, h5, key, reach)
+        dataset = beside_its_file(h5py, chosen_dataset(h5py, h5, key, name))
         refuse_external(dataset, reach)
         refuse_circle(h5py, dataset, (), name, reach)
         own = file
-        if dataset.file != opened:  # behind an external link
+        if dataset.file != h5:  # behind an external link
             reach.note(path)
             path = os.path.abspath(dataset.file.filename)
             reach.check(path, dataset.file.filename)
@@ -344,12 +344,12 @@ def _find(h5py: Any, opened: Any, chosen: Any, file: StoredFile) -> FoundDataset
         others = [LocalStoredFile(each, name, optional=True) for each in reach.others(path)]
         files = [*others, own]
     else:  # HDF5 would look for others on this disk
-        refuse_links(h5py, opened, chosen, _NoReach(name))
-        dataset = chosen_dataset(h5py, opened, chosen, name)
-        if dataset.is_virtual or dataset.external or dataset.file != opened:
+        refuse_links(h5py, h5, key, _NoReach(name))
+        dataset = chosen_dataset(h5py, h5, key, name)
+        if dataset.is_virtual or dataset.external or dataset.file != h5:
             raise _in_other_files(name)
     layout, dtype = plain_layout(tuple(dataset.shape or ()), name), np.dtype(dataset.dtype)
-    chunks = dataset.chunks or (1,) * len(layout.stored)
+    chunks = dataset.chunks or (1,) * len(layout.sizes)
     header = chunked_header(layout, chunks, dtype, name, _affine(dataset, name))
     header = replace(header, chunks=header.chunks if dataset.chunks else None)
     # In one piece; HDF5's own types have other bits.
@@ -367,9 +367,9 @@ def _find(h5py: Any, opened: Any, chosen: Any, file: StoredFile) -> FoundDataset
 class Hdf5Backend(ChunkedBackend):
     """A dataset in chunks, of which only those needed are read; h5py holds its file open."""
 
-    def __init__(self, found: FoundDataset, opened: Any, run: Run, name: str) -> None:
-        self._h5, dataset, file = opened, found.dataset, found.files[-1]
-        token = content_key(joined_key([each.cache_key for each in found.files]), (dataset.name,))
+    def __init__(self, target: FoundDataset, h5: Any, run: Run, name: str) -> None:
+        self._h5, dataset, file = h5, target.dataset, target.files[-1]
+        token = content_key(joined_key([each.cache_key for each in target.files]), (dataset.name,))
         index = ChunkIndex(dataset, file.key, run, name)
         size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
         filters = ChunkFilters(dataset, index, name)
@@ -377,7 +377,7 @@ class Hdf5Backend(ChunkedBackend):
         form = tuple(dataset.shape), tuple(dataset.chunks), np.dtype(dataset.dtype)
         cache = opening_session().chunks
         array = ChunkedArray(*form, dataset.fillvalue, source=source, cache=cache, token=token)
-        super().__init__(array, found.layout, found.files, found.header, name)
+        super().__init__(array, target.layout, target.files, target.header, name)
 
 
 class DatasetBackend(FilesBackend):
@@ -386,18 +386,18 @@ class DatasetBackend(FilesBackend):
     One thread reads at a time.
     """
 
-    def __init__(self, found: FoundDataset, opened: Any, run: Run, name: str) -> None:
-        self._h5, self._dataset, self._layout = opened, found.dataset, found.layout
+    def __init__(self, target: FoundDataset, h5: Any, run: Run, name: str) -> None:
+        self._h5, self._dataset, self._layout = h5, target.dataset, target.layout
         self._run = run
         self._lock = threading.Lock()
-        super().__init__(found.files, found.header, name)
+        super().__init__(target.files, target.header, name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the region through h5py."""
         index, (first, last) = self._layout.index(region, channels)
         with self._lock:
-            found = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
-        return Voxels(plain(self._layout.fold(found)[first:last]))
+            array = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
+        return Voxels(plain(self._layout.fold(array)[first:last]))
 
     def _errors(self, index: Region) -> AbstractContextManager[None]:
         where = ", ".join(f"{start}:{stop}" for start, stop in index)
@@ -418,20 +418,20 @@ def _in_other_files(name: str) -> UnknownFormat:
     return UnknownFormat(msg, do=do)
 
 
-def chosen_dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
+def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     """Return the dataset that was chosen, or the only one of two to four axes."""
-    if chosen is not None:
-        if not isinstance(chosen, str) or chosen not in file:
-            what = f"{name} has no dataset {chosen!r}, but {_list(datasets_in(h5py, file))}."
+    if key is not None:
+        if not isinstance(key, str) or key not in file:
+            what = f"{name} has no dataset {key!r}, but {_list(datasets_in(h5py, file))}."
             raise BadHeader(what, do="Give dataset=.")
-        if not isinstance(file[chosen], h5py.Dataset):
-            raise BadHeader(f"{chosen} in {name} is a group.", do="Give the path of a dataset.")
-        return file[chosen]
-    found = datasets_in(h5py, file)
-    fitting = [path for path in found if 2 <= file[path].ndim <= 4]
+        if not isinstance(file[key], h5py.Dataset):
+            raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
+        return file[key]
+    paths = datasets_in(h5py, file)
+    fitting = [path for path in paths if 2 <= file[path].ndim <= 4]
     if len(fitting) == 1:
         return file[fitting[0]]
-    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {_list(found)}."
+    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {_list(paths)}."
     raise UnknownFormat(what, do="Give dataset=.")
 
 
@@ -440,12 +440,12 @@ def _list(paths: list[str]) -> str:
 
 
 def _affine(dataset: Any, name: str) -> tuple[float, ...]:
-    said = dataset.attrs.get(_SPACING)
-    if said is None:
+    attribute = dataset.attrs.get(_SPACING)
+    if attribute is None:
         return IDENTITY
-    spacing = np.asarray(said, np.float64).ravel()
+    spacing = np.asarray(attribute, np.float64).ravel()
     if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
-        what = f"{_SPACING} of {name} is {np.asarray(said).tolist()}, not three lengths."
+        what = f"{_SPACING} of {name} is {np.asarray(attribute).tolist()}, not three lengths."
         raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
     return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
 

@@ -75,42 +75,42 @@ class Hdf5File(RangeFile):
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file)
         self._name = file.name
-        self._brought: dict[Span, Piece] | None = None  # only while a call is made
+        self._pieces: dict[Span, Piece] | None = None  # only while a call is made
         self._absent: list[Span] = []
 
     def run(self, call: Callable[[], Any], errors: Errors) -> Any:
         """Return what a function of HDF5 returns, which may be called several times."""
-        self._brought = {}
+        self._pieces = {}
         try:
             while True:
                 self._absent.clear()
                 try:
                     with errors():
-                        found = call()
+                        answer = call()
                 except Exception:
                     if not self._absent:
                         raise
                 # Also where it returned: HDF5 takes some reads that fail for "there is none".
                 if not self._absent:
-                    return found
-                self._bring(self._absent[0], self._brought)
+                    return answer
+                self._bring(self._absent[0], self._pieces)
         finally:
-            self._brought = None
+            self._pieces = None
 
-    def _bring(self, span: Span, brought: dict[Span, Piece]) -> None:
-        if sum(map(len, brought.values())) + span[1] - span[0] > _MOST_BYTES:
+    def _bring(self, span: Span, pieces: dict[Span, Piece]) -> None:
+        if sum(map(len, pieces.values())) + span[1] - span[0] > _MOST_BYTES:
             what = f"the tables of {self._name} take more than {_MOST_BYTES} bytes."
             raise BadHeader(what, do="Give dataset=, or copy the file to a local disk.")
-        brought[span] = super()._fetch([span])[0]
+        pieces[span] = super()._fetch([span])[0]
 
     def _fetch(self, spans: Sequence[Span]) -> list[Piece]:
-        if self._brought is None:
+        if self._pieces is None:
             return super()._fetch(spans)
         for span in spans:
-            if span not in self._brought:
+            if span not in self._pieces:
                 self._absent.append(span)
                 raise _NotHere(f"bytes {span[0]} to {span[1]} are fetched first")
-        return [self._brought[span] for span in spans]
+        return [self._pieces[span] for span in spans]
 
 
 def run_local(call: Callable[[], Any], errors: Errors) -> Any:
@@ -131,31 +131,31 @@ class ChunkIndex(ChunkMap):
         # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
         self._lock = threading.Lock()
         # Where each lies, and one bit per filter that was left out for it, in the order of writing.
-        self._known: dict[Index, tuple[ReadRange | None, int]] = {}
+        self._places: dict[Index, tuple[ReadRange | None, int]] = {}
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; HDF5 waits for what it reads of those not asked before."""
-        if any(index not in self._known for index in chunks):
+        if any(index not in self._places for index in chunks):
             what = f"the chunks of {self.name} cannot be found"
             errors = partial(library_errors, what, kind=CorruptVolume)
             with self._lock:
                 self._run(lambda: self._ask(chunks), errors)
-        return [self._known[index][0] for index in chunks]
+        return [self._places[index][0] for index in chunks]
 
     def skipped_filters(self, index: Index) -> int:
         """Return which filters were left out for a chunk that was located."""
-        return self._known[index][1]
+        return self._places[index][1]
 
     def _ask(self, chunks: Sequence[Index]) -> None:
         for index in chunks:
-            if index in self._known:
+            if index in self._places:
                 continue
             first = tuple(n * c for n, c in zip(index, self._dataset.chunks, strict=True))
-            found = self._dataset.id.get_chunk_info_by_coord(first)
-            start = self._base + (found.byte_offset or 0)
-            place = ReadRange(self._key, start, start + found.size)
-            self._known[index] = (
-                (None, 0) if found.byte_offset is None else (place, found.filter_mask)
+            entry = self._dataset.id.get_chunk_info_by_coord(first)
+            start = self._base + (entry.byte_offset or 0)
+            place = ReadRange(self._key, start, start + entry.size)
+            self._places[index] = (
+                (None, 0) if entry.byte_offset is None else (place, entry.filter_mask)
             )
 
 
@@ -189,13 +189,13 @@ class ChunkFilters:
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Undo the filters, the last one first."""
         mask = self._index.skipped_filters(index)
-        found = self._undo(data, mask)
-        if found is None:  # which was made safe, as far as it was undone
+        content = self._undo(data, mask)
+        if content is None:  # which was made safe, as far as it was undone
             out[...] = self._read_by_hdf5(data, mask)
             return
-        if len(found) != self._bytes:
-            raise ValueError(f"it decodes to {len(found)} of {self._bytes} bytes")
-        out[...] = np.frombuffer(found, self._dtype).reshape(self._chunks)
+        if len(content) != self._bytes:
+            raise ValueError(f"it decodes to {len(content)} of {self._bytes} bytes")
+        out[...] = np.frombuffer(content, self._dtype).reshape(self._chunks)
 
     def _undo(self, data: Any, mask: int) -> Any:
         """Return the decoded bytes; None where HDF5 has to do it."""
@@ -221,7 +221,7 @@ class ChunkFilters:
                 if self._one is None:
                     self._one = self._dataset_in_memory()
                 self._one.id.write_direct_chunk((0,) * len(self._chunks), bytes(data), mask)
-                found: NDArray[Any] = self._one[...]
+                array: NDArray[Any] = self._one[...]
             except (OSError, ValueError, RuntimeError) as error:
                 absent = absent_filters(self._plan)
                 if not absent:
@@ -232,7 +232,7 @@ class ChunkFilters:
                     do="pip install hdf5plugin (voxpipe imports it), or set HDF5_PLUGIN_PATH to "
                     "the filter.",
                 ) from error
-        return found
+        return array
 
     def _dataset_in_memory(self) -> Any:
         """Return a dataset of one chunk that is written as those of the file are."""
@@ -266,10 +266,10 @@ def _unshuffle(data: Any, values: Sequence[int]) -> Any:
     width = values[0] if values else 1
     whole = len(data) // width * width
     planes = np.frombuffer(data, np.uint8, whole).reshape(width, -1)
-    turned = np.empty((whole // width, width), np.uint8)
+    items = np.empty((whole // width, width), np.uint8)
     # Plane by plane: transposing at once made a read of int16 1.4 times as long (measured).
     for at in range(width):
-        turned[:, at] = planes[at]
+        items[:, at] = planes[at]
     if whole == len(data):
-        return turned.reshape(-1).data
-    return turned.tobytes() + bytes(data[whole:])  # what is left over is not shuffled
+        return items.reshape(-1).data
+    return items.tobytes() + bytes(data[whole:])  # what is left over is not shuffled

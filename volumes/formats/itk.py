@@ -63,12 +63,12 @@ _LONG_TYPES |= frozenset((b"UR", b"UT", b"UV"))
 _DICOM_MAGIC, _DICOM_MAGIC_AT = b"DICM", 128
 _PIXELS, _ITEMS, _SYNTAX = (0x7FE0, 0x0010), 0xFFFE, (0x0002, 0x0010)
 _META, _FIRST_GROUPS = 0x0002, (0x0002, 0x0008)
-_UNDEFINED = 2**32 - 1
+_UNDEFINED_LENGTH = 2**32 - 1
 # Images of thousands of frames have some fifty for each; these are looked at in seconds.
 _MOST_ELEMENTS = 2**22
 _IMPLICIT, _BIG = b"1.2.840.10008.1.2", b"1.2.840.10008.1.2.2"
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_DEFLATED = b"1.2.840.10008.1.2.1.99"
+_DEFLATE_SYNTAX = b"1.2.840.10008.1.2.1.99"
 
 
 def check_claims(path: str, name: str, follow: str = "beside") -> None:
@@ -127,16 +127,16 @@ def _check_elements(data: Any, size: int, at: int, name: str) -> None:
         field = data[length_at : length_at + width]
         length = int.from_bytes(field, "big" if order == ">" else "little")
         start = length_at + width
-        if (group, element) == _PIXELS and length == _UNDEFINED:
+        if (group, element) == _PIXELS and length == _UNDEFINED_LENGTH:
             return
-        if length != _UNDEFINED and length > size - start:
+        if length != _UNDEFINED_LENGTH and length > size - start:
             raise _claims(name, f"{length} bytes of element ({group:04x},{element:04x})")
         if (group, element) == _SYNTAX:
             syntax = data[start : start + length].rstrip(b"\0 ")
-        if group != _META and syntax == _DEFLATED:
+        if group != _META and syntax == _DEFLATE_SYNTAX:
             return
         # Sequences and items are entered: what is in them has lengths as well.
-        enters = length == _UNDEFINED or group == _ITEMS or kind == b"SQ"
+        enters = length == _UNDEFINED_LENGTH or group == _ITEMS or kind == b"SQ"
         at = start if enters else start + length
 
 
@@ -158,8 +158,8 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
         what = f"{file.name} is a TIFF, of which SimpleITK would not notice that it ends early."
         raise UnknownFormat(what, do="pip install tifffile, or convert it to .nii or zarr.")
     elif image_io == "BMPImageIO":
-        told = int.from_bytes(file.head(_BMP_SIZE.stop)[_BMP_SIZE], "little")
-        _check(file, file.size >= told, voxel_bytes)
+        length = int.from_bytes(file.head(_BMP_SIZE.stop)[_BMP_SIZE], "little")
+        _check(file, file.size >= length, voxel_bytes)
     elif image_io == "JPEGImageIO":
         _check(file, _JPEG_END in _tail(file), voxel_bytes)
     elif image_io == "NrrdImageIO":
@@ -296,7 +296,7 @@ def from_itk(image: Any, affine: tuple[float, ...] | None) -> ArraySource:
     name = f"SimpleITK image {own.GetSize()} {own.GetPixelIDTypeAsString()}"
     fields = _fields(own, name)
     array = np.asarray(_Memory(itk.GetArrayViewFromImage(own), own))
-    array = fields.layout.fold(array.reshape(fields.layout.stored))
+    array = fields.layout.fold(array.reshape(fields.layout.sizes))
     return ArraySource(array, replace(fields, affine=affine or fields.affine).header("view"), name)
 
 
@@ -322,8 +322,8 @@ def _slab(
         what = f"{name} cannot be decoded by SimpleITK: {_reason(error)}."
         raise CorruptVolume(what) from None
     array: NDArray[Any] = simpleitk().GetArrayFromImage(image)
-    expected = math.prod(fields.layout.stored) // shape[-1] * count
-    if image.GetSize() != size or array.size != expected or array.dtype != fields.dtype:
+    total = math.prod(fields.layout.sizes) // shape[-1] * count
+    if image.GetSize() != size or array.size != total or array.dtype != fields.dtype:
         raise CorruptVolume(
             f"{name} decodes to {image.GetSize()} {array.dtype.name}, and its header speaks of "
             f"{size} {fields.dtype.name}."
@@ -439,26 +439,26 @@ def _slices(folder: str, name: str, series: str) -> Sequence[str]:
             check_claims(entry.path, f"{entry.path} (of {name})")
     itk = simpleitk()
     itk.ProcessObject.SetGlobalWarningDisplay(False)
-    found: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesIDs(folder)
-    if series not in found and (series or len(found) != 1):
+    series_ids: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesIDs(folder)
+    if series not in series_ids and (series or len(series_ids) != 1):
         raise UnknownFormat(
-            f"{name} holds {len(found)} DICOM series ({', '.join(found)})"
+            f"{name} holds {len(series_ids)} DICOM series ({', '.join(series_ids)})"
             + (f", and not {series}." if series else "."),
             do="Give the one to read as series=.",
         )
-    _refuse_orphans(folder, found, name)
+    _refuse_orphans(folder, series_ids, name)
     paths: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesFileNames(
-        folder, series or found[0]
+        folder, series or series_ids[0]
     )
     return paths
 
 
-def _refuse_orphans(folder: str, found: Sequence[str], name: str) -> None:
+def _refuse_orphans(folder: str, series_ids: Sequence[str], name: str) -> None:
     """Refuse a folder with slices that GDCM cannot read: it leaves them out without a word."""
     itk = simpleitk()
     read = {
         os.path.realpath(path)
-        for series in found
+        for series in series_ids
         for path in itk.ImageSeriesReader.GetGDCMSeriesFileNames(folder, series)
     }
     for path in _files(folder):
@@ -493,11 +493,11 @@ def _stack(slices: Sequence[RawHeader], name: str) -> RawHeader:
         )
     affine = affines[0].copy()
     affine[:3, 2] = step
-    stored = tuple(
-        len(slices) if axis == layout.spatial[2] else n for axis, n in enumerate(layout.stored)
+    sizes = tuple(
+        len(slices) if axis == layout.spatial[2] else n for axis, n in enumerate(layout.sizes)
     )
-    stacked = replace(layout, stored=stored)
-    return replace(first, layout=stacked, affine=affine_entries(affine, name))
+    whole = replace(layout, sizes=sizes)
+    return replace(first, layout=whole, affine=affine_entries(affine, name))
 
 
 FORMATS = (

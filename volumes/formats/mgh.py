@@ -26,9 +26,9 @@ _FIELD_BYTES = 90
 
 def open_mgh(file: StoredFile) -> Backend:
     """Open a ``.mgh`` or a ``.mgz``."""
-    gzipped = not file.name.lower().endswith(".mgh")
+    is_gzip = not file.name.lower().endswith(".mgh")
     return open_by_head(
-        file, parse_mgh, gzipped=gzipped, do="Name it .mgh if it is not compressed."
+        file, parse_mgh, is_gzip=is_gzip, do="Name it .mgh if it is not compressed."
     )
 
 

@@ -47,8 +47,8 @@ def _channels_of(array: NDArray[Any]) -> NDArray[Any]:
 
 def _fold(array: NDArray[Any]) -> NDArray[Any]:
     i, j, k, *rest = (*array.shape, 1, 1)[: max(3, array.ndim)]
-    folded = array.reshape((i, j, k, math.prod(rest)), order="F")
-    return np.moveaxis(folded, -1, 0)
+    voxels = array.reshape((i, j, k, math.prod(rest)), order="F")
+    return np.moveaxis(voxels, -1, 0)
 
 
 def source_of_image(image: Any, options: Options) -> Source:
@@ -56,16 +56,16 @@ def source_of_image(image: Any, options: Options) -> Source:
     matrix = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
     with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
         matrix[:3] *= millimetres(int(image.header["xyzt_units"]))
-    affine, stored = affine_entries(matrix, "the image"), image.dataobj
-    if isinstance(stored, np.ndarray):
-        return from_array(_channels_of(np.asanyarray(stored)), options.affine or affine)
-    seen = _as_in_a_file(stored, affine)
-    if seen is None:
+    affine, dataobj = affine_entries(matrix, "the image"), image.dataobj
+    if isinstance(dataobj, np.ndarray):
+        return from_array(_channels_of(np.asanyarray(dataobj)), options.affine or affine)
+    reader = _as_in_a_file(dataobj, affine)
+    if reader is None:
         name = image.get_filename() or f"{type(image).__name__} {tuple(image.shape)}"
-        return DataobjSource(stored, options.affine or affine, public_name(name))
+        return DataobjSource(dataobj, options.affine or affine, public_name(name))
     # The affine is part of what the image says of the file.
     return LocatedSource(
-        stored.file_like, Options(options.affine, seen, io=options.io, follow=options.follow)
+        dataobj.file_like, Options(options.affine, reader, io=options.io, follow=options.follow)
     )
 
 
@@ -97,26 +97,26 @@ def _fields_in(file: LocalStoredFile) -> RawHeader | None:
     return None
 
 
-def _as_in_a_file(stored: Any, affine: tuple[float, ...]) -> FileOfImage | None:
+def _as_in_a_file(dataobj: Any, affine: tuple[float, ...]) -> FileOfImage | None:
     """Return how a proxy of nibabel reads its file, if that is one piece of plain numbers."""
     from nibabel.arrayproxy import ArrayProxy
 
     # Subclasses scale by slices, or read records; an open file is the process's own.
-    path = getattr(stored, "file_like", None)
-    if type(stored) is not ArrayProxy or not isinstance(path, str) or stored.order != "F":
+    path = getattr(dataobj, "file_like", None)
+    if type(dataobj) is not ArrayProxy or not isinstance(path, str) or dataobj.order != "F":
         return None
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".zst":
         return None
-    shape = tuple(int(n) for n in stored.shape)
-    dtype = np.dtype(stored.dtype)
+    shape = tuple(int(n) for n in dataobj.shape)
+    dtype = np.dtype(dataobj.dtype)
     if is_colour(dtype):
         layout = fastest_first(shape, colours=len(dtype.names or ()))
-        fields = RawHeader(layout, np.dtype("u1"), int(stored.offset), affine)
+        fields = RawHeader(layout, np.dtype("u1"), int(dataobj.offset), affine)
     else:
         refuse_unreadable(dtype, path)
-        scale = float(stored.slope), float(stored.inter)
-        fields = RawHeader(fastest_first(shape), dtype, int(stored.offset), affine, *scale)
+        scale = float(dataobj.slope), float(dataobj.inter)
+        fields = RawHeader(fastest_first(shape), dtype, int(dataobj.offset), affine, *scale)
     return FileOfImage(fields, _ENCODINGS.get(suffix, "raw"))
 
 
@@ -165,8 +165,8 @@ class DataobjBackend(Backend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read a region, all channels, and return those that are asked for."""
         index = (*region.slices, *(slice(0, n) for n in self._sizes[3:]))
-        found = self._fold(index[: len(self._sizes)])
-        return Voxels(plain(found[slice(*(channels or (0, self.shape[0])))]))
+        array = self._fold(index[: len(self._sizes)])
+        return Voxels(plain(array[slice(*(channels or (0, self.shape[0])))]))
 
     def _fold(self, index: tuple[slice, ...]) -> NDArray[Any]:
         with self._lock:

@@ -145,25 +145,25 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 def open_nifti(file: StoredFile) -> Backend:
     """Open a ``.nii`` or a ``.nii.gz``."""
-    return open_by_head(file, parse_nifti, gzipped=file.name.lower().endswith(".gz"))
+    return open_by_head(file, parse_nifti, is_gzip=file.name.lower().endswith(".gz"))
 
 
 def open_by_head(
-    file: StoredFile, parse: Callable[[bytes, str], RawHeader], *, gzipped: bool, do: str = ""
+    file: StoredFile, parse: Callable[[bytes, str], RawHeader], *, is_gzip: bool, do: str = ""
 ) -> Backend:
-    """Open a file by what its first bytes say, which are decoded before a read where ``gzipped``.
+    """Open a file by what its first bytes say, which are decoded before a read where ``is_gzip``.
 
     ``do`` is the advice for one that is not compressed; where it is given, something else may
     follow the voxels.
     """
-    fields = parse(head_of(file, gzipped, do), file.name)
-    encoding = "gzip" if gzipped else "raw"
+    fields = parse(head_of(file, is_gzip, do), file.name)
+    encoding = "gzip" if is_gzip else "raw"
     return open_raw(fields, [file], file.name, encoding=encoding, trailing=bool(do))
 
 
-def head_of(file: StoredFile, gzipped: bool, do: str = "") -> bytes:
-    """Return the beginning of a file, decoded where ``gzipped``: enough for a NIfTI header."""
-    if not gzipped:
+def head_of(file: StoredFile, is_gzip: bool, do: str = "") -> bytes:
+    """Return the beginning of a file, decoded where ``is_gzip``: enough for a NIfTI header."""
+    if not is_gzip:
         return file.head(NIFTI2_BYTES)
     head = file.head(HEAD_BYTES)
     try:
@@ -187,19 +187,19 @@ def open_pair(file: StoredFile) -> Backend:
     Analyze's only on local disks: behind a URL nobody looks for the ``.mat`` that moves it.
     """
     name = file.name
-    gzipped = name.lower().endswith(".gz")
+    is_gzip = name.lower().endswith(".gz")
     is_header = name.lower().removesuffix(".gz").endswith(".hdr")
     header = file if is_header else file.with_suffix(".img", ".hdr")
     voxels = file.with_suffix(".hdr", ".img") if is_header else file
-    raw = head_of(header, gzipped)
+    raw = head_of(header, is_gzip)
     fields, size = _fields(raw, header.name)
     if raw[_MAGIC_AT[size] :].startswith(_MAGICS):
-        found = raw_header(fields, 0, millimetres(int(fields["xyzt_units"])), header.name)
+        raw_fields = raw_header(fields, 0, millimetres(int(fields["xyzt_units"])), header.name)
     elif size == NIFTI1_BYTES:
-        found = _parse_analyze(raw, fields.endianness, header)
+        raw_fields = _parse_analyze(raw, fields.endianness, header)
     else:
         raise bad_nifti(header.name, f"its magic is {raw[4:8]!r}")
-    return open_raw(found, [header, voxels], name, encoding="gzip" if gzipped else "raw")
+    return open_raw(raw_fields, [header, voxels], name, encoding="gzip" if is_gzip else "raw")
 
 
 def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
@@ -209,13 +209,13 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
     from nibabel.spm2analyze import Spm2AnalyzeHeader
 
     fields: Any = Spm2AnalyzeHeader(binaryblock=raw[:NIFTI1_BYTES], endianness=order, check=False)
-    found = raw_header(fields, 0, 1.0, header.name)
+    raw_fields = raw_header(fields, 0, 1.0, header.name)
     if not isinstance(header, LocalStoredFile):
         msg = f"{header.name} is an Analyze header, which is only read from local disks."
         raise BadHeader(msg, do="Copy both files, or convert them to .nii.")
     mat = os.path.splitext(header.path.removesuffix(".gz"))[0] + ".mat"
     if not os.path.exists(mat):
-        return found
+        return raw_fields
     size, do = LocalStoredFile(mat).size, "Remove it if it does not belong to the image."
     if size > _MOST_MAT_BYTES:
         what = f"{mat} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES} at most."
@@ -228,7 +228,7 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
             image: Any = nibabel.load(header.path)
         except ImportError as error:
             raise MissingDependency(f"{what} needs scipy.", do="pip install scipy") from error
-    return replace(found, affine=affine_entries(image.affine, header.name))
+    return replace(raw_fields, affine=affine_entries(image.affine, header.name))
 
 
 FORMATS = (

@@ -29,7 +29,7 @@ def open_npy(file: StoredFile) -> Backend:
     if fortran:
         last = len(shape) - 1
         i, j, k = (None if axis is None else last - axis for axis in layout.spatial)
-        layout = Layout(shape[::-1], tuple(last - axis for axis in layout.folded), (i, j, k))
+        layout = Layout(shape[::-1], tuple(last - axis for axis in layout.c_axes), (i, j, k))
     return open_raw(RawHeader(layout, dtype, head.tell()), [file], file.name)
 
 
@@ -42,11 +42,11 @@ def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
         file.seek(start)
         shape, fortran, dtype = read_npy_header(file, name)
         offset, actual = file.tell(), os.fstat(file.fileno()).st_size
-        expected = offset + math.prod(shape) * dtype.itemsize
-        check_size(name, actual, expected)
+        end = offset + math.prod(shape) * dtype.itemsize
+        check_size(name, actual, end)
         order: Any = "F" if fortran else "C"
-        mapped = MAPS.add(file, start, expected - start)
-        return np.ndarray(shape, dtype, mapped, offset - start, order=order)
+        file_map = MAPS.add(file, start, end - start)
+        return np.ndarray(shape, dtype, file_map, offset - start, order=order)
 
 
 def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

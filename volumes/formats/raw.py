@@ -58,7 +58,7 @@ class RawHeader:
     @property
     def voxel_bytes(self) -> int:
         """Bytes of all voxels."""
-        return math.prod(self.layout.stored) * self.dtype.itemsize
+        return math.prod(self.layout.sizes) * self.dtype.itemsize
 
     @property
     def end(self) -> int:
@@ -75,7 +75,7 @@ class RawHeader:
 
         Along the fastest axis; where that is whole, along the next too, up to ``most`` bytes.
         """
-        return rows_of_box(self.layout.stored, list(index), self.dtype.itemsize, self.offset, most)
+        return rows_of_box(self.layout.sizes, list(index), self.dtype.itemsize, self.offset, most)
 
 
 def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int = 1) -> Layout:
@@ -87,21 +87,21 @@ def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int =
     Examples
     --------
     >>> fastest_first((7, 9, 5, 2), colours=3)
-    Layout(stored=(2, 5, 9, 7, 3), folded=(0, 4), spatial=(3, 2, 1))
+    Layout(sizes=(2, 5, 9, 7, 3), c_axes=(0, 4), spatial=(3, 2, 1))
     """
     first = int(colours > 1)
     shape = (*(colours,) * first, *sizes, *(1,) * (3 - len(sizes)))
-    merged: list[tuple[int, int | None]] = []  # length, and number among I, J, K, of stored axes
+    groups: list[tuple[int, int | None]] = []  # length, and number among I, J, K, of stored axes
     for axis, n in enumerate(shape):
         number = axes.index(axis - first) if axis - first in axes else None
-        if number is None and merged and merged[-1][1] is None:
-            merged[-1] = (merged[-1][0] * n, None)
+        if number is None and groups and groups[-1][1] is None:
+            groups[-1] = (groups[-1][0] * n, None)
         elif number is not None or n > 1:
-            merged.append((n, number))
-    numbers = [number for _, number in merged[::-1]]
-    folded = tuple(at for at, number in enumerate(numbers) if number is None)
+            groups.append((n, number))
+    numbers = [number for _, number in groups[::-1]]
+    c_axes = tuple(at for at, number in enumerate(numbers) if number is None)
     i, j, k = map(numbers.index, range(3))
-    return Layout(tuple(n for n, _ in merged[::-1]), folded, (i, j, k))
+    return Layout(tuple(n for n, _ in groups[::-1]), c_axes, (i, j, k))
 
 
 def open_raw(
@@ -129,9 +129,9 @@ def open_raw(
             )
 
         def write(raw: BinaryIO) -> None:
-            with files[-1].open() as compressed:
-                compressed.seek(skip)
-                decompress(compressed, raw, encoding, fields.end, name, trailing=trailing)
+            with files[-1].open() as stream:
+                stream.seek(skip)
+                decompress(stream, raw, encoding, fields.end, name, trailing=trailing)
 
         return LocalRaw(fields, files, name, write)
     check_size(name, files[-1].size, fields.end)
@@ -171,14 +171,14 @@ class LocalRaw(FilesBackend):
         # Decoded, it takes a descriptor, wherever the file lies.
         self.remote = False
 
-    def _use(self, file: BinaryIO, wanted: str, name: str) -> None:
+    def _use(self, file: BinaryIO, mode: str, name: str) -> None:
         """Read voxels from an open file, which may be closed afterwards, as was wanted."""
         if isinstance(file, io.BytesIO):
             self._view = self._view_of(file.getvalue())
             self._choice = IoChoice("mmap", "it is in memory")
             return
         size = os.fstat(file.fileno()).st_size
-        choice = choose_io(wanted, kind_of_open_file(file), size, usable_memory())
+        choice = choose_io(mode, kind_of_open_file(file), size, usable_memory())
         if choice.mode == "mmap":
             self._view = self._view_of(MAPS.add(file))
             self._place = MAPS.place_of(self._view)
@@ -189,15 +189,15 @@ class LocalRaw(FilesBackend):
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know: how the file is read, at the usual speed there."""
-        found, choice = super().layout(volumes), self._choice
+        store, choice = super().layout(volumes), self._choice
         if self._write is not None or choice is None:
-            return found
-        return found.on_network(str(choice)) if choice.network else found.read_by(str(choice))
+            return store
+        return store.on_network(str(choice)) if choice.network else store.read_by(str(choice))
 
     def _view_of(self, buffer: Any) -> NDArray[Any]:
-        fields, stored = self._fields, self._fields.layout.stored
-        flat: NDArray[Any] = np.frombuffer(buffer, fields.dtype, math.prod(stored), fields.offset)
-        return plain(flat.reshape(stored))
+        fields, sizes = self._fields, self._fields.layout.sizes
+        flat: NDArray[Any] = np.frombuffer(buffer, fields.dtype, math.prod(sizes), fields.offset)
+        return plain(flat.reshape(sizes))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region: a view where the file is mapped."""
@@ -215,8 +215,8 @@ class LocalRaw(FilesBackend):
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Bring in the bytes of the file on which the region lies."""
-        found = self.read(region, channels).array
-        return found.nbytes if self._view is None else touch(found)
+        array = self.read(region, channels).array
+        return array.nbytes if self._view is None else touch(array)
 
     @property
     def looks_ahead(self) -> bool:  # type: ignore[override]
@@ -235,7 +235,7 @@ class LocalRaw(FilesBackend):
 
     def _box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
         fields = self._fields
-        return fields.layout.stored, list(index), fields.dtype.itemsize, fields.offset
+        return fields.layout.sizes, list(index), fields.dtype.itemsize, fields.offset
 
     def _decode(self) -> None:
         """Make the decoded copy; a file behind a URL is read again where it makes no sense."""

@@ -96,10 +96,10 @@ def resident_file_bytes() -> int:
     """Return how much of this process is pages of files; 0 where the system does not tell."""
     try:
         with open("/proc/self/status", "rb") as file:
-            _, found, rest = file.read().partition(b"RssFile:")
+            _, label, rest = file.read().partition(b"RssFile:")
     except OSError:
         return 0
-    return int(rest.split(maxsplit=1)[0]) * 1024 if found else 0
+    return int(rest.split(maxsplit=1)[0]) * 1024 if label else 0
 
 
 def _name_of(file: BinaryIO) -> str:
@@ -160,10 +160,10 @@ class Maps:
 
         The file may then be closed.
         """
-        mapped = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
+        file_map = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
         with self._lock:
-            self._maps[mapped] = (_name_of(file), start)
-        return mapped
+            self._maps[file_map] = (_name_of(file), start)
+        return file_map
 
     def place_of(self, array: NDArray[Any]) -> Place | None:
         """Return where an array lies in a file; None for one that no map holds in one piece."""
@@ -191,8 +191,8 @@ class Maps:
                 self._floor = now
             if now - self._floor <= self._most:
                 return
-            for mapped in list(self._maps):
-                mapped.madvise(mmap.MADV_DONTNEED)
+            for file_map in list(self._maps):
+                file_map.madvise(mmap.MADV_DONTNEED)
             self._floor = self._resident()
 
 
@@ -255,8 +255,8 @@ class LocalStoredFile:
         """Whether it was changed after a moment, in nanoseconds since 1970."""
         # File servers have clocks of their own: there size and time of writing are all that tells.
         with suppress(FileNotFoundError, NotADirectoryError):
-            changed = changed_at(os.stat(self.path))
-            return changed > moment and not file_system_at(self.path).network
+            change = changed_at(os.stat(self.path))
+            return change > moment and not file_system_at(self.path).network
         return False
 
     @property
@@ -443,10 +443,10 @@ def joined_key(keys: Sequence[str]) -> str:
     return content_key("+".join(keys), ())
 
 
-def check_size(name: str, size: int, expected: int) -> None:
+def check_size(name: str, size: int, minimum: int) -> None:
     """Raise ``TruncatedVolume`` for a file of fewer bytes than its header speaks of."""
-    if size < expected:
-        raise TruncatedVolume(f"{name} holds {size} bytes, and its header speaks of {expected}.")
+    if size < minimum:
+        raise TruncatedVolume(f"{name} holds {size} bytes, and its header speaks of {minimum}.")
 
 
 @contextmanager
@@ -469,8 +469,8 @@ def _with_suffix(location: str, old: str, new: str) -> str:
     's3://b/a.HDR.gz?x=1'
     """
     at = location.lower().rfind(old)
-    cased = new.upper() if location[at : at + len(old)].isupper() else new
-    return location[:at] + cased + location[at + len(old) :]
+    suffix = new.upper() if location[at : at + len(old)].isupper() else new
+    return location[:at] + suffix + location[at + len(old) :]
 
 
 def import_package(package: str, name: str) -> Any:

@@ -114,10 +114,10 @@ class TextFields(dict[str, str]):
     def numbers(self, keys: Sequence[str], count: int) -> tuple[float, ...] | None:
         """Return the first of some fields that is there, as ``count`` numbers; None without any."""
         key = next((key for key in keys if key in self), None)
-        found = () if key is None else _as_numbers(self[key].split(), float)
-        if key is not None and len(found) != count:
+        values = () if key is None else _as_numbers(self[key].split(), float)
+        if key is not None and len(values) != count:
             raise self.error(f"its {key} is {self[key][:80]!r}")
-        return None if key is None else found
+        return None if key is None else values
 
     def lengths(self, count_key: str, key: str, most: int) -> tuple[int, ...]:
         """Return the lengths of the axes; no more axes than ``most``."""
@@ -136,10 +136,10 @@ class TextFields(dict[str, str]):
         reference, most = self[key], min(math.prod(sizes), MOST_FILES)
         if reference.split()[0] == "LIST":
             lines = rest.decode("utf-8", "replace").splitlines()
-            found = tuple(line.strip() for line in lines if line.strip())
-            if not 1 <= len(found) <= most:
-                raise BadHeader(f"{self.name} lists {len(found)} files.")
-            return found
+            names = tuple(line.strip() for line in lines if line.strip())
+            if not 1 <= len(names) <= most:
+                raise BadHeader(f"{self.name} lists {len(names)} files.")
+            return names
         if "%" not in reference:
             return (reference,)
         match = _PATTERN.fullmatch(reference)
@@ -178,43 +178,43 @@ def header_lines(head: bytes, at: int = 0) -> Iterator[tuple[str, int]]:
 def open_text(file: StoredFile, parse: Callable[[bytes, str], TextHeader]) -> Backend:
     """Open a file by its header, which may be in front of the voxels or beside them."""
     try:
-        found = parse(file.head(HEAD_BYTES), file.name)
+        header = parse(file.head(HEAD_BYTES), file.name)
     except ItkOnly as why:
         return open_with_itk(file, str(why), why.data_files)
-    if len(found.data_files) > 1:
-        return _open_several(found, file)
-    data = file.beside(found.data_files[0]) if found.data_files else file
-    skip, fields = found.skip, found.raw
-    text = data.head(skip + HEAD_BYTES) if found.line_skip else b""
-    for _ in range(found.line_skip):
+    if len(header.data_files) > 1:
+        return _open_several(header, file)
+    data = file.beside(header.data_files[0]) if header.data_files else file
+    skip, fields = header.skip, header.raw
+    text = data.head(skip + HEAD_BYTES) if header.line_skip else b""
+    for _ in range(header.line_skip):
         skip = text.find(b"\n", skip) + 1
         if not skip:
-            what = f"{data.name} has fewer lines than the {found.line_skip} that its header skips."
+            what = f"{data.name} has fewer lines than the {header.line_skip} that its header skips."
             raise BadHeader(what)
-    if found.from_end:
+    if header.from_end:
         check_size(data.name, data.size, skip + fields.voxel_bytes)
         fields = replace(fields, offset=data.size - fields.voxel_bytes)
-    elif found.encoding == "raw":
+    elif header.encoding == "raw":
         fields = replace(fields, offset=fields.offset + skip)
     files = [file] if data is file else [file, data]
-    return open_raw(fields, files, file.name, encoding=found.encoding, skip=skip)
+    return open_raw(fields, files, file.name, encoding=header.encoding, skip=skip)
 
 
-def _open_several(found: TextHeader, header: StoredFile) -> Backend:
+def _open_several(header: TextHeader, header_file: StoredFile) -> Backend:
     """Return the backend of voxels in several files, which are put together once when read.
 
     Each holds the same number of bytes, in order.
     """
-    skip, fields = found.skip + found.raw.offset, replace(found.raw, offset=0)
-    part, rest = divmod(fields.voxel_bytes, len(found.data_files))
+    skip, fields = header.skip + header.raw.offset, replace(header.raw, offset=0)
+    part, rest = divmod(fields.voxel_bytes, len(header.data_files))
     if rest:
         raise BadHeader(
-            f"{header.name} spreads {fields.voxel_bytes} bytes of voxels over "
-            f"{len(found.data_files)} files.",
+            f"{header_file.name} spreads {fields.voxel_bytes} bytes of voxels over "
+            f"{len(header.data_files)} files.",
             do="Check whether a file is missing from the list.",
         )
-    files = [header.beside(name) for name in found.data_files]
-    for file in files if found.encoding == "raw" else ():
+    files = [header_file.beside(name) for name in header.data_files]
+    for file in files if header.encoding == "raw" else ():
         # A longer one is compressed, or of another volume.
         if file.size != skip + part:
             raise TruncatedVolume(
@@ -225,13 +225,13 @@ def _open_several(found: TextHeader, header: StoredFile) -> Backend:
         for file in files:
             with file.open() as stream:
                 stream.seek(skip)
-                if found.encoding == "raw":
+                if header.encoding == "raw":
                     copy(stream, raw, part, file.name)
                 else:
-                    decompress(stream, raw, found.encoding, part, file.name)
+                    decompress(stream, raw, header.encoding, part, file.name)
 
     IO_COUNTERS.count(headers=1)
-    return LocalRaw(fields, [header, *files], header.name, write)
+    return LocalRaw(fields, [header_file, *files], header_file.name, write)
 
 
 def parse_nrrd(head: bytes, name: str) -> TextHeader:
@@ -317,8 +317,8 @@ def _geometry(fields: TextFields, sizes: Sequence[int]) -> tuple[tuple[int, ...]
     spatial = spatial[:3]  # a fourth is time
     space = fields.get("space", "").lower()
     # A world with time has four axes.
-    timed = space.endswith(("-time", "rast", "last", "lpst"))
-    dimension = fields.integer("spacedimension", 4 if timed else 3)
+    has_time = space.endswith(("-time", "rast", "last", "lpst"))
+    dimension = fields.integer("spacedimension", 4 if has_time else 3)
     if directions:
         columns = [directions[axis] or () for axis in spatial]
         if any(len(step) != dimension for step in columns):
@@ -342,7 +342,7 @@ def _along_the_world(
 ) -> tuple[list[tuple[float, ...]], tuple[float, ...]]:
     """Return steps along the world's axes, from spacings and axis mins."""
     spacings = fields.numbers(("spacings",), count) or (math.nan,) * count
-    given = (_vectors(fields, "spaceorigin") or [None])[0]
+    space_origin = (_vectors(fields, "spaceorigin") or [None])[0]
     mins = fields.numbers(("axismins",), count) or (math.nan,) * count
     centres = fields.get("centerings", fields.get("centers", "")).lower().split()
     columns, origin = [], []
@@ -353,7 +353,7 @@ def _along_the_world(
         is_node = len(centres) == count and centres[axis] == "node"
         first = mins[axis] + (0.0 if is_node else step / 2)
         origin.append(first if math.isfinite(first) else 0.0)
-    return columns, given or tuple(origin)
+    return columns, space_origin or tuple(origin)
 
 
 def _vectors(fields: TextFields, key: str) -> list[tuple[float, ...] | None]:
@@ -361,14 +361,14 @@ def _vectors(fields: TextFields, key: str) -> list[tuple[float, ...] | None]:
     text = fields.get(key, "")
     if not re.fullmatch(r"(\s*(\([^()]*\)|none))*\s*", text):
         raise fields.error(f"its {key} are {text[:80]!r}")
-    found: list[tuple[float, ...] | None] = []
+    vectors: list[tuple[float, ...] | None] = []
     for part in re.findall(r"\([^()]*\)|none", text):
         numbers = () if part == "none" else _as_numbers(part[1:-1].split(","), float)
         if not numbers and part != "none":
             raise fields.error(f"its {key} are {text[:80]!r}")
         # Some write nan for an axis that has no place.
-        found.append(None if all(map(math.isnan, numbers)) else numbers)
-    return found
+        vectors.append(None if all(map(math.isnan, numbers)) else numbers)
+    return vectors
 
 
 def parse_metaimage(head: bytes, name: str) -> TextHeader:
@@ -415,10 +415,10 @@ def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
 def _truth(fields: TextFields, *keys: str, default: bool = False) -> bool:
     for key in keys:
         if key in fields:
-            found = _TRUTHS.get(fields[key].lower())
-            if found is None:
+            value = _TRUTHS.get(fields[key].lower())
+            if value is None:
                 raise fields.error(f"its {key} is {fields[key][:40]!r}")
-            return found
+            return value
     return default
 
 
@@ -437,9 +437,9 @@ def _meta_affine(fields: TextFields, count: int) -> Affine:
     origin = fields.numbers(("Offset", "Position", "Origin"), count) or (0.0,) * count
     keys = ("TransformMatrix", "Rotation", "Orientation")
     matrix = np.reshape(fields.numbers(keys, count * count) or np.eye(count), (count, count))
-    shown = min(count, 3)
+    rank = min(count, 3)
     with np.errstate(all="ignore"):  # what is not finite the header refuses
-        columns = [spacing[axis] * matrix[axis, :shown] for axis in range(shown)]
+        columns = [spacing[axis] * matrix[axis, :rank] for axis in range(rank)]
     return world_affine(columns, origin[:3])
 
 

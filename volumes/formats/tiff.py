@@ -77,11 +77,11 @@ class TiffImage(ChunkMap):
 
 def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
     """Return what an open TIFF says of one level of one of its series."""
-    found = file.series
-    check_number(series, len(found), "series", name)
-    chosen = found[series]
-    check_number(level, len(chosen.levels), "level", name)
-    image = chosen.levels[level]
+    all_series = file.series
+    check_number(series, len(all_series), "series", name)
+    pyramid = all_series[series]
+    check_number(level, len(pyramid.levels), "level", name)
+    image = pyramid.levels[level]
     frame = image.keyframe
     if frame.dtype is None or not frame.shape:
         raise UnknownFormat(f"the pages of {name} hold no plain numbers.", do="Convert them.")
@@ -128,7 +128,7 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
 
         files, places = _segments(image, per_page, file.filehandle, name)
     shape, chunks = lead + tuple(frame.shape), (1,) * len(lead) + inner
-    affine = _affine(file, series, _spatial_shape(chosen), _spatial_shape(image), name)
+    affine = _affine(file, series, _spatial_shape(pyramid), _spatial_shape(image), name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
     return TiffImage(*form, files, places, decode_segment, per_page, whole)
 
@@ -141,8 +141,8 @@ def named_files(file: Any) -> tuple[str, ...]:
         root = ElementTree.fromstring(file.ome_metadata)
     except ElementTree.ParseError as error:
         raise BadHeader(f"the OME-XML of {file.filename} makes no sense: {error}.") from error
-    named = (node.attrib.get("FileName") for node in root.iter())
-    return tuple(sorted({name for name in named if name and name != file.filename}))
+    names = (node.attrib.get("FileName") for node in root.iter())
+    return tuple(sorted({name for name in names if name and name != file.filename}))
 
 
 def _name_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -213,24 +213,24 @@ def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
     pixels = [node for node in root.iter() if node.tag.rpartition("}")[2] == "Pixels"]
     if series >= len(pixels):
         return None
-    said = pixels[series].attrib
+    attributes = pixels[series].attrib
     sizes = []
     for axis in "XYZ":
-        unit = said.get(f"PhysicalSize{axis}Unit", "µm").lower()
-        size = said.get(f"PhysicalSize{axis}")
+        unit = attributes.get(f"PhysicalSize{axis}Unit", "µm").lower()
+        size = attributes.get(f"PhysicalSize{axis}")
         # An axis of which nothing is said, or in pixels, is taken for millimetres.
-        known = size is not None and unit in MILLIMETRES
-        sizes.append(_positive(size) * MILLIMETRES[unit] if known else None)
+        is_length = size is not None and unit in MILLIMETRES
+        sizes.append(_positive(size) * MILLIMETRES[unit] if is_length else None)
     if sizes == [None] * 3:
         return None
     x, y, z = (1.0 if size is None else size for size in sizes)
     return x, y, z
 
 
-def _imagej_spacing(said: dict[str, Any], page: Any) -> tuple[float, float, float] | None:
+def _imagej_spacing(metadata: dict[str, Any], page: Any) -> tuple[float, float, float] | None:
     """Return what ImageJ says: pixels per unit in the tags, the unit and z in its text."""
     # ImageJ writes the micro sign as an escape.
-    unit = str(said.get("unit", "")).replace("\\u00B5", "µ").lower()
+    unit = str(metadata.get("unit", "")).replace("\\u00B5", "µ").lower()
     if unit not in MILLIMETRES:
         return None
     factor = MILLIMETRES[unit]
@@ -240,7 +240,7 @@ def _imagej_spacing(said: dict[str, Any], page: Any) -> tuple[float, float, floa
         else factor
         for tag in ("XResolution", "YResolution")
     )
-    return x, y, factor * _positive(said.get("spacing", 1.0))
+    return x, y, factor * _positive(metadata.get("spacing", 1.0))
 
 
 def _positive(value: Any) -> float:
@@ -264,12 +264,12 @@ _LEVELS = ForkSafeLock()
 def raise_complaints(name: str) -> Iterator[None]:
     """Raise what tifffile logs about the layout of a file, in this thread, as ``BadHeader``."""
     # Its other messages go where they always go.
-    logger, thread, said = logging.getLogger(_LOGGER), threading.get_ident(), list[str]()
+    logger, thread, messages = logging.getLogger(_LOGGER), threading.get_ident(), list[str]()
 
     def listen(record: logging.LogRecord) -> bool:
         message = record.getMessage()
         if record.levelno >= logging.ERROR and record.thread == thread and _SERIOUS.search(message):
-            said.append(message)
+            messages.append(message)
         return True
 
     with _LEVELS:
@@ -283,8 +283,8 @@ def raise_complaints(name: str) -> Iterator[None]:
         finally:
             logger.removeFilter(listen)
             logger.setLevel(before)
-    if said:
-        raise BadHeader(f"the tags of {name} make no sense: {said[0]}.")
+    if messages:
+        raise BadHeader(f"the tags of {name} make no sense: {messages[0]}.")
 
 
 # Where four million segments lie, or what OME says of a hundred thousand planes.
@@ -295,7 +295,7 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
     """Return the backend of a TIFF: of bare voxels on a local disk as raw, else by segments."""
     name, is_local = file.name, isinstance(file, LocalStoredFile)
     tifffile = import_package("tifffile", name)
-    with file.open() as opened, library_errors(f"the tags of {name} make no sense"):
+    with file.open() as stream, library_errors(f"the tags of {name} make no sense"):
         if isinstance(file, LocalStoredFile):
             # By its path, so that the other files of an OME-TIFF are found beside it.
             with tifffile.TiffFile(file.path) as tiff:
@@ -305,7 +305,7 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
                         file.beside(reference)
                 image = _read(tiff, level, series, name)
         else:
-            tags: Any = _Tags(opened, name)
+            tags: Any = _Tags(stream, name)
             tiff = tifffile.TiffFile(tags, name=name.rpartition("/")[2])
             image = _read(tiff, level, series, name)
             # A store of one object, whose name is empty.
@@ -339,8 +339,8 @@ class _Tags:
     def read(self, size: int = -1) -> bytes:
         """Read as many bytes; ``BadHeader`` for more than a tag has."""
         check_document(size if size >= 0 else 1 << 62, self._name, _MOST_TAG_BYTES)
-        found: bytes = self._file.read(size)
-        return found
+        content: bytes = self._file.read(size)
+        return content
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

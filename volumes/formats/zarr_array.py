@@ -39,8 +39,8 @@ def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         separator = _separator(document.get("dimension_separator", "."))
         axes = tuple(range(len(shape)))
         order = axes if document.get("order", "C") == "C" else axes[::-1]
-        found = ArrayMetadata(shape, chunks, dtype, fill, codecs, order, "", separator)
-        return _check(found, name)
+        metadata = ArrayMetadata(shape, chunks, dtype, fill, codecs, order, "", separator)
+        return _check(metadata, name)
 
 
 def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
@@ -54,7 +54,7 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         dtype = _dtype_v3(document["data_type"])
         codecs = [codec_v3(entry) for entry in document["codecs"]]
         prefix, separator = _key_encoding(document["chunk_key_encoding"])
-        shards, at_end, checked = None, True, True
+        shards, at_end, has_crc = None, True, True
         if codecs and codecs[0].name == "sharding_indexed":
             if len(codecs) > 1:
                 raise NotOurs("codecs around shards")
@@ -67,7 +67,7 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             little = index and index[0].settings.get("endian", "little") == "little"
             if names not in (_INDEX_CODECS, _INDEX_CODECS[:1]) or not little:
                 raise NotOurs(f"an index of {names}")
-            checked = names == _INDEX_CODECS
+            has_crc = names == _INDEX_CODECS
             at_end = sharding.get("index_location", "end") == "end"
         order = tuple(range(len(shape)))
         if codecs and codecs[0].name == "transpose":
@@ -81,7 +81,7 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
-        return _check(ArrayMetadata(*layout, shards, at_end, checked), name)
+        return _check(ArrayMetadata(*layout, shards, at_end, has_crc), name)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -93,19 +93,19 @@ def _shape(value: Any) -> tuple[int, ...]:
     return lengths
 
 
-def _check(found: ArrayMetadata, name: str) -> ArrayMetadata:
-    chunks = found.chunks
-    shards = chunks if found.shards is None else found.shards
-    fits = len(found.shape) == len(chunks) == len(shards) == len(found.order)
-    if not fits or min(chunks, default=1) < 1 or sorted(found.order) != list(range(len(chunks))):
+def _check(metadata: ArrayMetadata, name: str) -> ArrayMetadata:
+    chunks = metadata.chunks
+    shards = chunks if metadata.shards is None else metadata.shards
+    fits = len(metadata.shape) == len(chunks) == len(shards) == len(metadata.order)
+    if not fits or min(chunks, default=1) < 1 or sorted(metadata.order) != list(range(len(chunks))):
         raise BadHeader(
-            f"the metadata of {name} make no sense: shape {found.shape}, chunks {chunks}, "
-            f"shards {found.shards}, order {found.order}."
+            f"the metadata of {name} make no sense: shape {metadata.shape}, chunks {chunks}, "
+            f"shards {metadata.shards}, order {metadata.order}."
         )
     if any(s % c for s, c in zip(shards, chunks, strict=True)):
         raise BadHeader(f"the shards {shards} of {name} are no multiple of its chunks {chunks}.")
-    check_chunk_bytes(math.prod(chunks) * found.dtype.itemsize, name)
-    return found
+    check_chunk_bytes(math.prod(chunks) * metadata.dtype.itemsize, name)
+    return metadata
 
 
 def codec_v2(configuration: Mapping[str, Any]) -> Codec:
@@ -261,12 +261,12 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
         return ZarrGroup(attrs, path, store, 2, node)
 
-    found = node("")
-    if found is None:
+    root = node("")
+    if root is None:
         msg = f"{name} holds no zarr metadata: none of zarr.json, .zarray, .zgroup is there."
         do = "Give the path of a zarr array or group; of DICOM, a folder on a local disk."
         raise VolumeNotFound(msg, do=do)
-    return found
+    return root
 
 
 def _members(attrs: Any) -> list[str]:
@@ -280,14 +280,14 @@ def _members(attrs: Any) -> list[str]:
     []
     """
     try:
-        found = attrs.get("ome", attrs)["multiscales"][0]["datasets"][0]["path"]
+        path = attrs.get("ome", attrs)["multiscales"][0]["datasets"][0]["path"]
     except (AttributeError, KeyError, TypeError, IndexError):
         return []
-    if not isinstance(found, str) or ".." in found.split("/"):
+    if not isinstance(path, str) or ".." in path.split("/"):
         return []
     # Those that voxpipe wrote have a NIfTI header, in one chunk.
     header = ["nifti/c/0"] if "voxpipe" in attrs else []
-    return ["nifti/zarr.json", *header, f"{found}/zarr.json"]
+    return ["nifti/zarr.json", *header, f"{path}/zarr.json"]
 
 
 def _json(data: bytes | None, what: str) -> dict[str, Any] | None:

@@ -84,19 +84,19 @@ class ZarrBackend(ChunkedBackend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the chunks that are needed; ``VolumeChanged`` if the array was removed meanwhile."""
         # A warning if all is fill, as nothing is stored.
-        found = self._read_chunks(region, channels)
+        voxels = self._read_chunks(region, channels)
         if self._store is not None and self._store.absences != self._absences:
             self._refuse_removed(self._store)
-        if self._in_doubt and found.array.size:
+        if self._in_doubt and voxels.array.size:
             self._in_doubt = False
-            first = found.array.flat[0]
-            if not (found.array != first).any() and not self._stores_chunks():
+            first = voxels.array.flat[0]
+            if not (voxels.array != first).any() and not self._stores_chunks():
                 warn(
                     f"{self.name} has metadata and not one chunk, so every voxel is its fill value "
                     f"{first!s}. If it should hold more, copy its chunks too.",
                     EmptyVolume,
                 )
-        return found
+        return voxels
 
     _read_chunks = ChunkedBackend.read
 
@@ -118,11 +118,11 @@ class ListedZarr(ZarrBackend):
     """A zarr array or group of many objects: its content is what a listing of them says."""
 
     lists = True
-    _listed: str | None = None
+    _listing: str | None = None
     _before: str | None = None
-    _failed = False
+    _has_failed = False
     _look_pause = 0.0
-    _looked = -math.inf
+    _last_look = -math.inf
     _document: tuple[str, bytes]
 
     @property
@@ -130,19 +130,19 @@ class ListedZarr(ZarrBackend):
         """Names, sizes and versions of all objects, digested; listed at the first question."""
         # So is the header by which they are read: under another one that came with them, chunks
         # that are not there any more would be fill.
-        listed = self._listed
-        if listed is None:
-            listed = self._list()
-            if self._before not in (None, listed):
+        listing = self._listing
+        if listing is None:
+            listing = self._list()
+            if self._before not in (None, listing):
                 self._forget_stored()
-            self._listed = self._before = listed
-        if not listed:
+            self._listing = self._before = listing
+        if not listing:
             return ""
         # What decides which values stored objects are; ours and zarr-python's are the same.
         array, header = self._array, self.header
         fill = 0 if array.fill_value is None else np.asarray(array.fill_value).item()
         kind = tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill
-        return content_key(listed, (*kind, header.slope, header.intercept))
+        return content_key(listing, (*kind, header.slope, header.intercept))
 
     def _forget_stored(self) -> None:
         """Forget what was read of other objects than those that are there now."""
@@ -150,7 +150,7 @@ class ListedZarr(ZarrBackend):
 
     def forget_content_key(self) -> None:
         """List them again when asked for the next time."""
-        self._listed = None
+        self._listing = None
 
     def _list(self) -> str:
         raise NotImplementedError
@@ -159,8 +159,8 @@ class ListedZarr(ZarrBackend):
         """Note what says that the array is there: what is missing then is fill."""
         path = self._array.path.strip("/")
         keys = [f"{path}/{name}".lstrip("/") for name in zarr_nodes.METADATA_FILES]
-        found = next(((key, data) for key in keys if (data := store.get(key)) is not None), None)
-        key, data = found or (keys[0], b"")
+        entry = next(((key, data) for key in keys if (data := store.get(key)) is not None), None)
+        key, data = entry or (keys[0], b"")
         self._document = key, hashlib.sha256(data).digest()
         self._store, self._absences = store, store.absences
 
@@ -168,15 +168,15 @@ class ListedZarr(ZarrBackend):
         """Raise ``VolumeChanged`` where chunks are missing because the array was removed."""
         # Its document is read again, once for all that is missing by then.
         absences = store.absences
-        if _clock() < self._looked + self._look_pause:
+        if _clock() < self._last_look + self._look_pause:
             return
-        key, known = self._document
+        key, digest = self._document
         data = _still_there(store, key)
-        if data is not None and hashlib.sha256(data).digest() == known:
-            self._absences, self._looked = absences, _clock()
+        if data is not None and hashlib.sha256(data).digest() == digest:
+            self._absences, self._last_look = absences, _clock()
             return
         self._forget_stored()
-        self._failed = True
+        self._has_failed = True
         how, now = ("removed", "gone") if data is None else ("written again", "another one")
         raise VolumeChanged(f"{self.name} was {how} since it was opened: {key} is {now}.")
 
@@ -186,13 +186,13 @@ class LocalZarr(ListedZarr):
 
     def __init__(self, path: str, name: str, level: Any, follow: str) -> None:
         self._path = path
-        self._begun = time.time_ns()
+        self._start = time.time_ns()
         if not os.path.isdir(path):
             if not os.path.exists(path):
                 raise VolumeNotFound(f"there is no folder {path}.")
             raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
         stamp = metadata_stamp(path)
-        self._files = LocalRanges(path, contained=follow != "anywhere")
+        self._files = LocalRanges(path, strict=follow != "anywhere")
         image = open_image(self._files, name, content_key(path, stamp), level)
         super().__init__(image, name, stamp=stamp)
         self._note_document(self._files)
@@ -200,14 +200,14 @@ class LocalZarr(ListedZarr):
     @property
     def is_current(self) -> bool:
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
-        return not self._failed and metadata_stamp(self._path) == self.header.stamp
+        return not self._has_failed and metadata_stamp(self._path) == self.header.stamp
 
     def is_as_of(self, moment: int) -> bool:
         """Whether metadata are those that were read, and no chunk was written or removed since."""
         # File servers have clocks of their own: there metadata are all that tells.
         if moment < self._files.newest <= time.time_ns() and not self._network:
             return False
-        return not self._failed and metadata_stamp(self._path) == self.header.stamp
+        return not self._has_failed and metadata_stamp(self._path) == self.header.stamp
 
     @cached_property
     def _network(self) -> bool:
@@ -217,22 +217,22 @@ class LocalZarr(ListedZarr):
     def forget_content_key(self) -> None:
         """List the files again, for a pass that begins now."""
         super().forget_content_key()
-        self._begun = time.time_ns()
+        self._start = time.time_ns()
 
     def _list(self) -> str:
         return folder_key(self._path)
 
     def _stores_chunks(self) -> bool:
         # Chunks that are gone since then are a change, which the pass is told of.
-        if self._begun < self._files.newest and not self._network:
+        if self._start < self._files.newest and not self._network:
             self._in_doubt = True
             return True
         return any(map(_is_chunk, self._files.list()))
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know; a file server is read in longer runs."""
-        found = super().layout(volumes)
-        return found.on_network() if self._network else found
+        store = super().layout(volumes)
+        return store.on_network() if self._network else store
 
 
 class StoreZarr(ListedZarr):
@@ -257,8 +257,8 @@ class RemoteZarr(ListedZarr):
         self._url = url
         self._stale = False
         # By our clock: before anything is read.
-        self._begun, self._newest = time.time(), 0.0
-        self._replaced = self._mixed = self._last_read = 0
+        self._start, self._newest = time.time(), 0.0
+        self._replaced_at = self._mixed_at = self._last_read = 0
         self._remote = store = open_remote(url, storage_options)
         self._token = token = documents_token(url, storage_options)
         self._documents = opening_session().ahead.documents
@@ -270,19 +270,19 @@ class RemoteZarr(ListedZarr):
     @property
     def documents(self) -> dict[str, bytes | None]:
         """What was read to open it: small objects by key, None for one that is not there."""
-        found = self._documents.all_of(self._token)
-        return {key: None if d is None else bytes(d) for (key,), d in found.items()}
+        entries = self._documents.all_of(self._token)
+        return {key: None if d is None else bytes(d) for (key,), d in entries.items()}
 
     @property
     def is_current(self) -> bool:
         """Whether no read failed or brought what is newer, and no listing differed."""
         # Asking would be a request per look.
-        return not (self._failed or self._stale)
+        return not (self._has_failed or self._stale)
 
     def is_as_of(self, moment: int) -> bool:
         """Whether no object that was read was written since, or read in two versions."""
         # What answers say of themselves tells; nothing is asked for it.
-        if self._failed or self._mixed >= moment:
+        if self._has_failed or self._mixed_at >= moment:
             return False
         return self._remote.newest <= moment * 1e-9 + self._remote.health.ahead + _CLOCKS_APART
 
@@ -298,16 +298,16 @@ class RemoteZarr(ListedZarr):
 
     def _stores_chunks(self) -> bool:
         # Of as many objects some are chunks.
-        found = self._remote.entries(_MOST_METADATA)
-        return len(found) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in found)
+        entries = self._remote.entries(_MOST_METADATA)
+        return len(entries) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in entries)
 
     def _read_chunks(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the chunks that are needed, anew where some of them are newer than others."""
-        for left in reversed(range(LOOKS)):
+        for remaining in reversed(range(LOOKS)):
             try:
-                found = ChunkedBackend.read(self, region, channels)
+                voxels = ChunkedBackend.read(self, region, channels)
             except VolumeChanged:  # of a part of an object: all of it is read anew
-                if not left:
+                if not remaining:
                     raise
                 self._turn_to_newer()
                 continue
@@ -316,18 +316,18 @@ class RemoteZarr(ListedZarr):
                 raise
             if not self._brought_newer():
                 self._last_read = time.time_ns()
-                return found
-            self._mixed = self._last_read
+                return voxels
+            self._mixed_at = self._last_read
             self._turn_to_newer()
         raise VolumeChanged(f"{self.name} is being written while it is read.")
 
     def _brought_newer(self) -> bool:
         """Whether objects were written since this was opened, or since this was asked last."""
-        newest, replaced = self._remote.newest, self._remote.replaced
-        known = max(self._newest, self._begun + self._remote.health.ahead + _CLOCKS_APART)
-        if newest <= known and replaced <= self._replaced:
+        newest, replaced_at = self._remote.newest, self._remote.replaced_at
+        limit = max(self._newest, self._start + self._remote.health.ahead + _CLOCKS_APART)
+        if newest <= limit and replaced_at <= self._replaced_at:
             return False
-        self._newest, self._replaced = max(newest, self._newest), replaced
+        self._newest, self._replaced_at = max(newest, self._newest), replaced_at
         return True
 
     def _turn_to_newer(self) -> None:
@@ -335,24 +335,24 @@ class RemoteZarr(ListedZarr):
 
         Whoever began to read an epoch of the older one is told when the patch is made.
         """
-        known = self.documents
+        documents = self.documents
         self._forget_stored()
-        self._refuse_other(known)
+        self._refuse_other(documents)
 
     def _explain(self, error: VoxpipeError) -> None:
         """Let the next volume read the metadata anew; say so where they are others now."""
-        known, self._failed = self.documents, True
+        documents, self._has_failed = self.documents, True
         self._documents.forget(self._token)
-        self._refuse_other(known, error)
+        self._refuse_other(documents, error)
 
     def _refuse_other(
-        self, known: Mapping[str, bytes | None], error: VoxpipeError | None = None
+        self, documents: Mapping[str, bytes | None], error: VoxpipeError | None = None
     ) -> None:
-        changed = [key for key, before in known.items() if self._remote.get(key) != before]
-        if changed:
-            self._failed = True
+        keys = [key for key, before in documents.items() if self._remote.get(key) != before]
+        if keys:
+            self._has_failed = True
             raise VolumeChanged(
-                f"{self.name} was written again since it was opened: {changed[0]} is another one."
+                f"{self.name} was written again since it was opened: {keys[0]} is another one."
             ) from error
 
 
@@ -409,11 +409,11 @@ def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
     """Return an object that was there before; None if it is gone, which is asked for again."""
     for _ in range(MOST_MISSING):
         try:
-            found = store.get(key)
+            content = store.get(key)
         except VolumeChanged:  # asked so often already
             return None
-        if found is not None:
-            return found
+        if content is not None:
+            return content
     return None
 
 

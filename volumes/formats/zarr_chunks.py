@@ -34,7 +34,7 @@ from ..chunks.chunked_array import ChunkMap, Index, Lookup
 from ..chunks.decoders import Decoder, decoder_factory
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
-_NOT_STORED = 2**64 - 1
+_NO_CHUNK = 2**64 - 1
 _ENTRY_BYTES = 16
 _CHECK_BYTES = 4
 # An index of 64 chunks takes a kilobyte; thousands of shards stay known.
@@ -98,14 +98,14 @@ class ShardedChunks(ChunkMap):
         checks = _CHECK_BYTES if metadata.index_checked else 0
         self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
         # Key, and table of places, of each shard whose index was read.
-        self._known: OrderedDict[Index, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
+        self._tables: OrderedDict[Index, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
         self._extents: dict[Index, Span | None] = {}
         self._lock = threading.Lock()
 
     def forget(self) -> None:
         """Forget every index: the shards are others now."""
         with self._lock:
-            self._known.clear()
+            self._tables.clear()
             self._extents.clear()
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
@@ -129,29 +129,29 @@ class ShardedChunks(ChunkMap):
         for n, shard in enumerate(map(tuple, shards.tolist())):
             by_shard.setdefault(shard, []).append(n)
         with self._lock:
-            known = {shard: self._known[shard] for shard in by_shard if shard in self._known}
-        unknown = {s: self._metadata.key(s) for s in by_shard if s not in known}
+            hits = {shard: self._tables[shard] for shard in by_shard if shard in self._tables}
+        unknown = {s: self._metadata.key(s) for s in by_shard if s not in hits}
         at_end = self._metadata.index_at_end
         span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
 
         def places(answers: Sequence[bytes | None]) -> list[ReadRange | None]:
-            found: list[ReadRange | None] = [None] * len(chunks)
-            tables = {**known, **self._learnt(unknown, answers)} if unknown else known
+            ranges: list[ReadRange | None] = [None] * len(chunks)
+            tables = {**hits, **self._learnt(unknown, answers)} if unknown else hits
             for shard, (key, table) in tables.items():
                 if table is None:
                     continue
                 members = by_shard[shard]
                 for n, (offset, length) in zip(members, table[flat[members]].tolist(), strict=True):
-                    if (offset, length) == (_NOT_STORED, _NOT_STORED):
+                    if (offset, length) == (_NO_CHUNK, _NO_CHUNK):
                         continue
                     if offset + length >= 2**63:
                         raise self._corrupt(key, f"a chunk at {offset}, {length} bytes long")
-                    found[n] = ReadRange(key, offset, offset + length)
-            return found
+                    ranges[n] = ReadRange(key, offset, offset + length)
+            return ranges
 
         def extents() -> dict[str, Span]:
-            found = {self._metadata.key(shard): self._extent(shard) for shard in by_shard}
-            return {key: span for key, span in found.items() if span is not None}
+            spans = {self._metadata.key(shard): self._extent(shard) for shard in by_shard}
+            return {key: span for key, span in spans.items() if span is not None}
 
         return Lookup([ReadRange(key, *span) for key in unknown.values()], places, extents)
 
@@ -163,24 +163,24 @@ class ShardedChunks(ChunkMap):
             for (shard, key), answer in zip(shards.items(), answers, strict=True)
         }
         with self._lock:
-            self._known.update(learnt)
-            while len(self._known) * self._index_bytes > MOST_INDEX_BYTES:
-                self._extents.pop(self._known.popitem(last=False)[0], None)
+            self._tables.update(learnt)
+            while len(self._tables) * self._index_bytes > MOST_INDEX_BYTES:
+                self._extents.pop(self._tables.popitem(last=False)[0], None)
         return learnt
 
     def _extent(self, shard: Index) -> Span | None:
         """Return from where to where a shard holds chunks; None if it holds none."""
         with self._lock:
             if shard not in self._extents:
-                self._extents[shard] = _extent(self._known.get(shard, ("", None))[1])
+                self._extents[shard] = _extent(self._tables.get(shard, ("", None))[1])
             return self._extents[shard]
 
     def _parse(self, key: str, data: bytes) -> NDArray[np.uint64]:
         if len(data) != self._index_bytes:
             raise self._corrupt(key, f"{len(data)} of {self._index_bytes} bytes of its index")
         if self._metadata.index_checked:
-            body, stored = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
-            if crc32c(body) != int.from_bytes(stored, "little"):
+            body, check_sum = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
+            if crc32c(body) != int.from_bytes(check_sum, "little"):
                 raise self._corrupt(key, "an index whose check sum is wrong")
             data = body
         table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
@@ -201,7 +201,7 @@ def _extent(table: NDArray[np.uint64] | None) -> Span | None:
     """
     if table is None:
         return None
-    starts, lengths = table[(table != _NOT_STORED).any(axis=1)].T
+    starts, lengths = table[(table != _NO_CHUNK).any(axis=1)].T
     stops = starts + lengths
     # A damaged index may say anything; whoever reads that chunk is told.
     if not len(starts) or (stops < starts).any() or stops.max() >= 2**63:
@@ -217,7 +217,7 @@ No more than ``most`` bytes; ``ValueError`` where there are more."""
 # They make as much as they get (of delta, eight times as much), except the last two, whose memory
 # cannot be known beforehand: what they made is refused afterwards.
 _NUMCODECS = ("shuffle", "delta", "pcodec", "zfpy")
-BOUNDED = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4")
+BOUNDED_CODECS = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4")
 """Codecs that are undone into no more bytes than they may need."""
 _BLOSC_HEADER = 16
 _LZ4_HEADER = 4
@@ -234,7 +234,7 @@ class ZarrDecoder:
         self._order = metadata.order
         self.strided = bool(getattr(self._plug_in, "strided", False))
         self._shape = tuple(metadata.chunks[axis] for axis in metadata.order)
-        self._turned = metadata.order != tuple(range(len(self._shape)))
+        self._is_transposed = metadata.order != tuple(range(len(self._shape)))
 
     def decode(self, data: memoryview, out: NDArray[Any], index: tuple[int, ...]) -> None:
         """Decode one chunk, whichever it is, into ``out``: (chunks), stored type.
@@ -244,30 +244,30 @@ class ZarrDecoder:
         Raises what the codec raises, or ``ValueError``, where the bytes are not those of a
         whole chunk.
         """
-        held: Any = data
+        content: Any = data
         if self._plug_in is not None:
             # One from outside writes where the chunk is wanted, if it can.
             for step in self._steps:
-                held = step(held, None, most_between(out.nbytes))
+                content = step(content, None, most_between(out.nbytes))
             target = out.transpose(self._order)
             in_place = self.strided or target.flags.c_contiguous
             room = target if in_place else np.empty(self._shape, out.dtype)
-            self._plug_in.decode_into(memoryview(held).toreadonly(), room)
+            self._plug_in.decode_into(memoryview(content).toreadonly(), room)
             if not in_place:
                 target[...] = room
             return
-        target = np.empty(self._shape, out.dtype) if self._turned else out
+        target = np.empty(self._shape, out.dtype) if self._is_transposed else out
         room = target.reshape(-1).view(np.uint8)
         for number, step in enumerate(self._steps):
             is_last = number == self._last
             most = room.nbytes if is_last else most_between(room.nbytes)
-            held = step(held, room if is_last else None, most)
-        if held is not room:
-            flat = np.frombuffer(held, np.uint8)
+            content = step(content, room if is_last else None, most)
+        if content is not room:
+            flat = np.frombuffer(content, np.uint8)
             if flat.size != room.nbytes:
                 raise _wrong_size(flat.size, room)
             room[...] = flat
-        if self._turned:
+        if self._is_transposed:
             out.transpose(self._order)[...] = target
 
 
@@ -288,7 +288,7 @@ def _plug_in(metadata: ArrayMetadata) -> Decoder | None:
     if not metadata.codecs:
         return None
     first = metadata.codecs[0]
-    factory = decoder_factory(first.name, installed=first.name not in _DECODERS)
+    factory = decoder_factory(first.name, external=first.name not in _DECODERS)
     return None if factory is None else factory(first.settings)
 
 
@@ -339,9 +339,9 @@ def _blosc(codec: Codec) -> Decode:
     def decode(data: Any, out: Any, most: int) -> Any:
         # The header of blosc: version, codec, flags, item size, decoded size, size of a block,
         # stored size. Blosc believes the last one, and would read beyond the bytes.
-        stored = int.from_bytes(data[12:16], "little")
-        if not _BLOSC_HEADER <= stored <= len(data):
-            raise ValueError(f"{len(data)} bytes of blosc, whose header speaks of {stored}")
+        stored_size = int.from_bytes(data[12:16], "little")
+        if not _BLOSC_HEADER <= stored_size <= len(data):
+            raise ValueError(f"{len(data)} bytes of blosc, whose header speaks of {stored_size}")
         size = int.from_bytes(data[4:8], "little")
         if out is None:
             check_most(size, most)
@@ -378,8 +378,8 @@ def _wrong_size(size: int, room: NDArray[np.uint8]) -> ValueError:
 
 def _without_check_sum(data: Any, out: Any, most: int) -> Any:
     """Take off the check sum, having compared it."""
-    body, stored = data[:-_CHECK_BYTES], bytes(data[-_CHECK_BYTES:])
-    if crc32c(body) != int.from_bytes(stored, "little"):
+    body, check_sum = data[:-_CHECK_BYTES], bytes(data[-_CHECK_BYTES:])
+    if crc32c(body) != int.from_bytes(check_sum, "little"):
         raise ValueError("its check sum is wrong")
     return body
 

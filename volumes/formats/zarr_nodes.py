@@ -100,8 +100,8 @@ def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
 
 def _level(dataset: Mapping[str, Any], image: Mapping[str, Any]) -> Level:
     entries = image.get("axes", _OLD_AXES)
-    named = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
-    axes = tuple(str(entry["name"].lower()) for entry in named)
+    records = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
+    axes = tuple(str(entry["name"].lower()) for entry in records)
     if not {"x", "y"} <= set(axes) or len(set(axes)) < len(axes):
         raise ValueError(f"axes are {axes}")
     # Those of the image act after those of the level.
@@ -112,7 +112,7 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any]) -> Level:
         factor, offset = _transformation(step, len(axes))
         scale, shift = scale * factor, shift * factor + offset
     # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
-    units = [MILLIMETRES.get(str(entry.get("unit")).lower(), 1.0) for entry in named]
+    units = [MILLIMETRES.get(str(entry.get("unit")).lower(), 1.0) for entry in records]
     place = dict(zip(axes, zip(units * scale, units * shift, strict=True), strict=True))
     spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
     x, y, z = ((float(a), float(b)) for a, b in spatial)
@@ -206,8 +206,8 @@ def _nifti_fields(array: Any, name: str) -> RawHeader:
     if size > _MOST_HEADER_BYTES:
         raise BadHeader(f"the header in {name} takes {size} bytes, as its metadata say.")
     is_ours = isinstance(array, ZarrArray)
-    stored = array.read(Region.of_shape(array.shape)) if is_ours else np.asarray(array[...])
-    return parse_nifti(stored.tobytes(), f"the NIfTI header of {name}", single_file=False)
+    buffer = array.read(Region.of_shape(array.shape)) if is_ours else np.asarray(array[...])
+    return parse_nifti(buffer.tobytes(), f"the NIfTI header of {name}", single_file=False)
 
 
 METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
@@ -273,10 +273,10 @@ def store_key(store: Any, path: str) -> str:
     own = getattr(store, "content_key", None)
     if isinstance(own, str) and own:
         return content_key(own, (path,))
-    held = getattr(store, "_store_dict", store)
-    if isinstance(held, MutableMapping) and (isinstance(held, dict) or held is not store):
+    mapping = getattr(store, "_store_dict", store)
+    if isinstance(mapping, MutableMapping) and (isinstance(mapping, dict) or mapping is not store):
         below = f"{path}/" if path else ""
-        objects = [(key, held[key]) for key in list(held) if key.startswith(below)]
+        objects = [(key, mapping[key]) for key in list(mapping) if key.startswith(below)]
         return listing_key("memory", [_digest(key, value) for key, value in objects])
     inner = getattr(store, "_store", None)
     if inner is not None:  # a wrapper: it logs, or is slow
@@ -305,15 +305,15 @@ def _listed_key(store: Any, path: str) -> str:
 
     # The store's own one belongs to the event loop of zarr.
     system = getattr(system, "sync_fs", system)
-    said = {**system.storage_options, "asynchronous": False}
-    said.pop("loop", None)
+    options = {**system.storage_options, "asynchronous": False}
+    options.pop("loop", None)
     protocol = system.protocol if isinstance(system.protocol, str) else system.protocol[0]
-    mine = fsspec.filesystem(protocol, **said)
+    mine = fsspec.filesystem(protocol, **options)
     below = f"{str(root).rstrip('/')}/{path}".rstrip("/")
     mine.invalidate_cache(below)
-    found = mine.find(below, detail=True)
-    listed = [(key, int(info.get("size") or 0), version_of(info)) for key, info in found.items()]
-    return listing_key(f"{protocol}:{below}", listed)
+    files = mine.find(below, detail=True)
+    entries = [(key, int(info.get("size") or 0), version_of(info)) for key, info in files.items()]
+    return listing_key(f"{protocol}:{below}", entries)
 
 
 class ZarrSource:
@@ -332,9 +332,9 @@ class ZarrSource:
     def open(self) -> Backend:
         """Open the object with the first backend that recognises it."""
         thing, path = self.thing, self.path
-        packed = None if os.getpid() == self._born else self._pack()
-        if packed is not None:  # connections do not survive a fork
-            thing, path = _unpack(packed), self._path()
+        payload = None if os.getpid() == self._born else self._pack()
+        if payload is not None:  # connections do not survive a fork
+            thing, path = _unpack(payload), self._path()
         if path:
             thing = open_store_node(thing, path)
         backend = resolve_backend(self.options.request(zarr_store=thing, source=thing))
@@ -356,27 +356,27 @@ class ZarrSource:
         if not _is_in_memory(store):
             # What a store of somebody else's raises is its own business; it then stays here.
             with suppress(Exception):
-                packed = pickle.dumps(store)
-                return packed if len(packed) <= INLINE_BYTES else None
+                payload = pickle.dumps(store)
+                return payload if len(payload) <= INLINE_BYTES else None
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        packed = self._pack()
-        if packed is not None:
+        payload = self._pack()
+        if payload is not None:
             remember(self)
-            return _arrive, (packed, self.options, self._path(), self.name, self.token)
+            return _arrive, (payload, self.options, self._path(), self.name, self.token)
         backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
         return share_array(self, backend.header, lambda: np.asarray(backend.read(whole).array))
 
 
-def _arrive(packed: bytes, options: Options, path: str, name: str, token: str) -> Any:
-    found = original(token)
-    return found or ZarrSource(_unpack(packed), options, path=path, name=name, token=token)
+def _arrive(payload: bytes, options: Options, path: str, name: str, token: str) -> Any:
+    source = original(token)
+    return source or ZarrSource(_unpack(payload), options, path=path, name=name, token=token)
 
 
-def _unpack(packed: bytes) -> Any:
-    return pickle.loads(packed)  # noqa: S301  packed by this class, on its way
+def _unpack(payload: bytes) -> Any:
+    return pickle.loads(payload)  # noqa: S301  packed by this class, on its way
 
 
 def _is_in_memory(store: Any) -> bool:
@@ -411,9 +411,9 @@ def fetch_chunks(array: Any, indices: Iterable[tuple[int, ...]]) -> int | None:
         async def one(index: tuple[int, ...]) -> int:
             async with gate:
                 place = array.store_path / array.metadata.encode_chunk_key(index)
-                stored = getattr(place.store, "get_stored", None)  # ours may decode them, too
-                found = await (place.get() if stored is None else stored(place.path))
-            return 0 if found is None else len(found)
+                get_stored = getattr(place.store, "get_stored", None)  # ours may decode them, too
+                content = await (place.get() if get_stored is None else get_stored(place.path))
+            return 0 if content is None else len(content)
 
         return sum(await asyncio.gather(*(one(index) for index in indices)))
 

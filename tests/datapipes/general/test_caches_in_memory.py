@@ -27,7 +27,7 @@ def megabyte(number):
 
 def held(pipe):
     """Return the bytes of the arrays that the cache keeps."""
-    return sum(array.nbytes for array in pipe._kept)
+    return sum(array.nbytes for array in pipe._items)
 
 
 def test_a_cache_counts_the_bytes_of_arrays():

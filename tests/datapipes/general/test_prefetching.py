@@ -82,7 +82,7 @@ def test_what_is_ahead_is_bounded_in_items():
         next(reading)
         ahead.append(parent.asked - taken)
     # Now that nothing is taken, let it run as far as it goes.
-    while len(pipe._ahead._held) < 4:
+    while len(pipe._ahead._items) < 4:
         os.sched_yield()
     settled(pipe)
 
@@ -98,8 +98,8 @@ def test_what_is_ahead_is_bounded_in_bytes():
     seen, held = [], []
     for array in pipe:
         seen.append(int(array[0]))
-        with pipe._ahead._changed:
-            held.append((pipe._ahead._bytes, len(pipe._ahead._held)))
+        with pipe._ahead._condition:
+            held.append((pipe._ahead._bytes, len(pipe._ahead._items)))
 
     assert seen == [*range(7)]
     assert all(size <= 3 * MB or count == 1 for size, count in held)
@@ -155,7 +155,7 @@ def test_paused_nothing_more_is_taken():
     pipe.pause()
     asked = parent.asked
 
-    held = len(pipe._ahead._held)
+    held = len(pipe._ahead._items)
     seen += [next(reading) for _ in range(held)]
     with pytest.raises(RuntimeError, match=r"call resume\(\) first"):
         pipe._ahead.take()
@@ -216,7 +216,7 @@ def test_streams_that_nobody_took_are_closed():
     pipe = IterableWrapper([StreamWrapper(f) for f in files], deepcopy=False).prefetch(3)
     reading = iter(pipe)
     taken = next(reading)
-    while len(pipe._ahead._held) < 2:
+    while len(pipe._ahead._items) < 2:
         os.sched_yield()
     del reading
 

@@ -162,7 +162,7 @@ def test_every_pipe_is_known_and_says_where_it_was_written(name):
     """The cut knows what it does; errors can name its line."""
     pipe = PIPES[name]()
 
-    assert traits_of(pipe).known
+    assert traits_of(pipe).is_known
     for each in walk(pipe):
         if type(each).__module__.startswith("voxpipe."):
             assert each.origin.file == __file__
