@@ -60,9 +60,11 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def private_cache(tmp_path_factory):
-    """Point voxpipe's cache at a folder of this run; workers inherit it."""
+def environment(tmp_path_factory):
+    """Point voxpipe's cache at a folder of this run, and send no request twice."""
     with pytest.MonkeyPatch.context() as patch:
+        # Requests are counted: on a busy machine one may take long, and would be sent twice.
+        patch.setenv("VOXPIPE_REMOTE_HEDGE", "0")
         patch.setenv("VOXPIPE_CACHE", str(tmp_path_factory.mktemp("voxpipe-cache")))
         yield
 

@@ -78,6 +78,7 @@ def served(folder, started_clients, monkeypatch, tmp_path):
     """Serve it, with a cache of its own."""
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("VOXPIPE_REMOTE_HEDGE")
     with S3Server(folder, latency=0.03) as server:
         yield server
         close_volumes()

@@ -22,8 +22,6 @@ CASES = 3
 def server(tmp_path, monkeypatch, started_clients):
     """Three cases in a bucket, 64 chunks each that do not compress, and an empty cache."""
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
-    # Requests are counted: on a busy machine one may take long, and would be sent twice.
-    monkeypatch.setenv("VOXPIPE_REMOTE_HEDGE", "0")
     for number in range(CASES):
         array = np.random.default_rng(number).integers(-999, 999, SHAPE).astype(np.int16)
         place = tmp_path / "served" / "bucket" / f"case{number}" / "ct.zarr"

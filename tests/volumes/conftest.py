@@ -16,8 +16,6 @@ def server(tmp_path, started_clients, monkeypatch):
     root = tmp_path / "s3"
     (root / BUCKET).mkdir(parents=True)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    # Requests are counted: on a busy machine one may take long, and would be sent twice.
-    monkeypatch.setenv("VOXPIPE_REMOTE_HEDGE", "0")
     # Public: some tests have credentials of their own, to see that these appear nowhere.
     with S3Server(root, is_public=True) as running:
         running.bucket = root / BUCKET

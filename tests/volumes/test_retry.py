@@ -158,6 +158,12 @@ def test_what_errors_mean(error, failure):
     assert advice_on(error) is failure
 
 
+@pytest.fixture(autouse=True)
+def hedges(monkeypatch):
+    """Send requests twice, as users do."""
+    monkeypatch.delenv("VOXPIPE_REMOTE_HEDGE")
+
+
 @pytest.fixture
 def soon(monkeypatch):
     """Send a request once more at once."""

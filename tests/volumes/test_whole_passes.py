@@ -32,7 +32,7 @@ SHAPE = (8, 9, 10)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def cache(tmp_path, monkeypatch, started_clients):
     """An empty cache, and nothing remembered."""
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
     another_run(monkeypatch)
