@@ -3,10 +3,19 @@
 
 #include "processor.h"
 #include "nearest.h"
+#include "vectors.h"
 #include "turn.h"
 #include "tables.h"
 
 namespace VOXPIPE_PATH_NAME {
+
+struct Copy;
+
+// Voxels beside each other that become float32, where a vector of them can: count of them, from
+// the first to the last or mirrored.
+typedef void (*FloatRowCopy)(const Finish&, const uint8_t* row, bool, int64_t count, uint8_t* out);
+// A slice whose source rows become the output's columns.
+typedef void (*SliceTurn)(const Copy&, const uint8_t* base, uint8_t* out, int64_t third);
 
 struct Copy {
   const VoxpipeJob* job;
@@ -18,6 +27,7 @@ struct Copy {
   int64_t along_step;  // bytes between neighbours in the source, 0 where uneven
   int64_t dense_step;
   bool as_stored;
+  FloatRowCopy float_row;  // null where rows are moved otherwise
 };
 
 inline int64_t length_of(const Copy& c, int n) {
@@ -35,6 +45,80 @@ inline uint8_t* out_at(const Copy& c, uint8_t* out, const int64_t* index) {
   return out;
 }
 
+// A row of a square as it is stored.
+template <class E> struct StoredRow {
+  typedef E Source;
+  typedef E Element;
+
+  static inline typename Square<E>::Row at(const Finish&, const uint8_t* from) {
+    return load<typename Square<E>::Row>(from);
+  }
+};
+
+template <class W, class V>
+inline V vector_in_range(const Finish& f, V values) {
+  const V low = V{} + static_cast<W>(f.low), high = V{} + static_cast<W>(f.high);
+  values = values * static_cast<W>(f.scale) + static_cast<W>(f.shift);
+  return values < low ? low : (values > high ? high : values);  // NaN stays NaN
+}
+
+// Step by step: compilers have no instruction that goes all the way.
+inline Floats floats_of(Floats values) { return values; }
+inline Floats floats_of(Ints values) { return __builtin_convertvector(values, Floats); }
+inline Floats floats_of(Shorts v) { return floats_of(__builtin_convertvector(v, Ints)); }
+inline Floats floats_of(Marks v) { return floats_of(__builtin_convertvector(v, Ints)); }
+inline Floats floats_of(Bytes v) { return floats_of(__builtin_convertvector(v, Marks)); }
+inline Floats floats_of(SignedBytes v) { return floats_of(__builtin_convertvector(v, Shorts)); }
+
+// Stored numbers that float32 holds exactly, and that vectors convert.
+#define VOXPIPE_FLOAT_ROW_TYPES(act)       \
+  VOXPIPE_CASE(VOXPIPE_U8, uint8_t, act)   \
+  VOXPIPE_CASE(VOXPIPE_I8, int8_t, act)    \
+  VOXPIPE_CASE(VOXPIPE_U16, uint16_t, act) \
+  VOXPIPE_CASE(VOXPIPE_I16, int16_t, act)  \
+  VOXPIPE_CASE(VOXPIPE_F32, float, act)
+
+// A row of a square as float32: numbers that it holds exactly, scaled by way of float64.
+template <class S> struct FloatRow {
+  typedef S Source;
+  typedef uint32_t Element;
+  typedef S Raw __attribute__((vector_size(LANES * sizeof(S))));
+
+  static inline Square<uint32_t>::Row at(const Finish& f, const uint8_t* from) {
+    Floats values = floats_of(load<Raw>(from));
+    if (!f.scaled) {
+      if (f.has_epilogue) values = vector_in_range<float>(f, values);
+      return (Square<uint32_t>::Row)values;
+    }
+    HalfFloats halves[2];
+    put_vector(halves, values);
+    for (HalfFloats& half : halves) {
+      Doubles wide = __builtin_convertvector(half, Doubles) * f.slope + f.intercept;
+      if (f.has_epilogue) wide = vector_in_range<double>(f, wide);
+      half = __builtin_convertvector(wide, HalfFloats);
+    }
+    return vector_at<Square<uint32_t>::Row>(halves);
+  }
+};
+
+template <int... I>
+inline Floats mirrored(Floats values, Numbers<I...>) {
+  return __builtin_shufflevector(values, values, (LANES - 1 - I)...);
+}
+
+// At least LANES voxels beside each other, from the first to the last or the other way.
+template <class S>
+void float_row(const Finish& f, const uint8_t* row, bool is_mirrored, int64_t count, uint8_t* out) {
+  constexpr int64_t SIZE = sizeof(S);
+  constexpr auto ALL = typename NumbersBelow<LANES>::type{};
+  for (int64_t next = 0; next < count; next += LANES) {
+    const int64_t v = least(next, count - LANES);  // the last ones lie over those before
+    const uint8_t* from = is_mirrored ? row - (v + LANES - 1) * SIZE : row + v * SIZE;
+    const Floats values = (Floats)FloatRow<S>::at(f, from);
+    put<Floats>(out + v * int64_t{sizeof(float)}, is_mirrored ? mirrored(values, ALL) : values);
+  }
+}
+
 // ``row`` is the address of index 0 of the axis, the offsets say the rest.
 inline void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset, int64_t count,
                      uint8_t* out, int64_t stride) {
@@ -44,6 +128,10 @@ inline void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset, i
   }
   if (c.as_stored && c.along_step == -c.f->size && stride == c.f->size) {
     mirror_row(c.f->size, row + offset[0], count, out);
+    return;
+  }
+  if (c.float_row && count >= LANES && stride == c.f->size) {
+    c.float_row(*c.f, row + offset[0], c.along_step < 0, count, out);
     return;
   }
   for (int64_t v = 0; v < count && c.along_step && !c.as_stored; v += RUN)
@@ -68,39 +156,76 @@ inline void copy_straight(const Copy& c, const uint8_t* base, uint8_t* out, int6
   }
 }
 
-// The source's rows become the output's columns: a block of rows is turned in registers.
-inline void copy_turned(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) {
+// The source's rows become the output's columns, in squares that are turned in registers; the last
+// ones of both axes lie over those before them.
+template <class R>
+void turn_rows(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) {
+  typedef typename R::Element E;
+  constexpr int64_t N = Square<E>::N, SIZE = sizeof(typename R::Source);
+  const Interval along = c.tables->of[c.along].kept;
+  const int64_t columns = length_of(c, c.along), rows = length_of(c, c.dense);
+  const bool is_mirrored = c.along_step < 0;  // from the last column to the first, then
+  const int64_t way = c.job->out_stride[c.along], column_step = is_mirrored ? -way : way;
+  int64_t index[3];
+  index[c.third] = third;
+  index[c.dense] = c.tables->of[c.dense].kept.begin;
+  index[c.along] = is_mirrored ? along.end - 1 : along.begin;
+  base = source_at(c, base, index);
+  out = out_at(c, out, index);
+  for (int64_t next_column = 0; next_column < columns; next_column += N)
+    for (int64_t next_row = 0; next_row < rows; next_row += N) {
+      const int64_t column = least(next_column, columns - N), row = least(next_row, rows - N);
+      const uint8_t* from = base + column * SIZE + row * c.dense_step;
+      turn_square<E>([&](int64_t n) { return R::at(*c.f, from + n * c.dense_step); },
+                     out + column * column_step + row * int64_t{sizeof(E)}, column_step);
+    }
+}
+
+// What turns a slice in registers, or null where none does.
+inline SliceTurn slice_turn(const Copy& c) {
+  const bool is_dense = c.dense_step && c.job->out_stride[c.dense] == c.f->size;
+  if (!is_dense || least(length_of(c, c.along), length_of(c, c.dense)) < BLOCK) return nullptr;
+  if (c.as_stored && (c.along_step == c.f->size || c.along_step == -c.f->size)) {
+    switch (c.f->size) {
+      case 1: return turn_rows<StoredRow<uint8_t>>;
+      case 2: return turn_rows<StoredRow<uint16_t>>;
+      case 4: return turn_rows<StoredRow<uint32_t>>;
+      default: return turn_rows<StoredRow<uint64_t>>;
+    }
+  }
+  if (!c.float_row) return nullptr;
+  switch (c.job->source_type) {
+#define VOXPIPE_TURN(S) return turn_rows<FloatRow<S>>
+    VOXPIPE_FLOAT_ROW_TYPES(VOXPIPE_TURN)
+#undef VOXPIPE_TURN
+    default: return nullptr;
+  }
+}
+
+// The same where voxels are spaced unevenly, or become something else.
+inline void turn_uneven(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) {
   const Table &along = c.tables->of[c.along], &dense = c.tables->of[c.dense];
-  const int64_t size = c.f->size, row_step = c.job->out_stride[c.dense];
-  const int64_t column_step = c.job->out_stride[c.along];
+  const int64_t size = c.f->size;
   alignas(64) uint8_t block[BLOCK_BYTES];
   int64_t index[3];
   index[c.third] = third;
-  const bool direct = c.as_stored && c.along_step == size && c.dense_step;
-  const int64_t rows = direct ? most(BLOCK, 64 / size) : BLOCK;  // a cache line of the output
-  const int64_t columns = direct ? length_of(c, c.along) : RUN;
-  for (index[c.dense] = dense.kept.begin; index[c.dense] < dense.kept.end; index[c.dense] += rows)
+  for (index[c.dense] = dense.kept.begin; index[c.dense] < dense.kept.end; index[c.dense] += BLOCK)
     for (index[c.along] = along.kept.begin; index[c.along] < along.kept.end;
-         index[c.along] += columns) {
-      const int64_t count = least(columns, along.kept.end - index[c.along]);
-      const int64_t height = least(rows, dense.kept.end - index[c.dense]);
-      const uint8_t* from = source_at(c, base, index);
-      int64_t from_step = c.dense_step;
-      if (!direct) {
-        const uint8_t* row = from - along.lower[index[c.along]] - dense.lower[index[c.dense]];
-        for (int64_t r = 0; r < height; r++)
-          copy_row(c, row + dense.lower[index[c.dense] + r], along.lower + index[c.along], count,
-                   block + r * RUN * size, size);
-        from = block;
-        from_step = RUN * size;
-      }
-      turn_block(size, from, from_step, height, count, out_at(c, out, index), row_step,
-                 column_step);
+         index[c.along] += RUN) {
+      const int64_t count = least(RUN, along.kept.end - index[c.along]);
+      const int64_t rows = least(BLOCK, dense.kept.end - index[c.dense]);
+      const uint8_t* row = source_at(c, base, index) - along.lower[index[c.along]] -
+                           dense.lower[index[c.dense]];
+      for (int64_t r = 0; r < rows; r++)
+        copy_row(c, row + dense.lower[index[c.dense] + r], along.lower + index[c.along], count,
+                 block + r * RUN * size, size);
+      turn_block(size, block, RUN * size, rows, count, out_at(c, out, index),
+                 c.job->out_stride[c.dense], c.job->out_stride[c.along]);
     }
 }
 
 inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables) {
-  Copy c{&job, &f, &tables, 2, 2, 0, 0, 0, false};
+  Copy c{&job, &f, &tables, 2, 2, 0, 0, 0, false, nullptr};
   for (int n = 1; n >= 0; n--) {
     if (length_of(c, n) < 2) continue;
     const auto reach = [&](int m) {
@@ -115,6 +240,16 @@ inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables
   c.along_step = even_step(tables.of[c.along]);
   c.dense_step = even_step(tables.of[c.dense]);
   c.as_stored = job.source_type == job.out_type && !f.scaled && !f.has_epilogue;
+  const int64_t size = size_of_type(job.source_type);
+  // Vectors of four gain nothing.
+  if (LANES == 4) return c;
+  if (job.out_type != VOXPIPE_F32 || (c.along_step != size && c.along_step != -size)) return c;
+  switch (job.source_type) {
+#define VOXPIPE_ROW(S) c.float_row = float_row<S>
+    VOXPIPE_FLOAT_ROW_TYPES(VOXPIPE_ROW)
+#undef VOXPIPE_ROW
+    default: break;
+  }
   return c;
 }
 
@@ -127,10 +262,11 @@ inline void copy_all(const VoxpipeJob& job, const Finish& f, const Tables& table
     uint8_t* out = reinterpret_cast<uint8_t*>(job.out) + channel * job.out_channel_stride;
     if (!keeps_all(job, tables)) fill_outside(job, tables, element, f.size, out);
     if (!length_of(c, 0) || !length_of(c, 1) || !length_of(c, 2)) continue;
+    const SliceTurn move = c.along == c.dense ? copy_straight : slice_turn(c);
     const Interval slices = tables.of[c.third].kept;
     for (int64_t third = slices.begin; third < slices.end; third++)
-      if (c.along == c.dense) copy_straight(c, base, out, third);
-      else copy_turned(c, base, out, third);
+      if (move) move(c, base, out, third);
+      else turn_uneven(c, base, out, third);
   }
 }
 

@@ -53,14 +53,17 @@ inline void put_values(int64_t type, const W* values, int64_t count, uint8_t* ou
   }
 }
 
+template <class W>
+inline void scale(const Finish& f, W* values, int64_t count) {
+  const W slope = static_cast<W>(f.slope), intercept = static_cast<W>(f.intercept);
+  for (int64_t v = 0; v < count; v++) values[v] = values[v] * slope + intercept;
+}
+
 // ``values`` may be changed; ``fade`` may be null.
 template <class W>
 inline void finish(const Finish& f, W* values, const double* fade, int64_t count, uint8_t* out,
                    int64_t stride) {
-  if (f.scaled) {
-    const W slope = static_cast<W>(f.slope), intercept = static_cast<W>(f.intercept);
-    for (int64_t v = 0; v < count; v++) values[v] = values[v] * slope + intercept;
-  }
+  if (f.scaled) scale(f, values, count);
   if (fade)
     for (int64_t v = 0; v < count; v++)
       values[v] = fade[v] == 0 ? 0 : static_cast<W>(static_cast<double>(values[v]) * fade[v]);

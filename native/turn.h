@@ -1,4 +1,4 @@
-// Turning a block of elements: rows become columns, four or more at a time in registers.
+// Turning a block of elements: rows become columns, up to sixteen at a time in registers.
 #pragma once
 
 #include "processor.h"
@@ -12,51 +12,41 @@ constexpr int64_t BLOCK = 16;
 constexpr int64_t CHANNELS = 4;
 constexpr int64_t BLOCK_BYTES = BLOCK * RUN * 8;
 
-// N vectors of N elements, N x N bytes x size = 16 per vector.
-template <class E> struct Square;
-template <> struct Square<uint8_t> {
-  typedef uint8_t Row __attribute__((vector_size(16)));
-  static inline Row low(Row a, Row b) {
-    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+// 0, 1, ... as a list of arguments.
+template <int... I> struct Numbers {};
+template <int N, int... I> struct NumbersBelow : NumbersBelow<N - 1, N - 1, I...> {};
+template <int... I> struct NumbersBelow<0, I...> { typedef Numbers<I...> type; };
+
+// A square of N x N elements, a vector for each row: as many as fit, and no more rows than a block.
+template <class E> struct Square {
+  static constexpr int SIZE = sizeof(E), MOST = BLOCK * SIZE;
+  static constexpr int BYTES = 4 * LANES < MOST ? 4 * LANES : MOST;
+  static constexpr int N = BYTES / SIZE;
+  typedef E Row __attribute__((vector_size(BYTES)));
+
+  // Elements of a and b in turns, of their first halves or their second.
+  template <int HALF, int... I>
+  static inline Row mixed(Row a, Row b, Numbers<I...>) {
+    return __builtin_shufflevector(a, b, (HALF * N / 2 + I / 2 + I % 2 * N)...);
   }
-  static inline Row high(Row a, Row b) {
-    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-                                   31);
-  }
-};
-template <> struct Square<uint16_t> {
-  typedef uint16_t Row __attribute__((vector_size(16)));
-  static inline Row low(Row a, Row b) {
-    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-  }
-  static inline Row high(Row a, Row b) {
-    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-  }
-};
-template <> struct Square<uint32_t> {
-  typedef uint32_t Row __attribute__((vector_size(16)));
-  static inline Row low(Row a, Row b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
-  static inline Row high(Row a, Row b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
-};
-template <> struct Square<uint64_t> {
-  typedef uint64_t Row __attribute__((vector_size(16)));
-  static inline Row low(Row a, Row b) { return __builtin_shufflevector(a, b, 0, 2); }
-  static inline Row high(Row a, Row b) { return __builtin_shufflevector(a, b, 1, 3); }
 };
 
-// Interleaving row n with row n + N/2, log2(N) times, turns a square.
-template <class E>
-inline void turn_square(const uint8_t* from, int64_t from_stride, uint8_t* to, int64_t to_stride) {
-  typedef typename Square<E>::Row Row;
-  constexpr int N = 16 / sizeof(E);
+// Interleaving row n with row n + N/2, log2(N) times, turns a square. ``row(n)`` is row n.
+template <class E, class RowAt>
+inline void turn_square(const RowAt& row, uint8_t* to, int64_t to_stride) {
+  typedef Square<E> S;
+  typedef typename S::Row Row;
+  constexpr int N = S::N;
+  constexpr auto ALL = typename NumbersBelow<N>::type{};
   Row rows[N], next[N];
-  for (int n = 0; n < N; n++) rows[n] = load<Row>(from + n * from_stride);
+#pragma GCC unroll 16
+  for (int n = 0; n < N; n++) rows[n] = row(n);
 #pragma GCC unroll 4
   for (int stage = 1; stage < N; stage *= 2) {
 #pragma GCC unroll 8
     for (int n = 0; n < N / 2; n++) {
-      next[2 * n] = Square<E>::low(rows[n], rows[n + N / 2]);
-      next[2 * n + 1] = Square<E>::high(rows[n], rows[n + N / 2]);
+      next[2 * n] = S::template mixed<0>(rows[n], rows[n + N / 2], ALL);
+      next[2 * n + 1] = S::template mixed<1>(rows[n], rows[n + N / 2], ALL);
     }
 #pragma GCC unroll 16
     for (int n = 0; n < N; n++) rows[n] = next[n];
@@ -70,14 +60,17 @@ inline void turn_square(const uint8_t* from, int64_t from_stride, uint8_t* to, i
 template <class E>
 void turn_elements(const uint8_t* from, int64_t from_stride, int64_t rows, int64_t count,
                    uint8_t* to, int64_t row_step, int64_t column_step) {
-  constexpr int64_t N = 16 / sizeof(E), SIZE = sizeof(E);
+  constexpr int64_t N = Square<E>::N, SIZE = sizeof(E);
   const bool dense = row_step == SIZE;
   int64_t c = 0;
   for (; dense && rows >= N && c + N <= count; c += N) {
     int64_t r = 0;
     for (; r + N <= rows; r += N)
-      turn_square<E>(from + r * from_stride + c * SIZE, from_stride,
-                     to + r * SIZE + c * column_step, column_step);
+      turn_square<E>(
+          [&](int64_t n) {
+            return load<typename Square<E>::Row>(from + (r + n) * from_stride + c * SIZE);
+          },
+          to + r * SIZE + c * column_step, column_step);
     for (; r < rows; r++)
       for (int64_t n = c; n < c + N; n++)
         put<E>(to + r * SIZE + n * column_step, load<E>(from + r * from_stride + n * SIZE));

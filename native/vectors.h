@@ -16,6 +16,8 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
 typedef uint16_t Marks __attribute__((vector_size(2 * LANES)));
+typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+typedef int8_t SignedBytes __attribute__((vector_size(LANES)));
 typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));  // LANES / 2 of them
 typedef int64_t Signed __attribute__((vector_size(4 * LANES)));
 typedef int32_t HalfInts __attribute__((vector_size(2 * LANES)));
