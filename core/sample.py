@@ -98,14 +98,18 @@ class Sample(dict[str, Any]):
 
     def with_identity(self, things: Mapping[str, Any], identity: tuple[int, ...]) -> Sample:
         """Return the sample of another identity in which some keys hold other things."""
-        return Sample(
-            {**self, **things},
-            case=self.case,
-            identity=identity,
-            seed=self.seed,
-            epoch=self.epoch,
-            patches=self.patches,
-        )
+        # Past the constructor: a planner makes one of these per sample and pipe.
+        if META in things:
+            Sample(things)  # which refuses it
+        sample, set_ = dict.__new__(Sample), object.__setattr__
+        sample.update(self)
+        sample.update(things)
+        set_(sample, "case", self.case)
+        set_(sample, "identity", identity)
+        set_(sample, "seed", self.seed)
+        set_(sample, "epoch", self.epoch)
+        set_(sample, "patches", self.patches.copy())
+        return sample
 
     def provenance(self) -> dict[str, Any]:
         """Return where this sample comes from, as plain data.

@@ -316,13 +316,13 @@ class OpenVolume(SeedStamper):
 
     def _again(self, key: str, sample: Sample) -> Volume | None:
         """Return the volume of voxels that ``realize()`` made; None where something else is."""
-        options = options_of(key, self.reader_kwargs)
-        made_here = "affine" not in options and in_memory(sample[key])
-        if not made_here or (patch := realized_patch(sample, key)) is None:
+        if not in_memory(sample[key]):
             return None
-        kind = "label" if key in self.labels else "intensity"
-        if self.guesses and key in sample.patches:
-            kind = patch.kind
+        options = options_of(key, self.reader_kwargs)
+        if "affine" in options or (patch := realized_patch(sample, key)) is None:
+            return None
+        guess = "label" if key in self.labels else "intensity"
+        kind = patch.kind if self.guesses and key in sample.patches else guess
         options["storage_options"] = self.storage_options
         return opened_again(sample[key], patch, kind, options)
 

@@ -156,19 +156,19 @@ def add_steps(
     plans: dict[int, tuple[TransformChain, TransformChain]] = {}
 
     def following(patch: LazyPatch) -> LazyPatch:
-        if not patch.commutes:
+        if patch.values and not patch.commutes:
             patch = patch.flush_plan(soft=True)
         pending = patch.pending
         if pending.moving is not None:
             padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
             return _add_on_other_grid(patch, padding, steps, identity)
-        if id(pending) not in plans:
+        if (plan := plans.get(id(pending))) is None:
             last = steps.last  # read once: another thread may iterate the same pipe
             if last is None or last[0] is not pending.steps or last[1] != len(identity):
                 after = join_steps(pending.steps, steps, len(identity))
                 last = steps.last = (pending.steps, len(identity), after)
-            plans[id(pending)] = (pending, pending.following(identity, last[2]))
-        return patch.with_pending(plans[id(pending)][1])
+            plan = plans[id(pending)] = (pending, pending.following(identity, last[2]))
+        return patch.with_pending(plan[1])
 
     for key, patch in lazy.items():
         lazy[key] = patch.with_each(following) if patch.members else following(patch)

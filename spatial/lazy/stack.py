@@ -50,11 +50,12 @@ def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
     """Return a sample just opened, in which what was realized is sampled as it was before."""
     # Its ``patches`` are those before; for the keys of ``policies`` something else was asked.
+    if not sample.patches:
+        return sample
     again, rest = {}, dict(sample.patches)
     for key, patch in sample.items():
-        if not isinstance(getattr(patch, "volume", None), RealizedVolume):
-            continue
-        before: Any = rest.pop(key, None)
+        is_realized = isinstance(getattr(patch, "volume", None), RealizedVolume)
+        before: Any = rest.pop(key, None) if is_realized else None
         if before is not None and key not in policies and before.kind == patch.kind:
             again[key] = _as_before(patch, before)
     return sample.with_data(**again).replace(patches=rest)

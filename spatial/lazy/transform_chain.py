@@ -61,17 +61,11 @@ class TransformChain:
 
     def following(self, identity: tuple[int, ...], steps: tuple[Step, ...]) -> TransformChain:
         """Return the plan of another item by other steps, which :func:`join` made."""
-        # Past the constructor: what it makes sure of holds for this plan, and a planner makes
-        # one of these per sample and pipe.
-        plan = object.__new__(TransformChain)
-        plan.__dict__.update(
-            references=self.references,
-            seed=self.seed,
-            epoch=self.epoch,
-            identity=identity,
-            steps=steps,
-            moving=self.moving,
-        )
+        # Past the constructor: a planner makes one of these per sample and pipe.
+        plan, own, names = object.__new__(TransformChain), self.__dict__, self.__dataclass_fields__
+        state = own.copy() if len(own) == len(names) else {name: own[name] for name in names}
+        state["identity"], state["steps"] = identity, steps
+        object.__setattr__(plan, "__dict__", state)
         return plan
 
     @property
