@@ -8,7 +8,8 @@ from __future__ import annotations
 import pickle
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -66,6 +67,7 @@ class JobQueue:
         self._waiting: queue.SimpleQueue[QueuedJob] = queue.SimpleQueue()
         self._dealt: queue.SimpleQueue[Deal] = queue.SimpleQueue()
         self._ahead: queue.SimpleQueue[QueuedJob] = queue.SimpleQueue()
+        self._arrived: deque[DoJob] = deque()
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
@@ -84,6 +86,7 @@ class JobQueue:
         if isinstance(message, Deal):
             self._dealt.put(message)
             return
+        self._arrived.append(message)
         job = QueuedJob(message, self._load)
         self._waiting.put(job)
         self._ahead.put(job)
@@ -91,6 +94,13 @@ class JobQueue:
     def get(self) -> QueuedJob:
         """Wait for the next job."""
         return self._waiting.get()
+
+    def arrived(self) -> Iterator[DoJob]:
+        """Yield each message once as soon as it is here, also of jobs that wait behind others."""
+        # Those that came later say which slots are free now; a worker that read this only when
+        # their turn comes would take as many slots more as jobs wait.
+        while self._arrived:
+            yield self._arrived.popleft()
 
     def dealt(self) -> Any:
         """Wait for the next item that is dealt out to this worker, or the end of them."""

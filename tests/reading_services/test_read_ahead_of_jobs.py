@@ -49,6 +49,17 @@ def test_a_job_is_loaded_once():
     assert sorted(load.loaded) == [b"one", b"two"]
 
 
+def test_free_slots_are_known_before_their_job_has_its_turn():
+    """What the last of the jobs that wait says is free can hold the batch of the first."""
+    queued = JobQueue(Load())
+    queued.put(pickle.dumps(DoJob(0, b"one", 0, 0)))
+    queued.put(pickle.dumps(DoJob(1, b"two", 0, 0, free_slots=(3, 3), given_up=(4,))))
+
+    assert [(m.free_slots, m.given_up) for m in queued.arrived()] == [((), ()), ((3, 3), (4,))]
+    assert list(queued.arrived()) == []
+    assert [queued.get().message.index for _ in range(2)] == [0, 1]
+
+
 def test_what_cannot_be_loaded_is_raised_in_its_turn():
     """Looking ahead never raises; asking for the job does, each time."""
     queued = JobQueue(Load())
