@@ -3,6 +3,7 @@
 
 #include "processor.h"
 #include "numbers.h"
+#include "vectors.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -69,6 +70,15 @@ inline void finish(const Finish& f, W* values, const double* fade, int64_t count
       values[v] = fade[v] == 0 ? 0 : static_cast<W>(static_cast<double>(values[v]) * fade[v]);
   if (f.has_epilogue) in_range(f, values, count);
   put_values<W>(f.type, values, count, out, stride);
+}
+
+// The same of one vector: slope, intercept and epilogue.
+inline Floats finish_vector(const Finish& f, Floats values) {
+  if (f.scaled) values = values * static_cast<float>(f.slope) + static_cast<float>(f.intercept);
+  if (!f.has_epilogue) return values;
+  values = values * static_cast<float>(f.scale) + static_cast<float>(f.shift);
+  const Floats low = all_of(static_cast<float>(f.low)), high = all_of(static_cast<float>(f.high));
+  return values < low ? low : (values > high ? high : values);  // NaN stays NaN
 }
 
 inline Finish finish_of(const VoxpipeJob& job) {

@@ -6,7 +6,7 @@
 #include "cubic.h"
 #include "nearest.h"
 #include "turn.h"
-#include "ahead.h"
+#include "box.h"
 #include "bend.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -74,6 +74,7 @@ struct Work {
   bool wide;         // blend in float64
   int64_t channels;  // of one pass, whose first ones are:
   const uint8_t* source;
+  int64_t source_channel;  // bytes from one channel to the next
   uint8_t* out;
   int64_t run;        // output voxels of one run
   bool counts_moves;  // whether displaced runs fit the integers, too
@@ -119,7 +120,7 @@ inline void blend_run(const Work& w, Taps<W>& taps, bool fades, int64_t begin, i
   spare(count, taps);
   alignas(64) W values[RUN + SPARE];
   for (int64_t c = 0; c < w.channels; c++) {
-    blend_type<W>(w, w.source + taps.from + c * w.job->source_channel_stride, taps, count, values);
+    blend_type<W>(w, w.source + taps.from + c * w.source_channel, taps, count, values);
     finish<W>(w.f, values, fades ? taps.fade : nullptr, count, to.at(c, begin), to.stride);
   }
 }
@@ -153,7 +154,7 @@ inline void nearest_part(const Work& w, const Line* lines, const Advance& advanc
     anywhere_nearest(w.g, count, places, spots);
   }
   for (int64_t c = 0; c < w.channels; c++)
-    nearest_run(*w.job, w.f, w.source + spots.from + c * w.job->source_channel_stride, spots.offset, count,
+    nearest_run(*w.job, w.f, w.source + spots.from + c * w.source_channel, spots.offset, count,
                 to.at(c, part.begin), to.stride);
 }
 
@@ -170,7 +171,7 @@ inline void cubic_part(const Work& w, Interval part, Places& places, const Targe
   f.scaled = f.scaled && !scales_taps;
   W values[RUN + SPARE];
   for (int64_t c = 0; c < w.channels; c++) {
-    const uint8_t* base = w.source + c * w.job->source_channel_stride;
+    const uint8_t* base = w.source + c * w.source_channel;
     cubic_run<W>(w.g, w.job->source_type, w.job->padding, scaling, base, places,
                  is_inside ? &run : nullptr, count, values);
     finish<W>(f, values, nullptr, count, to.at(c, part.begin), to.stride);
@@ -253,7 +254,7 @@ inline void sample_nearest(const Work& w, const Line* lines, const Grains* grain
   if (grains) inside_nearest(w.g, lines, *grains, 0, count, spots);
   else anywhere_nearest(w.g, count, places, spots);
   for (int64_t c = 0; c < w.channels; c++)
-    nearest_run(*w.job, w.f, w.source + spots.from + c * w.job->source_channel_stride, spots.offset,
+    nearest_run(*w.job, w.f, w.source + spots.from + c * w.source_channel, spots.offset,
                 count, to.at(c, part.begin), to.stride);
 }
 
@@ -408,59 +409,6 @@ inline void sample_turned(const Work& w, const Box& box, int across, const int64
     turn_block(size, block + c * BLOCK_BYTES, RUN * size, box.end[across] - box.begin[across],
                count, out + c * job.out_channel_stride, job.out_stride[across],
                job.out_stride[w.g.lane]);
-}
-
-inline void sample_tile(const Work& w, const Box& box, int across, bool turned,
-                        Advance& advance, const Stride& stride) {
-  const int third = 3 - w.g.lane - across;
-  int64_t corner[3] = {box.begin[0], box.begin[1], box.begin[2]};
-  const int64_t end = box.end[third];
-  Box slices = box;
-  slices.end[third] = least(box.begin[third] + AHEAD, end);
-  touch(w.g, w.source, slices, stride);
-  for (; corner[third] < end; corner[third]++) {
-    slices.begin[third] = corner[third] + AHEAD;
-    slices.end[third] = slices.begin[third] + 1;
-    if (slices.end[third] <= end) touch(w.g, w.source, slices, stride);
-    if (turned) sample_turned(w, box, across, corner, advance);
-    else sample_straight(w, box, across, corner, advance);
-  }
-}
-
-inline void sample_channels(const Work& w) {
-  const VoxpipeJob& job = *w.job;
-  const int lane = w.g.lane;
-  int dense = 2;  // the output's axis of neighbours in memory
-  for (int n = 1; n >= 0; n--)
-    if (job.out_stride[n] == w.f.size && job.out_size[n] > 1 &&
-        (job.out_stride[dense] != w.f.size || job.out_size[dense] == 1))
-      dense = n;
-  const bool turned = lane != dense && job.out_size[dense] > 1;
-  const int across = turned ? dense : (lane == 2 ? 1 : 2);
-  int64_t step[3] = {TILE, TILE, TILE};
-  step[lane] = w.run;
-  Advance advance;
-  advance.begin = -1;
-  const Stride stride = stride_of(w.g);
-  Box box;
-  for (box.begin[lane] = 0; box.begin[lane] < w.g.shape[lane]; box.begin[lane] += w.run) {
-    const int third = 3 - lane - across;
-    for (box.begin[third] = 0; box.begin[third] < w.g.shape[third]; box.begin[third] += TILE)
-      for (box.begin[across] = 0; box.begin[across] < w.g.shape[across]; box.begin[across] += TILE) {
-        for (int n = 0; n < 3; n++) box.end[n] = least(box.begin[n] + step[n], w.g.shape[n]);
-        sample_tile(w, box, across, turned, advance, stride);
-      }
-  }
-}
-
-inline void sample_general(Work& w) {
-  const VoxpipeJob& job = *w.job;
-  for (int64_t c = 0; c < job.channels; c += CHANNELS) {
-    w.channels = least(CHANNELS, job.channels - c);
-    w.source = reinterpret_cast<const uint8_t*>(job.source) + c * job.source_channel_stride;
-    w.out = reinterpret_cast<uint8_t*>(job.out) + c * job.out_channel_stride;
-    sample_channels(w);
-  }
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -26,35 +26,39 @@ inline W blend_kept(W lower, W upper, W weight) {
   return value == value ? value : met;
 }
 
-// UNIT is the axis along which the two taps of a pair are neighbours in memory.
+// One vector of voxels. UNIT is the axis along which the two taps of a pair are neighbours in memory.
 template <class S, int UNIT>
-void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
-                  float* values) {
+__attribute__((always_inline)) inline Floats blend_pairs(const uint8_t* base, const Axis* axis,
+                                                         const int32_t* offset, Floats wi,
+                                                         Floats wj, Floats wk) {
   constexpr int P = UNIT == 0 ? 1 : 0, Q = UNIT == 2 ? 1 : 2;  // the other two, in order
   const uint8_t* p = base + axis[P].step;
   const uint8_t* q = base + axis[Q].step;
   const uint8_t* pq = p + axis[Q].step;
-  for (int64_t v = 0; v < count; v += LANES) {
-    const int32_t* offset = taps.offset + v;
-    const Pair t00 = Fetch<S>::pair(base, offset), t01 = Fetch<S>::pair(q, offset);
-    const Pair t10 = Fetch<S>::pair(p, offset), t11 = Fetch<S>::pair(pq, offset);
-    const Floats wi = vector_at<Floats>(taps.weight[0] + v);
-    const Floats wj = vector_at<Floats>(taps.weight[1] + v);
-    const Floats wk = vector_at<Floats>(taps.weight[2] + v);
-    Floats i0, i1;  // blended over k and j, at the lower and the upper i
-    if (UNIT == 2) {
-      i0 = blend(blend(t00.lower, t00.upper, wk), blend(t01.lower, t01.upper, wk), wj);
-      i1 = blend(blend(t10.lower, t10.upper, wk), blend(t11.lower, t11.upper, wk), wj);
-    } else if (UNIT == 1) {  // P = i, Q = k
-      i0 = blend(blend(t00.lower, t01.lower, wk), blend(t00.upper, t01.upper, wk), wj);
-      i1 = blend(blend(t10.lower, t11.lower, wk), blend(t10.upper, t11.upper, wk), wj);
-    } else {  // P = j, Q = k
-      i0 = blend(blend(t00.lower, t01.lower, wk), blend(t10.lower, t11.lower, wk), wj);
-      i1 = blend(blend(t00.upper, t01.upper, wk), blend(t10.upper, t11.upper, wk), wj);
-    }
-    const Floats value = blend(i0, i1, wi);
-    __builtin_memcpy(values + v, &value, sizeof(value));
+  const Pair t00 = Fetch<S>::pair(base, offset), t01 = Fetch<S>::pair(q, offset);
+  const Pair t10 = Fetch<S>::pair(p, offset), t11 = Fetch<S>::pair(pq, offset);
+  Floats i0, i1;  // blended over k and j, at the lower and the upper i
+  if (UNIT == 2) {
+    i0 = blend(blend(t00.lower, t00.upper, wk), blend(t01.lower, t01.upper, wk), wj);
+    i1 = blend(blend(t10.lower, t10.upper, wk), blend(t11.lower, t11.upper, wk), wj);
+  } else if (UNIT == 1) {  // P = i, Q = k
+    i0 = blend(blend(t00.lower, t01.lower, wk), blend(t00.upper, t01.upper, wk), wj);
+    i1 = blend(blend(t10.lower, t11.lower, wk), blend(t10.upper, t11.upper, wk), wj);
+  } else {  // P = j, Q = k
+    i0 = blend(blend(t00.lower, t01.lower, wk), blend(t10.lower, t11.lower, wk), wj);
+    i1 = blend(blend(t00.upper, t01.upper, wk), blend(t10.upper, t11.upper, wk), wj);
   }
+  return blend(i0, i1, wi);
+}
+
+template <class S, int UNIT>
+void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
+                  float* values) {
+  for (int64_t v = 0; v < count; v += LANES)
+    put_vector(values + v, blend_pairs<S, UNIT>(base, axis, taps.offset + v,
+                                                vector_at<Floats>(taps.weight[0] + v),
+                                                vector_at<Floats>(taps.weight[1] + v),
+                                                vector_at<Floats>(taps.weight[2] + v)));
 }
 
 // The voxels from ``v`` on that one vector holds: any strides; an axis that needs one tap only is

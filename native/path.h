@@ -12,9 +12,10 @@
 #include "finish.h"
 #include "nearest.h"
 #include "turn.h"
-#include "ahead.h"
+#include "box.h"
 #include "bend.h"
 #include "general.h"
+#include "tiles.h"
 #include "tables.h"
 #include "copy.h"
 #include "zoom.h"
@@ -55,7 +56,7 @@ void take_in(Work& w, int64_t address, const Control& control) {
 int64_t run(const VoxpipeJob& job) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
-         is_wide(job), 0, nullptr, nullptr, 0, false, {}, {}, {}};
+         is_wide(job), 0, nullptr, 0, nullptr, 0, false, {}, {}, {}};
   if (!control_of(job.control, job.control_size, job.control_matrix, w.g.lane, w.control))
     return VOXPIPE_NO_MEMORY;
   if (!control_of(job.earlier, job.earlier_size, job.earlier_matrix, -1, w.earlier)) {
