@@ -77,8 +77,8 @@ class CostModel:
     lanes: int = 1
     """Processes that were at work at once, on cores of their own, when this was measured."""
     alone: float = 1.0
-    """Share of the seconds that work takes where nothing else runs: less than 1 where cores share
-    memory, caches or clock."""
+    """Share of the seconds that fetching, decoding and kernels take where nothing else runs: less
+    than 1 where cores share memory, caches or clock."""
 
     def predict(
         self,
@@ -115,7 +115,7 @@ class CostModel:
             "resample": None if self.rest is None else sum(self.kernels.values()),
         }
         work = {part: pace * seconds for part, seconds in own.items() if seconds is not None}
-        rest = pace * (self.rest or 0.0)
+        rest = self.rest or 0.0
         theirs = {part: seconds / lanes for part, seconds in work.items()}
         if "resample" in theirs:
             theirs["resample"] += rest / max(1, min(workers, cores))

@@ -432,10 +432,11 @@ class _Measuring:
             counts = IO_COUNTERS.snapshot() - counts
         # Chunks that were kept are neither fetched nor decoded again.
         new = min(1.0, counts.bytes_decoded / number / decoded_bytes) if decoded_bytes else 1.0
-        whole = max(0.0, busy if self._waits else seconds) / costs.alone
+        whole = max(0.0, busy if self._waits else seconds)
         fetch, decode = (each and each * new for each in (costs.fetch, costs.decode))
         total = (fetch or 0.0) + (decode or 0.0) + sum(costs.kernels.values())
         # Apart from each other they may take longer than together.
+        total *= costs.alone
         scale = min(1.0, whole / total) if total else 1.0
         return replace(
             costs,

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +16,15 @@ from voxpipe.batching.parts import Task, hold_reads
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
 from voxpipe.diagnosing.diagnosis import WORKERS_LINE
-from voxpipe.diagnosing.measurement import Extent, Stage, Subject, Tasks, diagnose, reads_of
+from voxpipe.diagnosing.measurement import (
+    Extent,
+    Stage,
+    Subject,
+    Tasks,
+    diagnose,
+    measure,
+    reads_of,
+)
 from voxpipe.reading_services.delivered_batches import DeliveredBatches
 from voxpipe.reading_services.planner import jobs
 from voxpipe.reading_services.work import work_of
@@ -556,6 +565,39 @@ def test_made_up_times_are_found_again(
     assert diagnosis.end_to_end == pytest.approx(1 / whole, rel=1e-6)
     assert diagnosis.explained_share == pytest.approx(1.0, rel=1e-6)
     assert diagnosis.limit == limit
+
+
+class Cold(Slow):
+    """Bytes that take four seconds the first time, and one from memory."""
+
+    seen: ClassVar[set[object]] = set()
+
+    def fetch(self, region, channels=None):
+        """Take longer where a region is new."""
+        Slow.clock.now += 1.0 if region in self.seen else 4.0
+        self.seen.add(region)
+        return region.size
+
+
+@pytest.mark.parametrize("size", [0, 10**6])
+def test_a_disk_is_waited_for_where_it_brings_bytes(monkeypatch, size):
+    """Four seconds the first time and one the second may also be a busy machine."""
+    counts = itertools.count(0, size)
+    monkeypatch.setattr("voxpipe.batching.parts.disk_bytes", lambda: next(counts))
+    monkeypatch.setattr(Slow, "decoding", 2.0)
+    Cold.seen.clear()
+    vp.register_backend("cold", lambda request: str(request.source).endswith(".cold"), Cold)
+    try:
+        chain = vp.from_cases([{"image": "a.cold"}]).open_volume()
+        chain = chain.lazy_patch(4, samples_per_volume=8).batch_patches(1)
+        subject = Subject(chain, vp.InProcessReadingService(), 0, 0, DeliveredBatches())
+        found = measure(subject, Extent(batches=3, seconds=20.0, clock=Slow.clock), cores=1)
+    finally:
+        vp.unregister_backend("cold")
+
+    assert found.facts.waits is bool(size)
+    assert found.costs.waiting == pytest.approx(3.0 if size else 0.0)
+    assert any("fetched a second time" in note for note in found.notes) is bool(size)
 
 
 def test_a_task_names_its_cases():
