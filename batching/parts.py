@@ -6,14 +6,16 @@ A service is given tasks instead of jobs, so workers, channels and slots are tho
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Region, Sample
+from ..core import IO_COUNTERS, Region, Sample
+from ..core.memory import disk_bytes
 from ..spatial import LazyPatch, SpatialPlan
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
@@ -31,7 +33,7 @@ MOST_HELD_BYTES = 256 * 1024**2
 class Task:
     """One part of the making of one batch."""
 
-    part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"hold"``, ``"resample"`` or ``"transport"``
+    part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"kernel"`` or ``"transport"``
     job: Job
     reads: tuple[ReadPlan, ...]  # what the batch reads
 
@@ -41,26 +43,51 @@ class Task:
         return self.job.cases()
 
 
+class PartResult(NamedTuple):
+    """What came of a part, and what it took in the process that did it."""
+
+    result: Any
+    seconds: float  # by the clock
+    busy: float  # of processors, in seconds, all threads of the process together
+    bytes_decoded: int  # of voxels that chunks were decoded to
+    disk_bytes: int  # that came from a disk and not from memory
+
+
 class Parts:
     """An instruction that does the part that each task names."""
 
     # Unlike others it remembers: the voxels that it holds in memory, and the layout of a batch.
     # Neither travels.
 
-    def __init__(self, maker: Maker, seed: int, epoch: int) -> None:
+    def __init__(
+        self, maker: Maker, seed: int, epoch: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._maker = maker
         self._run = (seed, epoch)
-        self._batches: list[tuple[Any, ...]] = []
+        self._clock = clock
+        self._batches: list[tuple[int, tuple[Any, ...]]] = []
         self._held_bytes = 0
         self._turn = 0
+        self._slots: dict[Any, NDArray[Any]] = {}
         self._template: tuple[Any, _RecordedMemory] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Parts, (self._maker, *self._run)
+        return Parts, (self._maker, *self._run, self._clock)
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
-        """Return what comes of each task."""
-        return [getattr(self, task.part)(task) for task in items]
+        """Return what comes of each task: of ``transport`` a batch, of others what it took."""
+        return [
+            self.transport(task) if task.part == "transport" else self._run_part(task)
+            for task in items
+        ]
+
+    def _run_part(self, task: Task) -> PartResult:
+        part, disk = getattr(self, task.part), disk_bytes()
+        size, busy, start = IO_COUNTERS.bytes_decoded, time.process_time(), self._clock()
+        result = part(task)
+        seconds, busy = self._clock() - start, time.process_time() - busy
+        size = IO_COUNTERS.bytes_decoded - size
+        return PartResult(result, seconds, busy, size, disk_bytes() - disk)
 
     def open(self, task: Task) -> None:
         """Open the volumes, and fetch and decode a voxel of each, with all that this imports."""
@@ -79,23 +106,35 @@ class Parts:
         """Fetch and decode."""
         in_threads(_read, task.reads)
 
-    def hold(self, task: Task) -> None:
-        """Keep what a batch needs in memory, as far as there is room, and make it once."""
-        # What is worked out once per volume, such as its statistics, is then there.
-        if self._batches and self._held_bytes >= MOST_HELD_BYTES:
-            return
-        items, size = hold_reads(task.job.items)
-        self._batches.append(items)
-        self._held_bytes += size
-        self._make(_again(task.job.index, items))
+    def kernel(self, task: Task) -> dict[str, float]:
+        """Realize patches of voxels that are in memory, whose plans are known.
 
-    def resample(self, task: Task) -> None:
-        """Make a batch of voxels that are in memory."""
-        if not self._batches:
-            self.hold(task)
-        items = self._batches[self._turn % len(self._batches)]
-        self._turn += 1
-        self._make(_again(task.job.index, items))
+        Returns the seconds by key, of one thread, the value ops of the patches included.
+        """
+        seconds: dict[str, float] = {}
+        for item in self._in_memory(task):
+            for key, patch in item.items() if isinstance(item, Sample) else ():
+                if isinstance(patch, LazyPatch):
+                    form = (patch.shape, patch.dtype)
+                    out = self._slots.get(form)
+                    if out is None:
+                        out = self._slots[form] = np.empty(*form)
+                    start = self._clock()
+                    patch.realize(out)
+                    seconds[key] = seconds.get(key, 0.0) + self._clock() - start
+        return seconds
+
+    def _in_memory(self, task: Task) -> tuple[Any, ...]:
+        """Return the items of a batch with voxels that are in memory, as far as there is room."""
+        if not any(task.job.index == index for index, _ in self._batches):
+            if self._batches and self._held_bytes >= MOST_HELD_BYTES:
+                self._turn += 1
+                return self._batches[self._turn % len(self._batches)][1]
+            items, size = hold_reads(task.job.items)
+            self._batches.append((task.job.index, items))
+            self._held_bytes += size
+            self.kernel(task)  # works out plans, and what is known once per volume
+        return next(items for index, items in self._batches if index == task.job.index)
 
     def transport(self, task: Task) -> Any:
         """Return a batch of the real layout, whose arrays are new and hold nothing."""
@@ -152,10 +191,6 @@ def _in_memory(
         voxels = volume.read(region)
         cache[key] = replace(voxels, array=voxels.array.copy(order="K"))
     return with_voxels(patch, region, cache[key])
-
-
-def _again(index: int, items: tuple[Any, ...]) -> Job:
-    return Job(index, tuple(map_patches(items, lambda patch: patch)))
 
 
 def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) -> Iterator[Any]:

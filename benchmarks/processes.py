@@ -160,6 +160,14 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def busy_seconds() -> float:
+    """Return the processor time that the whole machine has used so far, without idle cores."""
+    names = (PROC / "stat").read_text().partition("\n")[0].split()[1:]
+    # user, nice, system, idle, iowait, irq, softirq, steal; then guests, which user holds.
+    ticks = sum(int(each) for n, each in enumerate(names[:8]) if n not in (3, 4))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _stat(pid: int) -> list[str] | None:
     """Return the fields of /proc/pid/stat from the state on; the name before may hold anything."""
     try:

@@ -29,6 +29,8 @@ def measure(
 ) -> dict[str, float]:
     """Return rate, spread, processor time and the seconds until the first batch.
 
+    Also ``others``: how many cores everything else on the machine has taken meanwhile.
+
     Parameters
     ----------
     batches
@@ -51,14 +53,14 @@ def measure(
     for _ in range(-(-(1 + warm) // period) * period - 1):
         touch(next(batches))
     pids = processes.tree(os.getpid())
-    cpu = processes.cpu_seconds(pids)
+    cpu, busy = processes.cpu_seconds(pids), processes.busy_seconds()
     start = now = time.perf_counter()
     arrivals: list[tuple[float, int]] = []
     while now - start < seconds or len(arrivals) % period:
         patches = touch(next(batches))
         now = time.perf_counter()
         arrivals.append((now, patches))
-    cpu = processes.cpu_seconds(pids) - cpu
+    cpu, busy = processes.cpu_seconds(pids) - cpu, processes.busy_seconds() - busy
     total = sum(patches for _, patches in arrivals)
     rates = window_rates(arrivals, start, period)
     return {
@@ -67,6 +69,7 @@ def measure(
         "low": min(rates),
         "high": max(rates),
         "cpu_ms": 1000 * cpu / total,
+        "others": max(0.0, busy - cpu) / (now - start),
     }
 
 

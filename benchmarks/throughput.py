@@ -266,14 +266,7 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
     from voxpipe.spatial.resampling import native
 
     started = time.perf_counter()
-    pipe = (
-        vp.from_cases(job["cases"])
-        .shuffle()
-        .open_volume()
-        .lazy_patch(job["size"], samples_per_volume=job["samples_per_volume"])
-        .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
-        .batch_patches(job["batch"])
-    )
+    pipe = chain_of(job)
     service = vp.MultiProcessingReadingService(job["workers"], persistent_workers=True)
     with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=0) as loader:
         # Batches are dealt in turn and come in plan order: after these, every worker has
@@ -287,6 +280,20 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
 
         found = steady.measure(_endless(loader), touch, started, job["seconds"], warm=warm)
     return {**found, "kernel": native.path(), "patches": sum(seen)}
+
+
+def chain_of(job: dict[str, Any]) -> Any:
+    """Return the chain of the README over the cases of a job."""
+    import voxpipe as vp
+
+    return (
+        vp.from_cases(job["cases"])
+        .shuffle()
+        .open_volume()
+        .lazy_patch(job["size"], samples_per_volume=job["samples_per_volume"])
+        .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
+        .batch_patches(job["batch"])
+    )
 
 
 def _endless(loader: Any) -> Iterator[Any]:

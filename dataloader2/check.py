@@ -160,7 +160,7 @@ def _volumes_and_gaps(
     reader_kwargs: Mapping[str, Any],
 ) -> tuple[list[tuple[str, str, Volume]], list[Finding]]:
     """Return the volumes of :func:`volumes_of`, and a finding for each that a case lacks."""
-    pipe: Any = _pipe_of(cases, storage_options)
+    pipe: Any = pipe_of(cases, storage_options)
     missing: list[Finding] = []
     if isinstance(cases, (str, os.PathLike)) and isinstance(pipe, FromCases):
         by_name = {
@@ -220,7 +220,8 @@ def _keys_of_labels(
     return likely, sure
 
 
-def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
+def pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
+    """Return a pipe of the cases that :func:`check` takes."""
     if isinstance(cases, (str, os.PathLike)):
         place = os.fspath(cases)
         if place.lower().endswith(".json"):

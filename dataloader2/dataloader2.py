@@ -9,7 +9,6 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 from ..adapters import Profile
 from ..adapters.profile import without_timers
 from ..batching.job import ErrorPolicy, Failure
-from ..core.call_site import WarnOnce, shorten
+from ..core.call_site import WarnOnce
 from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
@@ -25,7 +24,9 @@ from ..datapipes.background_iterator import STOP_SECONDS
 from ..datapipes.cost import cost_of, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
-from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Subject, diagnose
+from ..diagnosing import BATCHES, SECONDS, SHORT, Diagnosis, Extent, Measurement, Subject
+from ..diagnosing import diagnose as diagnose_parts
+from ..diagnosing import measure as measure_parts
 from ..graph import (
     Pipe,
     Traits,
@@ -162,6 +163,7 @@ class DataLoader2:
         self._tails[:] = [chain.tail]
         with self._lock:
             self._chain, self._work, self._negotiation = chain, chain.work, None
+            self._measurement: Measurement | None = None
             self._coming: CompiledChain | None = None
 
     @property
@@ -384,11 +386,14 @@ class DataLoader2:
             raise
         return loader
 
-    def explain(self) -> str:
+    def explain(self, *, measure: bool = False) -> str:
         """Return the graph as written and as it runs, what was refused, where it runs, its cost.
 
-        Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
+        Says how voxels are read, too, and what was measured last. Reads the headers of the first
+        volumes, and no voxel, unless *measure* asks for :meth:`measure`.
         """
+        if measure:
+            self.measure()
         chain = self._chain
         cost = cost_of(without_timers(chain.graph), self._seed or 0, self._progress.position.epoch)
         parts = [
@@ -402,6 +407,7 @@ class DataLoader2:
                 parts.append(self._agree().explain())
             except BudgetExceeded as error:
                 parts.append(f"refused: {error}")
+        parts.append("" if self._measurement is None else str(self._measurement))
         return "\n\n".join(filter(None, parts))
 
     def schemes(self) -> dict[str, ReadScheme]:
@@ -458,10 +464,9 @@ class DataLoader2:
     ) -> Diagnosis:
         """Measure what each part could do alone, and return which one limits the loader.
 
-        The parts are planning, fetching, decoding, resampling, transport and the consumer. Copies
-        of the graph and of the workers run the next batches, so the loader stays where it is. Of
-        several ranks it measures the one that calls it, which waits for no other. Takes about ten
-        times ``seconds``, and the start of the workers.
+        Copies of the graph and of the workers run the next batches, so the loader stays where it
+        is. Of several ranks it measures the one that calls it, which waits for no other. Takes
+        about ten times ``seconds``, and the start of the workers.
 
         Parameters
         ----------
@@ -485,22 +490,32 @@ class DataLoader2:
             The graph cannot be split, so its parts cannot be measured apart; or its source
             cannot be planned twice, because it is an iterator or an epoch is running.
         """
+        self._measurement = diagnosis = diagnose_parts(
+            self._subject(), Extent(batches, seconds), step
+        )
+        return diagnosis
+
+    def measure(self, *, batches: int = BATCHES, seconds: float = SHORT) -> Measurement:
+        """Measure what a patch takes, part by part, and predict patches per second from that.
+
+        The first half of :meth:`diagnose`, with its arguments and errors: the loader is not run as
+        a whole. Takes about eight times ``seconds``, and the start of the workers.
+        """
+        self._measurement = measure_parts(self._subject(), Extent(batches, seconds))
+        return self._measurement
+
+    def _subject(self) -> Subject:
+        """Return this loader, as far as it is measured."""
         self._refuse_if_shut_down()
-        function: Any = step
-        if function is not None and not callable(function):
-            msg = "step is a function of a batch, e.g. one training step, or None"
-            raise TypeError(f"{msg}, got {shorten(step)}")
         self._counts.interrupt()
-        here, graph = self._progress.position, self._chain.graph
+        here, graph, schemes = self._progress.position, self._chain.graph, self._agree()
         run = (self._seed or 0, here.epoch)
-        has_begun, step_time = self._progress.has_begun, self._counts.kept_seconds()
-        subject = Subject(graph, self._service, *run, here.cursor, has_begun, step_time)
-        advice = self._agree().advice
         # Before they happen, as they do where parts are measured.
         passes = passes_of(without_timers(graph), *run)
-        diagnosis = diagnose(subject, Extent(batches, seconds), step)
-        whole = (f"read as a whole: {each}." for each in passes)
-        return replace(diagnosis, notes=(*diagnosis.notes, *whole, *advice))
+        notes = (*(f"read as a whole: {each}." for each in passes), *schemes.advice)
+        has_begun, step_time = self._progress.has_begun, self._counts.kept_seconds()
+        loop: Any = (has_begun, step_time, schemes.applied_to, notes)
+        return Subject(graph, self._service, *run, here.cursor, *loop)
 
     @property
     def datapipe(self) -> Pipe:

@@ -1,6 +1,18 @@
 """The bottleneck of a loader: each part of the making of a batch measured alone, and judged."""
 
-from .diagnosis import Diagnosis
-from .measurement import BATCHES, SECONDS, Extent, Subject, diagnose
+from .diagnosis import CostModel, Diagnosis, Measurement, Prediction
+from .measurement import BATCHES, SECONDS, SHORT, Extent, Subject, diagnose, measure
 
-__all__ = ["BATCHES", "SECONDS", "Diagnosis", "Extent", "Subject", "diagnose"]
+__all__ = [
+    "BATCHES",
+    "SECONDS",
+    "SHORT",
+    "CostModel",
+    "Diagnosis",
+    "Extent",
+    "Measurement",
+    "Prediction",
+    "Subject",
+    "diagnose",
+    "measure",
+]

@@ -1,18 +1,19 @@
-"""The bottleneck of a loader, decided from times of its parts: pure, no clock, no process.
+"""What a loader gives and what limits it, from times of its parts: pure, no clock, no process.
 
 A worker fetches, decodes and resamples one batch after another; meanwhile the consumer's
 process plans, takes batches over and uses them. So there are two lines, and the slower one
-sets the pace: the limit is the longest part of the slower line. Without workers everything is
-one line.
+sets the pace, unless both together want more cores than there are. The limit is the longest part
+of the slower line. Without workers everything is one line.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..adapters.profile import align
+from ..core.validate import count_text
 
 WORKERS_LINE = ("fetch", "decode", "resample")
 """Parts that workers do, all of them at once, each a batch of its own."""
@@ -30,6 +31,113 @@ EXPLAINED_SHARE = 0.7
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What a loader is expected to give."""
+
+    batches_per_second: float
+    """inf if nothing takes any time."""
+    limit: str
+    """The part that sets the pace, one of ``STAGES``."""
+    seconds: Mapping[str, float]
+    """Seconds per batch that each part would need alone, with all workers; in that order."""
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What the parts of a batch take, as measured; what a loader gives follows from it.
+
+    Seconds are those of one batch, made by one thread on a core of its own beside ``lanes - 1``
+    others.
+    """
+
+    items: float
+    """Patches in a batch."""
+    planning: float = 0.0
+    """In the consumer's process."""
+    fetch: float | None = None
+    """Bringing in stored bytes, less ``waiting``; None where it is a part of ``decode``."""
+    waiting: float = 0.0
+    """For a disk or a network, with no work for a core."""
+    decode: float | None = None
+    """None where nothing is read lazily."""
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    """By key: sampling of voxels that are in memory, with the value ops of the patch."""
+    rest: float | None = None
+    """Plans, functions, collation and other Python; None where batches only are planned."""
+    transport: float | None = None
+    """From a worker to the consumer's process; None without workers."""
+    consumer: float | None = None
+    """The consumer's own step, where it is known."""
+    bytes_read: float = 0.0
+    """Bytes of voxels per patch, in the chunks that it needs."""
+    bytes_decoded: float = 0.0
+    """Bytes of voxels per patch that were decoded: fewer where chunks were kept."""
+    remote: bool = False
+    """Whether volumes lie behind URLs."""
+    lanes: int = 1
+    """Processes that were at work at once, on cores of their own, when this was measured."""
+    alone: float = 1.0
+    """Share of the seconds that fetching, decoding and kernels take where nothing else runs: less
+    than 1 where cores share memory, caches or clock."""
+
+    def predict(
+        self,
+        workers: int,
+        *,
+        threads: int = 1,
+        cores: int = 1,
+        ahead: int = 1,
+        with_consumer: bool = True,
+    ) -> Prediction:
+        """Return what so many workers give.
+
+        Parameters
+        ----------
+        workers
+            Worker processes; 0 if everything runs in one.
+        threads
+            Patches that each worker realizes at once. Fetching, decoding and sampling share the
+            time between them; Python does not.
+        cores
+            Processors that there are for all of it.
+        ahead
+            Batches for which a worker fetches at once: how much of ``waiting`` is hidden.
+        with_consumer
+            Whether the consumer's own step is part of it.
+        """
+        lanes = max(1, min(workers * threads, cores))
+        pace = self.alone
+        if self.lanes > 1:
+            pace += (1 - self.alone) * (min(lanes, self.lanes) - 1) / (self.lanes - 1)
+        own = {
+            "fetch": self.fetch,
+            "decode": self.decode,
+            "resample": None if self.rest is None else sum(self.kernels.values()),
+        }
+        work = {part: pace * seconds for part, seconds in own.items() if seconds is not None}
+        rest = self.rest or 0.0
+        theirs = {part: seconds / lanes for part, seconds in work.items()}
+        if "resample" in theirs:
+            theirs["resample"] += rest / max(1, min(workers, cores))
+        if "fetch" in theirs:
+            theirs["fetch"] += self.waiting / (max(1, workers) * ahead)
+        ours: dict[str, float | None] = {"planning": self.planning, "consumer": self.consumer}
+        if workers:
+            ours["transport"] = self.transport
+        every = theirs | {part: seconds for part, seconds in ours.items() if seconds is not None}
+        parts = {p: t for p, t in every.items() if with_consumer or p != "consumer"}
+        busy = sum(work.values()) + rest + self.planning + (self.transport or 0.0)
+        total = _slowest_line(parts, workers)[1]
+        # The limit is that of the consumer too, also where what happens is measured without it.
+        limit = max(_slowest_line(every, workers)[0], key=lambda part: every[part])
+        return Prediction(
+            _rate(max(total, busy / cores if workers else 0.0)),
+            limit,
+            {stage: every[stage] for stage in STAGES if stage in every},
+        )
+
+
+@dataclass(frozen=True)
 class Setup:
     """What advice depends on, besides the times."""
 
@@ -40,7 +148,8 @@ class Setup:
     ranks: int = 1
     threads: int = 1
     """Patches that each worker realizes at once."""
-    items: float = 1.0
+    ahead: int = 1
+    """Batches for which each worker fetches at once."""
     amplification: float = 1.0
     """Voxels in the chunks that are read, by voxels that are needed."""
     waits: bool = False
@@ -71,7 +180,67 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Measurement:
+    """What the parts of a loader take, and what that lets expect; the whole was not run."""
+
+    costs: CostModel
+    facts: Setup
+    """Workers and cores with which it was measured."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and how the rest was measured."""
+
+    def predict(self, workers: int | None = None, *, with_consumer: bool = False) -> Prediction:
+        """Return what so many workers give; None for those of the loader."""
+        facts = self.facts
+        count = facts.workers if workers is None else workers
+        return self.costs.predict(
+            count,
+            threads=self._threads(count),
+            cores=facts.cores,
+            ahead=facts.ahead,
+            with_consumer=with_consumer,
+        )
+
+    def _threads(self, workers: int) -> int:
+        """Return the threads of each of so many workers, as services choose them."""
+        if workers == self.facts.workers:
+            return self.facts.threads
+        return max(1, self.facts.cores // workers) if workers else 1
+
+    def table(self, workers: Sequence[int]) -> str:
+        """Return the parts of a patch, and the patches per second of so many workers each."""
+        costs = self.costs
+        needs, decodes = (size / 1e6 for size in (costs.bytes_read, costs.bytes_decoded))
+        place = "behind URLs" if costs.remote else "on this machine"
+        parts: list[tuple[str, float | None, str]] = [
+            ("planning", costs.planning, "this process"),
+            ("fetch", costs.fetch, f"{needs:.3g} MB of voxels {place}, in the chunks needed"),
+            ("waiting", costs.waiting or None, "for a disk or a network"),
+            ("decode", costs.decode, f"{decodes:.3g} MB of voxels"),
+            *((f"kernel {key}", seconds, "") for key, seconds in costs.kernels.items()),
+            ("rest", costs.rest, "plans, functions, Python, new memory"),
+            ("transport", costs.transport, "a worker to this process"),
+        ]
+        rows = [("part", "ms/patch", "what")]
+        rows += [(n, _short(1000 * s / costs.items), w) for n, s, w in parts if s is not None]
+        gives = [("workers", "threads", "patches/s", "limit")]
+        for count in workers:
+            outlook = self.predict(count)
+            rate = outlook.batches_per_second * costs.items
+            gives.append((str(count), str(self._threads(count)), _short(rate), outlook.limit))
+        return f"{align(rows, ljust=(0, 2))}\n\n{align(gives, ljust=(3,))}"
+
+    def __str__(self) -> str:
+        facts = self.facts
+        counts = sorted({0, 1, 2, 4, facts.workers})
+        where = f"measured with {facts.workers} workers" if facts.workers else "measured here"
+        cores = count_text(facts.cores, "core")
+        lines = [f"{where}, {cores}; predicted without your own step", self.table(counts)]
+        return "\n".join(lines + [f"- {note}" for note in self.notes])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Measurement):
     """Which part of a loader limits it, the ceiling of each, and what to change."""
 
     limit: str
@@ -82,11 +251,7 @@ class Diagnosis:
     end_to_end: float
     """Batches per second that the whole loader gave, with ``step`` if one was given."""
     prediction: float
-    """Batches per second that the ceilings predict for that."""
-    facts: Setup
-    """Workers, cores, and what else the advice depends on."""
-    notes: tuple[str, ...] = ()
-    """What was left out, and how the rest was measured."""
+    """Batches per second that the costs predict for that."""
     has_step: bool = True
     """Whether ``end_to_end`` and ``prediction`` contain what the consumer does."""
 
@@ -102,12 +267,12 @@ class Diagnosis:
         return min(1.0, self.end_to_end / self.prediction)
 
     def __str__(self) -> str:
-        facts = self.facts
         head = ("part", "batches/s", "items/s", "ms/batch", "where")
         rows = [head, *(self._row(stage) for stage in STAGES if stage in self.ceilings)]
         whole = "with the consumer" if self.has_step else "without the consumer: no step= given"
-        rows.append(_figures("end to end", self.end_to_end, facts.items, whole))
-        rows.append(_figures("predicted", self.prediction, facts.items, ""))
+        items, times = self.costs.items, f"{self.prediction / self.end_to_end:.2f} times that"
+        rows.append(_figures("end to end", self.end_to_end, items, whole))
+        rows.append(_figures("predicted", self.prediction, items, times))
         lines = [align(rows, ljust=(0, len(head) - 1)), "", f"{self.limit} limits. {self.advice}"]
         if self.explained_share < EXPLAINED_SHARE:
             lines.append(
@@ -123,7 +288,7 @@ class Diagnosis:
         where = {"transport": f"{many} to here"}.get(stage, many if workers else here)
         where = here if stage in ("planning", "consumer") else where
         mark = "  <- limit" if stage == self.limit else ""
-        return _figures(stage, self.ceilings[stage], self.facts.items, where + mark)
+        return _figures(stage, self.ceilings[stage], self.costs.items, where + mark)
 
 
 def _figures(name: str, rate: float, items: float, where: str) -> tuple[str, ...]:
@@ -136,36 +301,28 @@ def _short(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def judge(
-    seconds: Mapping[str, float],
-    end_to_end: float,
-    facts: Setup,
-    notes: tuple[str, ...] = (),
-    *,
-    has_step: bool = True,
-) -> Diagnosis:
-    """Return the diagnosis that follows from the seconds per batch of each part."""
-    parts = {s: t for s, t in seconds.items() if has_step or s != "consumer"}
-    whole = expected_seconds(parts, facts.workers)
-    limit = slowest_part(seconds, facts.workers)
-    ceilings = {stage: _rate(seconds[stage]) for stage in STAGES if stage in seconds}
-    return Diagnosis(limit, ceilings, end_to_end, _rate(whole), facts, notes, has_step)
+def judge(measurement: Measurement, end_to_end: float, *, has_step: bool = True) -> Diagnosis:
+    """Return the diagnosis that follows from what each part takes."""
+    outlook = measurement.predict(with_consumer=has_step)
+    return Diagnosis(
+        measurement.costs,
+        measurement.facts,
+        measurement.notes,
+        limit=outlook.limit,
+        ceilings={stage: _rate(seconds) for stage, seconds in outlook.seconds.items()},
+        end_to_end=end_to_end,
+        prediction=outlook.batches_per_second,
+        has_step=has_step,
+    )
 
 
-def slowest_part(seconds: Mapping[str, float], workers: int) -> str:
-    """Return the part that sets the pace."""
-    line = tuple(seconds)
-    if workers:
-        ours = _sum(seconds, CONSUMERS_LINE)
-        line = CONSUMERS_LINE if ours > _sum(seconds, WORKERS_LINE) else WORKERS_LINE
-    stages = [stage for stage in STAGES if stage in seconds and stage in line]
-    return max(stages or seconds, key=lambda stage: seconds[stage])
-
-
-def expected_seconds(seconds: Mapping[str, float], workers: int) -> float:
-    """Return the seconds per batch that the parts predict for the whole."""
-    theirs, ours = _sum(seconds, WORKERS_LINE), _sum(seconds, CONSUMERS_LINE)
-    return max(theirs, ours) if workers else theirs + ours
+def _slowest_line(seconds: Mapping[str, float], workers: int) -> tuple[tuple[str, ...], float]:
+    """Return the parts that set the pace together, in order, and the seconds of all of them."""
+    lines = (WORKERS_LINE, CONSUMERS_LINE) if workers else (STAGES,)
+    parts = [tuple(part for part in line if part in seconds) for line in lines]
+    # Of two that take equally long, the first that has a part.
+    best = max(filter(None, parts), key=lambda line: sum(seconds[part] for part in line))
+    return best, sum(seconds[part] for part in best)
 
 
 _MORE_WORKERS = (

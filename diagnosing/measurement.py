@@ -1,8 +1,9 @@
-"""Measure what each part of a loader could do alone, on the batches that come next.
+"""Measure what each part of a loader takes, on the batches that come next.
 
 Everything runs on copies: of the graph, of the service and so of the workers. Each part is
 done by itself, for about as long as ``seconds``, by the loader's own number of processes, on
-the loader's own plans; then the whole is run once for comparison.
+the loader's own plans. What no part shows is what one process takes for whole batches besides.
+:func:`diagnose` then runs the whole once for comparison.
 """
 
 from __future__ import annotations
@@ -11,39 +12,59 @@ import copy
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Real
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe
 
 from ..adapters.profile import without_timers
 from ..batching.collate import usable_cores
-from ..batching.job import BatchResult, Instruction, Job
-from ..batching.parts import Parts, Task, map_patches
-from ..core import Region, Sample
+from ..batching.job import BatchResult, ErrorPolicy, Instruction, Job
+from ..batching.parts import PartResult, Parts, Task, map_patches
+from ..core import IO_COUNTERS, Region, Sample
+from ..core.call_site import shorten
 from ..core.errors import GraphError
 from ..core.validate import count_text, validate_int
 from ..datapipes import DataPipe
 from ..datapipes.epoch import may_look_ahead
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
-from ..reading_services import PlannedWork, ReadingService
+from ..reading_services import InProcessReadingService, PlannedWork, ReadingService
 from ..reading_services.delivered_batches import DeliveredBatches
 from ..reading_services.pipe_runner import PipeRunner
-from ..reading_services.planner import jobs
+from ..reading_services.planner import WHOLE, jobs
 from ..reading_services.reading_service import close_if_idle
+from ..reading_services.work import Work
 from ..spatial import LazyPatch
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
-from .diagnosis import FROM_MEMORY, Diagnosis, Setup, judge, ranks_beside, share_of
+from ..volumes.scheme import LOCAL_LATENCY
+from .diagnosis import (
+    FROM_MEMORY,
+    CostModel,
+    Diagnosis,
+    Measurement,
+    Setup,
+    judge,
+    ranks_beside,
+    share_of,
+)
 
 BATCHES = 8
 """Batches whose plans are looked at: enough that their mean says something."""
 SECONDS = 1.0
 """Time for which each part is measured: long against a batch, short for whoever waits."""
+SHORT = 0.3
+"""The same where somebody waits for a prediction alone."""
+
+DISK_SHARE = 0.1
+"""Part of the bytes needed that a disk has to bring: fewer are those of folders and headers."""
+KERNEL_BATCHES = 100
+"""Batches of which a mean of the kernel's time is taken, at most."""
 
 Clock: TypeAlias = "Callable[[], float]"
 
@@ -146,10 +167,12 @@ class Tasks(IterDataPipe[Task]):
 class Stage(DataPipe):
     """Does one part of each task of what realizes, with torch or functions if that needs it."""
 
-    def __init__(self, work: PlannedWork, seed: int, epoch: int) -> None:
+    def __init__(
+        self, work: PlannedWork, seed: int, epoch: int, clock: Clock = time.perf_counter
+    ) -> None:
         super().__init__()
         self.parent = work.cut.planner
-        self.parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch)
+        self.parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch, clock)
         self.torch = work.recipe is None
         self.runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
 
@@ -188,12 +211,34 @@ class Subject:
     running: bool = False
     kept_seconds: float | None = None
     """Seconds for which the caller's own loop kept a batch, if it ran."""
+    apply_schemes: Callable[[Work], Work] = lambda work: work
+    """Gives work the cache and the read-ahead that chain and stores have agreed on."""
+    notes: tuple[str, ...] = ()
+    """What is to be said besides."""
 
 
 def diagnose(
     subject: Subject, extent: Extent, step: Step | None = None, cores: int | None = None
 ) -> Diagnosis:
     """Return what limits a loader; GraphError if its parts cannot be measured apart."""
+    function: Any = step
+    if function is not None and not callable(function):
+        msg = "step is a function of a batch, e.g. one training step, or None"
+        raise TypeError(f"{msg}, got {shorten(step)}")
+    with _measuring(subject, extent, cores) as measuring:
+        costs = measuring.costs()
+        rate, costs = measuring.whole(costs, step)
+        return judge(measuring.measurement(costs), rate, has_step=step is not None)
+
+
+def measure(subject: Subject, extent: Extent, cores: int | None = None) -> Measurement:
+    """Return what the parts of a loader take; it is not run as a whole."""
+    with _measuring(subject, extent, cores) as measuring:
+        return measuring.measurement(measuring.costs())
+
+
+@contextmanager
+def _measuring(subject: Subject, extent: Extent, cores: int | None) -> Iterator[_Measuring]:
     service = copy_service(subject.service)
     work = service.distribute(without_timers(subject.graph))
     if not isinstance(work, PlannedWork):
@@ -202,7 +247,8 @@ def diagnose(
         raise GraphError(msg, do=do)
     check_source(work.cut.planner, running=subject.running)
     try:
-        return _Measuring(subject, extent, service, work).diagnosis(step, cores or usable_cores())
+        own: Any = subject.apply_schemes(work)
+        yield _Measuring(subject, extent, service, own, cores or usable_cores())
     finally:
         service.stop()
         close_if_idle()
@@ -216,46 +262,69 @@ class _Measuring:
     _extent: Extent
     _service: ReadingService
     _work: PlannedWork
+    _cores: int
 
     def __post_init__(self) -> None:
         subject, work = self._subject, self._work
         self._workers = work.workers if work.cut.realizing else 0
+        self._beside = ranks_beside(work.part.ranks, os.environ)
+        self._cores = share_of(self._cores, self._beside)
+        # Processes, and threads of all of them, that have a core to themselves.
+        self._processes = max(1, min(self._workers, self._cores))
+        self._lanes = max(1, min(self._workers * work.threads, self._cores))
         # Each process makes two of everything before the time may end a measurement.
         self._least = 2 * max(1, self._workers)
-        self._stage = Stage(work, subject.seed, subject.epoch)
-        self._seconds: dict[str, float] = {}
-        self._notes: list[str] = []
+        self._stage = Stage(work, subject.seed, subject.epoch, self._extent.clock)
+        self.notes: list[str] = []
         self._together: tuple[str, ...] = ()
         self._waits = False
+        self._tasks: list[Task] = []
 
-    def diagnosis(self, step: Step | None, cores: int) -> Diagnosis:
-        plans = self._planning()
+    def costs(self) -> CostModel:
+        """Measure the parts; what they leave of the time for whole batches is the rest."""
+        planning, plans = self._planning()
         reads = {job.index: reads_of(job.items) for job in plans}
-        tasks = [Task("", job, reads[job.index]) for job in plans]
-        if self._work.cut.realizing:
-            tasks = self._realizing(tasks)
-        self._service.stop()  # the next service needs the cores
-        rate = self._whole(tasks[-1].job.index, step)
-        split = self._work.cut
-        beside = ranks_beside(self._work.part.ranks, os.environ)
+        tasks = self._tasks = [Task("", job, reads[job.index]) for job in plans]
+        costs = CostModel(fmean(len(task.job.items) for task in tasks), planning)
+        if not self._work.cut.realizing:
+            return costs
+        decoded_bytes = 0.0
+        if any(task.reads for task in tasks):
+            self._decode_once(tasks)
+            costs, decoded_bytes = self._storage(costs)
+        else:
+            self.notes.append("no lazy patches: rest is all that is done to the items")
+        costs = self._kernels(costs)
+        if self._workers:
+            self._pass("transport", most=self._least)  # the layout is looked at once
+            start, batches = self._extent.clock(), self._pass("transport")
+            costs = replace(costs, transport=(self._extent.clock() - start) / len(batches))
+        self._service.stop()  # what follows needs the cores
+        return self._rest(costs, decoded_bytes)
+
+    def measurement(self, costs: CostModel) -> Measurement:
+        """Return the costs with what advice depends on besides."""
+        work, split = self._work, self._work.cut
+        jobs_ahead: Callable[[bool], int] = getattr(
+            self._service, "jobs_per_worker", lambda remote: 1
+        )
         facts = Setup(
             workers=self._workers,
-            threads=self._work.threads,
-            cores=share_of(cores, beside),
-            ranks=beside,
-            items=sum(len(task.job.items) for task in tasks) / len(tasks),
-            amplification=amplification([read for task in tasks for read in task.reads]),
+            threads=work.threads,
+            ahead=jobs_ahead(True) if work.ahead_bytes and self._workers else 1,
+            cores=self._cores,
+            ranks=self._beside,
+            amplification=amplification([read for task in self._tasks for read in task.reads]),
             waits=self._waits,
             together=self._together,
             straight=all(p.straight for p in split.realizing if isinstance(p, BatchPatches)),
             functions=any(traits_of(pipe).runs_user_code for pipe in split.realizing),
             planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),
         )
-        notes = tuple(self._notes)
-        return judge(self._seconds, rate, facts, notes, has_step=step is not None)
+        return Measurement(costs, facts, (*self.notes, *self._subject.notes))
 
-    def _planning(self) -> list[Job]:
-        """Plan batches without making them; return the first of them."""
+    def _planning(self) -> tuple[float, list[Job]]:
+        """Plan batches without making them; return seconds per batch, and the first of them."""
         plans: list[Job] = []
         for epoch, cursor in islice(_runs(self._subject.epoch, self._subject.cursor), 2):
             is_enough = self._extent.stop_rule(self._least)
@@ -269,23 +338,8 @@ class _Measuring:
             if plans:
                 # The first one waits for the list of cases and the shuffle of them.
                 steady = moments[1:] if len(moments) > 2 else moments
-                self._seconds["planning"] = (steady[-1] - steady[0]) / (len(steady) - 1)
-                return plans
+                return (steady[-1] - steady[0]) / (len(steady) - 1), plans
         raise _nothing()
-
-    def _realizing(self, tasks: list[Task]) -> list[Task]:
-        """Measure the parts that are done where the batches are made; return what was used."""
-        if any(task.reads for task in tasks):
-            self._decode_once(tasks)
-            tasks = self._storage(tasks)
-        else:
-            self._notes.append("no lazy patches: resample is all that is done to the items")
-        self._pass("hold", tasks, most=len(tasks))
-        self._seconds["resample"] = self._pass("resample", tasks)[0]
-        if self._workers:
-            self._pass("transport", tasks, most=self._least)  # the layout is looked at once
-            self._seconds["transport"] = self._pass("transport", tasks)[0]
-        return tasks
 
     def _decode_once(self, tasks: Sequence[Task]) -> None:
         """Make the decoded copies of volumes that can only be read from their beginning."""
@@ -297,64 +351,147 @@ class _Measuring:
         if every:
             took = self._extent.clock() - start
             count = count_text(len(every), "volume was", "volumes were")
-            self._notes.append(f"{count} made readable first, in {took:.2g} s")
+            self.notes.append(f"{count} made readable first, in {took:.2g} s")
 
-    def _storage(self, tasks: list[Task]) -> list[Task]:
-        volumes = {read.volume.token: read for task in tasks for read in task.reads}
-        opening = Task("", tasks[0].job, tuple(volumes.values()))
+    def _storage(self, costs: CostModel) -> tuple[CostModel, float]:
+        """Measure fetching and decoding without a cache; return the bytes decoded per batch."""
+        volumes = {read.volume.token: read for task in self._tasks for read in task.reads}
+        opening = Task("", self._tasks[0].job, tuple(volumes.values()))
         self._pass("open", [opening] * self._least, most=self._least)
-        cold, outcomes = self._pass("fetch", tasks, most=len(tasks))
-        tasks = tasks[: len(outcomes)]
-        self._together = tuple(dict.fromkeys(name for names in outcomes for name in names))
+        cold = self._pass("fetch", most=len(self._tasks))
+        self._tasks = self._tasks[: len(cold)]
+        reads = [read for task in self._tasks for read in task.reads]
+        every = [part.located_source for r in volumes.values() for part in r.volume.parts]
+        costs = replace(
+            costs,
+            bytes_read=sum(r.read_bytes(whole_chunks=True) for r in reads)
+            / (len(self._tasks) * costs.items),
+            remote=any(source is not None and not source.path for source in every),
+        )
+        self._together = tuple(dict.fromkeys(name for each in cold for name in each.result))
         if self._together:
-            self._seconds["decode"] = cold
             more = f" and {len(self._together) - 1} more" if self._together[1:] else ""
             what = "decode holds fetching too: they cannot be told apart for"
-            self._notes.append(f"{what} {self._together[0]}{more}")
-            return tasks
-        warm, _ = self._pass("fetch", tasks)
-        size = sum(read.read_bytes(whole_chunks=True) for task in tasks for read in task.reads)
-        slow = cold > 0 and size / len(tasks) / cold < MEMORY_BYTES_PER_SECOND
-        self._waits = warm < FROM_MEMORY * cold and slow
-        self._seconds["fetch"] = cold if self._waits else warm
-        if self._waits:
-            self._notes.append(f"fetched a second time it took {warm / cold:.0%} as long")
-        self._seconds["decode"] = 0.0
-        if any(read.volume.chunks is not None for read in volumes.values()):
-            both, _ = self._pass("read", tasks)
-            self._seconds["decode"] = both - warm if both - warm > NOISE * both else 0.0
-        return tasks
+            self.notes.append(f"{what} {self._together[0]}{more}")
+            return replace(costs, decode=self._in_lanes(cold)), _mean(cold, "bytes_decoded")
+        warm = self._pass("fetch")
+        first, second = _mean(cold, "seconds"), _mean(warm, "seconds")
+        size = costs.bytes_read * costs.items * max(1, self._workers)
+        slow = first > 0 and size / first < MEMORY_BYTES_PER_SECOND
+        # A busy machine is slow, too; of a network file system nobody counts bytes.
+        far = any(read.volume.layout().latency > LOCAL_LATENCY for read in volumes.values())
+        cold_bytes = _mean(cold, "disk_bytes") / costs.items
+        slow = slow and (far or cold_bytes > DISK_SHARE * costs.bytes_read)
+        self._waits = costs.remote or (second < FROM_MEMORY * first and slow)
+        waiting = 0.0
+        if costs.remote:  # every time
+            waiting = max(0.0, second - _mean(warm, "busy"))
+        elif self._waits:
+            waiting = first - second
+        if second < FROM_MEMORY * first and slow:
+            self.notes.append(f"fetched a second time it took {second / first:.0%} as long")
+        fetch = self._in_lanes(warm, waiting if costs.remote else 0.0)
+        costs = replace(costs, fetch=fetch, waiting=waiting, decode=0.0)
+        if all(read.volume.chunks is None for read in volumes.values()):
+            return costs, 0.0
+        both = self._pass("read")
+        decode = _mean(both, "seconds") - second
+        lanes = decode * self._lanes / max(1, self._workers)
+        is_noise = decode <= NOISE * _mean(both, "seconds")
+        return replace(costs, decode=0.0 if is_noise else lanes), _mean(both, "bytes_decoded")
+
+    def _kernels(self, costs: CostModel) -> CostModel:
+        """Sample voxels that are in memory, in all processes at once and in this one alone."""
+        kernels = _by_key(self._pass("kernel", most=KERNEL_BATCHES))
+        if not self._workers:
+            return replace(costs, kernels=kernels)
+        share = self._processes / self._workers
+        kernels = {key: seconds * share for key, seconds in kernels.items()}
+        cut = self._cut("kernel", self._tasks, KERNEL_BATCHES)
+        alone = sum(_by_key(self._run(cut, here=True)).values())
+        whole = sum(kernels.values())
+        # More than alone where cores share something; less is noise.
+        faster = min(1.0, alone / whole) if whole and self._processes > 1 else 1.0
+        return replace(costs, kernels=kernels, alone=faster, lanes=self._processes)
+
+    def _rest(self, costs: CostModel, decoded_bytes: float) -> CostModel:
+        """Make whole batches in this process; return what of that no part has shown."""
+        work = replace(self._work, workers=0, threads=1)
+        with closing(
+            self._batches(InProcessReadingService(), self._subject.cursor, work)
+        ) as batches:
+            for _ in range(2):
+                next(batches)
+            counts, busy = IO_COUNTERS.snapshot(), time.process_time()
+            number, start, is_enough = 0, self._extent.clock(), self._extent.stop_rule(2)
+            while not is_enough(number):
+                next(batches)
+                number += 1
+            seconds = (self._extent.clock() - start) / number - costs.planning
+            busy = (time.process_time() - busy) / number - costs.planning
+            counts = IO_COUNTERS.snapshot() - counts
+        # Chunks that were kept are neither fetched nor decoded again.
+        new = min(1.0, counts.bytes_decoded / number / decoded_bytes) if decoded_bytes else 1.0
+        whole = max(0.0, busy if self._waits else seconds)
+        fetch, decode = (each and each * new for each in (costs.fetch, costs.decode))
+        total = (fetch or 0.0) + (decode or 0.0) + sum(costs.kernels.values())
+        # Apart from each other they may take longer than together.
+        total *= costs.alone
+        scale = min(1.0, whole / total) if total else 1.0
+        return replace(
+            costs,
+            fetch=fetch and fetch * scale,
+            decode=decode and decode * scale,
+            waiting=costs.waiting * new,
+            kernels={key: each * scale for key, each in costs.kernels.items()},
+            rest=max(0.0, whole - total),
+            bytes_decoded=counts.bytes_decoded / number / costs.items,
+        )
+
+    def _in_lanes(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
+        """Return the seconds of one thread on a core of its own, of what all processes did."""
+        seconds = _mean(every, "seconds") - waiting
+        return seconds * self._lanes / max(1, self._workers)
 
     def _pass(
-        self, part: str, tasks: Sequence[Task], most: int | None = None
-    ) -> tuple[float, list[Any]]:
-        """Do one part of the tasks, in turn; return seconds per batch and what came of each."""
+        self, part: str, tasks: Sequence[Task] | None = None, most: int | None = None
+    ) -> list[Any]:
+        """Do one part of the tasks, in turn, where batches are made; return what came of each."""
+        return self._run(self._cut(part, self._tasks if tasks is None else tasks, most))
+
+    def _cut(self, part: str, tasks: Sequence[Task], most: int | None = None) -> Cut:
         is_enough = self._extent.stop_rule(self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
         pipes = walk(self._work.cut.planner)
         imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})
-        split = Cut(Tasks(own, is_enough, imports), (self._stage,), group=1, drop_last=False)
-        outcomes = []
-        start = self._extent.clock()
-        for outcome in self._outcomes(split):
-            # A batch is dropped at once, as one that was used.
-            outcomes.append(None if part == "transport" else outcome)
-            del outcome
-        return (self._extent.clock() - start) / len(outcomes), outcomes
+        return Cut(Tasks(own, is_enough, imports), (self._stage,), group=1, drop_last=False)
 
-    def _outcomes(self, split: Cut) -> Iterator[Any]:
-        if not self._workers:
+    def _run(self, split: Cut, *, here: bool = False) -> list[Any]:
+        outcomes = []
+        for outcome in self._outcomes(split, here or not self._workers):
+            # A batch is dropped at once, as one that was used.
+            outcomes.append(outcome if isinstance(outcome, PartResult) else None)
+            del outcome
+        return outcomes
+
+    def _outcomes(self, split: Cut, here: bool) -> Iterator[Any]:
+        if here:
             # Not by the service, whose epochs close the volumes at their end.
             yield from split.onto(split.planner)
             return
         subject = self._subject
-        work = PlannedWork(split, self._work.limits)
+        # Nothing is kept or fetched ahead: a part is measured by itself.
+        work = replace(self._work, cut=split, errors=ErrorPolicy(), part=WHOLE)
+        work = replace(work, cache_bytes=0, ahead_bytes=None)
         epoch = self._service.epoch(work, subject.seed, subject.epoch, DeliveredBatches())
         with closing(epoch) as running:
             yield from running
 
-    def _whole(self, last: int, step: Step | None) -> float:
-        """Run the loader for a while on what comes next; return batches per second."""
+    def whole(self, costs: CostModel, step: Step | None) -> tuple[float, CostModel]:
+        """Run the loader for a while on what comes next.
+
+        Returns batches per second, and the costs with those of the consumer.
+        """
         service = copy_service(self._subject.service)
         batch = None
 
@@ -364,18 +501,21 @@ class _Measuring:
             if step is not None:
                 step(batch)
 
-        with ExitStack() as ending, closing(self._batches(service, last)) as batches:
+        cursor = DeliveredBatches(self._tasks[-1].job.index + 1)
+        graph = without_timers(self._subject.graph)
+        work: Any = self._subject.apply_schemes(service.distribute(graph))
+        with ExitStack() as ending, closing(self._batches(service, cursor, work)) as batches:
             ending.callback(service.stop)
             # Workers start, import and open; the consumer's first step warms up.
             for _ in range(self._least):
                 use()
             rate = 1 / self._extent.seconds_per_call(use, self._least)
-        self._consuming(batch, step)
-        return rate
+        return rate, self._consuming(costs, batch, step)
 
-    def _batches(self, service: ReadingService, last: int) -> Generator[Any, None, None]:
-        work = service.distribute(without_timers(self._subject.graph))
-        for epoch, cursor in _runs(self._subject.epoch, DeliveredBatches(last + 1)):
+    def _batches(
+        self, service: ReadingService, first: DeliveredBatches, work: Work
+    ) -> Generator[Any, None, None]:
+        for epoch, cursor in _runs(self._subject.epoch, first):
             with closing(service.epoch(work, self._subject.seed, epoch, cursor)) as running:
                 for outcome in running:
                     batch = outcome.batch if isinstance(outcome, BatchResult) else outcome
@@ -384,16 +524,25 @@ class _Measuring:
             if running.last < 0 and epoch > self._subject.epoch:
                 raise _nothing()
 
-    def _consuming(self, batch: Any, step: Step | None) -> None:
+    def _consuming(self, costs: CostModel, batch: Any, step: Step | None) -> CostModel:
         if step is not None:
-            seconds = self._extent.seconds_per_call(lambda: step(batch), 1)
-            self._seconds["consumer"] = seconds
-        elif self._subject.kept_seconds is not None:
-            self._seconds["consumer"] = self._subject.kept_seconds
-            self._notes.append("consumer: how long your loop kept a batch, the median")
-        else:
-            how = "give step=, or run your loop over the loader before"
-            self._notes.append(f"the consumer was not measured: {how}")
+            return replace(costs, consumer=self._extent.seconds_per_call(lambda: step(batch), 1))
+        if self._subject.kept_seconds is not None:
+            self.notes.append("consumer: how long your loop kept a batch, the median")
+            return replace(costs, consumer=self._subject.kept_seconds)
+        how = "give step=, or run your loop over the loader before"
+        self.notes.append(f"the consumer was not measured: {how}")
+        return costs
+
+
+def _mean(every: Sequence[PartResult], name: str) -> float:
+    return fmean(getattr(each, name) for each in every)
+
+
+def _by_key(every: Sequence[PartResult]) -> dict[str, float]:
+    """Return the mean seconds of each key."""
+    keys = dict.fromkeys(key for each in every for key in each.result)
+    return {key: fmean(each.result.get(key, 0.0) for each in every) for key in keys}
 
 
 def amplification(reads: Sequence[ReadPlan]) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import json
 import os
 import sys
@@ -344,6 +346,78 @@ def _convert(
     return f"{result.location}: chunks {chunk}, {result.new_shards} shards {shard} written{note}"
 
 
+def _add_bench(commands: Any) -> None:
+    command = commands.add_parser(
+        "bench",
+        help="predict patches per second from a few patches, and say what limits",
+        description="Measure what a patch takes, part by part, on a few patches of a data set or "
+        "of a chain of yours, and predict from that how many patches per second workers give.",
+    )
+    place = "a folder or URL, a manifest (.json), or a chain of yours: module:NAME or file.py:NAME "
+    place += "of a pipe, a DataLoader2, or a function that returns one"
+    _add_patterns(command, "data", place)
+    whole, number = _positive(int), _positive(float)
+    numbers = {
+        "patch": (96, "voxels per axis of a patch"),
+        "batch": (4, "patches in a batch"),
+        "samples": (8, "patches of each visit to a volume"),
+    }
+    for name, (usual, what) in numbers.items():
+        text = f"{what}; not of a chain of yours (default: %(default)s)"
+        command.add_argument(f"--{name}", type=whole, default=usual, metavar="N", help=text)
+    what = "numbers of worker processes to predict (default: 0 1 2 4)"
+    command.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help=what)
+    what = "time for which each part is measured, in seconds (default: %(default)s)"
+    command.add_argument("--seconds", type=number, default=0.5, metavar="S", help=what)
+    _add_shared(command)
+    command.set_defaults(run=_run_bench)
+
+
+def _run_bench(options: argparse.Namespace) -> int:
+    from .adapters import FuseSpatial
+    from .batching.collate import usable_cores
+    from .dataloader2 import DataLoader2
+    from .reading_services import MultiProcessingReadingService
+
+    chain = _chain_of(options)
+    if not isinstance(chain, DataLoader2):
+        workers = min(max(options.workers), usable_cores())
+        chain = DataLoader2(chain, FuseSpatial(), MultiProcessingReadingService(workers), seed=0)
+    with chain as loader:
+        measurement = loader.measure(seconds=options.seconds)
+    print(measurement.table(options.workers))
+    for note in measurement.notes:
+        _remark(note)
+    return 0
+
+
+def _chain_of(options: argparse.Namespace) -> Any:
+    """Return the pipe or the loader that was named, or a usual chain over what was found."""
+    from .dataloader2.check import pipe_of
+
+    module, _, name = options.data.rpartition(":")
+    if name.isidentifier() and not is_url(options.data) and not os.path.exists(options.data):
+        file = Path(module)
+        sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
+        try:
+            thing = getattr(importlib.import_module(file.stem if file.suffix else module), name)
+        except (ImportError, AttributeError) as error:
+            what = f"{options.data} is no chain: {error}."
+            raise SampleError(what, do="Write module:NAME or file.py:NAME.") from error
+        return thing() if inspect.isroutine(thing) else thing
+    store = _options_of(options, options.data, *options.patterns)
+    cases = _cases_of(options.data, options.patterns, store, options.optional)
+    own = {} if options.labels is None else {"labels": options.labels}
+    return (
+        pipe_of(cases, store)
+        .shuffle()
+        .open_volume(storage_options=store, **own, **dict(options.reader))
+        .lazy_patch(options.patch, samples_per_volume=options.samples)
+        .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
+        .batch_patches(options.batch)
+    )
+
+
 def _remark_likely_labels(report: Any) -> None:
     for key in report.likely_labels:
         all_of_them = " ".join((*report.labels, *report.likely_labels))
@@ -361,7 +435,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"voxpipe {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_convert, _add_index, _add_check):
+    for add in (_add_convert, _add_index, _add_check, _add_bench):
         add(commands)
     return top
 

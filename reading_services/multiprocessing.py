@@ -172,11 +172,12 @@ class MultiProcessingReadingService:
         """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
         count = self.num_workers if work is None else work.workers
         # Those in flight, and the one that the consumer has.
-        ahead = max(1, count * self._jobs_per_worker(remote) + self.main_prefetch_cnt) + 1
+        ahead = max(1, count * self.jobs_per_worker(remote) + self.main_prefetch_cnt) + 1
         threads = self._threads(count) if work is None else work.threads
         return budgets(self.memory_bytes, workers=count, batches_ahead=ahead, threads=threads)
 
-    def _jobs_per_worker(self, remote: bool) -> int:
+    def jobs_per_worker(self, remote: bool) -> int:
+        """Return the batches in flight of each worker, by whether volumes lie behind URLs."""
         if self.worker_prefetch_cnt is None:
             return JOBS_PER_REMOTE_WORKER if remote else JOBS_PER_WORKER
         # With nothing ahead a batch is made when it is asked for, by each worker at once.
@@ -227,7 +228,7 @@ class MultiProcessingReadingService:
         self._staying = stay
         if (most := self.prefetch_bytes) is None:
             most = self._budget.limit or default_slot_bytes()
-        jobs, in_order = self._jobs_per_worker(bool(work.ahead_bytes)), self.order == "plan"
+        jobs, in_order = self.jobs_per_worker(bool(work.ahead_bytes)), self.order == "plan"
         unknown = JOBS_PER_WORKER * work.workers
         flow = Flow(jobs, self.main_prefetch_cnt, in_order, most, unknown, self.max_restarts)
         kind: Callable[..., Epoch] = (
@@ -249,7 +250,7 @@ class MultiProcessingReadingService:
             graph = work.cut.planner if isinstance(work, PlannedWork) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
-            ahead = self._jobs_per_worker(bool(work.ahead_bytes))
+            ahead = self.jobs_per_worker(bool(work.ahead_bytes))
             context = mp.get_context(self.start_method)
             self._pool = WorkerPool(work, payloads, context, self._budget, ahead, imports)
         return self._pool

@@ -6,7 +6,15 @@ import torch.distributed as dist
 
 import voxpipe as vp
 from voxpipe.diagnosing import Extent
-from voxpipe.diagnosing.diagnosis import LAUNCHERS, STAGES, Setup, judge, ranks_beside, share_of
+from voxpipe.diagnosing.diagnosis import (
+    LAUNCHERS,
+    CostModel,
+    Measurement,
+    Setup,
+    judge,
+    ranks_beside,
+    share_of,
+)
 from voxpipe.diagnosing.measurement import Subject, diagnose
 from voxpipe.reading_services import distributed
 from voxpipe.reading_services.delivered_batches import DeliveredBatches
@@ -56,8 +64,9 @@ def test_every_rank_has_a_core():
 
 def test_the_advice_says_whose_cores_they_are():
     """What it advises fits beside the other ranks."""
-    seconds = {**dict.fromkeys(STAGES, 1.0), "resample": 9.0}
-    advice = judge(seconds, 0.1, Setup(workers=2, cores=4, ranks=4)).advice
+    costs = CostModel(items=1.0, fetch=1.0, decode=1.0, kernels={"image": 8.0}, rest=1.0)
+    facts = Setup(workers=2, cores=4, ranks=4)
+    advice = judge(Measurement(costs, facts), 0.1).advice
 
     assert "4 cores are there for each of 4 ranks and 2 of them work" in advice
     assert "num_workers=4" in advice

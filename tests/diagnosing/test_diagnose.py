@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +16,15 @@ from voxpipe.batching.parts import Task, hold_reads
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
 from voxpipe.diagnosing.diagnosis import WORKERS_LINE
-from voxpipe.diagnosing.measurement import Extent, Stage, Subject, Tasks, diagnose, reads_of
+from voxpipe.diagnosing.measurement import (
+    Extent,
+    Stage,
+    Subject,
+    Tasks,
+    diagnose,
+    measure,
+    reads_of,
+)
 from voxpipe.reading_services.delivered_batches import DeliveredBatches
 from voxpipe.reading_services.planner import jobs
 from voxpipe.reading_services.work import work_of
@@ -105,9 +114,95 @@ def test_every_part_has_a_ceiling(cases, workers):
     assert set(diagnosis.ceilings) == {"planning", *WORKERS_LINE} | transport
     assert diagnosis.limit in diagnosis.ceilings
     assert diagnosis.facts.workers == workers
-    assert diagnosis.facts.items == 4
+    assert diagnosis.costs.items == 4
+    assert set(diagnosis.costs.kernels) == {"image", "label"}
     assert diagnosis.end_to_end > 0
     assert "give step=" in str(diagnosis)
+
+
+class RecordingService(vp.MultiProcessingReadingService):
+    """Remembers how each pass was run."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.passes = []
+
+    def epoch(self, work, *run):
+        """Note the workers and the memory for chunks."""
+        self.passes.append((work.workers, work.cache_bytes))
+        return super().epoch(work, *run)
+
+
+def test_parts_are_done_by_workers_and_the_whole_as_agreed(tmp_path):
+    """Parts keep no chunks; the whole, which comes last, has the cache that was negotiated."""
+    zarr = pytest.importorskip("zarr")
+    path = tmp_path / "scan.zarr"
+    array = zarr.create_array(path, shape=(32, 32, 32), chunks=(8, 8, 8), dtype="i2")
+    array[...] = np.arange(32**3, dtype="i2").reshape(32, 32, 32)
+    chain = vp.from_cases([{"image": str(path)}] * 2).open_volume()
+    chain = chain.lazy_patch(12, samples_per_volume=8).batch_patches(2)
+    service = RecordingService(2)
+    with vp.DataLoader2(chain, None, service, seed=3) as loader:
+        agreed = loader.schemes()["image"].cache_bytes
+        loader._service.passes = found = []
+        loader.diagnose(**BRIEF)
+
+    assert agreed > 0
+    assert {workers for workers, _ in found} == {2}
+    sizes = [size for _, size in found]
+    assert sizes == sorted(sizes)
+    assert set(sizes) == {0, agreed}
+
+
+@SERVICES
+def test_measuring_predicts_and_leaves_the_loader(cases, workers):
+    """Without running it as a whole; explain() then tells, and reads nothing for it."""
+    with loader_of(full_chain(cases), workers) as undisturbed:
+        expected = list(undisturbed)
+    with loader_of(full_chain(cases), workers) as loader:
+        assert "kernel" not in loader.explain()
+        state = loader.state_dict()
+        found = loader.measure(**BRIEF)
+        before = IO_COUNTERS.snapshot()
+        text = loader.explain()
+
+        assert (IO_COUNTERS.snapshot() - before).reads == 0
+        assert str(found) in text
+        assert loader.state_dict() == state
+        assert same(list(loader), expected)
+        loader.adapters = [vp.FuseSpatial()]
+        list(loader)
+        assert "kernel" not in loader.explain()
+        assert "kernel image" in loader.explain(measure=True)
+    assert set(found.costs.kernels) == {"image", "label"}
+    assert (found.costs.items, found.costs.transport is None) == (4, not workers)
+    assert found.costs.rest >= 0
+    assert found.costs.bytes_read > 0
+    assert 0 < found.costs.alone <= 1
+    assert found.predict().batches_per_second == found.predict(workers).batches_per_second > 0
+
+
+def test_a_diagnosis_is_told_by_explain_too(cases):
+    """It has measured the same parts."""
+    with loader_of(full_chain(cases)) as loader:
+        diagnosis = loader.diagnose(**BRIEF)
+
+        assert str(diagnosis) in loader.explain()
+        assert f"{diagnosis.prediction / diagnosis.end_to_end:.2f} times that" in str(diagnosis)
+
+
+def test_chunks_that_are_kept_are_not_counted_twice(tmp_path):
+    """Eight patches of one chunk decode it once; each alone would."""
+    zarr = pytest.importorskip("zarr")
+    path = tmp_path / "scan.zarr"
+    array = zarr.create_array(path, shape=(16, 16, 16), chunks=(16, 16, 16), dtype="i2")
+    array[...] = np.arange(16**3, dtype="i2").reshape(16, 16, 16)
+    chain = vp.from_cases([{"image": str(path)}] * 8).open_volume()
+    with loader_of(chain.lazy_patch(8, samples_per_volume=8).batch_patches(2)) as loader:
+        costs = loader.measure(**BRIEF).costs
+
+    assert costs.bytes_read == 2 * 16**3
+    assert costs.bytes_decoded < costs.bytes_read
 
 
 @SERVICES
@@ -362,13 +457,15 @@ class TestStages:
         assert (fetched.reads, fetched.interpolations + fetched.copies) == (0, 0)
         assert (read.reads, read.interpolations + read.copies) == (16, 0)
 
-    def test_resampling_reads_nothing(self, work, tasks):
-        """However often, the voxels are those that were held."""
+    def test_kernels_read_nothing(self, work, tasks):
+        """However often, the voxels are those that were held; each patch once."""
         stage = Stage(work, 3, 0)
-        self.run(stage, "hold", tasks)
-        done = self.run(stage, "resample", tasks, times=3)[1]
+        self.run(stage, "kernel", tasks)
+        outcomes, done = self.run(stage, "kernel", tasks, times=3)
 
         assert (done.reads, done.interpolations + done.copies) == (0, 3 * 16)
+        assert all(list(each.result) == ["image", "label"] for each in outcomes)
+        assert all(sum(each.result.values()) <= each.seconds for each in outcomes)
 
     def test_transport_makes_one_batch_and_hands_over_its_layout(self, work, tasks):
         """Other memory each time, the same keys, shapes and types."""
@@ -468,6 +565,39 @@ def test_made_up_times_are_found_again(
     assert diagnosis.end_to_end == pytest.approx(1 / whole, rel=1e-6)
     assert diagnosis.explained_share == pytest.approx(1.0, rel=1e-6)
     assert diagnosis.limit == limit
+
+
+class Cold(Slow):
+    """Bytes that take four seconds the first time, and one from memory."""
+
+    seen: ClassVar[set[object]] = set()
+
+    def fetch(self, region, channels=None):
+        """Take longer where a region is new."""
+        Slow.clock.now += 1.0 if region in self.seen else 4.0
+        self.seen.add(region)
+        return region.size
+
+
+@pytest.mark.parametrize("size", [0, 10**6])
+def test_a_disk_is_waited_for_where_it_brings_bytes(monkeypatch, size):
+    """Four seconds the first time and one the second may also be a busy machine."""
+    counts = itertools.count(0, size)
+    monkeypatch.setattr("voxpipe.batching.parts.disk_bytes", lambda: next(counts))
+    monkeypatch.setattr(Slow, "decoding", 2.0)
+    Cold.seen.clear()
+    vp.register_backend("cold", lambda request: str(request.source).endswith(".cold"), Cold)
+    try:
+        chain = vp.from_cases([{"image": "a.cold"}]).open_volume()
+        chain = chain.lazy_patch(4, samples_per_volume=8).batch_patches(1)
+        subject = Subject(chain, vp.InProcessReadingService(), 0, 0, DeliveredBatches())
+        found = measure(subject, Extent(batches=3, seconds=20.0, clock=Slow.clock), cores=1)
+    finally:
+        vp.unregister_backend("cold")
+
+    assert found.facts.waits is bool(size)
+    assert found.costs.waiting == pytest.approx(3.0 if size else 0.0)
+    assert any("fetched a second time" in note for note in found.notes) is bool(size)
 
 
 def test_a_task_names_its_cases():

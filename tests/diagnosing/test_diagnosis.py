@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,18 +13,46 @@ from voxpipe.diagnosing.diagnosis import (
     CONSUMERS_LINE,
     STAGES,
     WORKERS_LINE,
+    CostModel,
+    Measurement,
     Setup,
-    expected_seconds,
     judge,
-    slowest_part,
 )
 
 EVEN = dict.fromkeys(STAGES, 1.0)
-TIMES = st.dictionaries(st.sampled_from(STAGES), st.floats(0, 1e3), min_size=1)
+TIMES = st.fixed_dictionaries(
+    {"planning": st.floats(0, 1e3)},
+    optional={stage: st.floats(0, 1e3) for stage in STAGES if stage != "planning"},
+)
+# A patch of 96^3 from compressed chunks, in seconds per batch of 4 on one of 2 cores.
+CHUNKS = CostModel(
+    items=4.0,
+    planning=0.001,
+    fetch=0.006,
+    decode=0.020,
+    kernels={"image": 0.024, "label": 0.008},
+    rest=0.012,
+    transport=0.002,
+    lanes=2,
+    alone=0.8,
+)
 
 
 def facts(**changed):
-    return Setup(**{"workers": 2, "cores": 2, "items": 4.0, **changed})
+    return Setup(**{"workers": 2, "cores": 2, **changed})
+
+
+def costs(seconds, **changed):
+    """Return the costs that give these seconds per batch with two workers on two cores."""
+    own = {"items": 4.0, "planning": 0.0, **seconds, **changed}
+    busy = {part: 2 * own[part] for part in ("fetch", "decode") if part in own}
+    if "resample" in own:
+        busy |= {"kernels": {"image": 2 * own.pop("resample")}, "rest": 0.0}
+    return CostModel(**{**own, **busy})
+
+
+def judged(seconds, end_to_end, facts, notes=(), **options):
+    return judge(Measurement(costs(seconds), facts, notes), end_to_end, **options)
 
 
 def row_of(part, diagnosis):
@@ -33,88 +62,152 @@ def row_of(part, diagnosis):
 
 
 def advice(limit, **changed):
-    return judge({**EVEN, limit: 5.0}, 0.1, facts(**changed)).advice
+    longest = 5.0 if limit == "consumer" else 50.0
+    return judged({**EVEN, limit: longest}, 0.1, facts(**changed)).advice
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_part_can_be_the_limit(stage, workers):
     """The part that takes much longer than all others is named, and has its own advice."""
-    diagnosis = judge({**EVEN, stage: 9.0}, 0.1, facts(workers=workers))
+    if stage == "transport":
+        workers = 2  # nothing is handed over without
+    diagnosis = judged({**EVEN, stage: 9.0}, 0.1, facts(workers=workers))
 
     assert stage == diagnosis.limit
-    others = {judge({**EVEN, s: 9.0}, 0.1, facts()).advice for s in STAGES}
+    others = {judged({**EVEN, s: 9.0}, 0.1, facts()).advice for s in STAGES}
     assert diagnosis.advice
     assert len(others) == len(STAGES)
 
 
 def test_the_slower_line_decides_not_the_slowest_part():
     """Three parts that a worker does in turn are slower than one longer part beside them."""
-    seconds = {"fetch": 3.0, "decode": 4.0, "resample": 4.5, "consumer": 6.0}
+    model = costs({"fetch": 3.0, "decode": 4.0, "resample": 4.5, "consumer": 6.0})
 
-    assert slowest_part(seconds, workers=2) == "resample"
-    assert slowest_part(seconds, workers=0) == "consumer"
-    assert slowest_part({**seconds, "consumer": 12.0}, workers=2) == "consumer"
+    assert model.predict(2, cores=2).limit == "resample"
+    assert model.predict(0).limit == "resample"
+    assert replace(model, consumer=12.0).predict(2, cores=2).limit == "consumer"
 
 
-def test_what_is_predicted():
-    """With workers the lines overlap; without, everything is done in turn."""
-    seconds = {"planning": 1.0, "fetch": 2.0, "resample": 3.0, "consumer": 3.0}
+class TestPredictions:
+    """What follows from parts, in numbers."""
 
-    assert expected_seconds(seconds, workers=2) == 5.0
-    assert expected_seconds(seconds, workers=0) == 9.0
+    def test_one_process_does_everything_in_turn(self):
+        """Alone on the machine, all but Python takes 0.8 of what it takes beside another."""
+        found = CHUNKS.predict(0)
+
+        assert 1 / found.batches_per_second == pytest.approx(0.001 + 0.8 * 0.058 + 0.012)
+        assert found.limit == "resample"
+
+    def test_two_workers_share_two_cores_with_the_consumer(self):
+        """They make a batch in 35 ms; planning and taking over want 1.5 ms of each core."""
+        found = CHUNKS.predict(2, cores=2)
+
+        assert 1 / found.batches_per_second == pytest.approx((0.070 + 0.001 + 0.002) / 2)
+        assert 1 / CHUNKS.predict(2, cores=3).batches_per_second == pytest.approx(0.035)
+
+    def test_threads_share_all_but_python(self):
+        """One worker with two threads: 58 ms in two threads, then 12 ms in one."""
+        found = CHUNKS.predict(1, threads=2, cores=4)
+
+        assert 1 / found.batches_per_second == pytest.approx(0.058 / 2 + 0.012)
+
+    def test_more_workers_than_cores_give_no_more(self):
+        """Except by hiding what waits."""
+        assert CHUNKS.predict(4, cores=2) == CHUNKS.predict(2, cores=2)
+        remote = replace(CHUNKS, waiting=0.4, remote=True)
+        rates = [remote.predict(n, cores=2).batches_per_second for n in (1, 2, 4)]
+        assert rates == sorted(set(rates))
+
+    def test_what_is_fetched_ahead_hides_waiting(self):
+        """400 ms in four batches that are under way at once are 100 each."""
+        remote = replace(CHUNKS, waiting=0.4, remote=True)
+
+        found = [remote.predict(2, cores=4, ahead=n) for n in (1, 4)]
+        assert [round(1 / each.batches_per_second, 4) for each in found] == [0.235, 0.085]
+        assert {each.limit for each in found} == {"fetch"}
+
+    def test_many_workers_wait_for_one_consumer(self):
+        """Taking over is not divided."""
+        found = CHUNKS.predict(64, cores=64)
+
+        assert (found.limit, 1 / found.batches_per_second) == ("transport", pytest.approx(0.003))
+
+    @given(seconds=TIMES, workers=st.sampled_from([0, 1, 2, 8]), cores=st.sampled_from([1, 2, 8]))
+    def test_the_limit_is_the_longest_part_of_its_line(self, seconds, workers, cores):
+        """And no prediction is faster than any single part."""
+        found = costs(seconds).predict(workers, cores=cores)
+        line = WORKERS_LINE if found.limit in WORKERS_LINE else CONSUMERS_LINE
+
+        compared = [s for s in (line if workers else STAGES) if s in found.seconds]
+        assert found.seconds[found.limit] == max(found.seconds[s] for s in compared)
+        longest = max(found.seconds.values())
+        assert not longest or found.batches_per_second <= (1 + 1e-9) / longest
+
+    @given(seconds=TIMES, cores=st.sampled_from([1, 2, 8]))
+    def test_more_of_anything_is_never_slower(self, seconds, cores):
+        """Where a core is as fast beside others."""
+        model = costs(seconds)
+
+        rates = [model.predict(n, cores=cores).batches_per_second for n in (1, 2, 3, 8)]
+        assert rates == sorted(rates)
+        assert rates[0] <= model.predict(1, threads=2, cores=cores).batches_per_second * (1 + 1e-9)
+        assert rates[0] <= model.predict(1, cores=cores + 1).batches_per_second * (1 + 1e-9)
+
+
+def test_parts_of_a_patch_sum_to_what_one_process_takes():
+    """Also in the table, which gives milliseconds per patch."""
+    found = Measurement(replace(CHUNKS, alone=1.0), Setup(workers=2, cores=2))
+    rows = [line.split() for line in found.table([0, 2]).splitlines() if line]
+    parts = [row for row in rows if row[0] in ("planning", "fetch", "decode", "kernel", "rest")]
+
+    total = sum(float(next(filter(lambda cell: cell[0].isdigit(), row))) for row in parts)
+    assert len(parts) == 6
+    assert total == pytest.approx(1000 / found.predict(0).batches_per_second / 4, rel=1e-3)
+    assert ["0", "1", "56.3", "resample"] in rows
+    assert ["2", "1", "110", "resample"] in rows
 
 
 def test_a_consumer_that_did_not_run_is_not_predicted():
     """The whole was measured without it; the limit is still the consumer."""
     seconds = {"fetch": 1.0, "consumer": 4.0}
 
-    diagnosis = judge(seconds, 1.0, facts(), has_step=False)
+    diagnosis = judged(seconds, 1.0, facts(), has_step=False)
 
     assert (diagnosis.limit, diagnosis.prediction) == ("consumer", 1.0)
-    assert judge(seconds, 0.25, facts(), has_step=True).prediction == 0.25
-
-
-@given(seconds=TIMES, workers=st.sampled_from([0, 1, 8]))
-def test_the_limit_is_the_longest_part_of_its_line(seconds, workers):
-    """And no prediction is faster than any single part."""
-    limit = slowest_part(seconds, workers)
-    line = WORKERS_LINE if limit in WORKERS_LINE else CONSUMERS_LINE
-
-    compared = line if workers else STAGES
-    assert seconds[limit] == max(seconds[s] for s in compared if s in seconds)
-    assert expected_seconds(seconds, workers) >= max(seconds.values())
+    assert judged(seconds, 0.25, facts(), has_step=True).prediction == 0.25
 
 
 @given(seconds=TIMES, workers=st.sampled_from([0, 1, 8]), rate=st.floats(1e-3, 1e4))
 def test_every_diagnosis_can_be_printed(seconds, workers, rate):
     """Parts that were not measured or take no time included."""
-    diagnosis = judge(seconds, rate, facts(workers=workers))
+    diagnosis = judged(seconds, rate, facts(workers=workers))
     lines = str(diagnosis).splitlines()
 
-    assert list(diagnosis.ceilings) == [stage for stage in STAGES if stage in seconds]
-    assert [line.split()[0] for line in lines[1 : 1 + len(seconds)]] == list(diagnosis.ceilings)
+    parts = [s for s in STAGES if s in seconds and (workers or s != "transport")]
+    assert list(diagnosis.ceilings) == parts
+    assert [line.split()[0] for line in lines[1 : 1 + len(parts)]] == parts
     assert sum("<- limit" in line for line in lines) == 1
     assert 0 <= diagnosis.explained_share <= 1
 
 
 def test_a_part_without_cost_has_no_ceiling():
     """A mapped file is not decoded."""
-    diagnosis = judge({"fetch": 0.5, "decode": 0.0}, 2.0, facts())
+    diagnosis = judged({"fetch": 0.5, "decode": 0.0}, 2.0, facts())
 
-    assert diagnosis.ceilings == {"fetch": 2.0, "decode": math.inf}
+    assert diagnosis.ceilings == {"planning": math.inf, "fetch": 2.0, "decode": math.inf}
     assert ["decode", "-", "-", "0", "2", "workers"] == row_of("decode", diagnosis)
 
 
 def test_items_are_batches_times_their_size():
     """The table gives both."""
-    assert ["2", "8", "500"] == row_of("fetch", judge({"fetch": 0.5}, 2.0, facts()))[1:4]
+    assert ["2", "8", "500"] == row_of("fetch", judged({"fetch": 0.5}, 2.0, facts()))[1:4]
 
 
 def test_time_that_no_part_shows_is_told():
     """Two thirds of the time are missing."""
-    assert "account for 33% of the time" in str(judge({"fetch": 1.0}, 1 / 3, facts()))
-    assert "account for" not in str(judge({"fetch": 1.0}, 0.9, facts()))
+    assert "account for 33% of the time" in str(judged({"fetch": 1.0}, 1 / 3, facts()))
+    assert "account for" not in str(judged({"fetch": 1.0}, 0.9, facts()))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +242,7 @@ def test_advice_names_what_to_change(limit, changed, expected):
 
 def test_a_diagnosis_is_a_value():
     """It can be stored and compared."""
-    diagnosis = judge(EVEN, 0.1, facts(), notes=("a", "b"))
+    diagnosis = judged(EVEN, 0.1, facts(), notes=("a", "b"))
 
     assert pickle.loads(pickle.dumps(diagnosis)) == diagnosis
     assert str(diagnosis).endswith("- a\n- b")
@@ -173,7 +266,7 @@ def test_the_timer_forgets_what_is_long_past():
 @pytest.mark.parametrize(("stepped", "said"), [(True, "with the"), (False, "without the")])
 def test_the_table_says_whether_the_whole_holds_the_consumer(stepped, said):
     """Beside the figure of the whole, since the row of the consumer stands above it."""
-    table = str(judge(EVEN, 0.1, facts(), has_step=stepped))
+    table = str(judged(EVEN, 0.1, facts(), has_step=stepped))
 
     (row,) = (line for line in table.splitlines() if line.startswith("end to end"))
     assert f"{said} consumer" in row

@@ -1,6 +1,7 @@
 """``voxpipe convert``, ``index`` and ``check``: what they write, say and return."""
 
 import os
+import sys
 
 import nibabel
 import numpy as np
@@ -367,3 +368,49 @@ def test_likely_labels_are_told_in_words_of_the_command(folder, capsys, recwarn)
 
     assert main(["check", f"{folder}/m.json", "--labels", "gt"]) == 1
     assert "Leave --labels out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [["0"], ["0", "1"]])
+def test_a_folder_is_measured_and_rates_are_predicted(folder, capsys, workers):
+    """The parts of a patch, then a row for each number of workers."""
+    few = ["--patch", "4", "--batch", "2", "--samples", "2", "--seconds", "0.01"]
+    assert main(["bench", f"{folder}/in", *few, "--labels", "label", "--workers", *workers]) == 0
+
+    told = capsys.readouterr()
+    rows = [line.split() for line in told.out.splitlines() if line]
+    assert {"planning", "fetch", "decode", "kernel", "rest"} <= {row[0] for row in rows}
+    assert [row[1] for row in rows if row[0] == "kernel"] == ["ct", "label"]
+    assert [row[0] for row in rows[-len(workers) :]] == workers
+    assert "volumes were made readable first" in told.err
+
+
+CHAINS = """
+import voxpipe as vp
+
+def chain():
+    cases = vp.list_cases({folder!r}, image="ct.nii.gz")
+    return cases.open_volume().lazy_patch(3, samples_per_volume=4).batch_patches(1)
+
+pipe = chain()
+loader = vp.DataLoader2(pipe)
+"""
+
+
+@pytest.mark.parametrize("name", ["chain", "pipe", "loader"])
+def test_a_chain_of_the_users_is_measured(folder, capsys, monkeypatch, name):
+    """A function that returns it, a pipe, or a loader with its own service."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "chains_of_mine", raising=False)
+    file = folder / "chains_of_mine.py"
+    file.write_text(CHAINS.format(folder=f"{folder}/in/*/"))
+
+    assert main(["bench", f"{file}:{name}", "--workers", "0", "--seconds", "0.01"]) == 0
+    assert "kernel image" in capsys.readouterr().out
+
+
+def test_a_chain_that_is_not_there_is_named(folder, capsys, monkeypatch):
+    """With the form that is understood."""
+    monkeypatch.syspath_prepend(str(folder))
+
+    assert main(["bench", f"{folder}/nothing.py:chain"]) == 1
+    assert "Write module:NAME or file.py:NAME" in capsys.readouterr().err
