@@ -6,15 +6,16 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, Sample, errors
+from ..core import Sample, errors
 from ..core.context import holding
-from ..core.counters import PIPE_STATS, PipeCounts
+from ..core.counters import PIPE_STATS, PipeCounts, counts_here
 from ..core.errors import add_location
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..core.redact import public_name
@@ -156,7 +157,9 @@ def step_noted_in(memory: Any) -> tuple[int, int]:
     return int(step), int(item)
 
 
-CURRENT_STEP = CurrentStep()  # of workers only, which make one batch at a time
+CURRENT_STEP = CurrentStep()  # of a process, which makes one batch at a time
+STEP_OF_THREAD: ContextVar[CurrentStep] = ContextVar("step", default=CURRENT_STEP)
+"""Where a thread notes its own, as several of a process make batches at once."""
 
 
 class Transform(Protocol):
@@ -186,12 +189,18 @@ class Recipe:
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``; seed and epoch are in its items already."""
+        items = self.items(job)
+        return items[0] if len(items) == 1 else the_batch(job, items)
+
+    def items(self, job: Job) -> Sequence[Any]:
+        """Return what the items of ``job`` become: the batch, or what others make it of."""
         items: Sequence[Any] = job.items
+        here = STEP_OF_THREAD.get()
         watches = [one for one in self.instructions if isinstance(one, Watch)]
         clock = _Clock(any(one.memory for one in watches)) if watches else None
         try:
             for number, instruction in enumerate(self.instructions):
-                CURRENT_STEP.at(number)
+                here.at(number)
                 if not isinstance(instruction, Watch):
                     items = instruction(items)
                 elif clock is not None:
@@ -199,8 +208,8 @@ class Recipe:
         except errors.LOCATABLE as error:
             raise add_location(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
         finally:
-            CURRENT_STEP.at(NOWHERE)
-        return items[0] if len(items) == 1 else the_batch(job, items)
+            here.at(NOWHERE)
+        return items
 
 
 def the_batch(job: Job, items: Sequence[Any], *, filters: bool = False) -> Any:
@@ -224,11 +233,11 @@ class _Clock:
 
     def _begin(self) -> None:
         self._resident = resident_bytes() if self._memory else 0
-        self._start, self._before = time.perf_counter(), IO_COUNTERS.snapshot()
+        self._start, self._before = time.perf_counter(), counts_here()
 
     def enter(self, watch: Watch, items: Sequence[Any]) -> None:
         """Put down what was done since the last time."""
-        seconds, counts = time.perf_counter() - self._start, IO_COUNTERS.snapshot() - self._before
+        seconds, counts = time.perf_counter() - self._start, counts_here() - self._before
         resident = {os.getpid(): resident_bytes()} if self._memory else MEMORY_SAMPLER.read()
         entry = PipeCounts(
             len(items),

@@ -72,7 +72,7 @@ class SlotWriter:
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered array per layout, all in one free slot if there is room."""
-        offsets, total = _offsets(specs)
+        offsets, total = offsets_of(specs)
         self._largest = max(self._largest, total)
         slot = self._free_slot(total)
         if slot is None:
@@ -199,7 +199,8 @@ def _round_up(size: int) -> int:
     return max(1, -(-size // _STEP)) * _STEP
 
 
-def _offsets(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
+def offsets_of(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
+    """Return where arrays begin in one piece of memory, and the bytes that it takes."""
     offsets, total = [], 0
     for shape, dtype in specs:
         offsets.append(total)

@@ -18,9 +18,9 @@ from ..transport.messages import END_OF_ITEMS, Deal, DoJob, SourceFailed
 
 
 class QueuedJob:
-    """One job that has arrived."""
+    """One job that has arrived, as a ``message`` perhaps."""
 
-    def __init__(self, message: DoJob, load: Callable[[bytes], Any]) -> None:
+    def __init__(self, load: Callable[[], Any], message: Any = None) -> None:
         self.message = message
         self._load = load
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class QueuedJob:
                 return
             self._looked_at = True
             try:
-                self._job = self._load(self.message.job)
+                self._job = self._load()
             except BaseException as error:  # told to the consumer when its turn comes
                 self._error = error
                 return
@@ -84,7 +84,7 @@ class JobQueue:
         if isinstance(message, Deal):
             self._dealt.put(message)
             return
-        job = QueuedJob(message, self._load)
+        job = QueuedJob(partial(self._load, message.job), message)
         self._waiting.put(job)
         self._ahead.put(job)
 
