@@ -200,24 +200,28 @@ class _Exchange:
     make: Callable[[Job], Any]
     joinings: Table  # which ranges become one request, by key
     buffers: BatchBuffers
-    waiting: queue.SimpleQueue[QueuedJob | None] = field(default_factory=queue.SimpleQueue)
+    waiting: queue.SimpleQueue[tuple[Job, QueuedJob] | None] = field(
+        default_factory=queue.SimpleQueue
+    )
     ahead: queue.SimpleQueue[QueuedJob | None] = field(default_factory=queue.SimpleQueue)
     answers: queue.SimpleQueue[_Answer | None] = field(default_factory=queue.SimpleQueue)
     is_over: bool = False
+    is_looking: bool = False  # whether somebody looks ahead, whom those at that job wait for
 
     def serve(self, seat: _Seat) -> None:
         """Make batches until there are no more."""
         STEP_OF_THREAD.set(seat.step)
         with counted_apart(), batches_in(self.buffers), self._scheme():
-            while (queued := self.waiting.get()) is not None:
+            while (next_one := self.waiting.get()) is not None:
                 if not self.is_over:
-                    self.answers.put(self._answer(seat, queued))
-                queued.close()
-                del queued
+                    self.answers.put(self._answer(seat, *next_one))
+                next_one[1].close()
+                del next_one
 
-    def _answer(self, seat: _Seat, queued: QueuedJob) -> _Answer:
-        job = seat.job = queued.job()
+    def _answer(self, seat: _Seat, job: Job, queued: QueuedJob) -> _Answer:
+        seat.job = job
         try:
+            queued.look()  # or wait for who looks ahead
             return _Answer(job, self.make(job))
         except BaseException as error:  # handed to the thread that asks, whatever it is
             return _Answer(job, None, error)
@@ -232,16 +236,16 @@ class _Exchange:
         with self._scheme():
             while (queued := self.ahead.get()) is not None:
                 if not self.is_over:
+                    self.is_looking = True
                     queued.look()
+                    self.is_looking = False
                 del queued
 
     def end(self, threads: int) -> None:
         """Let the threads end after what they are at."""
         self.is_over = True
-        for one in [*_drain(self.waiting), *_drain(self.ahead)]:
-            if one is not None:
-                one.close()
-        _drain(self.answers)
+        for queue_of_jobs in (self.waiting, self.answers, self.ahead):
+            _drain(queue_of_jobs)
         self.ahead.put(None)
         for _ in range(threads):
             self.waiting.put(None)
@@ -411,7 +415,7 @@ class ThreadBatches:
             self._order.append(job.index)
             self._in_flight += 1
             self._exchange.ahead.put(queued)
-            self._exchange.waiting.put(queued)
+            self._exchange.waiting.put((job, queued))
 
     def _deliver(self, index: int) -> Any:
         answer = self._ready.pop(index)
@@ -421,6 +425,8 @@ class ThreadBatches:
         try:
             if self._finish is not None:
                 return self._finish(answer)
+            if isinstance(answer.error, StopIteration):  # else it would end the epoch
+                raise RuntimeError("what makes a batch raised StopIteration") from answer.error
             if answer.error is not None:
                 raise answer.error
             return as_tensors(answer.made)
@@ -466,8 +472,9 @@ class ThreadBatches:
     def _refuse(self, what: str, limit: str, busy: list[tuple[_Seat, WorkerStatus]]) -> NoReturn:
         self._is_late = True
         lines = [what]
-        for seat, _ in busy:
-            frame = sys._current_frames().get(self._threads[seat.number].ident or 0)
+        numbers = [seat.number for seat, _ in busy] + [-1] * self._exchange.is_looking
+        for number in numbers:
+            frame = sys._current_frames().get(self._threads[number].ident or 0)
             if frame is not None:
                 lines += ["it was here:", "".join(traceback.format_stack(frame)).rstrip()]
         do = f"Raise Timeout({limit}) if this may take longer."
@@ -495,6 +502,7 @@ class ThreadBatches:
                 watcher.close()
             join_threads(*self._threads, most=_LATE_SECONDS if self._is_late else math.inf)
         finally:
+            _drain(self._exchange.answers)
             self._buffers.close()
 
     def running_threads(self) -> list[threading.Thread]:

@@ -21,7 +21,7 @@ from ...batching.collate import ArraySpec
 from ...core.locks import ForkSafeLock, at_fork
 from ..memory_budget import SlotBudget
 from .shared_memory import SharedMemory
-from .slot_writer import offsets_of
+from .slot_writer import ALIGNMENT, offsets_of
 
 # Page-lock slots where CUDA is in use, so that copies to the device need no detour.
 #
@@ -300,10 +300,11 @@ class _Buffer:
     size: int
 
     def __post_init__(self) -> None:
-        memory = np.empty(self.size, np.uint8)
-        self.address = memory.ctypes.data
+        memory = np.empty(self.size + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
         # Arrays hold this object and not each other, so one of them tells when its views are gone.
-        self.owner = (ctypes.c_uint8 * self.size).from_buffer(memory)
+        self.owner = (ctypes.c_uint8 * self.size).from_buffer(memory, start)
+        self.address = ctypes.addressof(self.owner)
         self.is_pinned: bool | None = None  # None where that was not tried
 
 

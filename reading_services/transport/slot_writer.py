@@ -22,7 +22,7 @@ from ...core.errors import SlotsUsedUp
 from .shared_memory import SharedMemory
 
 # Arrays in a slot start on a cache line, which also suits every vector load.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 # Slots are made in steps of a huge page, so that batches of nearly one size share them.
 _STEP = 2 * 1024 * 1024
 
@@ -205,5 +205,5 @@ def offsets_of(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
     for shape, dtype in specs:
         offsets.append(total)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        total += -(-size // _ALIGNMENT) * _ALIGNMENT
+        total += -(-size // ALIGNMENT) * ALIGNMENT
     return offsets, total
