@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -121,6 +122,47 @@ def tickets_of(job: Any) -> list[Any]:
                 with contextlib.suppress(Exception), holding(READ_KEY, key):
                     tickets.append(thing.prefetch())
     return [ticket for ticket in tickets if ticket is not None]
+
+
+class QueuedJob:
+    """One job that has arrived, as a ``message`` perhaps."""
+
+    def __init__(self, load: Callable[[], Any], message: Any = None) -> None:
+        self.message = message
+        self._load = load
+        self._lock = threading.Lock()
+        self._looked_at = False
+        self._job: Any = None
+        self._error: BaseException | None = None
+        self._tickets: list[Any] = []
+
+    def job(self) -> Any:
+        """Return the job, what it reads being fetched; raise what unpickling it raised."""
+        self.look()
+        if self._error is not None:
+            raise self._error
+        return self._job
+
+    def look(self) -> None:
+        """Unpickle the job and begin to fetch what it reads, unless that was done."""
+        with self._lock:
+            if self._looked_at:
+                return
+            self._looked_at = True
+            try:
+                self._job = self._load()
+            except BaseException as error:  # told to the consumer when its turn comes
+                self._error = error
+                return
+            self._tickets = tickets_of(self._job)
+
+    def close(self) -> None:
+        """Let go of what was fetched, used or not."""
+        with self._lock:
+            self._looked_at = True
+            tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            ticket.close()
 
 
 # A worker that hangs or dies cannot say what it was doing. So it writes down which step of which

@@ -136,7 +136,9 @@ class PipeRunner:
     def __init__(self, split: Cut, first: int = 0) -> None:
         self.handoff = Handoff()
         self.sink: Pipe = self.handoff
-        self._gathered = whole = any(traits_of(pipe).group for pipe in split.realizing[:first])
+        self._gathers_before = whole = any(
+            traits_of(pipe).group for pipe in split.realizing[:first]
+        )
         for number, pipe in enumerate(split.realizing[first:], first):
             if isinstance(pipe, DataPipe) and pipe.instructions() == ():
                 continue  # there is nothing to do for one batch: prefetch(), for instance
@@ -172,7 +174,7 @@ class PipeRunner:
         if self._runs_user_code:
             self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
             # Who gathers has seen them all before a function sees the batch.
-            guard = seeded_globals(seeds(len(job.items) - 1 if self._gathered else 0))
+            guard = seeded_globals(seeds(len(job.items) - 1 if self._gathers_before else 0))
         try:
             with guard:
                 outputs = list(self.sink)

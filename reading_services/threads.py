@@ -22,6 +22,7 @@ from ..batching.job import (
     ErrorTolerant,
     Job,
     Maker,
+    QueuedJob,
     as_tensors,
 )
 from ..core.context import holding
@@ -44,7 +45,6 @@ from .planner import jobs
 from .timeout_iterator import TimeoutIterator
 from .transport.slot_reader import BatchBuffers
 from .work import PlannedWork, Work, WorkerStatus, instructions_of
-from .workers.job_queue import QueuedJob
 
 _START = DeliveredBatches()
 # A thread that is stuck was waited for in vain already.
@@ -95,7 +95,7 @@ class ThreadReadingService(InProcessReadingService):
     >>> add_one = lambda batch: batch["image"][:, 0, 0, 0, 0] + 1
     >>> with vp.DataLoader2(pipe.map(add_one), None, vp.ThreadReadingService(2)) as loader:
     ...     [batch.tolist() for batch in loader]
-    [[1.0, 2.0], [3.0, 4.0]]
+    [[1, 2], [3, 4]]
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class ThreadReadingService(InProcessReadingService):
         """Return which pipes plan and which realize, and where processes do better."""
         if not isinstance(work, PlannedWork):
             return f"{work.explain(workers=0)}\n{_ALONE}"
-        begun, pipes = divided(work)
-        lines = [begun.explain(workers=0)]
+        threads_part, pipes = split_at_functions(work)
+        lines = [threads_part.explain(workers=0)]
         if pipes:
             lines += ["in one thread, while your loop waits for the batch", *pipes, _FUNCTIONS]
         return "\n".join(lines)
@@ -173,7 +173,7 @@ _FUNCTIONS = (
 )
 
 
-def divided(work: PlannedWork) -> tuple[PlannedWork, list[str]]:
+def split_at_functions(work: PlannedWork) -> tuple[PlannedWork, list[str]]:
     """Return the part of ``work`` that several threads may do at once, and the pipes after it."""
     # What has instructions is ours, and remembers nothing. Pipes of users, and their functions, are
     # for one thread: nobody knows whether they bear two, and what they draw from is the process's.
@@ -218,10 +218,10 @@ class _Exchange:
                 next_one[1].close()
                 del next_one
 
-    def _answer(self, seat: _Seat, job: Job, queued: QueuedJob) -> _Answer:
+    def _answer(self, seat: _Seat, job: Job, entry: QueuedJob) -> _Answer:
         seat.job = job
         try:
-            queued.look()  # or wait for who looks ahead
+            entry.look()  # or wait for who looks ahead
             return _Answer(job, self.make(job))
         except BaseException as error:  # handed to the thread that asks, whatever it is
             return _Answer(job, None, error)
@@ -234,12 +234,12 @@ class _Exchange:
     def look_ahead(self) -> None:
         """Begin to fetch what jobs that wait will read."""
         with self._scheme():
-            while (queued := self.ahead.get()) is not None:
+            while (entry := self.ahead.get()) is not None:
                 if not self.is_over:
                     self.is_looking = True
-                    queued.look()
+                    entry.look()
                     self.is_looking = False
-                del queued
+                del entry
 
     def end(self, threads: int) -> None:
         """Let the threads end after what they are at."""
@@ -256,7 +256,7 @@ class _Answer:
     """What a thread made of a job."""
 
     job: Job
-    made: Any = None
+    result: Any = None
     error: BaseException | None = None
 
 
@@ -272,9 +272,9 @@ def _drain(waiting: queue.SimpleQueue[Any]) -> list[Any]:
 class _Finisher:
     """Makes batches of what threads have made of their jobs; in one thread."""
 
-    def __init__(self, work: PlannedWork, begun: PlannedWork) -> None:
-        self._first = len(begun.cut.realizing)
-        recipe = begun.recipe
+    def __init__(self, work: PlannedWork, threads_part: PlannedWork) -> None:
+        self._first = len(threads_part.cut.realizing)
+        recipe = threads_part.recipe
         assert recipe is not None
         self.begin = recipe.items
         self._runner = PipeRunner(work.cut, self._first)
@@ -302,7 +302,7 @@ class _Finisher:
             finally:
                 del answer  # held by this frame, which its traceback holds, it would keep all
         else:
-            items = answer.made
+            items = answer.result
         return self._runner.run(job, seed, epoch, [as_tensors(item) for item in items])
 
 
@@ -321,7 +321,7 @@ class ThreadBatches:
     ) -> None:
         self._work, self._run, self._in_order = work, run, in_order
         self._limits, self._ahead = work.limits, ahead
-        self._begun, rest = divided(work)
+        self._threads_part, rest = split_at_functions(work)
         self._room = PrefetchBudget(ahead_bytes, unknown=JOBS_PER_WORKER * work.threads)
         self._order: deque[int] = deque()
         self._ready: dict[int, _Answer] = {}
@@ -333,23 +333,23 @@ class ThreadBatches:
         self._finish: Callable[[_Answer], Any] | None = None
         self._watchers: list[TimeoutIterator] = []
         plan = jobs(work.cut, *run, cursor, work.part, work.errors)
-        self._jobs: Iterator[Job] | None = self._watched(plan)
+        self._jobs: Iterator[Job] | None = self._with_limit(plan)
         self._buffers = BatchBuffers(ahead + 1, ahead_bytes)
-        make = self._finishing() if rest else partial(_make, self._begun.maker(), run)
+        make = self._finishing() if rest else partial(_make, self._threads_part.maker(), run)
         self._exchange = exchange = _Exchange(make, dict(work.joinings), self._buffers)
         self._seats = [_Seat(number) for number in range(work.threads)]
-        names = [f"voxpipe-batches-{seat.number}" for seat in self._seats]
-        targets = [partial(exchange.serve, seat) for seat in self._seats]
+        targets: dict[str, Callable[[], None]] = {
+            f"voxpipe-batches-{seat.number}": partial(exchange.serve, seat) for seat in self._seats
+        }
+        targets["voxpipe-read-ahead"] = exchange.look_ahead
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
-            for target, name in zip(
-                [*targets, exchange.look_ahead], [*names, "voxpipe-read-ahead"], strict=True
-            )
+            for name, target in targets.items()
         ]
         for thread in self._threads:
             thread.start()
 
-    def _watched(self, source: Iterator[Any], seconds_at: Any = None) -> Iterator[Any]:
+    def _with_limit(self, source: Iterator[Any], seconds_at: Any = None) -> Iterator[Any]:
         """Return ``source``, in a thread where a wait for it may have to end."""
         if not self._limits.explicit:
             return source
@@ -358,13 +358,13 @@ class ThreadBatches:
 
     def _finishing(self) -> Callable[[Job], Any]:
         """Return what threads do with a job; what comes after it is done by who asks."""
-        finisher, inbox = _Finisher(self._work, self._begun), deque[_Answer]()
-        source = _finished(finisher, inbox, self._run, self._work, self._buffers)
-        finished = self._watched(source, self._work.seconds_at)
+        finisher, inbox = _Finisher(self._work, self._threads_part), deque[_Answer]()
+        source = _last_steps(finisher, inbox, self._run, self._work, self._buffers)
+        batches = self._with_limit(source, self._work.seconds_at)
 
         def finish(answer: _Answer) -> Any:
             inbox.append(answer)
-            return next(finished)
+            return next(batches)
 
         self._finish = finish
         return finisher.begin
@@ -411,11 +411,11 @@ class ThreadBatches:
             if job is None:
                 self._jobs = None
                 return
-            queued = QueuedJob(partial(_itself, job))
+            entry = QueuedJob(partial(_itself, job))
             self._order.append(job.index)
             self._in_flight += 1
-            self._exchange.ahead.put(queued)
-            self._exchange.waiting.put((job, queued))
+            self._exchange.ahead.put(entry)
+            self._exchange.waiting.put((job, entry))
 
     def _deliver(self, index: int) -> Any:
         answer = self._ready.pop(index)
@@ -429,7 +429,7 @@ class ThreadBatches:
                 raise RuntimeError("what makes a batch raised StopIteration") from answer.error
             if answer.error is not None:
                 raise answer.error
-            return as_tensors(answer.made)
+            return as_tensors(answer.result)
         finally:
             del answer
 
@@ -446,7 +446,7 @@ class ThreadBatches:
             self._in_flight -= 1
             self._ready[answer.job.index] = answer
             self._room.add(
-                answer.job.index, array_bytes(getattr(answer.made, "batch", answer.made))
+                answer.job.index, array_bytes(getattr(answer.result, "batch", answer.result))
             )
         if poll is not None:
             self._refuse_late(time.monotonic())
@@ -460,7 +460,7 @@ class ThreadBatches:
                 seat.standing = (id(job), *step), now
             if job is None:
                 continue
-            doing = self._begun.at(*step, job)
+            doing = self._threads_part.at(*step, job)
             if now - seat.standing[1] > doing.seconds:
                 what = f"it stayed for {doing.seconds:g} s at {doing.what}"
                 self._refuse(what, "idle=... or at=...", [(seat, doing)])
@@ -519,7 +519,7 @@ def _itself(job: Job) -> Job:
     return job
 
 
-def _finished(
+def _last_steps(
     finisher: _Finisher,
     inbox: deque[_Answer],
     run: tuple[int, int],

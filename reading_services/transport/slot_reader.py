@@ -303,7 +303,7 @@ class _Buffer:
         memory = np.empty(self.size + ALIGNMENT, np.uint8)
         start = -memory.ctypes.data % ALIGNMENT
         # Arrays hold this object and not each other, so one of them tells when its views are gone.
-        self.owner = (ctypes.c_uint8 * self.size).from_buffer(memory, start)
+        self.owner: Any = (ctypes.c_uint8 * self.size).from_buffer(memory.data, start)
         self.address = ctypes.addressof(self.owner)
         self.is_pinned: bool | None = None  # None where that was not tried
 
@@ -316,9 +316,9 @@ class BatchBuffers:
         self._registrar = registrar or Cuda()
         self._lock = ForkSafeLock()
         self._free: list[_Buffer] = []
-        self._used: dict[int, _Buffer] = {}
+        self._in_use: dict[int, _Buffer] = {}
         # Finalizers run in any thread at any time, so they only append.
-        self._dropped: deque[int] = deque()
+        self._returns: deque[int] = deque()
         self._cooling: deque[tuple[_Buffer, Callable[[], bool]]] = deque()
         self._count = 0
         self._is_closed = False
@@ -332,7 +332,7 @@ class BatchBuffers:
         if buffer is None:  # who keeps so many batches has memory of his own for them
             return [np.empty(*spec) for spec in specs]
         whole: NDArray[np.uint8] = np.frombuffer(buffer.owner, np.uint8)
-        weakref.finalize(whole, self._dropped.append, buffer.number).atexit = False
+        weakref.finalize(whole, self._returns.append, buffer.number).atexit = False
         arrays: list[NDArray[Any]] = []
         for (shape, dtype), offset in zip(specs, offsets, strict=True):
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -346,22 +346,22 @@ class BatchBuffers:
             self._free.remove(buffer)
         else:
             self._free.clear()  # too small, and would pile up where batches grow
-            used = sum(one.size for one in self._used.values())
-            if self._is_closed or used + size > self._most_bytes:
+            total = sum(one.size for one in self._in_use.values())
+            if self._is_closed or total + size > self._most_bytes:
                 return None
             self._count += 1
             buffer = _Buffer(self._count, size)
-        self._used[buffer.number] = buffer
+        self._in_use[buffer.number] = buffer
         return buffer
 
     def _take_back(self) -> None:
         """Note what nobody looks into any more; what a device may still copy has to wait."""
-        for _ in range(len(self._dropped)):
-            buffer = self._used[number := self._dropped.popleft()]
+        for _ in range(len(self._returns)):
+            buffer = self._in_use[number := self._returns.popleft()]
             if buffer.is_pinned:
-                self._dropped.append(number)
+                self._returns.append(number)
             else:
-                del self._used[number]
+                del self._in_use[number]
                 self._keep(buffer)
 
     def _keep(self, buffer: _Buffer) -> None:
@@ -375,14 +375,14 @@ class BatchBuffers:
         """
         with self._lock:
             self._take_back()
-            pinned = [self._used.pop(number) for number in self._dropped]
-            self._dropped.clear()
-            if pinned:
-                done = self._registrar.mark()
-                self._cooling.extend((buffer, done) for buffer in pinned)
+            pinned_buffers = [self._in_use.pop(number) for number in self._returns]
+            self._returns.clear()
+            if pinned_buffers:
+                is_done = self._registrar.mark()
+                self._cooling.extend((buffer, is_done) for buffer in pinned_buffers)
             while self._cooling and self._cooling[0][1]():
                 self._keep(self._cooling.popleft()[0])
-            new = [one for one in self._used.values() if one.is_pinned is None]
+            new = [one for one in self._in_use.values() if one.is_pinned is None]
             if not new or not self._registrar.is_ready():
                 return
             for buffer in new:
@@ -396,9 +396,9 @@ class BatchBuffers:
         with self._lock:
             self._is_closed = True
             self._free.clear()
-            self._used.clear()
+            self._in_use.clear()
             self._cooling.clear()
-            self._dropped.clear()
+            self._returns.clear()
 
 
 def _before_fork() -> None:

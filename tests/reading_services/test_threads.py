@@ -378,11 +378,11 @@ def test_memory_beyond_the_bound_is_that_of_the_batch():
     specs = [((size,), np.dtype("u1"))]
     kept = [buffers.take(specs)[0] for _ in range(6)]
     assert len({array.ctypes.data for array in kept}) == 6
-    assert len(buffers._used) == 3
+    assert len(buffers._in_use) == 3
 
     del kept
     buffers.settle()
-    assert (len(buffers._used), len(buffers._free)) == (0, 1)
+    assert (len(buffers._in_use), len(buffers._free)) == (0, 1)
     buffers.close()
     assert buffers._free == []
 
