@@ -48,6 +48,8 @@ _END = object()
 class InProcessReadingService:
     """Plan and realize in the calling process.
 
+    ``ThreadReadingService`` makes several batches at once, ahead of the loop, and still here.
+
     With ``Timeout`` among the adapters the work runs in a thread, so that the caller can
     be told what it is stuck in; a thread cannot be stopped, so only workers end a hang.
 

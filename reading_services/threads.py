@@ -67,8 +67,8 @@ class ThreadReadingService(InProcessReadingService):
     num_threads
         Threads, each at a batch of its own. None for one on each core that this process may use.
     prefetch_cnt
-        Batches in flight per thread, the one being made included; 0 means 1. None for 2, and for 5
-        where volumes lie behind URLs.
+        Batches that may be ready or asked for besides the one that each thread is at. None for half
+        as many as there are threads, and for four times as many where volumes lie behind URLs.
     order
         ``"plan"``: the order of the plan, whatever the threads' speed. ``"as_ready"``: the
         first that is done; the same batches in an order that depends on timing.
@@ -121,13 +121,14 @@ class ThreadReadingService(InProcessReadingService):
         """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
         threads = self.num_threads if work is None else work.threads
         # Those in flight, and the one that the consumer has.
-        ahead = threads * self._jobs_per_thread(remote) + 1
+        ahead = self._most_in_flight(threads, remote) + 1
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=threads)
 
-    def _jobs_per_thread(self, remote: bool) -> int:
-        if not self._has_count:
-            return JOBS_PER_REMOTE_WORKER if remote else JOBS_PER_WORKER
-        return max(1, self.prefetch_cnt)
+    def _most_in_flight(self, threads: int, remote: bool) -> int:
+        if self._has_count:
+            return threads + self.prefetch_cnt
+        # Any thread takes the job that waits longest, so that one for two of them is enough.
+        return threads * JOBS_PER_REMOTE_WORKER if remote else threads + max(1, threads // 2)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
@@ -144,7 +145,7 @@ class ThreadReadingService(InProcessReadingService):
             return super().epoch(work, seed, epoch, cursor)
         use_tiles(self)
         most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
-        ahead = work.threads * self._jobs_per_thread(bool(work.ahead_bytes))
+        ahead = self._most_in_flight(work.threads, bool(work.ahead_bytes))
         run, in_order = (seed, epoch), self.order == "plan"
         start = partial(ThreadBatches, work, run, cursor, ahead, most, in_order=in_order)
         return InProcessEpoch(work, seed, epoch, cursor, start=start)

@@ -8,7 +8,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from count_tree import circles_of, count, imports_in, read_modules
 
 MODULES = 260
-LINES = 62_000
+LINES = 62_750  # 62 000, and a service that makes batches in threads
 FOLDERS = 26
 SMALL = 3
 CIRCLES = 0
