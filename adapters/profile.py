@@ -10,8 +10,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from ..batching.job import Watch
-from ..core import IO_COUNTERS
-from ..core.counters import PIPE_STATS, PipeCounts
+from ..core.counters import PIPE_STATS, PipeCounts, counts_here
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..datapipes.datapipe import SameLength
 from ..graph import (
@@ -56,7 +55,7 @@ class Timer(SameLength):
             outer, inside = _OUTER.get(), PipeCounts()
             token = _OUTER.set(inside)
             growth = -resident_bytes() if self.memory else 0
-            start, before = time.perf_counter(), IO_COUNTERS.snapshot()
+            start, before = time.perf_counter(), counts_here()
             item, at_end = None, False
             try:
                 item = next(parent)
@@ -64,7 +63,7 @@ class Timer(SameLength):
                 at_end = True
             finally:
                 _OUTER.reset(token)
-                seconds, tally = time.perf_counter() - start, IO_COUNTERS.snapshot() - before
+                seconds, tally = time.perf_counter() - start, counts_here() - before
                 resident = {os.getpid(): resident_bytes()} if self.memory else MEMORY_SAMPLER.read()
                 growth += sum(resident.values()) if self.memory else 0
                 own = PipeCounts(

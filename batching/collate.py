@@ -21,6 +21,7 @@ from ..core.call_site import WarnOnce, is_looking_ahead, warn
 from ..core.context import holding
 from ..core.errors import add_location
 from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_like_image
+from ..core.locks import ForkSafeLock
 from ..core.memory import refuse_beyond_memory
 from ..core.sample import case_of
 from ..intensity import ValueStep
@@ -158,6 +159,7 @@ class LikelyLabels:
         self._samples: dict[str, list[ValueSample]] = {}
         self.over: set[str] = set()
         """Keys that were looked at enough."""
+        self._lock = ForkSafeLock()  # threads of one process may make several batches at once
 
     def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
         """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
@@ -175,14 +177,15 @@ class LikelyLabels:
 
     def judge(self, key: str) -> None:
         """Warn, once, where the voxels that were seen are few whole numbers."""
-        samples = self._samples.get(key, [])
-        if not samples or is_looking_ahead():
-            return
-        self._looks[key] += 1
-        likely = look_like_classes(samples)
-        if likely or self._looks[key] >= _LOOKED_AT or look_like_image(samples):
-            self.over.add(key)
-            del self._samples[key]
+        with self._lock:
+            samples = self._samples.get(key, [])
+            if not samples or key in self.over or is_looking_ahead():
+                return
+            self._looks[key] += 1
+            likely = look_like_classes(samples)
+            if likely or self._looks[key] >= _LOOKED_AT or look_like_image(samples):
+                self.over.add(key)
+                del self._samples[key]
         if not likely:
             return
         # The text names no case, so that workers, and Python, tell it once.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, Sample, errors
+from ..core import Sample, errors
 from ..core.context import holding
-from ..core.counters import PIPE_STATS, PipeCounts
+from ..core.counters import PIPE_STATS, PipeCounts, counts_here
 from ..core.errors import add_location
 from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..core.redact import public_name
@@ -122,6 +124,47 @@ def tickets_of(job: Any) -> list[Any]:
     return [ticket for ticket in tickets if ticket is not None]
 
 
+class QueuedJob:
+    """One job that has arrived, as a ``message`` perhaps."""
+
+    def __init__(self, load: Callable[[], Any], message: Any = None) -> None:
+        self.message = message
+        self._load = load
+        self._lock = threading.Lock()
+        self._looked_at = False
+        self._job: Any = None
+        self._error: BaseException | None = None
+        self._tickets: list[Any] = []
+
+    def job(self) -> Any:
+        """Return the job, what it reads being fetched; raise what unpickling it raised."""
+        self.look()
+        if self._error is not None:
+            raise self._error
+        return self._job
+
+    def look(self) -> None:
+        """Unpickle the job and begin to fetch what it reads, unless that was done."""
+        with self._lock:
+            if self._looked_at:
+                return
+            self._looked_at = True
+            try:
+                self._job = self._load()
+            except BaseException as error:  # told to the consumer when its turn comes
+                self._error = error
+                return
+            self._tickets = tickets_of(self._job)
+
+    def close(self) -> None:
+        """Let go of what was fetched, used or not."""
+        with self._lock:
+            self._looked_at = True
+            tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            ticket.close()
+
+
 # A worker that hangs or dies cannot say what it was doing. So it writes down which step of which
 # item it is at before each step, two stores of 4 bytes, where the consumer's process can look.
 
@@ -156,7 +199,9 @@ def step_noted_in(memory: Any) -> tuple[int, int]:
     return int(step), int(item)
 
 
-CURRENT_STEP = CurrentStep()  # of workers only, which make one batch at a time
+CURRENT_STEP = CurrentStep()  # of a process, which makes one batch at a time
+STEP_OF_THREAD: ContextVar[CurrentStep] = ContextVar("step", default=CURRENT_STEP)
+"""Where a thread notes its own, as several of a process make batches at once."""
 
 
 class Transform(Protocol):
@@ -186,12 +231,18 @@ class Recipe:
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``; seed and epoch are in its items already."""
+        items = self.items(job)
+        return items[0] if len(items) == 1 else the_batch(job, items)
+
+    def items(self, job: Job) -> Sequence[Any]:
+        """Return what the items of ``job`` become: the batch, or what others make it of."""
         items: Sequence[Any] = job.items
+        here = STEP_OF_THREAD.get()
         watches = [one for one in self.instructions if isinstance(one, Watch)]
         clock = _Clock(any(one.memory for one in watches)) if watches else None
         try:
             for number, instruction in enumerate(self.instructions):
-                CURRENT_STEP.at(number)
+                here.at(number)
                 if not isinstance(instruction, Watch):
                     items = instruction(items)
                 elif clock is not None:
@@ -199,8 +250,8 @@ class Recipe:
         except errors.LOCATABLE as error:
             raise add_location(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
         finally:
-            CURRENT_STEP.at(NOWHERE)
-        return items[0] if len(items) == 1 else the_batch(job, items)
+            here.at(NOWHERE)
+        return items
 
 
 def the_batch(job: Job, items: Sequence[Any], *, filters: bool = False) -> Any:
@@ -224,11 +275,11 @@ class _Clock:
 
     def _begin(self) -> None:
         self._resident = resident_bytes() if self._memory else 0
-        self._start, self._before = time.perf_counter(), IO_COUNTERS.snapshot()
+        self._start, self._before = time.perf_counter(), counts_here()
 
     def enter(self, watch: Watch, items: Sequence[Any]) -> None:
         """Put down what was done since the last time."""
-        seconds, counts = time.perf_counter() - self._start, IO_COUNTERS.snapshot() - self._before
+        seconds, counts = time.perf_counter() - self._start, counts_here() - self._before
         resident = {os.getpid(): resident_bytes()} if self._memory else MEMORY_SAMPLER.read()
         entry = PipeCounts(
             len(items),

@@ -35,6 +35,7 @@ VISITS = 21
 """Times that an epoch visits a case: 6 cases make 252 batches, about nnU-Net's 250. The peers'
 epochs have no end, so that none of them starts its workers twice."""
 MB = 10**6
+SERVICES = ("processes", "threads")
 QUICK = {
     "shape": (48, 48, 40),
     "size": 16,
@@ -87,6 +88,13 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--formats", nargs="+", choices=phantom.FORMATS, default=phantom.FORMATS)
     parser.add_argument("--workers", type=int, nargs="+", default=(0, 1, 2))
+    parser.add_argument(
+        "--services",
+        nargs="+",
+        choices=SERVICES,
+        default=("processes",),
+        help="what makes batches; the number of workers is that of threads, too",
+    )
     parser.add_argument("--seconds", type=float, default=15.0, help="measured time of each row")
     parser.add_argument(
         "--rounds", type=int, default=1, help="times that all rows are measured, one after another"
@@ -141,7 +149,7 @@ def _measured(rows: list[_Row], rounds: int) -> list[results.Result]:
             try:
                 finished.append(row.run())
             except SystemExit as ended:
-                if row.target is None and row.what in phantom.FORMATS:
+                if row.target is None and row.what.split(",")[0] in phantom.FORMATS:
                     raise
                 # A peer that breaks does not take the other rows with it.
                 finished.clear()
@@ -159,10 +167,12 @@ def _measured(rows: list[_Row], rounds: int) -> list[results.Result]:
 def _own_rows(chosen: argparse.Namespace, folder: Path) -> Iterator[_Row]:
     for name in chosen.formats:
         for workers in chosen.workers:
-            job = _job(chosen, folder, name, workers)
-            job["cases"] *= chosen.visits
-            command = _command("rate", job)
-            yield _Row(name, workers, _runner(command, _settings(folder)))
+            # Without workers both run everything in the thread of the loop.
+            for service in chosen.services if workers else chosen.services[:1]:
+                job = {**_job(chosen, folder, name, workers), "service": service}
+                job["cases"] *= chosen.visits
+                what = name if service == "processes" else f"{name}, {service}"
+                yield _Row(what, workers, _runner(_command("rate", job), _settings(folder)))
 
 
 def _peer_rows(
@@ -267,7 +277,10 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
 
     started = time.perf_counter()
     pipe = chain_of(job)
-    service = vp.MultiProcessingReadingService(job["workers"], persistent_workers=True)
+    workers = job["workers"]
+    service: Any = vp.MultiProcessingReadingService(workers, persistent_workers=True)
+    if workers and job.get("service") == "threads":
+        service = vp.ThreadReadingService(workers)
     with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=0) as loader:
         # Batches are dealt in turn and come in plan order: after these, every worker has
         # delivered twice, and its imports and first page faults are over.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import astuple, dataclass, field, fields
 
+from .context import holding
 from .locks import ForkSafeLock
 
 # Adding is a read and a write; patches of one batch may be realized in several threads.
@@ -33,9 +36,12 @@ class IOCounters:
 
     def count(self, **counts: int) -> None:
         """Add to the named counts; safe from several threads."""
+        tally = _TALLY.get()
         with _LOCK:
             for name, number in counts.items():
                 setattr(self, name, getattr(self, name) + number)
+                if tally is not None:
+                    setattr(tally, name, getattr(tally, name) + number)
 
     def snapshot(self) -> IOCounters:
         """Return a copy that stays as it is."""
@@ -48,6 +54,18 @@ class IOCounters:
 
 IO_COUNTERS = IOCounters()
 """The counts of this process."""
+# Where several threads make batches at once, each is asked what it has done itself.
+_TALLY: ContextVar[IOCounters | None] = ContextVar("tally", default=None)
+
+
+def counted_apart() -> AbstractContextManager[None]:
+    """Let :func:`counts_here` tell, inside the ``with`` block, what is done in there alone."""
+    return holding(_TALLY, IOCounters())
+
+
+def counts_here() -> IOCounters:
+    """Return the counts so far: of this process, or of what is counted apart."""
+    return (_TALLY.get() or IO_COUNTERS).snapshot()
 
 
 # What each pipe did, kept per process and merged in the one that asks.

@@ -190,9 +190,9 @@ class BackgroundIterator:
 
     close = stop
 
-    def running_thread(self) -> threading.Thread | None:
+    def running_threads(self) -> list[threading.Thread]:
         """Return the thread as long as it runs."""
-        return self._thread if self._thread.is_alive() else None
+        return [self._thread] if self._thread.is_alive() else []
 
     def _refuse_child(self) -> None:
         if os.getpid() != self._process:

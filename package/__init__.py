@@ -27,7 +27,7 @@ _HOMES = {
     "datapipes": "DataPipe ShuffleSpec explain shuffle_report",
     "datapipes.iter": "from_cases from_manifest list_cases",
     "reading_services": "DistributedReadingService InProcessReadingService "
-    "MultiProcessingReadingService SequentialReadingService",
+    "MultiProcessingReadingService SequentialReadingService ThreadReadingService",
     "spatial": "LazyPatch Policy SpatialPlan",
     "volumes": "AxisMap Backend BackendRequest Decoder Header Volume Voxels convert "
     "normalize_index register_backend register_decoder resolve_backend unregister_backend "

@@ -15,6 +15,7 @@ _HOMES = {
     "multiprocessing": "MultiProcessingReadingService PrototypeMultiProcessingReadingService",
     "reading_service": "Epoch ReadingService",
     "replica": "SeedGenerator WorkerInfo",
+    "threads": "ThreadReadingService",
     "torchdata_service": "CheckpointableReadingServiceInterface ReadingServiceInterface",
     "work": "PlannedWork ReplicatedWork Work",
 }

@@ -275,7 +275,8 @@ class SequentialReadingService(_OuterService):
             raise ValueError(f"{msg}; got {names}. {_DO}")
         if self.services[-1].__dict__.get("order") == "as_ready" and "rank" in kinds:
             msg = 'order="as_ready" gives ranks parts of different batches at a time'
-            raise ValueError(f'{msg}; give MultiProcessingReadingService(order="plan")')
+            name = type(self.services[-1]).__name__
+            raise ValueError(f'{msg}; give {name}(order="plan")')
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy belongs to another loader: its services are copies too. Of one in torchdata's form

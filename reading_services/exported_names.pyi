@@ -5,7 +5,8 @@ from .in_process import InProcessReadingService
 from .multiprocessing import MultiProcessingReadingService, PrototypeMultiProcessingReadingService
 from .reading_service import Epoch, ReadingService
 from .replica import SeedGenerator, WorkerInfo
+from .threads import ThreadReadingService
 from .torchdata_service import CheckpointableReadingServiceInterface, ReadingServiceInterface
 from .work import PlannedWork, ReplicatedWork, Work
 
-__all__: list[str] = ['CheckpointableReadingServiceInterface', 'DistributedReadingService', 'Epoch', 'InProcessReadingService', 'MultiProcessingReadingService', 'PlannedWork', 'PrototypeMultiProcessingReadingService', 'ReadingService', 'ReadingServiceInterface', 'ReplicatedWork', 'SeedGenerator', 'SequentialReadingService', 'Work', 'WorkerInfo']
+__all__: list[str] = ['CheckpointableReadingServiceInterface', 'DistributedReadingService', 'Epoch', 'InProcessReadingService', 'MultiProcessingReadingService', 'PlannedWork', 'PrototypeMultiProcessingReadingService', 'ReadingService', 'ReadingServiceInterface', 'ReplicatedWork', 'SeedGenerator', 'SequentialReadingService', 'ThreadReadingService', 'Work', 'WorkerInfo']

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import count
@@ -27,7 +27,7 @@ from .delivered_batches import DeliveredBatches
 from .global_generators import plain_items, proof_that_nothing_draws, split_maps
 from .memory_budget import budgets, count_or_none, default_slot_bytes
 from .planner import WHOLE, draws_globally, jobs
-from .reading_service import begin, end
+from .reading_service import begin, end, leave
 from .replica import Hooks, InitFunction, Replica, ResetFunction
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import END_OF_ITEMS
@@ -47,6 +47,8 @@ _END = object()
 
 class InProcessReadingService:
     """Plan and realize in the calling process.
+
+    ``ThreadReadingService`` makes several batches at once, ahead of the loop, and still here.
 
     With ``Timeout`` among the adapters the work runs in a thread, so that the caller can
     be told what it is stuck in; a thread cannot be stopped, so only workers end a hang.
@@ -138,23 +140,33 @@ class InProcessEpoch:
         cursor: DeliveredBatches,
         ahead: int = 0,
         ahead_bytes: int = 0,
+        start: Callable[[], Any] | None = None,
     ) -> None:
         self.last = -1
         begin(self)
         self._is_freed = False
         self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
+        # Where threads make batches they are started by the service that has them.
+        self._batches = (
+            self._begin(work, seed, epoch, cursor, ahead, ahead_bytes) if start is None else start()
+        )
+
+    @staticmethod
+    def _begin(
+        work: Work, seed: int, epoch: int, cursor: DeliveredBatches, ahead: int, ahead_bytes: int
+    ) -> Any:
         pairs = _batches(work, seed, epoch, cursor)
-        self._batches: BackgroundIterator | TimeoutIterator | Generator[tuple[int, Any]] = pairs
         explicit = work.limits.explicit
         pipes = work.cut.realizing if isinstance(work, PlannedWork) and not explicit else ()
         # The last prefetch() behind the cut says how many batches may be made in a thread.
         prefetching = next((p for p in reversed(pipes) if type(p) is Prefetcher), None)
         if prefetching is not None and not _runs_functions(work):
             most, most_bytes = prefetching.buffer_size, prefetching.buffer_bytes
-            self._batches = BackgroundIterator(pairs, most=most, most_bytes=most_bytes)
-        elif explicit or ahead:
-            self._batches = TimeoutIterator(pairs, work.limits, ahead, work.seconds_at, ahead_bytes)
+            return BackgroundIterator(pairs, most=most, most_bytes=most_bytes)
+        if explicit or ahead:
+            return TimeoutIterator(pairs, work.limits, ahead, work.seconds_at, ahead_bytes)
+        return pairs
 
     def __iter__(self) -> InProcessEpoch:
         return self
@@ -177,15 +189,19 @@ class InProcessEpoch:
             if not self._is_freed:
                 self._is_freed = True
                 # A generator runs in the consumer's own thread.
-                thread = None if isinstance(batches, Generator) else batches.running_thread()
-                if thread is None:
+                threads = [] if isinstance(batches, Generator) else batches.running_threads()
+                if not threads:
                     self._free_after()
-                else:  # it could not be stopped, and reads the volumes until it ends
+                else:  # they could not be stopped, and read the volumes until they end
                     free, name = self._free_after, "voxpipe-free"
-                    threading.Thread(target=free, args=(thread,), name=name, daemon=True).start()
+                    threading.Thread(target=free, args=threads, name=name, daemon=True).start()
 
-    def _free_after(self, thread: threading.Thread | None = None) -> None:
-        if thread is not None:
+    def leave(self) -> None:
+        """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
+        leave(self._batches)
+
+    def _free_after(self, *threads: threading.Thread) -> None:
+        for thread in threads:
             thread.join()
         end(self)
         self._loan.close()

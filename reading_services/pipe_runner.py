@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes import _hook_iterator
 
-from ..batching.job import CURRENT_STEP, NOWHERE, Job, the_batch
+from ..batching.job import NOWHERE, STEP_OF_THREAD, Job, the_batch
 from ..core import CallSite, Stream
 from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
@@ -101,8 +102,8 @@ class StepIterator(IterDataPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         items = iter(self.parent)
         while True:
-            step, item = CURRENT_STEP.read()
-            CURRENT_STEP.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
+            step, item = STEP_OF_THREAD.get().read()
+            STEP_OF_THREAD.get().at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
             try:
                 output = next(items)
             except StopIteration:
@@ -114,7 +115,7 @@ class StepIterator(IterDataPipe[Any]):
                 origin = origin_of(self.parent) if is_stop else None
                 raise add_location(error, origin, *self._at())  # noqa: B904  the very same error
             finally:
-                CURRENT_STEP.at(step, item)
+                STEP_OF_THREAD.get().at(step, item)
             yield output
 
     def _at(self) -> tuple[str, str]:
@@ -127,13 +128,18 @@ class StepIterator(IterDataPipe[Any]):
 
 
 class PipeRunner:
-    """Turns jobs into batches by running the realizing pipes, which needs torch."""
+    """Turns jobs into batches by running the realizing pipes, which needs torch.
 
-    def __init__(self, split: Cut) -> None:
+    Others may have made what the pipes before the one of number ``first`` make.
+    """
+
+    def __init__(self, split: Cut, first: int = 0) -> None:
         self.handoff = Handoff()
         self.sink: Pipe = self.handoff
-        whole = False
-        for number, pipe in enumerate(split.realizing):
+        self._gathers_before = whole = any(
+            traits_of(pipe).group for pipe in split.realizing[:first]
+        )
+        for number, pipe in enumerate(split.realizing[first:], first):
             if isinstance(pipe, DataPipe) and pipe.instructions() == ():
                 continue  # there is nothing to do for one batch: prefetch(), for instance
             whole = whole or bool(traits_of(pipe).group)
@@ -155,18 +161,20 @@ class PipeRunner:
         self.__dict__.update(state)
         self.handoff = next(pipe for pipe in walk(self.sink) if isinstance(pipe, Handoff))
 
-    def run(self, job: Job, seed: int, epoch: int) -> Any:
-        """Return the batch of ``job``."""
+    def run(self, job: Job, seed: int, epoch: int, items: Sequence[Any] | None = None) -> Any:
+        """Return the batch of ``job``; ``items`` are what others have made of those in it."""
         # Global generators are seeded from (seed, epoch, item) before a user's function sees an
         # item: its numbers depend neither on the worker nor on how many ranks there are.
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
-        self.handoff.job, self.handoff.number = job, NOWHERE
+        here = job if items is None else replace(job, items=tuple(items))
+        self.handoff.job, self.handoff.number = here, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._runs_user_code:
             self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
-            guard = seeded_globals(seeds(0))
+            # Who gathers has seen them all before a function sees the batch.
+            guard = seeded_globals(seeds(len(job.items) - 1 if self._gathers_before else 0))
         try:
             with guard:
                 outputs = list(self.sink)
@@ -175,7 +183,7 @@ class PipeRunner:
             raise add_location(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
             self.handoff.job, self.handoff.seeds = _NO_JOB, None
-            CURRENT_STEP.at(NOWHERE)
+            STEP_OF_THREAD.get().at(NOWHERE)
         return the_batch(job, outputs, filters=self._filters)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from ..adapters import Limits
-from ..batching.job import CURRENT_STEP, NOWHERE
+from ..batching.job import NOWHERE, STEP_OF_THREAD, CurrentStep
 from ..core.errors import ItemTimeout
 from ..core.locks import timeout_or_none
 from ..datapipes.background_iterator import join_threads, note_progress
@@ -56,10 +56,9 @@ class TimeoutIterator:
         self._ahead, self._in_flight = ahead, 0
         self._room = PrefetchBudget(ahead_bytes, unknown=_BEFORE_THE_FIRST)
         self._is_closed = self._late = False
-        if seconds_at is not None:
-            CURRENT_STEP.at(NOWHERE)  # a thread that was stuck may have left something there
+        self._step = CurrentStep()
         self._thread = threading.Thread(
-            target=_step, args=(source, self._requests, self._answers), daemon=True
+            target=_step, args=(source, self._requests, self._answers, self._step), daemon=True
         )
         self._thread.start()
 
@@ -117,7 +116,7 @@ class TimeoutIterator:
         """Return what the thread is at, and for how long it may: a noted step, or a pipe in it."""
         if self._poll is None:
             return (), math.inf
-        at = CURRENT_STEP.read()
+        at = self._step.read()
         if self._seconds_at is not None and at[0] != NOWHERE:
             return at, self._seconds_at(at[0])
         pipe, frames = frame_pipe(sys._current_frames().get(self._thread.ident or 0))
@@ -140,16 +139,18 @@ class TimeoutIterator:
         self._requests.put(False)
         join_threads(self._thread, most=_SECONDS if self._late else math.inf)
 
-    def running_thread(self) -> threading.Thread | None:
+    def running_threads(self) -> list[threading.Thread]:
         """Return the thread, if it is still at an item after :meth:`close`."""
-        return self._thread if self._is_closed and self._thread.is_alive() else None
+        return [self._thread] if self._is_closed and self._thread.is_alive() else []
 
 
 def _step(
     source: Iterator[Any],
     requests: queue.SimpleQueue[bool],
     answers: queue.SimpleQueue[tuple[str, Any]],
+    step: CurrentStep,
 ) -> None:
+    STEP_OF_THREAD.set(step)
     while requests.get():
         try:
             answers.put((_ITEM, next(source)))

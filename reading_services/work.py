@@ -156,7 +156,10 @@ class PlannedWork(_WorkBase):
     def explain(self, workers: int) -> str:
         """Return which pipes run where."""
         planner = explain_graph(self.cut.planner)
-        where = f"in each of {workers} workers" if workers else "in this process"
+        here = (
+            f"in {self.threads} threads of this process" if self.threads > 1 else "in this process"
+        )
+        where = f"in each of {workers} workers" if workers else here
         lines = ["planned in this process (no voxels)", indent(planner)]
         if self.cut.realizing:
             # Numbering restarts: the realizing part reads what the planner hands over.

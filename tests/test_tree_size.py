@@ -8,7 +8,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from count_tree import circles_of, count, imports_in, read_modules
 
 MODULES = 260
-LINES = 62_500  # 62_000 before parts of a patch were measured and rates predicted
+LINES = 63_300  # 62 000, threads that make batches, and predictions from measured parts
 FOLDERS = 26
 SMALL = 3
 CIRCLES = 0

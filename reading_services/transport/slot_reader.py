@@ -6,8 +6,9 @@ import contextlib
 import ctypes
 import sys
 import weakref
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.locks import at_fork
+from ...batching.collate import ArraySpec
+from ...core.locks import ForkSafeLock, at_fork
 from ..memory_budget import SlotBudget
 from .shared_memory import SharedMemory
+from .slot_writer import ALIGNMENT, offsets_of
 
 # Page-lock slots where CUDA is in use, so that copies to the device need no detour.
 #
@@ -280,6 +283,122 @@ class Arrival:
         self._slots.note_copy(private, size, is_first=not self._copies)
         self._copies += 1
         return private[inside]
+
+
+# Memory of batches that threads of this process make.
+#
+# Large memory that is freed goes back to the system, which clears each page of it when it is given
+# out again: a quarter of a millisecond a megabyte. So buffers are used again, once the last tensor
+# that looks into one is gone. Of free ones there are never more than batches may be in flight.
+
+
+@dataclass(eq=False)
+class _Buffer:
+    """Memory for one batch."""
+
+    number: int
+    size: int
+
+    def __post_init__(self) -> None:
+        memory = np.empty(self.size + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        # Arrays hold this object and not each other, so one of them tells when its views are gone.
+        self.owner: Any = (ctypes.c_uint8 * self.size).from_buffer(memory.data, start)
+        self.address = ctypes.addressof(self.owner)
+        self.is_pinned: bool | None = None  # None where that was not tried
+
+
+class BatchBuffers:
+    """Hands out memory for batches to several threads, and takes it back when nobody uses it."""
+
+    def __init__(self, most_free: int, most_bytes: int, registrar: Any = None) -> None:
+        self._most_free, self._most_bytes = most_free, most_bytes
+        self._registrar = registrar or Cuda()
+        self._lock = ForkSafeLock()
+        self._free: list[_Buffer] = []
+        self._in_use: dict[int, _Buffer] = {}
+        # Finalizers run in any thread at any time, so they only append.
+        self._returns: deque[int] = deque()
+        self._cooling: deque[tuple[_Buffer, Callable[[], bool]]] = deque()
+        self._count = 0
+        self._is_closed = False
+
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec, all in one buffer."""
+        offsets, total = offsets_of(specs)
+        with self._lock:
+            self._take_back()
+            buffer = self._buffer(max(1, total))
+        if buffer is None:  # who keeps so many batches has memory of his own for them
+            return [np.empty(*spec) for spec in specs]
+        whole: NDArray[np.uint8] = np.frombuffer(buffer.owner, np.uint8)
+        weakref.finalize(whole, self._returns.append, buffer.number).atexit = False
+        arrays: list[NDArray[Any]] = []
+        for (shape, dtype), offset in zip(specs, offsets, strict=True):
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            arrays.append(whole[offset : offset + size].view(dtype).reshape(shape))
+        return arrays
+
+    def _buffer(self, size: int) -> _Buffer | None:
+        fitting = [one for one in self._free if one.size >= size]
+        if fitting and not self._is_closed:
+            buffer = min(fitting, key=lambda one: one.size)
+            self._free.remove(buffer)
+        else:
+            self._free.clear()  # too small, and would pile up where batches grow
+            total = sum(one.size for one in self._in_use.values())
+            if self._is_closed or total + size > self._most_bytes:
+                return None
+            self._count += 1
+            buffer = _Buffer(self._count, size)
+        self._in_use[buffer.number] = buffer
+        return buffer
+
+    def _take_back(self) -> None:
+        """Note what nobody looks into any more; what a device may still copy has to wait."""
+        for _ in range(len(self._returns)):
+            buffer = self._in_use[number := self._returns.popleft()]
+            if buffer.is_pinned:
+                self._returns.append(number)
+            else:
+                del self._in_use[number]
+                self._keep(buffer)
+
+    def _keep(self, buffer: _Buffer) -> None:
+        if len(self._free) < self._most_free and not self._is_closed:
+            self._free.append(buffer)
+
+    def settle(self) -> None:
+        """Page-lock what is in use where CUDA is; for the thread that uses the batches.
+
+        Others must not ask CUDA: this one may be recording a graph.
+        """
+        with self._lock:
+            self._take_back()
+            pinned_buffers = [self._in_use.pop(number) for number in self._returns]
+            self._returns.clear()
+            if pinned_buffers:
+                is_done = self._registrar.mark()
+                self._cooling.extend((buffer, is_done) for buffer in pinned_buffers)
+            while self._cooling and self._cooling[0][1]():
+                self._keep(self._cooling.popleft()[0])
+            new = [one for one in self._in_use.values() if one.is_pinned is None]
+            if not new or not self._registrar.is_ready():
+                return
+            for buffer in new:
+                buffer.is_pinned = self._registrar.pin(buffer.address, buffer.size)
+                if buffer.is_pinned:
+                    unpin = self._registrar.unpin
+                    weakref.finalize(buffer.owner, unpin, buffer.address).atexit = False
+
+    def close(self) -> None:
+        """Let go of everything; what tensors look into stays as long as they do."""
+        with self._lock:
+            self._is_closed = True
+            self._free.clear()
+            self._in_use.clear()
+            self._cooling.clear()
+            self._returns.clear()
 
 
 def _before_fork() -> None:

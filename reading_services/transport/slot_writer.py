@@ -22,7 +22,7 @@ from ...core.errors import SlotsUsedUp
 from .shared_memory import SharedMemory
 
 # Arrays in a slot start on a cache line, which also suits every vector load.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 # Slots are made in steps of a huge page, so that batches of nearly one size share them.
 _STEP = 2 * 1024 * 1024
 
@@ -72,7 +72,7 @@ class SlotWriter:
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered array per layout, all in one free slot if there is room."""
-        offsets, total = _offsets(specs)
+        offsets, total = offsets_of(specs)
         self._largest = max(self._largest, total)
         slot = self._free_slot(total)
         if slot is None:
@@ -199,10 +199,11 @@ def _round_up(size: int) -> int:
     return max(1, -(-size // _STEP)) * _STEP
 
 
-def _offsets(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
+def offsets_of(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
+    """Return where arrays begin in one piece of memory, and the bytes that it takes."""
     offsets, total = [], 0
     for shape, dtype in specs:
         offsets.append(total)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        total += -(-size // _ALIGNMENT) * _ALIGNMENT
+        total += -(-size // ALIGNMENT) * ALIGNMENT
     return offsets, total

@@ -84,7 +84,8 @@ _TYPED_HINT = (
     "Move it to the top level of a module that you import (in a notebook begin its cell with "
     "%%writefile functions.py, and write `from functions import {name}` in the next); or give "
     'MultiProcessingReadingService(..., multiprocessing_context="fork"), on Linux and before CUDA '
-    "is in use; or use num_workers=0."
+    "is in use; or use ThreadReadingService(num_threads), to which nothing travels, or "
+    "num_workers=0."
 )
 _GUARD_HINT = (
     'is defined under if __name__ == "__main__":, which runs in no worker',
@@ -200,5 +201,6 @@ def pickle_job(job: Any) -> bytes:
     except Exception as error:  # whatever a user's object raises from its __reduce__
         cases = (job.cases() or job.place()) if isinstance(job, Job) else job
         msg = f"the samples of {cases} cannot travel to a worker: {error}"
-        do = "Put only plain data into samples before batch_patches(), or use num_workers=0."
+        do = "Put only plain data into samples before batch_patches(), or use "
+        do += "ThreadReadingService(num_threads), to which nothing travels."
         raise NotPicklable(msg, do=do) from error

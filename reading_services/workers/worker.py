@@ -11,13 +11,17 @@ import pickle
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import connection, get_context, parent_process, util
+from queue import SimpleQueue
 from typing import Any
 
 from ...batching.collate import batches_in, using_threads
-from ...batching.job import CURRENT_STEP, Job
+from ...batching.job import CURRENT_STEP, Job, QueuedJob
 from ...core.context import holding
 from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
@@ -28,20 +32,22 @@ from ...volumes import register_backend, register_decoder
 from ...volumes.session import SESSION
 from ..transport.batch_pickle import pack
 from ..transport.messages import (
+    END_OF_ITEMS,
     STOP,
     BatchMessage,
+    Deal,
     DoJob,
     ErrorMessage,
     NewSlot,
     Notes,
     Ready,
     RetireSlot,
+    SourceFailed,
     Took,
     WorkerReport,
 )
 from ..transport.shared_memory import SharedMemory, send_descriptor
 from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
-from .job_queue import JobQueue
 from .script import ScriptUnpickler, ignore_interrupts
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
@@ -145,6 +151,59 @@ def _listen(channel: connection.Connection, queue: JobQueue) -> None:
         os._exit(DEAF)
     # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
     os._exit(ORPHAN_EXIT)
+
+
+class JobQueue:
+    """Jobs in the order of their arrival, looked at by a thread while they wait."""
+
+    def __init__(self, load: Callable[[bytes], Any]) -> None:
+        self._load = load
+        self._waiting: SimpleQueue[QueuedJob] = SimpleQueue()
+        self._dealt: SimpleQueue[Deal] = SimpleQueue()
+        self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
+        self._arrived: deque[DoJob] = deque()
+
+    def look_ahead(self) -> None:
+        """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
+
+        # In a copy of the context: the read scheme holds for what is read ahead too.
+        def look() -> None:
+            while True:
+                self._ahead.get().look()
+
+        run = partial(copy_context().run, look)
+        threading.Thread(target=run, name="voxpipe-read-ahead", daemon=True).start()
+
+    def put(self, data: bytes) -> None:
+        """Take a message, which is a job or what it works on; never waits."""
+        message: DoJob | Deal = pickle.loads(data)
+        if isinstance(message, Deal):
+            self._dealt.put(message)
+            return
+        self._arrived.append(message)
+        job = QueuedJob(partial(self._load, message.job), message)
+        self._waiting.put(job)
+        self._ahead.put(job)
+
+    def get(self) -> QueuedJob:
+        """Wait for the next job."""
+        return self._waiting.get()
+
+    def arrived(self) -> Iterator[DoJob]:
+        """Yield each message once as soon as it is here, also of jobs that wait behind others."""
+        # Those that came later say which slots are free now; a worker that read this only when
+        # their turn comes would take as many slots more as jobs wait.
+        while self._arrived:
+            yield self._arrived.popleft()
+
+    def dealt(self) -> Any:
+        """Wait for the next item that is dealt out to this worker, or the end of them."""
+        deal = self._dealt.get()
+        if deal.ends:
+            return END_OF_ITEMS
+        if deal.fails:
+            raise SourceFailed("what makes the items that are dealt out has failed")
+        return self._load(deal.item)
 
 
 class _Line:

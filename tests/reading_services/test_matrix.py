@@ -1,4 +1,4 @@
-"""Bit-identical epochs: workers, start methods, ranks, prefetch and fusion change nothing."""
+"""Bit-identical epochs: workers, threads, ranks, prefetch and fusion change nothing."""
 
 from itertools import combinations, product
 
@@ -12,7 +12,7 @@ from voxpipe.reading_services import DistributedReadingService, SequentialReadin
 
 pytestmark = pytest.mark.usefixtures("started_store")
 WORKERS = (0, 1, 2, 4)
-METHODS = ("forkserver", "fork", "spawn")
+METHODS = ("forkserver", "fork", "spawn", "threads")
 WORLDS = (1, 2, 4)
 PREFETCH = (0, 8)
 FUSED = (False, True)
@@ -27,7 +27,7 @@ def pairs(row):
 def cost(row):
     """Return how long a row takes, roughly, in forks of a process: spawned ones import numpy."""
     workers, method, world, _prefetch, _fused = row
-    return 40 + world * workers * (10 if method == "spawn" else 1)
+    return 40 + world * workers * {"spawn": 10, "threads": 0}.get(method, 1)
 
 
 def covering(rows):
@@ -59,8 +59,12 @@ def epochs(rank, cases, rows, stay):
     """Return two epochs of this rank under each row of settings, by the same workers or others."""
     found = []
     for workers, method, _world, prefetch, fused in rows:
-        options = {"persistent_workers": stay}
-        inner = vp.MultiProcessingReadingService(workers, method, prefetch, prefetch, **options)
+        if method == "threads" and workers:
+            inner = vp.ThreadReadingService(workers, prefetch)
+        else:
+            start = None if method == "threads" else method
+            options = {"persistent_workers": stay}
+            inner = vp.MultiProcessingReadingService(workers, start, prefetch, prefetch, **options)
         service = SequentialReadingService(DistributedReadingService(120.0), inner)
         adapters = [vp.FuseSpatial()] if fused else []
         with vp.DataLoader2(full_chain(cases), adapters, service, seed=7) as it:

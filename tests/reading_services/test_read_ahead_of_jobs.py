@@ -13,7 +13,7 @@ from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.reading_services import MultiProcessingReadingService
 from voxpipe.reading_services.transport.messages import DoJob
-from voxpipe.reading_services.workers.job_queue import JobQueue
+from voxpipe.reading_services.workers.worker import JobQueue
 
 zarr = pytest.importorskip("zarr")
 

@@ -19,6 +19,11 @@ class TestInProcessAhead(ServiceContract):
         return vp.InProcessReadingService(prefetch_cnt=2)
 
 
+class TestThreads(ServiceContract):
+    def make(self):
+        return vp.ThreadReadingService(2)
+
+
 class TestMultiProcessing(ServiceContract):
     def make(self):
         return vp.MultiProcessingReadingService(2)

@@ -24,7 +24,7 @@ def test_a_closed_pass_has_no_more():
 
     watched.close()
 
-    assert (first, list(watched), watched.running_thread()) == (0, [], None)
+    assert (first, list(watched), watched.running_threads()) == (0, [], [])
 
 
 def test_volumes_stay_open_under_a_thread_that_reads(monkeypatch):

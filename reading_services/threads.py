@@ -1,0 +1,536 @@
+"""Make batches in threads of this process: nothing is pickled, and no batch is sent anywhere."""
+
+from __future__ import annotations
+
+import math
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NoReturn
+
+from ..batching.collate import batches_in, usable_cores, using_threads
+from ..batching.job import (
+    STEP_OF_THREAD,
+    CurrentStep,
+    ErrorTolerant,
+    Job,
+    Maker,
+    QueuedJob,
+    as_tensors,
+)
+from ..core.context import holding
+from ..core.counters import counted_apart
+from ..core.errors import ItemTimeout
+from ..core.locks import timeout_or_none
+from ..core.memory import array_bytes
+from ..core.validate import validate_int
+from ..datapipes.background_iterator import join_threads, note_progress
+from ..graph import Pipe, describe, traits_of
+from ..spatial.lazy.virtual_volume import use_tiles
+from ..storage.ranges import COALESCE_POLICIES, Table
+from ..volumes.scheme import Budget
+from .delivered_batches import DeliveredBatches
+from .in_process import InProcessEpoch, InProcessReadingService
+from .memory_budget import PrefetchBudget, budgets, default_slot_bytes
+from .multiprocessing import JOBS_PER_REMOTE_WORKER, JOBS_PER_WORKER, ORDERS
+from .pipe_runner import PipeRunner
+from .planner import jobs
+from .timeout_iterator import TimeoutIterator
+from .transport.slot_reader import BatchBuffers
+from .work import PlannedWork, Work, WorkerStatus, instructions_of
+
+_START = DeliveredBatches()
+# A thread that is stuck was waited for in vain already.
+_LATE_SECONDS = 0.1
+
+
+class ThreadReadingService(InProcessReadingService):
+    """Realize batches in threads of this process; the batches are those of one thread.
+
+    Reading, decoding and resampling release the interpreter's lock, so threads do what workers do
+    as long as the Python between these takes less than one core. Nothing is pickled: objects that
+    cannot travel, and functions that were typed into a notebook, just work.
+
+    Functions of yours behind the cut run in one thread at a time, and only while your loop waits
+    for a batch: they may draw from the global generators of ``random``, NumPy and torch, which are
+    seeded around them, and need not be safe in threads. What comes before them is made ahead.
+
+    Parameters
+    ----------
+    num_threads
+        Threads, each at a batch of its own. None for one on each core that this process may use.
+    prefetch_cnt
+        Batches that may be ready or asked for besides the one that each thread is at. None for half
+        as many as there are threads, and for four times as many where volumes lie behind URLs.
+    order
+        ``"plan"``: the order of the plan, whatever the threads' speed. ``"as_ready"``: the
+        first that is done; the same batches in an order that depends on timing.
+    memory_bytes
+        Memory that batches, buffers and decoded chunks may take together, in bytes; an epoch
+        that needs more is refused before it begins. None for 256 MiB, and for
+        a quarter of the memory or all of it where that does not suffice.
+    prefetch_bytes
+        Bytes of batches that may be made ahead: those that wait, and those in flight, each
+        counted as the largest so far. One batch is always allowed. None for an eighth of the
+        memory.
+
+    Raises
+    ------
+    ValueError
+        For a number below its least, or an order that is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import voxpipe as vp
+    >>> cases = [{"image": np.full((4, 4, 4), n, np.int16)} for n in range(4)]
+    >>> pipe = vp.from_cases(cases).open_volume().lazy_patch(2).batch_patches(2)
+    >>> add_one = lambda batch: batch["image"][:, 0, 0, 0, 0] + 1
+    >>> with vp.DataLoader2(pipe.map(add_one), None, vp.ThreadReadingService(2)) as loader:
+    ...     [batch.tolist() for batch in loader]
+    [[1, 2], [3, 4]]
+    """
+
+    def __init__(
+        self,
+        num_threads: int | None = None,
+        prefetch_cnt: int | None = None,
+        *,
+        order: str = "plan",
+        memory_bytes: int | None = None,
+        prefetch_bytes: int | None = None,
+    ) -> None:
+        super().__init__(
+            prefetch_cnt or 0, memory_bytes=memory_bytes, prefetch_bytes=prefetch_bytes
+        )
+        self._has_count = prefetch_cnt is not None
+        count = usable_cores() if num_threads is None else num_threads
+        self.num_threads = validate_int("num_threads", count, least=1)
+        self.order = order
+        if order not in ORDERS:
+            raise ValueError(f"order is one of {ORDERS}, got {order!r}")
+
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
+        threads = self.num_threads if work is None else work.threads
+        # Those in flight, and the one that the consumer has.
+        ahead = self._most_in_flight(threads, remote) + 1
+        return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=threads)
+
+    def _most_in_flight(self, threads: int, remote: bool) -> int:
+        if self._has_count:
+            return threads + self.prefetch_cnt
+        # Any thread takes the job that waits longest, so that one for two of them is enough.
+        return threads * JOBS_PER_REMOTE_WORKER if remote else threads + max(1, threads // 2)
+
+    def distribute(self, graph: Pipe) -> Work:
+        """Split the graph as for workers, so that the batches are the same."""
+        work = super().distribute(graph)
+        if not isinstance(work, PlannedWork):
+            return work
+        return replace(work, threads=work.hints.threads or self.num_threads)
+
+    def epoch(
+        self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches = _START
+    ) -> InProcessEpoch:
+        """Start one pass from ``cursor`` on."""
+        if not isinstance(work, PlannedWork) or not work.cut.realizing:
+            return super().epoch(work, seed, epoch, cursor)
+        use_tiles(self)
+        most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
+        ahead = self._most_in_flight(work.threads, bool(work.ahead_bytes))
+        run, in_order = (seed, epoch), self.order == "plan"
+        start = partial(ThreadBatches, work, run, cursor, ahead, most, in_order=in_order)
+        return InProcessEpoch(work, seed, epoch, cursor, start=start)
+
+    def explain(self, work: Work) -> str:
+        """Return which pipes plan and which realize, and where processes do better."""
+        if not isinstance(work, PlannedWork):
+            return f"{work.explain(workers=0)}\n{_ALONE}"
+        threads_part, pipes = split_at_functions(work)
+        lines = [threads_part.explain(workers=0)]
+        if pipes:
+            lines += ["in one thread, while your loop waits for the batch", *pipes, _FUNCTIONS]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"ThreadReadingService(num_threads={self.num_threads})"
+
+
+_ALONE = (
+    "one thread runs it, as it is not split: MultiProcessingReadingService(num_workers) runs "
+    "shares of it at once, where there is a .sharding_filter()"
+)
+_FUNCTIONS = (
+    "where these functions take long, MultiProcessingReadingService(num_workers) runs them in "
+    "workers, several at once and ahead of your loop"
+)
+
+
+def split_at_functions(work: PlannedWork) -> tuple[PlannedWork, list[str]]:
+    """Return the part of ``work`` that several threads may do at once, and the pipes after it."""
+    # What has instructions is ours, and remembers nothing. Pipes of users, and their functions, are
+    # for one thread: nobody knows whether they bear two, and what they draw from is the process's.
+    pipes = work.cut.realizing
+    first = next((n for n, pipe in enumerate(pipes) if instructions_of(pipe) is None), len(pipes))
+    rest = [f"  · {describe(pipe)}" for pipe in pipes[first:] if not traits_of(pipe).watches]
+    return replace(work, cut=replace(work.cut, realizing=pipes[:first])), rest
+
+
+@dataclass(eq=False)
+class _Seat:
+    """One thread, and what it is at."""
+
+    number: int
+    step: CurrentStep = field(default_factory=CurrentStep)
+    job: Job | None = None
+    standing: tuple[Any, float] | None = None  # what it was at when looked at last, and since when
+
+
+@dataclass(eq=False)
+class _Exchange:
+    """What an epoch shares with its threads. It does not know the epoch, which may be dropped."""
+
+    make: Callable[[Job], Any]
+    joinings: Table  # which ranges become one request, by key
+    buffers: BatchBuffers
+    waiting: queue.SimpleQueue[tuple[Job, QueuedJob] | None] = field(
+        default_factory=queue.SimpleQueue
+    )
+    ahead: queue.SimpleQueue[QueuedJob | None] = field(default_factory=queue.SimpleQueue)
+    answers: queue.SimpleQueue[_Answer | None] = field(default_factory=queue.SimpleQueue)
+    is_over: bool = False
+    is_looking: bool = False  # whether somebody looks ahead, whom those at that job wait for
+
+    def serve(self, seat: _Seat) -> None:
+        """Make batches until there are no more."""
+        STEP_OF_THREAD.set(seat.step)
+        with counted_apart(), batches_in(self.buffers), self._scheme():
+            while (next_one := self.waiting.get()) is not None:
+                if not self.is_over:
+                    self.answers.put(self._answer(seat, *next_one))
+                next_one[1].close()
+                del next_one
+
+    def _answer(self, seat: _Seat, job: Job, entry: QueuedJob) -> _Answer:
+        seat.job = job
+        try:
+            entry.look()  # or wait for who looks ahead
+            return _Answer(job, self.make(job))
+        except BaseException as error:  # handed to the thread that asks, whatever it is
+            return _Answer(job, None, error)
+        finally:
+            seat.job = None
+
+    def _scheme(self) -> AbstractContextManager[None]:
+        return holding(COALESCE_POLICIES, self.joinings)
+
+    def look_ahead(self) -> None:
+        """Begin to fetch what jobs that wait will read."""
+        with self._scheme():
+            while (entry := self.ahead.get()) is not None:
+                if not self.is_over:
+                    self.is_looking = True
+                    entry.look()
+                    self.is_looking = False
+                del entry
+
+    def end(self, threads: int) -> None:
+        """Let the threads end after what they are at."""
+        self.is_over = True
+        for queue_of_jobs in (self.waiting, self.answers, self.ahead):
+            _drain(queue_of_jobs)
+        self.ahead.put(None)
+        for _ in range(threads):
+            self.waiting.put(None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """What a thread made of a job."""
+
+    job: Job
+    result: Any = None
+    error: BaseException | None = None
+
+
+def _drain(waiting: queue.SimpleQueue[Any]) -> list[Any]:
+    things = []
+    try:
+        while True:
+            things.append(waiting.get_nowait())
+    except queue.Empty:
+        return things
+
+
+class _Finisher:
+    """Makes batches of what threads have made of their jobs; in one thread."""
+
+    def __init__(self, work: PlannedWork, threads_part: PlannedWork) -> None:
+        self._first = len(threads_part.cut.realizing)
+        recipe = threads_part.recipe
+        assert recipe is not None
+        self.begin = recipe.items
+        self._runner = PipeRunner(work.cut, self._first)
+        self._answer: _Answer | None = None
+        self._maker: Maker = self
+        if work.errors.tolerates:
+            self._maker = ErrorTolerant(self, work.errors, together=work.part.ranks > 1)
+
+    def finish(self, answer: _Answer, seed: int, epoch: int) -> Any:
+        """Return the batch; raise what went wrong."""
+        self._answer = answer
+        try:
+            return self._maker.run(answer.job, seed, epoch)
+        finally:
+            self._answer = None
+
+    def run(self, job: Job, seed: int, epoch: int) -> Any:
+        """Return the batch of a job; what no thread has made of it is made here."""
+        answer, self._answer = self._answer, None
+        if answer is None or answer.job is not job:
+            items = self.begin(job)
+        elif answer.error is not None:
+            try:
+                raise answer.error
+            finally:
+                del answer  # held by this frame, which its traceback holds, it would keep all
+        else:
+            items = answer.result
+        return self._runner.run(job, seed, epoch, [as_tensors(item) for item in items])
+
+
+class ThreadBatches:
+    """Batches of one epoch with their numbers, made by threads a bounded number ahead."""
+
+    def __init__(
+        self,
+        work: PlannedWork,
+        run: tuple[int, int],
+        cursor: DeliveredBatches,
+        ahead: int,
+        ahead_bytes: int,
+        *,
+        in_order: bool = True,
+    ) -> None:
+        self._work, self._run, self._in_order = work, run, in_order
+        self._limits, self._ahead = work.limits, ahead
+        self._threads_part, rest = split_at_functions(work)
+        self._room = PrefetchBudget(ahead_bytes, unknown=JOBS_PER_WORKER * work.threads)
+        self._order: deque[int] = deque()
+        self._ready: dict[int, _Answer] = {}
+        self._in_flight = 0
+        self._is_closed = self._is_late = self._has_left = False
+        self._planning_error: Exception | None = None
+        # The first batch of an epoch opens and imports: it has longer, as with workers.
+        self._seconds = self._limits.start + self._limits.item
+        self._finish: Callable[[_Answer], Any] | None = None
+        self._watchers: list[TimeoutIterator] = []
+        plan = jobs(work.cut, *run, cursor, work.part, work.errors)
+        self._jobs: Iterator[Job] | None = self._with_limit(plan)
+        self._buffers = BatchBuffers(ahead + 1, ahead_bytes)
+        make = self._finishing() if rest else partial(_make, self._threads_part.maker(), run)
+        self._exchange = exchange = _Exchange(make, dict(work.joinings), self._buffers)
+        self._seats = [_Seat(number) for number in range(work.threads)]
+        targets: dict[str, Callable[[], None]] = {
+            f"voxpipe-batches-{seat.number}": partial(exchange.serve, seat) for seat in self._seats
+        }
+        targets["voxpipe-read-ahead"] = exchange.look_ahead
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for name, target in targets.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _with_limit(self, source: Iterator[Any], seconds_at: Any = None) -> Iterator[Any]:
+        """Return ``source``, in a thread where a wait for it may have to end."""
+        if not self._limits.explicit:
+            return source
+        self._watchers.append(TimeoutIterator(source, self._limits, seconds_at=seconds_at))
+        return self._watchers[-1]
+
+    def _finishing(self) -> Callable[[Job], Any]:
+        """Return what threads do with a job; what comes after it is done by who asks."""
+        finisher, inbox = _Finisher(self._work, self._threads_part), deque[_Answer]()
+        source = _last_steps(finisher, inbox, self._run, self._work, self._buffers)
+        batches = self._with_limit(source, self._work.seconds_at)
+
+        def finish(answer: _Answer) -> Any:
+            inbox.append(answer)
+            return next(batches)
+
+        self._finish = finish
+        return finisher.begin
+
+    def __iter__(self) -> ThreadBatches:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        if self._is_closed or self._has_left:
+            raise StopIteration
+        note_progress()
+        self._buffers.settle()
+        with counted_apart():  # functions and planning pipes run here, beside the threads
+            return self._take()
+
+    def _take(self) -> tuple[int, Any]:
+        self._deadline = time.monotonic() + self._seconds
+        while True:
+            self._hand_out()
+            index = min(self._ready, default=None)
+            if self._in_order:
+                index = self._order[0] if self._order and self._order[0] in self._ready else None
+            if index is not None:
+                return index, self._deliver(index)
+            if self._jobs is None and not self._order:
+                end = self._planning_error or StopIteration()
+                self._planning_error = None
+                try:
+                    raise end
+                finally:
+                    del end  # held by this frame, which its traceback holds, it would keep all
+            self._wait()
+            if self._has_left:
+                raise StopIteration
+
+    def _hand_out(self) -> None:
+        while self._jobs is not None and len(self._order) < self._ahead:
+            if self._order and not self._room.has_room(self._in_flight):
+                return
+            try:
+                job = next(self._jobs, None)
+            except Exception as error:  # what the planner's pipes raise: after what is in flight
+                job, self._planning_error = None, error
+            if job is None:
+                self._jobs = None
+                return
+            entry = QueuedJob(partial(_itself, job))
+            self._order.append(job.index)
+            self._in_flight += 1
+            self._exchange.ahead.put(entry)
+            self._exchange.waiting.put((job, entry))
+
+    def _deliver(self, index: int) -> Any:
+        answer = self._ready.pop(index)
+        self._order.remove(index)
+        self._room.remove(index)
+        self._seconds = self._limits.item
+        try:
+            if self._finish is not None:
+                return self._finish(answer)
+            if isinstance(answer.error, StopIteration):  # else it would end the epoch
+                raise RuntimeError("what makes a batch raised StopIteration") from answer.error
+            if answer.error is not None:
+                raise answer.error
+            return as_tensors(answer.result)
+        finally:
+            del answer
+
+    def _wait(self) -> None:
+        """Wait for what a thread has made; ItemTimeout where that takes too long."""
+        rest, poll = self._deadline - time.monotonic(), self._limits.poll
+        try:
+            wait = timeout_or_none(rest if poll is None else min(rest, poll))
+            answer = self._exchange.answers.get(timeout=wait)
+        except queue.Empty:
+            self._refuse_late(time.monotonic())
+            return
+        if answer is not None:
+            self._in_flight -= 1
+            self._ready[answer.job.index] = answer
+            self._room.add(
+                answer.job.index, array_bytes(getattr(answer.result, "batch", answer.result))
+            )
+        if poll is not None:
+            self._refuse_late(time.monotonic())
+
+    def _refuse_late(self, now: float) -> None:
+        """Raise where a thread is at one step, or the consumer waits, for longer than it may."""
+        busy = []
+        for seat in self._seats:
+            job, step = seat.job, seat.step.read()
+            if seat.standing is None or seat.standing[0] != (id(job), *step):
+                seat.standing = (id(job), *step), now
+            if job is None:
+                continue
+            doing = self._threads_part.at(*step, job)
+            if now - seat.standing[1] > doing.seconds:
+                what = f"it stayed for {doing.seconds:g} s at {doing.what}"
+                self._refuse(what, "idle=... or at=...", [(seat, doing)])
+            busy.append((seat, doing))
+        if now >= self._deadline:
+            at = "; ".join(doing.what for _, doing in busy) or "nothing"
+            self._refuse(f"no batch for {self._seconds:g} s: threads are at {at}", "item=...", busy)
+
+    def _refuse(self, what: str, limit: str, busy: list[tuple[_Seat, WorkerStatus]]) -> NoReturn:
+        self._is_late = True
+        lines = [what]
+        numbers = [seat.number for seat, _ in busy] + [-1] * self._exchange.is_looking
+        for number in numbers:
+            frame = sys._current_frames().get(self._threads[number].ident or 0)
+            if frame is not None:
+                lines += ["it was here:", "".join(traceback.format_stack(frame)).rstrip()]
+        do = f"Raise Timeout({limit}) if this may take longer."
+        late = ItemTimeout("\n".join(lines), do=do)
+        for _, doing in busy:
+            late.at(doing.origin)
+        raise late
+
+    def leave(self) -> None:
+        """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
+        self._has_left = True
+        self._exchange.answers.put(None)
+
+    def close(self) -> None:
+        """Ask the threads to end, and wait for them as long as the loader's limit allows."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._jobs = None
+        self._ready.clear()
+        self._room.clear()
+        self._exchange.end(len(self._seats))
+        try:
+            for watcher in self._watchers:
+                watcher.close()
+            join_threads(*self._threads, most=_LATE_SECONDS if self._is_late else math.inf)
+        finally:
+            _drain(self._exchange.answers)
+            self._buffers.close()
+
+    def running_threads(self) -> list[threading.Thread]:
+        """Return the threads that are still at something after :meth:`close`."""
+        watching = [thread for watcher in self._watchers for thread in watcher.running_threads()]
+        return [thread for thread in self._threads if thread.is_alive()] + watching
+
+
+def _make(maker: Maker, run: tuple[int, int], job: Job) -> Any:
+    return maker.run(job, *run)
+
+
+def _itself(job: Job) -> Job:
+    return job
+
+
+def _last_steps(
+    finisher: _Finisher,
+    inbox: deque[_Answer],
+    run: tuple[int, int],
+    work: PlannedWork,
+    buffers: BatchBuffers,
+) -> Generator[Any, None, None]:
+    while True:
+        threads = using_threads(work.threads)
+        # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
+        with batches_in(buffers), holding(COALESCE_POLICIES, work.joinings), threads:
+            batch = finisher.finish(inbox.popleft(), *run)
+        yield as_tensors(batch)
+        del batch
