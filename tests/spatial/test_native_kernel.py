@@ -201,6 +201,29 @@ def test_whole_voxels_are_moved_in_squares_with_the_bits_of_the_slow_path(case: 
         assert np.array_equal(found, expected), path
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f2", "f4", "f8"])
+def test_rows_4096_bytes_apart_are_turned_with_the_bits_of_the_slow_path(
+    dtype: str, direction: int
+) -> None:
+    """Which crowd in a processor's cache, so that they go through a block: wider than one, too."""
+    size = np.dtype(dtype).itemsize
+    width = 256 // size + 17
+    rows = np.zeros((70, 4096 // size), dtype)
+    rows[:, :width] = np.random.default_rng(3).integers(0, 100, (70, width))
+    array = rows[:, :width].T[None, ::direction, None, :]
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
+
+    for result in (dtype, "f4"):
+        expected = empty(1, array.shape[1:], result, range(4))
+        sampled("0", source, np.eye(4), LABELS, expected)
+        assert np.array_equal(expected, array.astype(result))
+        for path in paths():
+            found = empty(1, array.shape[1:], result, range(4))
+            sampled(path, source, np.eye(4), LABELS, found)
+            assert np.array_equal(found, expected), path
+
+
 @st.composite
 def fields(draw: st.DrawFn) -> Displacement:
     """Control grids along the output's axes, across them, and of a single point."""
