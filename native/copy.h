@@ -190,10 +190,16 @@ inline void copy_straight(const Copy& c, const uint8_t* base, uint8_t* out, int6
 
 // Rows a multiple of this apart crowd into one set of a level 1 cache, and drop out of it before
 // all of a line is used: planes of 320 or 512 voxels, for one. Then a block at a time is copied
-// together. Of 16, 32, 64 and 128 rows, 64 are the fastest for float32, and none is for the others.
+// together. Of at most 16, 32, 64 and 128 rows, 64 are the fastest for patches of 128 voxels.
 constexpr int64_t CROWDED = 4096;
 constexpr int64_t BLOCK_ROWS = 64;
 constexpr int64_t BLOCK_ROW_BYTES = 256;
+
+// The length of parts that are equally long, none longer than ``most``.
+inline int64_t part_length(int64_t length, int64_t most) {
+  const int64_t parts = (length + most - 1) / most;
+  return (length + parts - 1) / parts;
+}
 
 // The source's rows become the output's columns, in squares that are turned in registers; the last
 // ones of both axes lie over those before them.
@@ -208,8 +214,8 @@ void turn_rows(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) 
   const bool is_crowded = c.dense_step % CROWDED == 0;
   const int64_t way = c.job->out_stride[c.along], column_step = is_mirrored ? -way : way;
   const int64_t ahead = next_slice(c, third);
-  const int64_t width = is_crowded ? least(BLOCK_ROW_BYTES / SIZE, columns) : columns;
-  const int64_t height = is_crowded ? least(BLOCK_ROWS, rows) : rows;
+  const int64_t width = is_crowded ? part_length(columns, BLOCK_ROW_BYTES / SIZE) : columns;
+  const int64_t height = is_crowded ? part_length(rows, BLOCK_ROWS) : rows;
   alignas(64) uint8_t block[BLOCK_ROWS * BLOCK_STRIDE];
   int64_t index[3];
   index[c.third] = third;
