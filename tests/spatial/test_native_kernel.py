@@ -161,7 +161,7 @@ def test_every_path_gives_the_bits_of_the_slow_one(case: Any) -> None:
 @st.composite
 def moves(draw: st.DrawFn) -> tuple[Any, ...]:
     """Whole voxels of a volume that holds whole squares of numbers, and some more, or some less."""
-    lengths = st.sampled_from([15, 16, 17, 31, 33, 70])
+    lengths = st.sampled_from([15, 16, 17, 31, 33, 70, 128])
     shape = draw(st.permutations([draw(lengths), draw(lengths), draw(st.integers(1, 3))]))
     dtype = np.dtype(draw(st.sampled_from(STORED)))
     order = draw(st.permutations(range(3)))
@@ -173,21 +173,25 @@ def moves(draw: st.DrawFn) -> tuple[Any, ...]:
         if draw(st.booleans()):
             matrix[axis] *= -1
             matrix[axis, 3] = shape[axis] - 1
+    matrix[:3, 3] += [draw(st.sampled_from([0, 0, -3, 2])) for _ in range(3)]
     # What each output axis runs along, cut short or longer than what is there.
-    size = (np.abs(matrix[:3, :3]).T @ shape).astype(int) + draw(st.integers(-1, 1))
-    slope, intercept = draw(st.sampled_from([(1.0, 0.0), (0.5, -3.25)]))
+    more = draw(st.sampled_from([-1, 0, 1, 20]))
+    size = (np.abs(matrix[:3, :3]).T @ shape).astype(int) + more
+    scalings = [(1.0, 0.0), (0.5, -3.25), (1.0, -1024.0), (-3.0, 5.0)]
+    slope, intercept = draw(st.sampled_from(scalings))
     bounds = Region.of_shape(shape)
     source = SourceVoxels(array, (0, 0, 0), bounds, slope, intercept)
     result = np.dtype(draw(st.sampled_from([dtype.str[1:], "f4", "f4", "i2"])))
     epilogue = draw(st.sampled_from([None, Epilogue(0.5, -0.25, 0.5, 7.0)]))
-    return source, matrix, np.maximum(size, 1), result, epilogue, draw(st.permutations(range(4)))
+    policy = Policy("nearest", draw(st.sampled_from(PADDINGS)), 9.0)
+    order = draw(st.permutations(range(4)))
+    return source, matrix, np.maximum(size, 1), policy, result, epilogue, order
 
 
 @given(case=moves())
 def test_whole_voxels_are_moved_in_squares_with_the_bits_of_the_slow_path(case: Any) -> None:
     """Crops, flips and turns of any order in memory, scaled and put into a range."""
-    source, matrix, shape, dtype, epilogue, order = case
-    policy = Policy("nearest", "constant", 9.0)
+    source, matrix, shape, policy, dtype, epilogue, order = case
     expected = empty(1, shape, dtype, range(4))
     sampled("0", source, matrix, policy, expected, epilogue=epilogue)
 
@@ -195,6 +199,29 @@ def test_whole_voxels_are_moved_in_squares_with_the_bits_of_the_slow_path(case: 
         found = empty(1, shape, dtype, order)
         sampled(path, source, matrix, policy, found, epilogue=epilogue)
         assert np.array_equal(found, expected), path
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f2", "f4", "f8"])
+def test_rows_4096_bytes_apart_are_turned_with_the_bits_of_the_slow_path(
+    dtype: str, direction: int
+) -> None:
+    """Which crowd in a processor's cache, so that they go through a block: wider than one, too."""
+    size = np.dtype(dtype).itemsize
+    width = 256 // size + 17
+    rows = np.zeros((70, 4096 // size), dtype)
+    rows[:, :width] = np.random.default_rng(3).integers(0, 100, (70, width))
+    array = rows[:, :width].T[None, ::direction, None, :]
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
+
+    for result in (dtype, "f4"):
+        expected = empty(1, array.shape[1:], result, range(4))
+        sampled("0", source, np.eye(4), LABELS, expected)
+        assert np.array_equal(expected, array.astype(result))
+        for path in paths():
+            found = empty(1, array.shape[1:], result, range(4))
+            sampled(path, source, np.eye(4), LABELS, found)
+            assert np.array_equal(found, expected), path
 
 
 @st.composite
