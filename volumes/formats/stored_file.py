@@ -34,6 +34,7 @@ from ...core.errors import (
 from ...core.locks import renew_after_fork
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key
+from ...storage.disk_cache import bytes_in_environment
 from ...storage.file_reader import HINTS, Hint, RowBlocks, file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
@@ -59,8 +60,9 @@ from ..session import opening_session
 # A page of a mapped file that was touched once stays part of the process: its resident size grows
 # towards the size of the data set, although the pages belong to the kernel's cache and cost nothing
 # while memory is free. Limits on containers and whoever looks at ``top`` count them all the same.
-# So before a read the maps are let go of when they have grown too large: the pages stay in the
-# cache, and one that is touched again is mapped again in a microsecond.
+# So what a process has touched is counted as it reads, and let go of when it becomes too much: of
+# the file at hand what lies beside the present read, then the files that were read longest ago. The
+# pages stay in the cache; those that are touched again are mapped again, 16 in two microseconds.
 
 
 def open_local(path: str) -> BinaryIO:
@@ -86,20 +88,14 @@ def stamp_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-# About one patch of 96^3 with what lies between its rows. Small, because each worker has its own;
-# mapping as much again takes 0.1 ms where the cache holds pieces of 2 MiB (measured), and 0.4 ms
-# at 2 us for each 64 KiB that the kernel maps at once elsewhere: less than resampling a patch.
-MOST_MAPPED_BYTES = 16 * 1024**2
-
-
-def resident_file_bytes() -> int:
-    """Return how much of this process is pages of files; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/status", "rb") as file:
-            _, label, rest = file.read().partition(b"RssFile:")
-    except OSError:
-        return 0
-    return int(rest.split(maxsplit=1)[0]) * 1024 if label else 0
+MAPPED_VARIABLE = "VOXPIPE_MAPPED_BYTES"
+# What the next patch shares with this one stays, whatever the limit: of image and label of 96^3 up
+# to 34 MB. So it can be small, as it must, because each worker has its own.
+MOST_MAPPED_BYTES = 24 * 1024**2
+# What the kernel maps with a page that is touched: up to 64 KiB (fault_around_bytes) around it, or
+# all of the piece in which the file is cached, at most 2 MiB.
+MAPPED_AROUND = 64 * 1024
+_LARGEST_PIECE = 2 * 1024**2
 
 
 def _name_of(file: BinaryIO) -> str:
@@ -136,24 +132,37 @@ class Place(NamedTuple):
         return None
 
 
-class Maps:
-    """The mapped files of one process, of which ``most`` bytes may be resident between reads."""
+@dataclass
+class _MappedPages:
+    """What of a mapped file was touched since it was let go of."""
 
-    def __init__(
-        self, most: int = MOST_MAPPED_BYTES, resident: Callable[[], int] = resident_file_bytes
-    ) -> None:
+    path: str
+    start: int  # of the map in the file
+    first: int = 0  # bytes of the map, half open
+    last: int = 0
+    size: float = 0.0  # how many of these are resident, about
+
+
+class Maps:
+    """The mapped files of one process, of which about ``most`` bytes stay resident."""
+
+    def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self._resident = resident
-        self._maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[str, int]] = (
-            weakref.WeakKeyDictionary()
-        )
+        # Those that were read last come last.
+        self._maps: weakref.WeakKeyDictionary[mmap.mmap, _MappedPages] = weakref.WeakKeyDictionary()
         self.after_fork()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
         """Start with a new lock in a forked child; the maps are its own as well."""
         self._lock = threading.Lock()
-        self._floor: int | None = None
+
+    @property
+    def most(self) -> int:
+        """Bytes that may stay: ``$VOXPIPE_MAPPED_BYTES``, else 24 MiB."""
+        if self._most is None:
+            self._most = bytes_in_environment(MAPPED_VARIABLE, MOST_MAPPED_BYTES)
+        return self._most
 
     def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> mmap.mmap:
         """Map a file for reading, or a part of it, which starts at a multiple of a page.
@@ -162,7 +171,7 @@ class Maps:
         """
         file_map = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
         with self._lock:
-            self._maps[file_map] = (_name_of(file), start)
+            self._maps[file_map] = _MappedPages(_name_of(file), start)
         return file_map
 
     def place_of(self, array: NDArray[Any]) -> Place | None:
@@ -175,25 +184,51 @@ class Maps:
         if owner is None or not dense.flags.c_contiguous:
             return None
         with self._lock:
-            path, start = self._maps.get(owner, ("", 0))
+            map_of = self._maps.get(owner)
         first = np.frombuffer(owner, np.uint8, 1).ctypes.data
-        return Place(path, start + array.ctypes.data - first, tuple(order)) if path else None
+        if map_of is None:
+            return None
+        return Place(map_of.path, map_of.start + array.ctypes.data - first, tuple(order))
 
-    def trim(self) -> None:
-        """Let go of all pages if there are too many; views stay valid and map them again."""
+    def touch(self, file_map: mmap.mmap, size: float, first: int = 0, last: int = 0) -> None:
+        """Count bytes of a map that are going to be read; what is too much is let go of.
+
+        ``size`` bytes between two places, or anywhere in the map. Views stay valid: what they touch
+        again is mapped again.
+        """
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         with self._lock:
-            now = self._resident()
-            # Libraries that were loaded since count as well, once: the floor is taken anew
-            # after each round.
-            if self._floor is None or now < self._floor:
-                self._floor = now
-            if now - self._floor <= self._most:
+            now = self._maps.pop(file_map)
+            self._maps[file_map] = now
+            before, start, stop = now.size, now.first, now.last
+            if before and last:
+                now.first, now.last = min(first, start), max(last, stop)
+            else:
+                now.first, now.last = first, last or len(file_map)
+            # What two reads share is counted twice: of that nobody keeps account.
+            now.size = min(now.last - now.first, before + size)
+            total = sum(each.size for each in self._maps.values())
+            if total <= self.most:
                 return
-            for file_map in list(self._maps):
-                file_map.madvise(mmap.MADV_DONTNEED)
-            self._floor = self._resident()
+            if before:
+                _let_go(file_map, start - _LARGEST_PIECE, first if last else stop)
+                _let_go(file_map, last or stop, stop + _LARGEST_PIECE)
+            total += size - now.size
+            now.first, now.last, now.size = first, last or len(file_map), size
+            for other, its in list(self._maps.items())[:-1]:
+                if total <= self.most:
+                    return
+                _let_go(other, its.first - _LARGEST_PIECE, its.last + _LARGEST_PIECE)
+                total, its.size = total - its.size, 0.0
+
+
+def _let_go(file_map: mmap.mmap, first: int, last: int) -> None:
+    """Let go of the pages that lie between two places of a map, or beyond its ends."""
+    step = mmap.PAGESIZE
+    begin, end = max(0, -(-first // step) * step), min(len(file_map), last // step * step)
+    if begin < end:
+        file_map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 MAPS = Maps()
