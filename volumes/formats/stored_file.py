@@ -10,7 +10,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, BinaryIO, NamedTuple
@@ -132,24 +132,35 @@ class Place(NamedTuple):
         return None
 
 
-@dataclass
+@dataclass(eq=False)
 class _MappedPages:
     """What of a mapped file was touched since it was let go of."""
 
+    file_map: weakref.ref[mmap.mmap]
     path: str
     start: int  # of the map in the file
     first: int = 0  # bytes of the map, half open
     last: int = 0
     size: float = 0.0  # how many of these are resident, about
 
+    def let_go(self, first: int, last: int) -> None:
+        """Let go of the pages that lie between two places of the map, or beyond its ends."""
+        file_map, step = self.file_map(), mmap.PAGESIZE
+        if file_map is not None:
+            begin, end = max(0, -(-first // step) * step), min(len(file_map), last // step * step)
+            if begin < end:
+                file_map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
 
 class Maps:
     """The mapped files of one process, of which about ``most`` bytes stay resident."""
 
     def __init__(self, most: int | None = None) -> None:
-        self._most = most
-        # Those that were read last come last.
+        if most is not None:
+            self.__dict__["most"] = most
         self._maps: weakref.WeakKeyDictionary[mmap.mmap, _MappedPages] = weakref.WeakKeyDictionary()
+        # Those of which something is resident; what was read last comes last.
+        self._resident: dict[_MappedPages, None] = {}
         self.after_fork()
         renew_after_fork(self)
 
@@ -157,12 +168,10 @@ class Maps:
         """Start with a new lock in a forked child; the maps are its own as well."""
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def most(self) -> int:
         """Bytes that may stay: ``$VOXPIPE_MAPPED_BYTES``, else 24 MiB."""
-        if self._most is None:
-            self._most = bytes_in_environment(MAPPED_VARIABLE, MOST_MAPPED_BYTES)
-        return self._most
+        return bytes_in_environment(MAPPED_VARIABLE, MOST_MAPPED_BYTES)
 
     def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> mmap.mmap:
         """Map a file for reading, or a part of it, which starts at a multiple of a page.
@@ -171,7 +180,7 @@ class Maps:
         """
         file_map = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
         with self._lock:
-            self._maps[file_map] = _MappedPages(_name_of(file), start)
+            self._maps[file_map] = _MappedPages(weakref.ref(file_map), _name_of(file), start)
         return file_map
 
     def place_of(self, array: NDArray[Any]) -> Place | None:
@@ -199,36 +208,27 @@ class Maps:
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         with self._lock:
-            now = self._maps.pop(file_map)
-            self._maps[file_map] = now
+            now, end = self._maps[file_map], last or len(file_map)
+            self._resident.pop(now, None)
+            self._resident[now] = None
             before, start, stop = now.size, now.first, now.last
-            if before and last:
-                now.first, now.last = min(first, start), max(last, stop)
-            else:
-                now.first, now.last = first, last or len(file_map)
+            now.first, now.last = (min(first, start), max(end, stop)) if before else (first, end)
             # What two reads share is counted twice: of that nobody keeps account.
             now.size = min(now.last - now.first, before + size)
-            total = sum(each.size for each in self._maps.values())
+            total = sum([each.size for each in self._resident])
             if total <= self.most:
                 return
             if before:
-                _let_go(file_map, start - _LARGEST_PIECE, first if last else stop)
-                _let_go(file_map, last or stop, stop + _LARGEST_PIECE)
+                now.let_go(start - _LARGEST_PIECE, first if last else stop)
+                now.let_go(end, stop + _LARGEST_PIECE)
             total += size - now.size
-            now.first, now.last, now.size = first, last or len(file_map), size
-            for other, its in list(self._maps.items())[:-1]:
+            now.first, now.last, now.size = first, end, size
+            for other in [*self._resident][:-1]:
                 if total <= self.most:
                     return
-                _let_go(other, its.first - _LARGEST_PIECE, its.last + _LARGEST_PIECE)
-                total, its.size = total - its.size, 0.0
-
-
-def _let_go(file_map: mmap.mmap, first: int, last: int) -> None:
-    """Let go of the pages that lie between two places of a map, or beyond its ends."""
-    step = mmap.PAGESIZE
-    begin, end = max(0, -(-first // step) * step), min(len(file_map), last // step * step)
-    if begin < end:
-        file_map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+                other.let_go(other.first - _LARGEST_PIECE, other.last + _LARGEST_PIECE)
+                total, other.size = total - other.size, 0.0
+                del self._resident[other]
 
 
 MAPS = Maps()
@@ -280,19 +280,25 @@ class LocalStoredFile:
     @property
     def is_current(self) -> bool:
         """Whether the file has the size and the time of writing that it had when opened."""
-        if not self._optional:
-            return file_stamp(self.path) == self.stamp
-        with suppress(OSError):
-            return stamp_of(os.stat(self.path)) == self.stamp
-        return self.stamp == _MISSING
+        return self.is_as_of(None)
 
-    def is_changed_since(self, moment: int) -> bool:
-        """Whether it was changed after a moment, in nanoseconds since 1970."""
+    def is_as_of(self, moment: int | None) -> bool:
+        """Whether it is current, and was not changed since, in nanoseconds from 1970 on."""
+        try:
+            status = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            if self._optional:
+                return self.stamp == _MISSING
+            raise VolumeNotFound(f"there is no file {self.path}.") from None
+        except OSError as error:
+            if self._optional:
+                return self.stamp == _MISSING
+            raise cannot_open(self.path, error) from error
+        if stamp_of(status) != self.stamp:
+            return False
         # File servers have clocks of their own: there size and time of writing are all that tells.
-        with suppress(FileNotFoundError, NotADirectoryError):
-            change = changed_at(os.stat(self.path))
-            return change > moment and not file_system_at(self.path).network
-        return False
+        is_new = moment is not None and changed_at(status) > moment
+        return not is_new or file_system_at(self.path).network
 
     @property
     def content_key(self) -> str:
@@ -457,8 +463,11 @@ class FilesBackend(Backend):
 
     def is_as_of(self, moment: int) -> bool:
         """Whether no local one was replaced since by another of its size and time of writing."""
-        local = [file for file in self.files if isinstance(file, LocalStoredFile)]
-        return self.is_current and not any(file.is_changed_since(moment) for file in local)
+        for file in self.files:
+            is_local = isinstance(file, LocalStoredFile)
+            if not (file.is_as_of(moment) if is_local else file.is_current):  # type: ignore[union-attr]
+                return False
+        return True
 
     @cached_property
     def version(self) -> Hashable:
