@@ -23,6 +23,4 @@ class HeldValue(Generic[T]):
         self._variable.reset(self._token)
 
 
-def holding(variable: ContextVar[T], value: T) -> HeldValue[T]:
-    """Let a variable have a value inside the ``with`` block."""
-    return HeldValue(variable, value)
+holding = HeldValue
