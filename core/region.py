@@ -68,7 +68,7 @@ class Region:
     @property
     def slices(self) -> tuple[slice, ...]:
         """The region as an index of an array; it must not start below zero."""
-        return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+        return tuple(map(slice, self.start, self.stop))
 
     def shift(self, offset: Sequence[int]) -> Region:
         """Move by ``offset`` voxels."""
@@ -81,8 +81,8 @@ class Region:
         """Grow by ``halo`` voxels on both sides of each axis."""
         halos = (halo,) * len(self.start) if isinstance(halo, int) else tuple(halo)
         return Region(
-            tuple(a - h for a, h in zip(self.start, halos, strict=True)),
-            tuple(b + h for b, h in zip(self.stop, halos, strict=True)),
+            [a - h for a, h in zip(self.start, halos, strict=True)],
+            [b + h for b, h in zip(self.stop, halos, strict=True)],
         )
 
     def intersect(self, other: Region) -> Region:

@@ -101,14 +101,13 @@ class Sample(dict[str, Any]):
         # Past the constructor: a planner makes one of these per sample and pipe.
         if META in things:
             Sample(things)  # which refuses it
-        sample, set_ = dict.__new__(Sample), object.__setattr__
-        sample.update(self)
-        sample.update(things)
-        set_(sample, "case", self.case)
-        set_(sample, "identity", identity)
-        set_(sample, "seed", self.seed)
-        set_(sample, "epoch", self.epoch)
-        set_(sample, "patches", self.patches.copy())
+        sample = dict.__new__(Sample)
+        sample.update(self, **things)
+        _set_case(sample, self.case)
+        _set_identity(sample, identity)
+        _set_seed(sample, self.seed)
+        _set_epoch(sample, self.epoch)
+        _set_patches(sample, self.patches.copy())
         return sample
 
     def provenance(self) -> dict[str, Any]:
@@ -143,6 +142,12 @@ class Sample(dict[str, Any]):
     def __repr__(self) -> str:
         inside = ", ".join(f"{k}={v!r}" for k, v in self.items())
         return f"Sample({self.case or self.identity}: {inside})"
+
+
+# What sets an attribute of a sample, though none can be set.
+_set_case, _set_epoch, _set_identity, _set_patches, _set_seed = (
+    vars(Sample)[name].__set__ for name in Sample.__slots__
+)
 
 
 def _restore(data: dict[str, Any], attributes: dict[str, Any]) -> Sample:

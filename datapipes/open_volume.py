@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,6 +40,7 @@ _AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
 
 
 @lru_cache(maxsize=1024)  # asked for every sample
+@cache
 def looks_like_label(key: str) -> bool:
     """Return whether people who name a volume ``key`` usually mean classes."""
     words = [word.lower() for word in _WORDS.findall(key)]
@@ -85,6 +86,8 @@ def named_by_key(
 
 def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ()) -> dict[str, Any]:
     """Return the options for one volume: those for all, and its own."""
+    if not any(isinstance(value, Mapping) for value in options.values()):
+        return dict(options)
     by_key = named_by_key(options, keys)
     common = {name: value for name, value in options.items() if name not in by_key}
     own = {name: options[name][key] for name in by_key if key in options[name]}
@@ -242,7 +245,7 @@ class OpenVolume(SeedStamper):
             do = 'Give mappings such as {"image": path, "label": path}, e.g. by .map().'
             raise wrong_item(self, item, "a mapping of key to path", do)
         data = {k: v for k, v in item.items() if k != CASE}
-        name = str(item.get(CASE, name_of(data, position)))
+        name = str(item[CASE]) if CASE in item else name_of(data, position)
         return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
 
     def _open(self, sample: Sample, by: str) -> Sample:

@@ -137,6 +137,14 @@ class PipeSteps(tuple[Step, ...]):
     last: tuple[tuple[Step, ...], int, tuple[Step, ...]] | None = None
     """Those that were there before, the length of the identity, and all."""
 
+    def follow(self, pending: TransformChain, identity: tuple[int, ...]) -> TransformChain:
+        """Return the plan of an item by the steps of ``pending`` and then these."""
+        last = self.last  # read once: another thread may iterate the same pipe
+        if last is None or last[0] is not pending.steps or last[1] != len(identity):
+            after = join_steps(pending.steps, self, len(identity))
+            last = self.last = (pending.steps, len(identity), after)
+        return pending.following(identity, last[2])
+
 
 def add_steps(
     pipe: DataPipe,
@@ -146,14 +154,40 @@ def add_steps(
     sampling: Sampling | None = None,
 ) -> Sample:
     """Return ``sample``, or its ``ordinal``-th child, with steps on the plan of its patches."""
-    things = sample.items() if isinstance(sample, Sample) else ()
-    lazy = {key: thing for key, thing in things if isinstance(thing, LazyPatch)}
-    if not lazy:
+    if not isinstance(sample, Sample):
         raise _no_lazy_volume(pipe, sample)
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
+    # Nearly always all patches share one plan, and nothing else was done to them. A planner asks
+    # for each patch and pipe, so that is written out; it gives what the other way gives.
+    lazy: dict[str, LazyPatch] = {}
+    common: TransformChain | None = None
+    for key, thing in sample.items():
+        if not isinstance(thing, LazyPatch):
+            continue
+        pending = thing.pending
+        apart = pending.moving is not None or (common is not None and pending is not common)
+        if apart or thing.values or thing.members:
+            before = {key: thing for key, thing in sample.items() if isinstance(thing, LazyPatch)}
+            lazy = add_to_each(steps, before, identity, sampling)
+            break
+        if common is None:
+            common, after = pending, steps.follow(pending, identity)
+        lazy[key] = thing.with_pending(after)
+    if not lazy:
+        raise _no_lazy_volume(pipe, sample)
+    result: Sample = sample.with_identity(lazy, identity)
+    return result if sampling is None or not sampling.changes else sampling.of_sample(result)
+
+
+def add_to_each(
+    steps: PipeSteps,
+    patches: Mapping[str, LazyPatch],
+    identity: tuple[int, ...],
+    sampling: Sampling | None = None,
+) -> dict[str, LazyPatch]:
+    """Return patches with steps on their plans: of members, after a flush, on another grid."""
     # Volumes share a plan, but for those that a flush has given one of their own.
-    # The old one is kept beside the new: one that a flush just made would leave its id to another.
-    plans: dict[int, tuple[TransformChain, TransformChain]] = {}
+    plans: dict[TransformChain, TransformChain] = {}
 
     def following(patch: LazyPatch) -> LazyPatch:
         if patch.values and not patch.commutes:
@@ -162,18 +196,14 @@ def add_steps(
         if pending.moving is not None:
             padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
             return _add_on_other_grid(patch, padding, steps, identity)
-        if (plan := plans.get(id(pending))) is None:
-            last = steps.last  # read once: another thread may iterate the same pipe
-            if last is None or last[0] is not pending.steps or last[1] != len(identity):
-                after = join_steps(pending.steps, steps, len(identity))
-                last = steps.last = (pending.steps, len(identity), after)
-            plan = plans[id(pending)] = (pending, pending.following(identity, last[2]))
-        return patch.with_pending(plan[1])
+        if (plan := plans.get(pending)) is None:
+            plan = plans[pending] = steps.follow(pending, identity)
+        return patch.with_pending(plan)
 
-    for key, patch in lazy.items():
-        lazy[key] = patch.with_each(following) if patch.members else following(patch)
-    result: Sample = sample.with_identity(lazy, identity)
-    return result if sampling is None or not sampling.changes else sampling.of_sample(result)
+    results = {}
+    for key, patch in patches.items():
+        results[key] = patch.with_each(following) if patch.members else following(patch)
+    return results
 
 
 def _add_on_other_grid(

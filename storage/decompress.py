@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 
 from ..core.errors import CorruptVolume, TruncatedVolume
 
-# Decoded piece by piece; larger pieces gain nothing.
-_PIECE_BYTES = 1024**2
+# Decoded piece by piece. A copy that is written so lies in the page cache in pieces of 2 MiB, each
+# mapped by one entry; with half of that 52 MB take 51 page faults instead of 26.
+_PIECE_BYTES = 2 * 1024**2
 # Zlib stops at its own end: less of the input is read at once than decoding may multiply.
 _INPUT_BYTES = 64 * 1024
 # Tags behind the voxels of an MGH file: text, and a color table or two.

@@ -106,14 +106,22 @@ def is_trusted(status: os.stat_result) -> bool:
 
 def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
     """Return the bytes that decoded volumes may take: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB."""
-    text = environment.get(BUDGET_VARIABLE)
+    return bytes_in_environment(BUDGET_VARIABLE, DEFAULT_BUDGET, environment)
+
+
+def bytes_in_environment(
+    variable: str, usual: int, environment: Mapping[str, str] = os.environ
+) -> int:
+    """Return the number of bytes that a variable says; ``VolumeReadError`` for anything else."""
+    text = environment.get(variable)
     if not text:
-        return DEFAULT_BUDGET
+        return usual
     try:
         return int(text)
     except ValueError:
-        what = f"{BUDGET_VARIABLE} is {text!r}, which is no number of bytes."
-        raise VolumeReadError(what, do="Set it to an integer, or unset it for 32 GiB.") from None
+        what = f"{variable} is {text!r}, which is no number of bytes."
+        do = f"Set it to an integer, or unset it for {usual // 1024**2} MiB."
+        raise VolumeReadError(what, do=do) from None
 
 
 def make_directory(directory: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
@@ -203,6 +204,8 @@ class Backend(ABC):
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
         """Return the chunks that a read needs; None where every voxel can be read alone."""
+        if self.header.chunks is None:
+            return None
         return needed_of(self.header, region.pad(0), channels)  # whatever its box
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
@@ -279,9 +282,10 @@ def counted_read(backend: Backend, region: Region, channels: Channels | None = N
 
 def check_inside(region: Region, shape: tuple[int, ...], name: str) -> None:
     """Raise ``OutOfVolume`` where a region reaches outside."""
-    axes = zip(region.start, region.stop, shape[1:], strict=False)
-    inside = region.is_empty or all(start >= 0 and stop <= n for start, stop, n in axes)
-    if len(region.start) != len(shape) - 1 or not inside:
+    if len(region.start) != len(shape) - 1 or not (
+        region.is_empty
+        or (min(region.start) >= 0 and all(map(operator.le, region.stop, shape[1:])))
+    ):
         msg = f"{region} does not lie inside {name}, of shape {shape}."
         raise OutOfVolume(msg, do="Intersect it with the volume first.")
 

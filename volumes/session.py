@@ -94,10 +94,11 @@ class Handles:
         backend = handle.backend
         if backend is not None and not verify:
             return backend
+        opens = False
         try:
             with handle.opening:
                 backend = handle.backend
-                if backend is None or (verify and not backend.is_current):
+                if opens := backend is None or (verify and not backend.is_current):
                     # Gone before: of a file that is open HDF5 opens what it was once more.
                     backend = handle.backend = None
                     backend = handle.backend = self._open(source)
@@ -107,7 +108,8 @@ class Handles:
                     backend.forget_content_key()
                 return backend
         finally:
-            self._evict()
+            if opens:
+                self._evict()
 
     def forget_content_key(self, token: str) -> None:
         """Let an open backend look again at what is stored; one that is not open does so anyway."""

@@ -50,12 +50,16 @@ class Options:
         return BackendRequest(**{**vars(self), "affine": affine}, **place)
 
 
+USUAL_OPTIONS = Options()
+"""Where the user said nothing: one object, which travels once with the volumes of a batch."""
+
+
 @dataclass(frozen=True, eq=False)
 class LocatedSource:
     """A path or a URL, with all that is needed to open it."""
 
     location: str = field(repr=False)  # as the user wrote it; may hold credentials
-    options: Options = Options()  # what the user said about it
+    options: Options = USUAL_OPTIONS  # what the user said about it
     path: str = ""  # absolute local path, empty for a URL
     token: str = ""  # equal for equal sources, in every process
     name: str = ""  # the location without credentials
@@ -67,11 +71,9 @@ class LocatedSource:
         path = "" if is_url(self.location) else absolute_place(self.location)
         name = self.location if path else public_name(self.location)
         self.__dict__.update(path=path, name=name)
-        # What is read is the same, so what is usual leaves no trace in the names of copies.
-        usual = [("io", "auto"), ("follow", "beside")]
-        values = [value for key, value in vars(self.options).items() if (key, value) not in usual]
-        token = content_key(path or self.location, tuple(map(_stable, values)))
-        object.__setattr__(self, "token", token)
+        is_usual = self.options is USUAL_OPTIONS
+        values = _USUAL_VALUES if is_usual else _stable_values(self.options)
+        object.__setattr__(self, "token", content_key(path or self.location, values))
 
     def part_of(self, content: str) -> str:
         """Return the name of what the options choose of stored content, e.g. one data set of it."""
@@ -131,3 +133,14 @@ def _stable(value: Any) -> Any:
         return _TOKENS.setdefault(value, uuid.uuid4().hex)
     except TypeError:
         return uuid.uuid4().hex
+
+
+def _stable_values(options: Options) -> tuple[Any, ...]:
+    """Return what options say, as a part of names of copies."""
+    # What is read is the same, so what is usual leaves no trace in these.
+    usual = [("io", "auto"), ("follow", "beside")]
+    values = [value for key, value in vars(options).items() if (key, value) not in usual]
+    return tuple(map(_stable, values))
+
+
+_USUAL_VALUES = _stable_values(USUAL_OPTIONS)

@@ -36,7 +36,7 @@ from .header import (
 )
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import SESSION, OpenedVersion, Session, Source
-from .source import LocatedSource, Options
+from .source import USUAL_OPTIONS, LocatedSource, Options
 from .stack_source import StackedSource
 from .voxels import Voxels, for_numpy
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from ..storage.read_ahead import Closes
 
+_USUAL_ARGUMENTS = tuple(vars(USUAL_OPTIONS).values())
 KINDS = ("intensity", "label")
 """What voxels may mean; sampling policy follows from it."""
 
@@ -111,7 +112,9 @@ class Volume:
         if kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}")
         override = None if affine is None else given_affine(as_array(affine), "this volume")
-        options = Options(override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
+        arguments = (override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
+        is_usual = reader is None and arguments == _USUAL_ARGUMENTS
+        options = USUAL_OPTIONS if is_usual else Options(*arguments)
         self._begin(_source_of(source, options, kind, affine), kind, override)
 
     @classmethod

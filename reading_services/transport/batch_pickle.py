@@ -6,6 +6,7 @@ Without slots, or of objects, arrays are pickled. Realized arrays arrive as tens
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -132,7 +133,7 @@ class _BatchUnpickler(pickle.Unpickler):
     def persistent_load(self, place: Any) -> Any:
         """Return the array or tensor that lies at ``place``, without a copy if it may stay."""
         number, offset, shape, strides, dtype, element = place
-        size = int(np.prod(shape)) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
         flat = self.arrival.part(number, offset, size).view(dtype)
         if element is None:
             return _laid_out(flat, shape, strides)

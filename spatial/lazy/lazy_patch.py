@@ -81,11 +81,11 @@ class LazyPatch(NoArithmetic):
         """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
         # What a planner does most; ``dataclasses.replace`` takes ten times as long.
         patch, own = object.__new__(type(self)), self.__dict__
-        state = own.copy() if len(own) == len(self.__dataclass_fields__) else self.__getstate__()
-        state["pending"] = pending
+        fresh = len(own) == len(self.__dataclass_fields__)  # nothing was worked out yet
+        patch.__dict__.update(own if fresh else self.__getstate__())
+        patch.__dict__["pending"] = pending
         if policy is not None:
-            state["policy"] = policy
-        object.__setattr__(patch, "__dict__", state)
+            patch.__dict__["policy"] = policy
         return patch
 
     def __getstate__(self) -> dict[str, Any]:

@@ -297,8 +297,16 @@ class SpatialPlan:
         return self._with(keeps_dtype=False) if self.keeps_dtype else self
 
     def _with(self, **changes: Any) -> SpatialPlan:
-        fields = {name: self.__dict__[name] for name in self.__dataclass_fields__}
-        return SpatialPlan(**{**fields, **changes})
+        # Past the constructor, which looks at fields that are sound here: an op makes two plans.
+        plan, own = object.__new__(SpatialPlan), self.__dict__
+        state = plan.__dict__
+        state.update([(name, own[name]) for name in self.__dataclass_fields__])
+        state.update(changes)
+        i, j, k = state["shape"]
+        state["shape"] = (int(i), int(j), int(k))
+        if not state["stages"]:
+            state.update(moves=(), kernel_stages=NO_STAGES)
+        return plan
 
     @cached_property
     def affine_rows(self) -> Affine3x4:

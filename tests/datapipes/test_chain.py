@@ -11,6 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import GridMismatch, PatchSizeError, PolicyConflict, SampleError
+from voxpipe.datapipes.spatial import add_steps, add_to_each
 from voxpipe.spatial import PatchLargerThanVolume
 
 
@@ -394,3 +395,20 @@ def test_errors_speak_of_the_users_line_after_pickling_the_graph(cases, tmp_path
     assert "no.nii" in text
     assert "gone" in text
     assert "batch_patches(1)   test_chain.py:" in text
+
+
+def test_the_usual_way_to_add_steps_is_the_general_one():
+    """Where all patches share a plan, both give the same steps of the same identity, shared."""
+    sample = only(chain(image=ramp(), label=ramp(dtype=np.uint8)).lazy_patch(3))
+    pipe = chain(image=ramp()).lazy_patch(3).augment(rotate=(-15, 15), flip=0.5)
+    patches = {key: sample[key] for key in ("image", "label")}
+
+    usual = add_steps(pipe, pipe.steps, sample)
+    general = add_to_each(pipe.steps, patches, sample.identity)
+
+    for key in patches:
+        assert usual[key].pending.steps == general[key].pending.steps
+        assert usual[key].pending.identity == general[key].pending.identity == sample.identity
+        assert usual[key].plan == general[key].plan
+    assert usual["image"].pending is usual["label"].pending
+    assert general["image"].pending is general["label"].pending

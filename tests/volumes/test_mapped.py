@@ -8,6 +8,7 @@ import pytest
 from nifti_files import write_nifti
 
 from voxpipe.core import Region
+from voxpipe.core.errors import VolumeReadError
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import stored_file as mapped
 from voxpipe.volumes.formats.stored_file import Maps
@@ -38,7 +39,7 @@ def write_npy(path, array):
 @pytest.mark.parametrize(("suffix", "write"), [(".nii", write_nifti), (".npy", write_npy)])
 def test_pages_of_a_mapped_file_are_let_go_of(tmp_path, monkeypatch, suffix, write):
     """Reading a whole file part by part keeps a part of it resident, and reads it right."""
-    monkeypatch.setattr(mapped.MAPS, "_most", 4 * MIB)
+    monkeypatch.setattr(mapped.MAPS, "most", 4 * MIB)
     array = np.empty((*SLAB_SHAPE, SLABS), np.int16)
     array[:] = np.arange(SLABS)
     path = tmp_path / f"a{suffix}"
@@ -57,37 +58,99 @@ def test_pages_of_a_mapped_file_are_let_go_of(tmp_path, monkeypatch, suffix, wri
     assert 0 < most <= 10 * MIB
 
 
-def test_a_view_outlives_the_pages_that_it_looked_at(tmp_path):
-    """Letting go of pages changes no value of a view that is in use."""
-    path = tmp_path / "numbers"
-    np.arange(4096, dtype=np.int32).tofile(path)
-    answers = iter([0, 10, 0])
-    maps = Maps(most=5, resident=lambda: next(answers))
+@pytest.fixture
+def pair(tmp_path):
+    """Maps of which 4 pages may stay, and two mapped files of 64 pages."""
+    maps, both = Maps(most=4 * mmap.PAGESIZE), []
+    for name in ("one", "other"):
+        path = tmp_path / name
+        np.arange(64 * mmap.PAGESIZE // 4, dtype=np.int32).tofile(path)
+        with open(path, "rb") as file:
+            both.append(maps.add(file))
+    yield maps, *both
+    for file_map in both:
+        file_map.close()
+
+
+def touch_pages(maps, file_map, first, last):
+    """Say that pages are going to be read, and read them."""
+    step = mmap.PAGESIZE
+    maps.touch(file_map, (last - first) * step, first * step, last * step)
+    return np.frombuffer(file_map, np.int32)[first * step // 4 : last * step // 4].copy()
+
+
+def sizes(maps):
+    """Return how many pages of maps are counted, what was read last at the end."""
+    return [each.size / mmap.PAGESIZE for each in maps._resident]
+
+
+def test_pages_that_the_next_read_shares_stay(pair):
+    """Of one file only what lies beside the present read is let go of; views show the same."""
+    maps, one, _ = pair
+
+    first = touch_pages(maps, one, 0, 3)
+    assert sizes(maps)[-1] == 3
+    second = touch_pages(maps, one, 2, 5)
+
+    # Beside these three lay two others, which are more than may stay together.
+    assert sizes(maps)[-1] == 3
+    assert first.tolist() == list(range(3 * mmap.PAGESIZE // 4))
+    assert second.tolist() == list(range(2 * mmap.PAGESIZE // 4, 5 * mmap.PAGESIZE // 4))
+
+
+def test_the_file_that_was_left_goes_first(pair):
+    """The one that was read longest ago is let go of, and no more than there is need for."""
+    maps, one, other = pair
+
+    touch_pages(maps, one, 0, 2)
+    touch_pages(maps, other, 0, 2)
+    assert sizes(maps) == [2, 2]  # no more than may stay
+    touch_pages(maps, one, 0, 2)
+    touch_pages(maps, other, 8, 11)
+
+    assert sizes(maps) == [3]
+
+
+def test_a_read_larger_than_the_limit_keeps_its_own_pages_only(pair):
+    """What is going to be read stays, however much it is; where nobody knows it, all goes."""
+    maps, one, other = pair
+    touch_pages(maps, other, 0, 2)
+
+    touch_pages(maps, one, 0, 32)
+    assert sizes(maps) == [32]
+    maps.touch(one, 6 * mmap.PAGESIZE)
+
+    assert sizes(maps) == [6]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_what_lies_beside_the_present_read_is_let_go_of(tmp_path):
+    """Pages of the earlier read that this one does not need are no longer resident."""
+    path, maps = tmp_path / "numbers", Maps(most=MIB)
+    np.zeros(32 * MIB, np.uint8).tofile(path)
     with open(path, "rb") as file:
-        view = np.frombuffer(maps.add(file), np.int32)
-    maps.trim()
-    before = view.copy()
+        file_map = maps.add(file)
+    view = np.frombuffer(file_map, np.uint8)
 
-    maps.trim()
+    for first in (0, 8 * MIB, 16 * MIB):
+        maps.touch(file_map, 4 * MIB, first, first + 4 * MIB)
+        assert view[first : first + 4 * MIB].max() == 0
 
-    assert view.tolist() == before.tolist() == list(range(4096))
+    left = resident(path)
+    del view
+    file_map.close()
+    # 4 MiB, and 2 MiB that the kernel may map on either side of them.
+    assert 4 * MIB <= left <= 8 * MIB
 
 
-@pytest.mark.parametrize(
-    ("sizes", "asked"),
-    [
-        ([100, 104], 2),  # grew by less than 5: nothing happens
-        ([100, 106, 101, 106], 4),  # let go of, asked again for the new floor, then small
-        ([100, 90, 94], 3),  # the floor follows downwards
-    ],
-)
-def test_maps_are_let_go_of_when_they_have_grown(sizes, asked, monkeypatch):
-    """Growth counts, not the size: libraries are resident files too."""
-    monkeypatch.setattr(mmap, "MADV_DONTNEED", 4, raising=False)
-    answers = iter(sizes)
-    maps = Maps(most=5, resident=lambda: next(answers))
+def test_the_limit_is_what_the_environment_says(monkeypatch):
+    """A plain number of bytes, 24 MiB without it."""
+    monkeypatch.delenv("VOXPIPE_MAPPED_BYTES", raising=False)
+    assert Maps().most == 24 * MIB
 
-    for _ in range(asked - (len(sizes) == 4)):
-        maps.trim()
+    monkeypatch.setenv("VOXPIPE_MAPPED_BYTES", "1000")
+    assert Maps().most == 1000
 
-    assert list(answers) == []
+    monkeypatch.setenv("VOXPIPE_MAPPED_BYTES", "2G")
+    with pytest.raises(VolumeReadError, match="VOXPIPE_MAPPED_BYTES is '2G'"):
+        Maps().most  # noqa: B018

@@ -158,8 +158,9 @@ class Blosc2Blocks:
             )
 
     def fetch_chunks(self, chunks: Sequence[Index]) -> Blosc2Blocks:
-        """Let go of pages if there are too many; the system brings in those that are touched."""
-        MAPS.trim()
+        """Let go of pages if they are too many; the system brings in those that are touched."""
+        file_map, count = self._alive[0], math.prod((*self._chunks, *self._per_chunk))
+        MAPS.touch(file_map, len(file_map) * len(chunks) / count)
         return self
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:

@@ -89,6 +89,8 @@ class Layout:
 
     def fold(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a stored array, or a part of it, as (C, I, J, K): a view."""
+        if not self.c_axes and None not in self.spatial:  # most volumes
+            return array.transpose(self.spatial)[None]  # type: ignore[arg-type]
         axes = [axis for axis in self.spatial if axis is not None]
         view = array.transpose((*self.c_axes, *axes))
         lengths = [1 if axis is None else array.shape[axis] for axis in self.spatial]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -41,7 +42,15 @@ from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
 from ..voxels import Voxels, plain, touch
 from .chunked_backend import Layout
-from .stored_file import MAPS, FilesBackend, Place, StoredFile, check_size, joined_key
+from .stored_file import (
+    MAPPED_AROUND,
+    MAPS,
+    FilesBackend,
+    Place,
+    StoredFile,
+    check_size,
+    joined_key,
+)
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,7 @@ class LocalRaw(FilesBackend):
 
     _choice: IoChoice | None = None
     _view: NDArray[Any] | None = None
+    _map: mmap.mmap | None = None
     _place: Place | None = None
 
     def __init__(
@@ -180,7 +190,8 @@ class LocalRaw(FilesBackend):
         size = os.fstat(file.fileno()).st_size
         choice = choose_io(mode, kind_of_open_file(file), size, usable_memory())
         if choice.mode == "mmap":
-            self._view = self._view_of(MAPS.add(file))
+            self._map = MAPS.add(file)
+            self._view = self._view_of(self._map)
             self._place = MAPS.place_of(self._view)
         else:
             self._reader = FileReader(file, choice, name)
@@ -206,8 +217,11 @@ class LocalRaw(FilesBackend):
         layout = self._fields.layout
         index, (first, last) = layout.index(region, channels)
         if self._view is not None:
-            MAPS.trim()
             array = self._view[index.slices]
+            if self._map is not None:
+                start, size, resident = _pages_of(self._view.strides, index, array.itemsize)
+                start += self._fields.offset
+                MAPS.touch(self._map, resident, start, start + size)
         else:
             flat = self._reader.read(*self._box(index)).reshape(-1)
             array = plain(flat.view(self._fields.dtype).reshape(index.shape))
@@ -291,6 +305,17 @@ class RemoteRaw(FilesBackend):
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
         return self.read(region, channels).array.nbytes
+
+
+def _pages_of(strides: Sequence[int], index: Region, itemsize: int) -> tuple[int, int, int]:
+    """Return where a box of an array in C order begins, its bytes up to its end, those mapped."""
+    start, size, resident = 0, itemsize, itemsize
+    for first, last, stride in zip(index.start[::-1], index.stop[::-1], strides[::-1], strict=True):
+        count = last - first
+        start += first * stride
+        size += (count - 1) * stride
+        resident = count * min(stride, resident + MAPPED_AROUND)
+    return start, size, min(size, resident)
 
 
 def rows_of(

@@ -10,7 +10,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, BinaryIO, NamedTuple
@@ -34,6 +34,7 @@ from ...core.errors import (
 from ...core.locks import renew_after_fork
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key
+from ...storage.disk_cache import bytes_in_environment
 from ...storage.file_reader import HINTS, Hint, RowBlocks, file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
@@ -59,8 +60,9 @@ from ..session import opening_session
 # A page of a mapped file that was touched once stays part of the process: its resident size grows
 # towards the size of the data set, although the pages belong to the kernel's cache and cost nothing
 # while memory is free. Limits on containers and whoever looks at ``top`` count them all the same.
-# So before a read the maps are let go of when they have grown too large: the pages stay in the
-# cache, and one that is touched again is mapped again in a microsecond.
+# So what a process has touched is counted as it reads, and let go of when it becomes too much: of
+# the file at hand what lies beside the present read, then the files that were read longest ago. The
+# pages stay in the cache; those that are touched again are mapped again, 16 in two microseconds.
 
 
 def open_local(path: str) -> BinaryIO:
@@ -86,20 +88,14 @@ def stamp_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-# About one patch of 96^3 with what lies between its rows. Small, because each worker has its own;
-# mapping as much again takes 0.1 ms where the cache holds pieces of 2 MiB (measured), and 0.4 ms
-# at 2 us for each 64 KiB that the kernel maps at once elsewhere: less than resampling a patch.
-MOST_MAPPED_BYTES = 16 * 1024**2
-
-
-def resident_file_bytes() -> int:
-    """Return how much of this process is pages of files; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/status", "rb") as file:
-            _, label, rest = file.read().partition(b"RssFile:")
-    except OSError:
-        return 0
-    return int(rest.split(maxsplit=1)[0]) * 1024 if label else 0
+MAPPED_VARIABLE = "VOXPIPE_MAPPED_BYTES"
+# What the next patch shares with this one stays, whatever the limit: of image and label of 96^3 up
+# to 34 MB. So it can be small, as it must, because each worker has its own.
+MOST_MAPPED_BYTES = 24 * 1024**2
+# What the kernel maps with a page that is touched: up to 64 KiB (fault_around_bytes) around it, or
+# all of the piece in which the file is cached, at most 2 MiB.
+MAPPED_AROUND = 64 * 1024
+_LARGEST_PIECE = 2 * 1024**2
 
 
 def _name_of(file: BinaryIO) -> str:
@@ -136,24 +132,46 @@ class Place(NamedTuple):
         return None
 
 
-class Maps:
-    """The mapped files of one process, of which ``most`` bytes may be resident between reads."""
+@dataclass(eq=False)
+class _MappedPages:
+    """What of a mapped file was touched since it was let go of."""
 
-    def __init__(
-        self, most: int = MOST_MAPPED_BYTES, resident: Callable[[], int] = resident_file_bytes
-    ) -> None:
-        self._most = most
-        self._resident = resident
-        self._maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[str, int]] = (
-            weakref.WeakKeyDictionary()
-        )
+    file_map: weakref.ref[mmap.mmap]
+    path: str
+    start: int  # of the map in the file
+    first: int = 0  # bytes of the map, half open
+    last: int = 0
+    size: float = 0.0  # how many of these are resident, about
+
+    def let_go(self, first: int, last: int) -> None:
+        """Let go of the pages that lie between two places of the map, or beyond its ends."""
+        file_map, step = self.file_map(), mmap.PAGESIZE
+        if file_map is not None:
+            begin, end = max(0, -(-first // step) * step), min(len(file_map), last // step * step)
+            if begin < end:
+                file_map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+class Maps:
+    """The mapped files of one process, of which about ``most`` bytes stay resident."""
+
+    def __init__(self, most: int | None = None) -> None:
+        if most is not None:
+            self.__dict__["most"] = most
+        self._maps: weakref.WeakKeyDictionary[mmap.mmap, _MappedPages] = weakref.WeakKeyDictionary()
+        # Those of which something is resident; what was read last comes last.
+        self._resident: dict[_MappedPages, None] = {}
         self.after_fork()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
         """Start with a new lock in a forked child; the maps are its own as well."""
         self._lock = threading.Lock()
-        self._floor: int | None = None
+
+    @cached_property
+    def most(self) -> int:
+        """Bytes that may stay: ``$VOXPIPE_MAPPED_BYTES``, else 24 MiB."""
+        return bytes_in_environment(MAPPED_VARIABLE, MOST_MAPPED_BYTES)
 
     def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> mmap.mmap:
         """Map a file for reading, or a part of it, which starts at a multiple of a page.
@@ -162,7 +180,7 @@ class Maps:
         """
         file_map = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
         with self._lock:
-            self._maps[file_map] = (_name_of(file), start)
+            self._maps[file_map] = _MappedPages(weakref.ref(file_map), _name_of(file), start)
         return file_map
 
     def place_of(self, array: NDArray[Any]) -> Place | None:
@@ -175,25 +193,42 @@ class Maps:
         if owner is None or not dense.flags.c_contiguous:
             return None
         with self._lock:
-            path, start = self._maps.get(owner, ("", 0))
+            map_of = self._maps.get(owner)
         first = np.frombuffer(owner, np.uint8, 1).ctypes.data
-        return Place(path, start + array.ctypes.data - first, tuple(order)) if path else None
+        if map_of is None:
+            return None
+        return Place(map_of.path, map_of.start + array.ctypes.data - first, tuple(order))
 
-    def trim(self) -> None:
-        """Let go of all pages if there are too many; views stay valid and map them again."""
+    def touch(self, file_map: mmap.mmap, size: float, first: int = 0, last: int = 0) -> None:
+        """Count bytes of a map that are going to be read; what is too much is let go of.
+
+        ``size`` bytes between two places, or anywhere in the map. Views stay valid: what they touch
+        again is mapped again.
+        """
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         with self._lock:
-            now = self._resident()
-            # Libraries that were loaded since count as well, once: the floor is taken anew
-            # after each round.
-            if self._floor is None or now < self._floor:
-                self._floor = now
-            if now - self._floor <= self._most:
+            now, end = self._maps[file_map], last or len(file_map)
+            self._resident.pop(now, None)
+            self._resident[now] = None
+            before, start, stop = now.size, now.first, now.last
+            now.first, now.last = (min(first, start), max(end, stop)) if before else (first, end)
+            # What two reads share is counted twice: of that nobody keeps account.
+            now.size = min(now.last - now.first, before + size)
+            total = sum([each.size for each in self._resident])
+            if total <= self.most:
                 return
-            for file_map in list(self._maps):
-                file_map.madvise(mmap.MADV_DONTNEED)
-            self._floor = self._resident()
+            if before:
+                now.let_go(start - _LARGEST_PIECE, first if last else stop)
+                now.let_go(end, stop + _LARGEST_PIECE)
+            total += size - now.size
+            now.first, now.last, now.size = first, end, size
+            for other in [*self._resident][:-1]:
+                if total <= self.most:
+                    return
+                other.let_go(other.first - _LARGEST_PIECE, other.last + _LARGEST_PIECE)
+                total, other.size = total - other.size, 0.0
+                del self._resident[other]
 
 
 MAPS = Maps()
@@ -245,19 +280,25 @@ class LocalStoredFile:
     @property
     def is_current(self) -> bool:
         """Whether the file has the size and the time of writing that it had when opened."""
-        if not self._optional:
-            return file_stamp(self.path) == self.stamp
-        with suppress(OSError):
-            return stamp_of(os.stat(self.path)) == self.stamp
-        return self.stamp == _MISSING
+        return self.is_as_of(None)
 
-    def is_changed_since(self, moment: int) -> bool:
-        """Whether it was changed after a moment, in nanoseconds since 1970."""
+    def is_as_of(self, moment: int | None) -> bool:
+        """Whether it is current, and was not changed since, in nanoseconds from 1970 on."""
+        try:
+            status = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            if self._optional:
+                return self.stamp == _MISSING
+            raise VolumeNotFound(f"there is no file {self.path}.") from None
+        except OSError as error:
+            if self._optional:
+                return self.stamp == _MISSING
+            raise cannot_open(self.path, error) from error
+        if stamp_of(status) != self.stamp:
+            return False
         # File servers have clocks of their own: there size and time of writing are all that tells.
-        with suppress(FileNotFoundError, NotADirectoryError):
-            change = changed_at(os.stat(self.path))
-            return change > moment and not file_system_at(self.path).network
-        return False
+        is_new = moment is not None and changed_at(status) > moment
+        return not is_new or file_system_at(self.path).network
 
     @property
     def content_key(self) -> str:
@@ -422,8 +463,11 @@ class FilesBackend(Backend):
 
     def is_as_of(self, moment: int) -> bool:
         """Whether no local one was replaced since by another of its size and time of writing."""
-        local = [file for file in self.files if isinstance(file, LocalStoredFile)]
-        return self.is_current and not any(file.is_changed_since(moment) for file in local)
+        for file in self.files:
+            is_local = isinstance(file, LocalStoredFile)
+            if not (file.is_as_of(moment) if is_local else file.is_current):  # type: ignore[union-attr]
+                return False
+        return True
 
     @cached_property
     def version(self) -> Hashable:
