@@ -173,8 +173,8 @@ class ChunkGrid:
     [[[0], [4], [6]], [[4], [6], [10]]]
     >>> cuts.touched_parts(Region((5,), (8,))).tolist()
     [[1], [2]]
-    >>> list(cuts.pieces(np.array([[1], [2]]), Region((5,), (8,))))
-    [((slice(0, 1, None),), (slice(1, 2, None),)), ((slice(1, 3, None),), (slice(0, 2, None),))]
+    >>> cuts.parts_in(np.array([[1], [2]]), Region((5,), (8,))).tolist()
+    [[[0, 1, 1]], [[1, 0, 2]]]
     """
 
     def __init__(
@@ -228,24 +228,12 @@ class ChunkGrid:
         start, following = chunk * self._chunk + part * self._block
         return start, np.minimum(following, self._shape)
 
-    def pieces(
-        self, parts: NDArray[np.int64], region: Region
-    ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-        """Yield of each of some parts which part of a region it fills, and which of itself that is.
+    def parts_in(self, parts: NDArray[np.int64], region: Region) -> NDArray[np.int64]:
+        """Return which voxels of some parts lie in a region: (N, axes, 3).
 
-        A patch touches a hundred chunks, but only five of each axis: slices are made of these.
+        Per axis, the first of them in indices of the region, in indices of the part, and how many.
         """
-        targets: list[dict[int, slice]] = [{} for _ in region]
-        sources: list[dict[int, slice]] = [{} for _ in region]
-        ends = (each.tolist() for each in self.bounds(parts))
-        for row, start, stop in zip(parts.tolist(), *ends, strict=True):
-            for n, i in enumerate(row):
-                if i not in targets[n]:
-                    first, last = region.start[n], region.stop[n]
-                    a, b = max(start[n], first), min(stop[n], last)
-                    targets[n][i] = slice(a - first, b - first)
-                    sources[n][i] = slice(a - start[n], b - start[n])
-            yield (
-                tuple(map(dict.__getitem__, targets, row)),
-                tuple(map(dict.__getitem__, sources, row)),
-            )
+        start, stop = self.bounds(parts)
+        first = np.maximum(start, region.start)
+        last = np.minimum(stop, region.stop)
+        return np.stack([first - region.start, first - start, last - first], axis=-1)
