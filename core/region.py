@@ -204,8 +204,13 @@ class ChunkGrid:
         ends = np.array([region.start, region.stop])
         chunk, voxel = np.divmod(ends - [[0], [1]], self._chunk)
         first, last = (chunk * self._per_chunk + voxel // self._block).tolist()
-        ranges = [np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]
-        parts = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
+        sizes = [b - a + 1 for a, b in zip(first, last, strict=True)]
+        grid = np.empty((*sizes, len(sizes)), np.int64)
+        for n, size in enumerate(sizes):
+            grid[..., n] = np.arange(first[n], last[n] + 1).reshape(
+                size, *[1] * (len(sizes) - n - 1)
+            )
+        parts = grid.reshape(-1, len(sizes))
         if region.box is not None and len(parts) > 1:
             start, stop = self.bounds(parts)
             parts = parts[region.box.touches(np.maximum(start, ends[0]), np.minimum(stop, ends[1]))]
@@ -235,5 +240,8 @@ class ChunkGrid:
         """
         start, stop = self.bounds(parts)
         first = np.maximum(start, region.start)
-        last = np.minimum(stop, region.stop)
-        return np.stack([first - region.start, first - start, last - first], axis=-1)
+        found = np.empty((*first.shape, 3), np.int64)
+        found[..., 0] = first - region.start
+        found[..., 1] = first - start
+        found[..., 2] = np.minimum(stop, region.stop) - first
+        return found

@@ -223,8 +223,8 @@ def changed_at(status: os.stat_result) -> int:
     Who copies a file (``rsync -a``, ``cp -p``, ``tar x``) may set back its time of writing, but not
     the time at which the file system was told so, which links and permissions change as well.
     """
-    now = time.time_ns()
-    return max((t for t in (status.st_mtime_ns, status.st_ctime_ns) if t <= now), default=0)
+    now, written, told = time.time_ns(), status.st_mtime_ns, status.st_ctime_ns
+    return max(written if written <= now else 0, told if told <= now else 0)
 
 
 FOLLOW = ("beside", "anywhere")
@@ -336,7 +336,7 @@ class CoalescedRanges:
         ranges = ranges if isinstance(ranges, ObjectRanges) else ObjectRanges.of(ranges)
         objects, which, start, stop = ranges
         self.requests: list[ReadRange] = []
-        self.request = np.full(len(which), -1)
+        self.request = np.zeros(len(which), np.int64) - 1
         """Of each range, the number of its request; -1 for none."""
         self.offset = np.zeros(len(which), np.int64)
         """Where in the answer to that it begins."""
@@ -344,7 +344,7 @@ class CoalescedRanges:
         """How many bytes it has; -1 for all."""
         is_whole = (start < 0) | (stop < 0)
         self.length[is_whole] = -1
-        alone = np.flatnonzero(is_whole & (which >= 0))
+        (alone,) = (is_whole & (which >= 0)).nonzero()
         self.request[alone] = np.arange(len(alone))
         self.requests += [
             ReadRange(objects[n], a, None if b < 0 else b)
@@ -352,7 +352,7 @@ class CoalescedRanges:
         ]
         is_closed = ~is_whole & (which >= 0)
         for number in range(len(objects)) if is_closed.any() else ():
-            members = np.flatnonzero(is_closed & (which == number))
+            (members,) = (is_closed & (which == number)).nonzero()
             if not len(members):
                 continue
             members = members[np.lexsort((stop[members], start[members]))]
@@ -360,7 +360,7 @@ class CoalescedRanges:
             spans = zip(starts.tolist(), stop[members].tolist(), strict=True)
             runs = coalesce([*spans], gap, most)
             firsts = np.array([first for first, _ in runs])
-            run = np.searchsorted(firsts, starts, "right") - 1
+            run = firsts.searchsorted(starts, "right") - 1
             self.request[members] = run + len(self.requests)
             self.offset[members] = starts - firsts[run]
             self.requests += [ReadRange(objects[number], *span) for span in runs]

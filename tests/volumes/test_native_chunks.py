@@ -12,7 +12,7 @@ from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VoxpipeError
 from voxpipe.core.native_library import VARIABLE
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunks import native
+from voxpipe.volumes.chunks import chunked_array, native
 from voxpipe.volumes.chunks.chunked_array import CHUNKS
 
 blosc2 = pytest.importorskip("blosc2")
@@ -140,14 +140,14 @@ def test_all_chunks_of_a_read_are_decoded_in_one_call(tmp_path, monkeypatch):
     """And none of them in Python."""
     path = write(tmp_path / "a.zarr", "shards", "int16", "lz4")
     placed = []
-    place = native.ChunkTable.place
+    place_chunks = native.place_chunks
 
-    def noted(table, out, chunk, decoder=native.PLAIN):
-        done = place(table, out, chunk, decoder)
+    def noted(*args):
+        done = place_chunks(*args)
         placed.append(done.tolist())
         return done
 
-    monkeypatch.setattr(native.ChunkTable, "place", noted)
+    monkeypatch.setattr(chunked_array, "place_chunks", noted)
     Volume(path).read(Region((0, 0, 0), SHAPE))
 
     assert placed == [[True] * 27]

@@ -25,7 +25,7 @@ from ...core.locks import ForkSafeLock, renew_after_fork
 from ...core.memory import usable_memory
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
-from .native import ChunkTable, StoredChunks, address_of, is_available
+from .native import StoredChunks, address_of, is_available, place_chunks
 
 # Decoded chunks of this process, in bytes, until something that is needed sooner comes.
 #
@@ -406,11 +406,8 @@ class ChunkedArray:
     ) -> None:
         """Copy parts of chunks that are decoded to where they belong."""
         if is_available(self.ndim):
-            table = ChunkTable(parts)
-            table.take_from([chunk.address for chunk in chunks])
-            is_empty = np.array([chunk is NOT_STORED for chunk in chunks])
-            table.fill(is_empty, address_of(self._fill_row))
-            table.place(out, self.chunks)
+            rooms = [chunk.address for chunk in chunks]
+            place_chunks(out, self.chunks, parts, rooms, self._fill_row)
             return
         for (there, here), chunk in zip(_slices(parts), chunks, strict=True):
             out[there] = self._fill if chunk is NOT_STORED else chunk.array[here]
@@ -450,8 +447,6 @@ class ChunkedArray:
         stored: StoredChunks,
     ) -> NDArray[np.bool_]:
         """Decode chunks in one call, and return which of them could be."""
-        table = ChunkTable(parts)
-        table.decode(stored)
         is_empty = stored.addresses == 0
         kept: list[KeptChunk] = []
         if self._cache.most_bytes >= self.chunk_bytes:
@@ -460,9 +455,8 @@ class ChunkedArray:
             kept = [
                 NOT_STORED if room is None else KeptChunk(room, address_of(room)) for room in rooms
             ]
-            table.take_from([chunk.address for chunk in kept])
-        table.fill(is_empty, address_of(self._fill_row))
-        done = table.place(out, self.chunks, stored.decoder)
+        rooms_of_kept = [chunk.address for chunk in kept] or [0] * len(parts)
+        done = place_chunks(out, self.chunks, parts, rooms_of_kept, self._fill_row, stored)
         if kept:
             pairs = zip(self._keys(chunks), kept, done.tolist(), strict=True)
             good = [(key, chunk) for key, chunk, is_done in pairs if is_done]

@@ -83,51 +83,61 @@ def is_available(axes: int) -> bool:
     return asked is not None and 1 <= axes <= MOST_AXES and _library() is not None
 
 
-class ChunkTable:
-    """The chunks of one call, and where each goes.
+def place_chunks(
+    out: NDArray[Any],
+    shape: tuple[int, ...],
+    parts: NDArray[np.int64],
+    rooms: Sequence[int],
+    fill_row: NDArray[Any],
+    stored: StoredChunks | None = None,
+) -> NDArray[np.bool_]:
+    """Bring parts of chunks to their places in ``out``, decoded first where they are not yet.
 
     Parameters
     ----------
+    out
+        A region of the array, in C order.
+    shape
+        Of a chunk, whole.
     parts
         (N, axes, 3) int64: first voxel in the region, first in the chunk, and how many.
+    rooms
+        Where in memory each chunk is, or is decoded to; 0 for one that is not kept, of ``stored``,
+        and for one that is not stored.
+    fill_row
+        What all rows of a chunk are that is not stored.
+    stored
+        What chunks are decoded from; None if all are decoded.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N,) bool: False for those that could not be decoded, of which ``out`` holds anything.
     """
-
-    def __init__(self, parts: NDArray[np.int64]) -> None:
-        count, axes, _ = parts.shape
-        self._rows = np.zeros((count, _PARTS + 3 * axes), np.int64)
-        self._rows[:, _PARTS:] = parts.reshape(count, -1)
-
-    def take_from(self, rooms: Sequence[int] | NDArray[np.int64]) -> None:
-        """Say where in memory each chunk is, or is to be decoded to; 0 for nowhere that lasts."""
-        self._rows[:, _ROOM] = rooms
-
-    def decode(self, stored: StoredChunks) -> None:
-        """Say which stored bytes they are decoded from."""
-        self._rows[:, _DATA] = stored.addresses
-        self._rows[:, _SIZE] = stored.sizes
-        self._rows[:, _FIRST] = stored.firsts
-
-    def fill(self, members: NDArray[np.bool_], row: int) -> None:
-        """Take for some chunks one row of voxels, at an address, that stands for all of theirs."""
-        self._rows[members, _ROOM] = row
-        self._rows[members, _IS_ROW] = 1
-
-    def place(
-        self, out: NDArray[Any], chunk: tuple[int, ...], decoder: NativeDecoder = PLAIN
-    ) -> NDArray[np.bool_]:
-        """Fill ``out``, in C order, and return which chunks could be decoded."""
-        # What is not kept is decoded to here, unless it lies in ``out`` as a whole.
-        scratch = np.empty(chunk, out.dtype)
-        rest = (0,) * (MOST_AXES - out.ndim)
-        job = _JOB.pack(
-            *(ABI, *decoder[:2], decoder.measure, len(self._rows), address_of(self._rows)),
-            *(address_of(scratch), address_of(out), out.itemsize, out.ndim),
-            *(*chunk, *rest, *out.strides, *rest),
-        )
-        if _library().voxpipe_place_chunks(job) != _OK:
-            raise RuntimeError(f"the native library refused chunks {chunk} of {out.shape}")
-        done: NDArray[np.bool_] = self._rows[:, _STATUS] == _OK
-        return done
+    count, axes, _ = parts.shape
+    rows = np.zeros((count, _PARTS + 3 * axes), np.int64)
+    rows[:, _PARTS:] = parts.reshape(count, -1)
+    rows[:, _ROOM] = rooms
+    decoder = PLAIN
+    if stored is not None:
+        decoder = stored.decoder
+        rows[:, _DATA], rows[:, _SIZE], rows[:, _FIRST] = stored[1:4]
+        is_empty = rows[:, _DATA] == 0
+    else:
+        is_empty = rows[:, _ROOM] == 0
+    rows[is_empty, _ROOM] = address_of(fill_row)
+    rows[:, _IS_ROW] = is_empty
+    # What is not kept is decoded to here, unless it lies in ``out`` as a whole.
+    scratch = np.empty(shape, out.dtype)
+    rest = (0,) * (MOST_AXES - axes)
+    job = _JOB.pack(
+        *(ABI, *decoder, count, address_of(rows), address_of(scratch), address_of(out)),
+        *(out.itemsize, axes, *shape, *rest, *out.strides, *rest),
+    )
+    if _library().voxpipe_place_chunks(job) != _OK:
+        raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
+    done: NDArray[np.bool_] = rows[:, _STATUS] == _OK
+    return done
 
 
 def address_of(array: NDArray[Any]) -> int:

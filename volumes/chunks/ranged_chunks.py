@@ -320,7 +320,7 @@ class RangedChunks:
         # None can need more, compressed however badly.
         sizes = places.stop - places.start
         beyond = (sizes > (self._most or math.inf)) & (places.stop >= 0) & (places.start >= 0)
-        for n in np.flatnonzero(beyond & (places.which >= 0))[:1].tolist():
+        for n in (beyond & (places.which >= 0)).nonzero()[0][:1].tolist():
             raise CorruptVolume(
                 f"a chunk of {self.name} is stored in {sizes[n]} bytes, in "
                 f"{places.objects[places.which[n]] or 'the file'}, and takes {self._chunk_bytes} "

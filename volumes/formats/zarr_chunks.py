@@ -98,6 +98,8 @@ class ShardedChunks(ChunkMap):
         self._metadata, self._store = metadata, store
         pairs = zip(metadata.shards, metadata.chunks, strict=True)
         self._per_shard = tuple(s // c for s, c in pairs)
+        # In C order.
+        self._steps = np.cumprod([1, *self._per_shard[:0:-1]])[::-1]
         checks = _CHECK_BYTES if metadata.index_checked else 0
         self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
         # Key, and table of places, of each shard whose index was read.
@@ -127,7 +129,7 @@ class ShardedChunks(ChunkMap):
         count = len(self._per_shard)
         shards, inner = np.divmod(np.array(chunks, np.int64).reshape(-1, count), self._per_shard)
         # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
-        flat = np.ravel_multi_index(tuple(inner.T), self._per_shard)
+        flat = inner @ self._steps
         rows = [*map(tuple, shards.tolist())]
         by_shard: dict[Index, int] = dict.fromkeys(rows, 0)
         by_shard.update(zip(by_shard, range(len(by_shard)), strict=True))
@@ -139,19 +141,21 @@ class ShardedChunks(ChunkMap):
         span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
 
         def places(answers: Sequence[bytes | None]) -> ObjectRanges:
-            entries = np.full((len(flat), 2), _NO_CHUNK, np.uint64)
+            entries = np.empty((len(flat), 2), np.uint64)
+            entries[...] = _NO_CHUNK
             tables = {**hits, **self._learnt(unknown, answers)} if unknown else hits
             for shard, (_, table) in tables.items():
                 if table is not None:
                     members = which == by_shard[shard]
                     entries[members] = table[flat[members]]
-            is_absent = (entries == _NO_CHUNK).all(axis=1)
-            first, end = entries[:, 0], entries.sum(axis=1, dtype=np.uint64)
+            first, length = entries.T
+            is_absent, end = (first == _NO_CHUNK) & (length == _NO_CHUNK), first + length
             # Sums that wrap around, and those that are too large for an offset in a file.
-            for n in np.flatnonzero(((end < first) | (end >= 2**63)) & ~is_absent)[:1].tolist():
-                offset, length = entries[n].tolist()
-                key = tables[rows[n]][0]
-                raise self._corrupt(key, f"a chunk at {offset}, {length} bytes long")
+            is_bad = ((end < first) | (end >= 2**63)) & ~is_absent
+            if is_bad.any():
+                n = int(is_bad.argmax())
+                what = f"a chunk at {first[n]}, {length[n]} bytes long"
+                raise self._corrupt(tables[rows[n]][0], what)
             start, stop = (np.where(is_absent, 0, each).astype(np.int64) for each in (first, end))
             keys = [tables[shard][0] for shard in by_shard]
             return ObjectRanges(keys, np.where(is_absent, -1, which), start, stop)
