@@ -80,8 +80,8 @@ def microscopy(shape: tuple[int, ...]) -> NDArray[np.uint16]:
     cells = np.clip(np.sin(i) * np.sin(j) * np.sin(k) - 0.3, 0, None)
     photons = generator.poisson(3 + 400 * cells).astype(np.float32)
     photons += generator.normal(100, 2, shape)
-    found: NDArray[np.uint16] = np.rint(photons).clip(0, None).astype(np.uint16)
-    return found
+    image: NDArray[np.uint16] = np.rint(photons).clip(0, None).astype(np.uint16)
+    return image
 
 
 def measure(array: NDArray[Any], edge: int, codec: Any) -> tuple[float, float, float]:
@@ -101,13 +101,13 @@ def measure(array: NDArray[Any], edge: int, codec: Any) -> tuple[float, float, f
     decoder = native_decoder("zstd" if codec.codec_id == "zstd" else "blosc")
     assert decoder is not None, "numcodecs' functions are not to be found"
     columns = np.array([[address_of_bytes(e), len(e), 0] for e in encoded], np.int64).T
-    stored = StoredChunks(decoder, *columns, encoded)
+    stored_chunks = StoredChunks(decoder, *columns, encoded)
     row, best = np.zeros(edge, array.dtype), float("inf")
     for _ in range(ROUNDS):
         start = time.thread_time()
-        done = place_chunks(out, (edge,) * 3, parts, [0] * CHUNKS, row, stored)
+        is_done = place_chunks(out, (edge,) * 3, parts, [0] * CHUNKS, row, stored_chunks)
         best = min(best, time.thread_time() - start)
-        assert done.all()
+        assert is_done.all()
     size = sum(piece.nbytes for piece in pieces)
     return size / columns[1].sum(), size / best / 1e9, size / taken / 1e6
 

@@ -240,8 +240,8 @@ class ChunkGrid:
         """
         start, stop = self.bounds(parts)
         first = np.maximum(start, region.start)
-        found = np.empty((*first.shape, 3), np.int64)
-        found[..., 0] = first - region.start
-        found[..., 1] = first - start
-        found[..., 2] = np.minimum(stop, region.stop) - first
-        return found
+        result = np.empty((*first.shape, 3), np.int64)
+        result[..., 0] = first - region.start
+        result[..., 1] = first - start
+        result[..., 2] = np.minimum(stop, region.stop) - first
+        return result

@@ -223,8 +223,8 @@ def changed_at(status: os.stat_result) -> int:
     Who copies a file (``rsync -a``, ``cp -p``, ``tar x``) may set back its time of writing, but not
     the time at which the file system was told so, which links and permissions change as well.
     """
-    now, written, told = time.time_ns(), status.st_mtime_ns, status.st_ctime_ns
-    return max(written if written <= now else 0, told if told <= now else 0)
+    now, write_time, change_time = time.time_ns(), status.st_mtime_ns, status.st_ctime_ns
+    return max(write_time if write_time <= now else 0, change_time if change_time <= now else 0)
 
 
 FOLLOW = ("beside", "anywhere")

@@ -51,7 +51,7 @@ class KeptChunk(NamedTuple):
     address: int  # where its voxels begin in memory
 
 
-NOT_STORED = KeptChunk(np.zeros(0, np.uint8), 0)
+FILL_CHUNK = KeptChunk(np.zeros(0, np.uint8), 0)
 """Kept of a chunk that is not stored: nobody has to look for it in the store again."""
 
 
@@ -95,14 +95,14 @@ class ChunkCache:
                     due.setdefault(self._coming[key][0], []).append(key)
             for moment, its in due.items():
                 self._pass(moment, its)
-            found = [self._chunks.get(key) for key in keys]
-            misses = found.count(None)
+            entries = [self._chunks.get(key) for key in keys]
+            misses = entries.count(None)
             self.misses += misses
-            self.hits += len(found) - misses
+            self.hits += len(entries) - misses
             for key in keys if self._idle else ():
                 if key in self._idle:
                     self._idle.move_to_end(key)
-            return found
+            return entries
 
     def holds(self, key: Hashable) -> bool:
         """Whether a chunk is here; asking does not count as using it."""
@@ -116,16 +116,16 @@ class ChunkCache:
         """
         self.put_all((key,), (KeptChunk(chunk, chunk.ctypes.data),))
         with self._lock:
-            kept = self._chunks.get(key)
-        return kept is not None and kept.array is chunk
+            entries = self._chunks.get(key)
+        return entries is not None and entries.array is chunk
 
     def put_all(self, keys: Iterable[Hashable], chunks: Iterable[KeptChunk]) -> None:
         """Do what :meth:`put` does with each chunk, one after another."""
         with self._lock:
-            held = self._chunks
+            table = self._chunks
             for key, chunk in zip(keys, chunks, strict=True):
-                size = ENTRY_BYTES if chunk is NOT_STORED else chunk.array.nbytes
-                if size > self.most_bytes or key in held:
+                size = ENTRY_BYTES if chunk is FILL_CHUNK else chunk.array.nbytes
+                if size > self.most_bytes or key in table:
                     continue
                 while self.held_bytes + size > self.most_bytes:
                     # The oldest that is not announced; if all are, see there.
@@ -135,7 +135,7 @@ class ChunkCache:
                     self._drop((victim,))
                 else:
                     chunk.array.setflags(write=False)
-                    held[key] = chunk
+                    table[key] = chunk
                     self.held_bytes += size
                     if key in self._coming:
                         self._enter((key,))
@@ -188,7 +188,7 @@ class ChunkCache:
 
     def _pass(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Take back what was announced for a moment: it was asked for, or never will be."""
-        changed = []
+        entering = []
         for key in keys:
             moments = self._coming.get(key)
             if moments is None or moment not in moments:
@@ -204,8 +204,8 @@ class ChunkCache:
                     del self._claims[key]
                     changes = True
             if changes and key in self._chunks:
-                changed.append(key)
-        self._enter(changed)
+                entering.append(key)
+        self._enter(entering)
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
@@ -258,7 +258,7 @@ class ChunkCache:
             self._claims.pop(key, None)
             self._idle.pop(key, None)
             chunk = self._chunks.pop(key)
-            self.held_bytes -= ENTRY_BYTES if chunk is NOT_STORED else chunk.array.nbytes
+            self.held_bytes -= ENTRY_BYTES if chunk is FILL_CHUNK else chunk.array.nbytes
 
 
 class Announcement(NamedTuple):
@@ -320,7 +320,7 @@ class FetchedChunks(Protocol):
     def place(self, index: Index) -> str:
         """Return which file holds the bytes of a chunk; empty where nobody knows."""
 
-    def stored(self) -> StoredChunks | None:
+    def stored_chunks(self) -> StoredChunks | None:
         """Return where the bytes are, for what decodes as ``decode`` does, many in one call.
 
         None where there is no such thing.
@@ -388,10 +388,10 @@ class ChunkedArray:
         if out.size == 0 or len(chunks) == 0:
             return out
         parts = self._cuts.parts_in(chunks, region)
-        kept = self._cache.get_all(self._keys(chunks))
-        is_missing = np.array([chunk is None for chunk in kept])
+        entries = self._cache.get_all(self._keys(chunks))
+        is_missing = np.array([chunk is None for chunk in entries])
         if not is_missing.all():
-            here = [chunk for chunk in kept if chunk is not None]
+            here = [chunk for chunk in entries if chunk is not None]
             self._copy(out, parts[~is_missing], here)
         if is_missing.any():
             self._read_missing(out, chunks[is_missing], parts[is_missing])
@@ -410,7 +410,7 @@ class ChunkedArray:
             place_chunks(out, self.chunks, parts, rooms, self._fill_row)
             return
         for (there, here), chunk in zip(_slices(parts), chunks, strict=True):
-            out[there] = self._fill if chunk is NOT_STORED else chunk.array[here]
+            out[there] = self._fill if chunk is FILL_CHUNK else chunk.array[here]
 
     def _read_missing(
         self, out: NDArray[Any], chunks: NDArray[np.int64], parts: NDArray[np.int64]
@@ -422,21 +422,21 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        brought = self._source.fetch_chunks(chunks)
-        stored = brought.stored() if is_available(self.ndim) else None
+        payload = self._source.fetch_chunks(chunks)
+        stored_chunks = payload.stored_chunks() if is_available(self.ndim) else None
         is_left, count = np.ones(len(chunks), bool), 0
         # What is decoded to be kept is in memory before it is known whether there is room for it.
         step = max(1, _STEP_BYTES // self.chunk_bytes)
         for first in range(0, len(chunks), step):
-            if stored is None:
+            if stored_chunks is None:
                 break
             some = slice(first, first + step)
-            those = stored.of(some)
-            done = self._decode_all(out, chunks[some], parts[some], those)
-            is_left[some] = ~done
-            count += int((done & (those.addresses != 0)).sum())
+            those = stored_chunks.of(some)
+            is_done = self._decode_all(out, chunks[some], parts[some], those)
+            is_left[some] = ~is_done
+            count += int((is_done & (those.addresses != 0)).sum())
         if is_left.any():
-            count += self._decode_each(out, chunks[is_left], parts[is_left], brought)
+            count += self._decode_each(out, chunks[is_left], parts[is_left], payload)
         IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
 
     def _decode_all(
@@ -444,34 +444,36 @@ class ChunkedArray:
         out: NDArray[Any],
         chunks: NDArray[np.int64],
         parts: NDArray[np.int64],
-        stored: StoredChunks,
+        stored_chunks: StoredChunks,
     ) -> NDArray[np.bool_]:
         """Decode chunks in one call, and return which of them could be."""
-        is_empty = stored.addresses == 0
-        kept: list[KeptChunk] = []
+        is_empty = stored_chunks.addresses == 0
+        entries: list[KeptChunk] = []
         if self._cache.most_bytes >= self.chunk_bytes:
             shape, dtype = self.chunks, self.dtype
             rooms = [None if n else np.empty(shape, dtype) for n in is_empty.tolist()]
-            kept = [
-                NOT_STORED if room is None else KeptChunk(room, address_of(room)) for room in rooms
+            entries = [
+                FILL_CHUNK if room is None else KeptChunk(room, address_of(room)) for room in rooms
             ]
-        rooms_of_kept = [chunk.address for chunk in kept] or [0] * len(parts)
-        done = place_chunks(out, self.chunks, parts, rooms_of_kept, self._fill_row, stored)
-        if kept:
-            pairs = zip(self._keys(chunks), kept, done.tolist(), strict=True)
+        rooms_of_kept = [chunk.address for chunk in entries] or [0] * len(parts)
+        is_done = place_chunks(
+            out, self.chunks, parts, rooms_of_kept, self._fill_row, stored_chunks
+        )
+        if entries:
+            pairs = zip(self._keys(chunks), entries, is_done.tolist(), strict=True)
             good = [(key, chunk) for key, chunk, is_done in pairs if is_done]
             self._cache.put_all(*zip(*good, strict=True)) if good else None
-        return done
+        return is_done
 
     def _decode_each(
         self,
         out: NDArray[Any],
         chunks: NDArray[np.int64],
         parts: NDArray[np.int64],
-        brought: FetchedChunks,
+        payload: FetchedChunks,
     ) -> int:
         """Decode chunks one after another, and return how many were stored."""
-        keeps, strided = self._cache.most_bytes >= self.chunk_bytes, brought.strided
+        keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
         scratch: NDArray[Any] | None = None
         count = 0
         for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
@@ -479,21 +481,21 @@ class ChunkedArray:
             whole = slot.shape == self.chunks and (strided or slot.flags.c_contiguous)
             if whole and not keeps:
                 # Straight to where it is wanted: no copy of the chunk is made.
-                if self._decode(brought, index, slot):
+                if self._decode(payload, index, slot):
                     count += 1
                 else:
                     slot[...] = self._fill
                 continue
             if scratch is None:
                 scratch = np.empty(self.chunks, self.dtype)
-            if self._decode(brought, index, scratch):
+            if self._decode(payload, index, scratch):
                 count += 1
                 slot[...] = scratch[here]
                 if self._cache.put((self._token, index), scratch):
                     scratch = None
             else:
                 slot[...] = self._fill
-                self._cache.put_all([(self._token, index)], [NOT_STORED])
+                self._cache.put_all([(self._token, index)], [FILL_CHUNK])
         return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:

@@ -39,7 +39,7 @@ _OK = 0
 class NativeDecoder(NamedTuple):
     """A function of another library, which keeps no state."""
 
-    stored: int  # a VoxpipeStored: what the function takes
+    kind: int  # a VoxpipeStored: what the function takes
     decode: int = 0  # its address
     measure: int = 0  # address of the one that tells how much it will decode, if there is one
 
@@ -79,8 +79,8 @@ def native_decoder(codec: str) -> NativeDecoder | None:
 
 def is_available(axes: int) -> bool:
     """Whether chunks of so many axes can be placed here."""
-    asked = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0)
-    return asked is not None and 1 <= axes <= MOST_AXES and _library() is not None
+    level = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0)
+    return level is not None and 1 <= axes <= MOST_AXES and _library() is not None
 
 
 def place_chunks(
@@ -89,7 +89,7 @@ def place_chunks(
     parts: NDArray[np.int64],
     rooms: Sequence[int],
     fill_row: NDArray[Any],
-    stored: StoredChunks | None = None,
+    stored_chunks: StoredChunks | None = None,
 ) -> NDArray[np.bool_]:
     """Bring parts of chunks to their places in ``out``, decoded first where they are not yet.
 
@@ -119,9 +119,9 @@ def place_chunks(
     rows[:, _PARTS:] = parts.reshape(count, -1)
     rows[:, _ROOM] = rooms
     decoder = PLAIN
-    if stored is not None:
-        decoder = stored.decoder
-        rows[:, _DATA], rows[:, _SIZE], rows[:, _FIRST] = stored[1:4]
+    if stored_chunks is not None:
+        decoder = stored_chunks.decoder
+        rows[:, _DATA], rows[:, _SIZE], rows[:, _FIRST] = stored_chunks[1:4]
         is_empty = rows[:, _DATA] == 0
     else:
         is_empty = rows[:, _ROOM] == 0
@@ -136,8 +136,8 @@ def place_chunks(
     )
     if _library().voxpipe_place_chunks(job) != _OK:
         raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
-    done: NDArray[np.bool_] = rows[:, _STATUS] == _OK
-    return done
+    is_done: NDArray[np.bool_] = rows[:, _STATUS] == _OK
+    return is_done
 
 
 def address_of(array: NDArray[Any]) -> int:

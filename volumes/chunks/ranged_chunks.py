@@ -352,7 +352,7 @@ class Bytes:
         # The numbers of all others, where they lie, and what came of there.
         self._rest, self._places, self._plan, self._answers = rest, places, plan, answers
 
-    def stored(self) -> StoredChunks | None:
+    def stored_chunks(self) -> StoredChunks | None:
         """Return where the bytes are, for a native decoder; None where there is none."""
         decoder = getattr(self._source._decoder, "native", None)
         if decoder is None:
@@ -377,9 +377,9 @@ class Bytes:
         """By chunk its bytes, None where it is not stored, and where they lie, if that is known."""
         indices = [*map(tuple, np.asarray(self._chunks).tolist())]
         pieces = self._plan.split(self._answers), self._places.ranges()
-        found = dict(zip(self._rest.tolist(), zip(*pieces, strict=True), strict=True))
-        found.update((n, (piece, None)) for n, piece in self._came.items())
-        return {index: found[n] for n, index in enumerate(indices)}
+        by_number = dict(zip(self._rest.tolist(), zip(*pieces, strict=True), strict=True))
+        by_number.update((n, (piece, None)) for n, piece in self._came.items())
+        return {index: by_number[n] for n, index in enumerate(indices)}
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode one chunk; False if it is not stored."""

@@ -189,22 +189,22 @@ class Blosc2Blocks:
         reader of frames can decode, or refuse.
         """
         file_map, _ = self._alive
-        found = np.zeros((2, math.prod(self._chunks)), np.int64)
-        found[0] = 1
+        places = np.zeros((2, math.prod(self._chunks)), np.int64)
+        places[0] = 1
         with memoryview(file_map) as frame, suppress(Exception):
             header = frame_sizes(bytes(frame[: _HEAD.size]), self.name)[0]
             end = header + int.from_bytes(frame[_STORED_BYTES], "big", signed=True)
             # Offsets of the chunks behind the header, in one more chunk behind them all.
-            _, size, _, stored = _CHUNK.unpack_from(frame, end)[:4]
-            if size == found[0].nbytes and header <= end <= len(frame) - stored:
+            _, size, _, length = _CHUNK.unpack_from(frame, end)[:4]
+            if size == places[0].nbytes and header <= end <= len(frame) - length:
                 blosc2 = import_package("blosc2", self.name)
-                offsets = np.zeros(len(found[0]), "<i8")
-                blosc2.decompress2(bytes(frame[end : end + stored]), dst=offsets)
+                offsets = np.zeros(len(places[0]), "<i8")
+                blosc2.decompress2(bytes(frame[end : end + length]), dst=offsets)
                 begin = np.frombuffer(frame, np.uint8).__array_interface__["data"][0] + header
                 for number, span in self._sound_chunks(frame[header:end], offsets).items():
-                    found[:, number] = begin + span[0], span[1]
-                found[0, offsets == _ZEROS] = 0
-        return found
+                    places[:, number] = begin + span[0], span[1]
+                places[0, offsets == _ZEROS] = 0
+        return places
 
     def _sound_chunks(
         self, chunks: memoryview, offsets: NDArray[np.int64]
@@ -218,11 +218,11 @@ class Blosc2Blocks:
         for number, offset in enumerate(offsets.tolist()):
             if not 0 <= offset <= len(chunks) - _CHUNK.size:
                 continue  # all of one value, or damage
-            flags, nbytes, _, stored, *filters, options = _CHUNK.unpack_from(chunks, offset)
+            flags, nbytes, _, length, *filters, options = _CHUNK.unpack_from(chunks, offset)
             is_usual = flags >> 5 <= _LAST_CODEC and not options & _USES_DICTIONARY
             is_usual = is_usual and {*filters} <= _FILTERS
-            if is_usual and nbytes == size and _CHUNK.size <= stored <= len(chunks) - offset:
-                sound[number] = offset, stored
+            if is_usual and nbytes == size and _CHUNK.size <= length <= len(chunks) - offset:
+                sound[number] = offset, length
         return sound
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
@@ -235,7 +235,7 @@ class Blosc2Blocks:
             self.items.get_slice(first, first + self._size, out)
         return True
 
-    def stored(self) -> None:
+    def stored_chunks(self) -> None:
         """Blocks are decoded one by one."""
 
     is_far = False
@@ -260,7 +260,7 @@ class FetchedBlocks:
         """Return the file."""
         return self._blocks.name
 
-    def stored(self) -> StoredChunks | None:
+    def stored_chunks(self) -> StoredChunks | None:
         """Return the stored bytes of the chunks of the blocks, of which items can be decoded."""
         decoder = native_decoder("blosc2")
         if decoder is None:
