@@ -33,7 +33,7 @@ _LIBRARIES = {
 }
 # Columns of a row; those behind them are where its part lies.
 _DATA, _SIZE, _FIRST, _ROOM, _IS_ROW, _STATUS, _PARTS = range(7)
-_OK = 0
+_OK, _INT_MAX = 0, 2**31 - 1
 
 
 class NativeDecoder(NamedTuple):
@@ -138,6 +138,22 @@ def place_chunks(
         raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
     is_done: NDArray[np.bool_] = rows[:, _STATUS] == _OK
     return is_done
+
+
+def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
+    """Return the first items of a chunk of blosc2, decoded in this thread; None if they cannot be.
+
+    blosc2's own functions for this begin threads, which a forked child waits for in vain.
+    """
+    decoder = native_decoder("blosc2")
+    if decoder is None or len(data) > _INT_MAX:
+        return None
+    number, address = ctypes.c_int, ctypes.c_void_p
+    function = ctypes.CFUNCTYPE(number, address, number, number, number, address, number)
+    items = np.zeros(count, dtype)
+    place = address_of_bytes(data)
+    size = function(decoder.decode)(place, len(data), 0, count, address_of(items), items.nbytes)
+    return items if size == items.nbytes else None
 
 
 def address_of(array: NDArray[Any]) -> int:

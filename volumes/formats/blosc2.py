@@ -33,7 +33,7 @@ from ...storage.retry import DAMAGE, read_anew
 from ...storage.volume_cache import VolumeCache
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray, ChunkIndices, Index
-from ..chunks.native import StoredChunks, native_decoder
+from ..chunks.native import StoredChunks, blosc2_items, native_decoder
 from ..session import opening_session
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
@@ -191,15 +191,13 @@ class Blosc2Blocks:
         file_map, _ = self._alive
         places = np.zeros((2, math.prod(self._chunks)), np.int64)
         places[0] = 1
-        with memoryview(file_map) as frame, suppress(Exception):
+        with memoryview(file_map) as frame, suppress(struct.error, BadHeader):
             header = frame_sizes(bytes(frame[: _HEAD.size]), self.name)[0]
             end = header + int.from_bytes(frame[_STORED_BYTES], "big", signed=True)
             # Offsets of the chunks behind the header, in one more chunk behind them all.
-            _, size, _, length = _CHUNK.unpack_from(frame, end)[:4]
-            if size == places[0].nbytes and header <= end <= len(frame) - length:
-                blosc2 = import_package("blosc2", self.name)
-                offsets = np.zeros(len(places[0]), "<i8")
-                blosc2.decompress2(bytes(frame[end : end + length]), dst=offsets)
+            index = bytes(frame[end:]) if header <= end <= len(frame) else b""
+            offsets = blosc2_items(index, places.shape[1], "<i8")
+            if offsets is not None:
                 begin = np.frombuffer(frame, np.uint8).__array_interface__["data"][0] + header
                 for number, span in self._sound_chunks(frame[header:end], offsets).items():
                     places[:, number] = begin + span[0], span[1]
