@@ -31,8 +31,8 @@ from ...storage.ranges import ObjectRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
 from ..chunks.chunked_array import ChunkIndices, ChunkMap, Index, Lookup
-from ..chunks.decoders import Decoder, decoder_factory
 from ..chunks.native import PLAIN, NativeDecoder, native_decoder
+from ..chunks.ranged_chunks import Decoder, decoder_factory
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
 _NO_CHUNK = 2**64 - 1
