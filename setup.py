@@ -49,7 +49,8 @@ class AnyPython(bdist_wheel):
 kernel = Extension(
     "voxpipe._native",
     sources=[
-        f"native/{name}.cpp" for name in ("kernel", "path_portable", "path_avx2", "path_avx512")
+        f"native/{name}.cpp"
+        for name in ("kernel", "chunks", "path_portable", "path_avx2", "path_avx512")
     ],
     depends=sorted(str(header) for header in Path("native").glob("*.h")),
     extra_compile_args=FLAGS,

@@ -173,8 +173,8 @@ class ChunkGrid:
     [[[0], [4], [6]], [[4], [6], [10]]]
     >>> cuts.touched_parts(Region((5,), (8,))).tolist()
     [[1], [2]]
-    >>> list(cuts.pieces(np.array([[1], [2]]), Region((5,), (8,))))
-    [((slice(0, 1, None),), (slice(1, 2, None),)), ((slice(1, 3, None),), (slice(0, 2, None),))]
+    >>> cuts.parts_in(np.array([[1], [2]]), Region((5,), (8,))).tolist()
+    [[[0, 1, 1]], [[1, 0, 2]]]
     """
 
     def __init__(
@@ -204,8 +204,13 @@ class ChunkGrid:
         ends = np.array([region.start, region.stop])
         chunk, voxel = np.divmod(ends - [[0], [1]], self._chunk)
         first, last = (chunk * self._per_chunk + voxel // self._block).tolist()
-        ranges = [np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]
-        parts = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
+        sizes = [b - a + 1 for a, b in zip(first, last, strict=True)]
+        grid = np.empty((*sizes, len(sizes)), np.int64)
+        for n, size in enumerate(sizes):
+            grid[..., n] = np.arange(first[n], last[n] + 1).reshape(
+                size, *[1] * (len(sizes) - n - 1)
+            )
+        parts = grid.reshape(-1, len(sizes))
         if region.box is not None and len(parts) > 1:
             start, stop = self.bounds(parts)
             parts = parts[region.box.touches(np.maximum(start, ends[0]), np.minimum(stop, ends[1]))]
@@ -228,24 +233,15 @@ class ChunkGrid:
         start, following = chunk * self._chunk + part * self._block
         return start, np.minimum(following, self._shape)
 
-    def pieces(
-        self, parts: NDArray[np.int64], region: Region
-    ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-        """Yield of each of some parts which part of a region it fills, and which of itself that is.
+    def parts_in(self, parts: NDArray[np.int64], region: Region) -> NDArray[np.int64]:
+        """Return which voxels of some parts lie in a region: (N, axes, 3).
 
-        A patch touches a hundred chunks, but only five of each axis: slices are made of these.
+        Per axis, the first of them in indices of the region, in indices of the part, and how many.
         """
-        targets: list[dict[int, slice]] = [{} for _ in region]
-        sources: list[dict[int, slice]] = [{} for _ in region]
-        ends = (each.tolist() for each in self.bounds(parts))
-        for row, start, stop in zip(parts.tolist(), *ends, strict=True):
-            for n, i in enumerate(row):
-                if i not in targets[n]:
-                    first, last = region.start[n], region.stop[n]
-                    a, b = max(start[n], first), min(stop[n], last)
-                    targets[n][i] = slice(a - first, b - first)
-                    sources[n][i] = slice(a - start[n], b - start[n])
-            yield (
-                tuple(map(dict.__getitem__, targets, row)),
-                tuple(map(dict.__getitem__, sources, row)),
-            )
+        start, stop = self.bounds(parts)
+        first = np.maximum(start, region.start)
+        result = np.empty((*first.shape, 3), np.int64)
+        result[..., 0] = first - region.start
+        result[..., 1] = first - start
+        result[..., 2] = np.minimum(stop, region.stop) - first
+        return result

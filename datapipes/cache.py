@@ -78,7 +78,8 @@ class Cache(_Flushing):
     chunk
         Voxels along each axis of the decode unit; by default for patches of 96.
     codec
-        ``"lz4"`` (decodes fastest), ``"zstd"`` (stores least) or ``"none"``.
+        ``"lz4"`` (written fastest), ``"lz4hc"`` (decodes fastest), ``"zstd"`` (stores least) or
+        ``"none"``.
     storage_options
         For fsspec, where the place is a URL. They never appear in messages.
 
@@ -246,7 +247,8 @@ class Recache(PerItem):
         Where the copies are kept, by default in the cache directory (``$VOXPIPE_CACHE``).
         It holds at most ``$VOXPIPE_CACHE_BYTES``; the least recently used go first.
     codec
-        ``"lz4"`` (decodes fastest), ``"zstd"`` (stores least) or ``"none"``.
+        ``"lz4"`` (written fastest), ``"lz4hc"`` (decodes fastest), ``"zstd"`` (stores least) or
+        ``"none"``.
     keys
         Volumes to copy; by default all.
 

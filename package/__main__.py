@@ -278,8 +278,9 @@ def _add_convert(commands: Any) -> None:
         command.add_argument(f"--{unit}", type=int, metavar="N", help=what)
     what = "voxels per axis of the patches that will be read (default: %(default)s)"
     command.add_argument("--patch", type=int, default=96, metavar="N", help=what)
-    what = "lz4 decodes fastest, zstd stores least (default: %(default)s)"
-    command.add_argument("--codec", choices=("lz4", "zstd", "none"), default="lz4", help=what)
+    what = "lz4hc decodes fastest, lz4 is written fastest, zstd stores least (default: %(default)s)"
+    codecs = ("lz4hc", "lz4", "zstd", "none")
+    command.add_argument("--codec", choices=codecs, default="lz4hc", help=what)
     command.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
     _add_shared(command)
     command.set_defaults(run=_run_convert)

@@ -10,6 +10,9 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..core.errors import (
     AccessDenied,
     BadHeader,
@@ -166,7 +169,7 @@ class LocalRanges:
                     return 0
                 folder = os.path.dirname(folder)
 
-    def will_need(self, ranges: Sequence[ReadRange]) -> None:
+    def will_need(self, ranges: Sequence[ReadRange] | ObjectRanges) -> None:
         """Tell the system to bring in these ranges; it does so beside everything else."""
         if not hasattr(os, "posix_fadvise"):
             return
@@ -220,8 +223,8 @@ def changed_at(status: os.stat_result) -> int:
     Who copies a file (``rsync -a``, ``cp -p``, ``tar x``) may set back its time of writing, but not
     the time at which the file system was told so, which links and permissions change as well.
     """
-    now = time.time_ns()
-    return max((t for t in (status.st_mtime_ns, status.st_ctime_ns) if t <= now), default=0)
+    now, write_time, change_time = time.time_ns(), status.st_mtime_ns, status.st_ctime_ns
+    return max(write_time if write_time <= now else 0, change_time if change_time <= now else 0)
 
 
 FOLLOW = ("beside", "anywhere")
@@ -290,40 +293,88 @@ def check_whole(size: int, most: int, name: str) -> None:
         raise CorruptVolume(msg, do="Copy or write this file again.")
 
 
+class ObjectRanges(NamedTuple):
+    """Ranges of bytes of a few objects, as arrays (N,) int64."""
+
+    objects: Sequence[str]  # keys, each once
+    which: NDArray[np.int64]  # of each range, the number of its object; -1 for none
+    start: NDArray[np.int64]  # first byte, or how many bytes before the end
+    stop: NDArray[np.int64]  # one past the last byte; -1 for the end
+
+    @classmethod
+    def of(cls, ranges: Sequence[ReadRange | None]) -> ObjectRanges:
+        """Return what a list says."""
+        objects = {one.object: 0 for one in ranges if one is not None}
+        objects.update(zip(objects, range(len(objects)), strict=True))
+        rows = [
+            (-1, 0, 0)
+            if one is None
+            else (objects[one[0]], one[1], -1 if one[2] is None else one[2])
+            for one in ranges
+        ]
+        return cls([*objects], *np.array(rows, np.int64).reshape(-1, 3).T)
+
+    def range(self, number: int) -> ReadRange | None:
+        """Return one of them; None for none."""
+        which, start, stop = (int(column[number]) for column in self[1:])
+        if which < 0:
+            return None
+        return ReadRange(self.objects[which], start, None if stop < 0 else stop)
+
+    def ranges(self) -> list[ReadRange | None]:
+        """Return all of them."""
+        return [
+            None if which < 0 else ReadRange(self.objects[which], start, None if stop < 0 else stop)
+            for which, start, stop in zip(*(column.tolist() for column in self[1:]), strict=True)
+        ]
+
+
 class CoalescedRanges:
     """Ranges joined into requests, but for those with a negative start or an open end."""
 
-    def __init__(self, ranges: Sequence[ReadRange], gap: int, most: int) -> None:
-        self._count = len(ranges)
+    def __init__(self, ranges: Sequence[ReadRange] | ObjectRanges, gap: int, most: int) -> None:
+        ranges = ranges if isinstance(ranges, ObjectRanges) else ObjectRanges.of(ranges)
+        objects, which, start, stop = ranges
         self.requests: list[ReadRange] = []
-        # Of each request: from where to where in its answer which range lies.
-        self._parts: list[list[tuple[int, int | None, int]]] = []
-        by_object: dict[str, list[tuple[int, int, int]]] = {}
-        for place, (key, start, stop) in enumerate(ranges):
-            if start < 0 or stop is None:
-                self.requests.append(ranges[place])
-                self._parts.append([(0, None, place)])
-            else:
-                by_object.setdefault(key, []).append((start, stop, place))
-        for key, spans in by_object.items():
-            spans.sort()
-            at = 0
-            for first, last in coalesce([span[:2] for span in spans], gap, most):
-                begin = at
-                while at < len(spans) and spans[at][1] <= last:
-                    at += 1
-                self.requests.append(ReadRange(key, first, last))
-                self._parts.append([(a - first, b - first, n) for a, b, n in spans[begin:at]])
+        self.request = np.zeros(len(which), np.int64) - 1
+        """Of each range, the number of its request; -1 for none."""
+        self.offset = np.zeros(len(which), np.int64)
+        """Where in the answer to that it begins."""
+        self.length = stop - start
+        """How many bytes it has; -1 for all."""
+        is_whole = (start < 0) | (stop < 0)
+        self.length[is_whole] = -1
+        (alone,) = (is_whole & (which >= 0)).nonzero()
+        self.request[alone] = np.arange(len(alone))
+        self.requests += [
+            ReadRange(objects[n], a, None if b < 0 else b)
+            for n, a, b in zip(*(c[alone].tolist() for c in (which, start, stop)), strict=True)
+        ]
+        is_closed = ~is_whole & (which >= 0)
+        for number in range(len(objects)) if is_closed.any() else ():
+            (members,) = (is_closed & (which == number)).nonzero()
+            if not len(members):
+                continue
+            members = members[np.lexsort((stop[members], start[members]))]
+            starts = start[members]
+            spans = zip(starts.tolist(), stop[members].tolist(), strict=True)
+            runs = coalesce([*spans], gap, most)
+            firsts = np.array([first for first, _ in runs])
+            run = firsts.searchsorted(starts, "right") - 1
+            self.request[members] = run + len(self.requests)
+            self.offset[members] = starts - firsts[run]
+            self.requests += [ReadRange(objects[number], *span) for span in runs]
 
     def split(self, answers: Sequence[bytes | None]) -> list[memoryview | None]:
         """Return the bytes of each range, of those of each request."""
-        pieces: list[memoryview | None] = [None] * self._count
-        for parts, answer in zip(self._parts, answers, strict=True):
-            if answer is not None:
-                whole = memoryview(answer)
-                for start, stop, place in parts:
-                    pieces[place] = whole[start:stop]
-        return pieces
+        whole = [None if answer is None else memoryview(answer) for answer in answers]
+        columns = (each.tolist() for each in (self.request, self.offset, self.length))
+        return [
+            None
+            if request < 0 or (body := whole[request]) is None
+            else body[first : None if length < 0 else first + length]
+            for request, first, length in zip(*columns, strict=True)
+        ]
 
 
 def read_coalesced(

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import CorruptVolume
 from ..volumes import Volume, close_volumes, register_decoder, unregister_decoder
-from ..volumes.chunks.decoders import Decoder, Factory
+from ..volumes.chunks.ranged_chunks import Decoder, Factory
 
 _THREADS = 8
 # A value that the memory may hold before.

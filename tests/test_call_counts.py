@@ -1,4 +1,4 @@
-"""What a remote range and a batch pass through does not grow unnoticed."""
+"""What a remote range, a batch and a read of chunks pass through does not grow unnoticed."""
 
 import subprocess
 import sys
@@ -8,6 +8,20 @@ from checkout import ROOT
 
 # Functions and modules, by what `tools/count_calls.py` calls it; a range for each client.
 BOUNDS = {"range": (2, 40, 12), "batch": (1, 170, 40)}
+# Calls of a read of 8 chunks, and how many more one of 216 may make.
+MOST_CALLS, MOST_MORE = 200, 20
+
+
+def test_no_call_is_made_per_chunk():
+    """As many Python calls whether a read needs few chunks or many."""
+    command = [sys.executable, str(ROOT / "tools" / "count_calls.py"), "--only", "read"]
+    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    counts = [[int(number) for number in line.split()[-2:]] for line in table.splitlines()[2:]]
+
+    assert len(counts) == 2
+    for few, many in counts:
+        assert few <= MOST_CALLS
+        assert many - few <= MOST_MORE
 
 
 @pytest.mark.parametrize("what", BOUNDS)

@@ -2,7 +2,8 @@
 
 ``python tools/count_calls.py`` prints the table; ``--list`` names the functions. Each is counted by
 ``sys.setprofile`` in steady state, after `WARM` others of its kind. A comprehension belongs to the
-function around it.
+function around it. Of a read that needs chunks it counts calls, those of NumPy's own Python code
+included: as many for a hundred chunks as for a few.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import numpy as np
 WARM = 20
 RANGE_BYTES = 1000
 SHAPE, CHUNK, PATCH = (64, 64, 64), (8, 8, 8), (16, 16, 16)
+FEW, MANY = 8, 216
+"""Chunks that a read needs: cubes of two and of six."""
 PACKAGE = "voxpipe"
 SERVER = Path(__file__).resolve().parent.parent / "tests" / "s3_server.py"
 # Part of a function, and in Python 3.12 inside it.
@@ -39,11 +42,16 @@ class Calls:
         self._entered: set[CodeType] = set()
         self._modules: dict[CodeType, str] = {}
         self._counting = False
+        self.number = 0
+        """How many calls were made, of whichever function."""
         threading.setprofile(self._note)
         sys.setprofile(self._note)
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        if self._counting and event == "call" and frame.f_code not in self._entered:
+        if not self._counting or event != "call":
+            return
+        self.number += 1
+        if frame.f_code not in self._entered:
             self._entered.add(frame.f_code)
             self._modules[frame.f_code] = frame.f_globals.get("__name__", "")
 
@@ -51,6 +59,7 @@ class Calls:
     def counting(self) -> Iterator[None]:
         """Count what is entered inside the ``with`` block."""
         self._entered.clear()
+        self.number = 0
         self._counting = True
         try:
             yield
@@ -135,11 +144,41 @@ def count_batch(calls: Calls) -> dict[str, set[str]]:
     return calls.functions()
 
 
+def count_reads(calls: Calls, form: str) -> tuple[int, int]:
+    """Return the calls of a read of one volume that needs `FEW` chunks, and `MANY`."""
+    import zarr
+
+    import voxpipe as vp
+
+    voxels = np.random.default_rng(0).integers(-999, 999, SHAPE).astype(np.int16)
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/ct.{'b2nd' if form == 'b2nd' else 'zarr'}"
+        if form == "b2nd":
+            import blosc2
+
+            blosc2.asarray(voxels, urlpath=path, mode="w", chunks=SHAPE, blocks=CHUNK)
+        else:
+            codec = zarr.codecs.BloscCodec(cname="lz4")
+            zarr.create_array(path, data=voxels, chunks=CHUNK, shards=SHAPE, compressors=codec)
+        volume = vp.Volume(path)
+        counts = []
+        for number in (FEW, MANY):
+            stop = [round(number ** (1 / 3)) * n - 1 for n in CHUNK]
+            volume.read(vp.Region((0, 0, 0), stop))
+            with calls.counting():
+                volume.read(vp.Region((0, 0, 0), stop))
+            counts.append(calls.number)
+    few, many = counts
+    return few, many
+
+
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", help="name the functions")
-    parser.add_argument("--only", default="", help="count what begins like this: range or batch")
+    parser.add_argument(
+        "--only", default="", help="count what begins like this: range, batch, read"
+    )
     chosen = parser.parse_args()
     calls = Calls()
     asked: dict[str, Callable[[], dict[str, set[str]]]] = {
@@ -156,6 +195,12 @@ def main() -> None:
         if chosen.list:
             for module in sorted(found):
                 print(f"  {module.removeprefix(PACKAGE + '.')}: {', '.join(sorted(found[module]))}")
+    if not "read".startswith(chosen.only):
+        return
+    print(f"{'':30}{f'{FEW} chunks':>10}{f'{MANY} chunks':>12}")
+    for form in ("shards", "b2nd"):
+        few, many = count_reads(calls, form)
+        print(f"{f'read of {form}, calls':30}{few:10}{many:12}")
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from .catalog.manifest import write_manifest as write_manifest
 from .catalog.whole_pass import Statistics as Statistics
 from .catalog.whole_pass import volume_histogram as volume_histogram
 from .catalog.whole_pass import volume_statistics as volume_statistics
-from .chunks.decoders import Decoder as Decoder
-from .chunks.decoders import custom_decoders as custom_decoders
-from .chunks.decoders import register_decoder as register_decoder
-from .chunks.decoders import unregister_decoder as unregister_decoder
+from .chunks.ranged_chunks import Decoder as Decoder
+from .chunks.ranged_chunks import custom_decoders as custom_decoders
+from .chunks.ranged_chunks import register_decoder as register_decoder
+from .chunks.ranged_chunks import unregister_decoder as unregister_decoder
 from .conversion.convert import convert as convert
 from .conversion.convert import recache as recache
 from .header import Header as Header

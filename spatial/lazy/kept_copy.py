@@ -73,7 +73,7 @@ class KeptSource:
     volume: VirtualVolume  # what is kept
     place: str = field(repr=False)  # folder, absolute, or URL, of all copies
     chunk: int | None = None  # voxels along each axis of the decode unit; None as usual
-    codec: str = "lz4"  # ``"lz4"``, ``"zstd"`` or ``"none"``
+    codec: str = "lz4"  # ``"lz4"``, ``"lz4hc"``, ``"zstd"`` or ``"none"``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
 
     @property

@@ -177,7 +177,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     """Read, look-ahead, counts, negotiation, explanation, report and joining agree."""
     pipe, seed = CHAINS[chain](vp.from_cases([{"image": stored(form)}]).open_volume()), 7
     close_volumes()  # what is kept would not be decoded again
-    with noted("_read_missing", lambda out, missing: missing) as read:
+    with noted("_read_missing", lambda out, chunks, parts: chunks.tolist()) as read:
         before = IO_COUNTERS.snapshot()
         first(pipe, seed)["image"].realize()
         done = IO_COUNTERS.snapshot() - before
@@ -210,7 +210,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     close_volumes()
     reads = reads_of([first(pipe, seed)])
     assert len(reads) == bool(read)
-    with noted("_read_missing", lambda out, missing: missing) as measured_read:
+    with noted("_read_missing", lambda out, chunks, parts: chunks.tolist()) as measured_read:
         for one in reads:
             one.volume.read(one.region)
     assert measured_read == read
@@ -277,7 +277,7 @@ def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
     pipe = CHAINS[chain](vp.from_cases([{"image": _zarr(tmp_path)}]).open_volume())
     patch = first(pipe, 3)["image"]
     close_volumes()
-    with noted("_read_missing", lambda out, missing: missing) as read:
+    with noted("_read_missing", lambda out, chunks, parts: chunks.tolist()) as read:
         patch.realize()
 
     (block,) = group_reads([Reader(0, "image", patch)], 2**20)

@@ -179,14 +179,15 @@ def test_no_chunk_is_decoded_by_two_workers(folder, tmp_path, monkeypatch):
     All jobs are given at once: later on, a worker that has nothing to do may take one of another.
     """
     log = tmp_path / "decoded"
-    real = ChunkedArray._decode
+    real = ChunkedArray._read_missing
 
-    def noted(self, brought, index, out):
+    def noted(self, out, chunks, parts):
         with open(log, "a", encoding="utf-8") as file:
-            file.write(f"{os.getpid()} {self._token} {index}\n")
-        return real(self, brought, index, out)
+            for index in map(tuple, chunks.tolist()):
+                file.write(f"{os.getpid()} {self._token} {index}\n")
+        real(self, out, chunks, parts)
 
-    monkeypatch.setattr(ChunkedArray, "_decode", noted)
+    monkeypatch.setattr(ChunkedArray, "_read_missing", noted)
     cases = epoch(chain(folder), 2, "fork", ahead=4)
     lines = [line.split(" ", 1) for line in log.read_text().splitlines()]
     by_chunk = Counter(chunk for _, chunk in set(map(tuple, lines)))

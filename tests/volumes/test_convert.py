@@ -103,7 +103,7 @@ def test_other_libraries_read_it(tmp_path):
     assert [t["type"] for t in ome["datasets"][0]["coordinateTransformations"]] == ["scale"]
 
 
-@pytest.mark.parametrize("codec", ["lz4", "zstd", "none"])
+@pytest.mark.parametrize("codec", ["lz4hc", "lz4", "zstd", "none"])
 def test_every_codec_gives_the_voxels_back(tmp_path, codec):
     """What stores least and what decodes fastest hold the same."""
     array = numbered((9, 10, 11))

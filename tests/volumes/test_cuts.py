@@ -46,16 +46,17 @@ def test_every_voxel_lies_in_its_part(axes):
         for row in expected.tolist()
     ]
     assert touched.tolist() == expected[np.all(inside, axis=1)].tolist()
-    pieces = cuts.pieces(touched, region)
-    for row, start, stop, (there, here) in zip(
+    pieces = cuts.parts_in(touched, region).tolist()
+    for row, start, stop, piece in zip(
         touched.tolist(), *cuts.bounds(touched), pieces, strict=True
     ):
         for n, part in enumerate(row):
             voxels = [voxel for voxel, owner in enumerate(held[n]) if owner == part]
             assert [*range(start[n], stop[n])] == voxels
             taken = [voxel for voxel in voxels if spans[n][0] <= voxel < spans[n][1]]
-            assert [*range(there[n].start + spans[n][0], there[n].stop + spans[n][0])] == taken
-            assert [*range(here[n].start + start[n], here[n].stop + start[n])] == taken
+            there, here, length = piece[n]
+            assert [*range(there + spans[n][0], there + spans[n][0] + length)] == taken
+            assert [*range(here + start[n], here + start[n] + length)] == taken
 
 
 def test_a_header_that_claims_many_chunks_takes_no_memory():

@@ -13,7 +13,7 @@ from checkout import ROOT
 import voxpipe as vp
 from voxpipe.testing import DecoderCase, DecoderContract
 from voxpipe.volumes import Volume, close_volumes, register_decoder, unregister_decoder
-from voxpipe.volumes.chunks.decoders import ENTRY_POINTS, decoder_factory
+from voxpipe.volumes.chunks.ranged_chunks import ENTRY_POINTS, decoder_factory
 
 zarr = pytest.importorskip("zarr")
 NAME = "voxpipe-test-xor"

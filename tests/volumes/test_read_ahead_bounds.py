@@ -6,7 +6,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.ranges import ObjectRanges, ReadRange
 from voxpipe.storage.read_ahead import AHEAD, ReadAhead, closed_together
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes.chunks.chunked_array import Lookup
@@ -22,7 +22,8 @@ class Places:
         self._step = step
 
     def locate(self, chunks):
-        return [ReadRange("a", n * self._step, n * self._step + 1000) for (n,) in chunks]
+        step = self._step
+        return ObjectRanges.of([ReadRange("a", n * step, n * step + 1000) for (n,) in chunks])
 
     def lookup(self, chunks):
         return Lookup((), lambda answers: self.locate(chunks))

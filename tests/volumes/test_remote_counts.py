@@ -195,7 +195,7 @@ def test_local_chunks_are_announced_to_the_kernel(tmp_path, monkeypatch):
     stored[...] = 1
     volume = Volume(tmp_path / "a.zarr")
     told = []
-    monkeypatch.setattr(LocalRanges, "will_need", lambda self, ranges: told.extend(ranges))
+    monkeypatch.setattr(LocalRanges, "will_need", lambda self, ranges: told.extend(ranges.ranges()))
 
     assert volume.prefetch(Region((6, 0, 0), (24, 4, 4))) is None
 

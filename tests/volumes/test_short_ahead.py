@@ -5,7 +5,7 @@ import pytest
 
 from voxpipe.core import Region
 from voxpipe.core.errors import CorruptVolume
-from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.ranges import ObjectRanges, ReadRange
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes.chunks.chunked_array import ChunkCache, ChunkedArray, Lookup
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
@@ -20,7 +20,7 @@ class Places:
         self._extents = {"a": (0, 2 * SIZE)} if whole else {}
 
     def locate(self, chunks):
-        return [ReadRange("a", n * SIZE, (n + 1) * SIZE) for (n,) in chunks]
+        return ObjectRanges.of([ReadRange("a", n * SIZE, (n + 1) * SIZE) for (n,) in chunks])
 
     def lookup(self, chunks):
         return Lookup((), lambda answers: self.locate(chunks), lambda: self._extents)

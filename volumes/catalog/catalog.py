@@ -16,7 +16,7 @@ from ...core.validate import count_text
 from ...storage.content import content_key
 from ...storage.read_ahead import SmallObjectCache
 from ..backend import Backend
-from ..chunks.decoders import register_decoder
+from ..chunks.ranged_chunks import register_decoder
 from ..formats.zarr_backend import documents_token
 from ..header import Header, Shape
 from ..registry import register_backend

@@ -11,7 +11,7 @@ import heapq
 import math
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -23,8 +23,9 @@ from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
 from ...core.locks import ForkSafeLock, renew_after_fork
 from ...core.memory import usable_memory
-from ...storage.ranges import ReadRange, Span
+from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
+from .native import StoredChunks, address_of, is_available, place_chunks
 
 # Decoded chunks of this process, in bytes, until something that is needed sooner comes.
 #
@@ -37,8 +38,21 @@ from ...storage.read_ahead import Closes, closed_together
 
 _FEW = 64  # entries more than twice the chunks before the table of moments is made anew
 
+_STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
+
 ENTRY_BYTES = 512
 """What the entry of a chunk without voxels takes: key, array, places in the tables."""
+
+
+class KeptChunk(NamedTuple):
+    """A decoded chunk."""
+
+    array: NDArray[Any]  # in C order
+    address: int  # where its voxels begin in memory
+
+
+FILL_CHUNK = KeptChunk(np.zeros(0, np.uint8), 0)
+"""Kept of a chunk that is not stored: nobody has to look for it in the store again."""
 
 
 class ChunkCache:
@@ -54,7 +68,7 @@ class ChunkCache:
 
     def _clear(self) -> None:
         self.held_bytes = 0
-        self._chunks: dict[Hashable, NDArray[Any]] = {}
+        self._chunks: dict[Hashable, KeptChunk] = {}
         # Of these, what nobody has announced, the oldest first.
         self._idle: OrderedDict[Hashable, None] = OrderedDict()
         self._coming: dict[Hashable, deque[int]] = {}
@@ -68,18 +82,27 @@ class ChunkCache:
 
         What was announced for it has come: the next time that it is needed is a later one.
         """
+        (chunk,) = self.get_all((key,))
+        return None if chunk is None else chunk.array
+
+    def get_all(self, keys: Sequence[Hashable]) -> list[KeptChunk | None]:
+        """Return what :meth:`get` does of each key, one after another."""
         with self._lock:
-            moments = self._coming.get(key)
-            if moments is not None:
-                self._pass(moments[0], (key,))
-            chunk = self._chunks.get(key)
-            if chunk is None:
-                self.misses += 1
-            else:
-                self.hits += 1
+            # Those of a read were announced at one moment, mostly.
+            due: dict[int, list[Hashable]] = {}
+            for key in keys if self._coming else ():
+                if key in self._coming:
+                    due.setdefault(self._coming[key][0], []).append(key)
+            for moment, its in due.items():
+                self._pass(moment, its)
+            entries = [self._chunks.get(key) for key in keys]
+            misses = entries.count(None)
+            self.misses += misses
+            self.hits += len(entries) - misses
+            for key in keys if self._idle else ():
                 if key in self._idle:
                     self._idle.move_to_end(key)
-            return chunk
+            return entries
 
     def holds(self, key: Hashable) -> bool:
         """Whether a chunk is here; asking does not count as using it."""
@@ -91,22 +114,33 @@ class ChunkCache:
 
         Returns whether it is kept: then it is the cache's, and read-only.
         """
-        size = _bytes_of(chunk)
-        if size > self.most_bytes:
-            return False
+        self.put_all((key,), (KeptChunk(chunk, chunk.ctypes.data),))
         with self._lock:
-            if key in self._chunks:
-                return False
-            while self.held_bytes + size > self.most_bytes:
-                victim = self._victim(key)
-                if victim is None:
-                    return False
-                self._drop(victim)
-            chunk.setflags(write=False)
-            self._chunks[key] = chunk
-            self._enter(key)
-            self.held_bytes += size
-            return True
+            entries = self._chunks.get(key)
+        return entries is not None and entries.array is chunk
+
+    def put_all(self, keys: Iterable[Hashable], chunks: Iterable[KeptChunk]) -> None:
+        """Do what :meth:`put` does with each chunk, one after another."""
+        with self._lock:
+            table = self._chunks
+            for key, chunk in zip(keys, chunks, strict=True):
+                size = ENTRY_BYTES if chunk is FILL_CHUNK else chunk.array.nbytes
+                if size > self.most_bytes or key in table:
+                    continue
+                while self.held_bytes + size > self.most_bytes:
+                    # The oldest that is not announced; if all are, see there.
+                    victim = next(iter(self._idle)) if self._idle else self._last_needed(key)
+                    if victim is None:
+                        break
+                    self._drop((victim,))
+                else:
+                    chunk.array.setflags(write=False)
+                    table[key] = chunk
+                    self.held_bytes += size
+                    if key in self._coming:
+                        self._enter((key,))
+                    else:
+                        self._idle[key] = None
 
     def announce(self, keys: Iterable[Hashable], *, keep: bool = False) -> Announcement:
         """Say that chunks are going to be asked for, all at once and after all said before.
@@ -117,13 +151,16 @@ class ChunkCache:
         with self._lock:
             self._moment += 1
             here = {key for key in all_keys if key in self._chunks}
+            first = []
             for key in all_keys:
                 moments = self._coming.setdefault(key, deque())
                 moments.append(self._moment)
-                if keep and key in here:
-                    self._claims.setdefault(key, set()).add(self._moment)
-                if len(moments) == 1 and key in here:
-                    self._enter(key)
+                if key in here:
+                    if keep:
+                        self._claims.setdefault(key, set()).add(self._moment)
+                    if len(moments) == 1:
+                        first.append(key)
+            self._enter(first)
             return Announcement(self, self._moment, all_keys, here)
 
     def lend(self, count: int) -> ExitStack:
@@ -143,8 +180,7 @@ class ChunkCache:
         """Forget the chunks of one array, whose keys begin with its token: they are others now."""
         with self._lock:
             keys = [key for key in self._chunks if isinstance(key, tuple) and key[0] == token]
-            for key in keys:
-                self._drop(key)
+            self._drop(keys)
 
     def clear(self) -> None:
         """Forget every chunk, and what was announced."""
@@ -152,6 +188,7 @@ class ChunkCache:
 
     def _pass(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Take back what was announced for a moment: it was asked for, or never will be."""
+        entering = []
         for key in keys:
             moments = self._coming.get(key)
             if moments is None or moment not in moments:
@@ -167,21 +204,20 @@ class ChunkCache:
                     del self._claims[key]
                     changes = True
             if changes and key in self._chunks:
-                self._enter(key)
+                entering.append(key)
+        self._enter(entering)
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
         while self.held_bytes > self.most_bytes:
-            self._drop(next(iter(self._idle or self._chunks)))
+            self._drop((next(iter(self._idle or self._chunks)),))
 
-    def _victim(self, instead: Hashable) -> Hashable | None:
-        """Return what may go for ``instead``; None if that is needed least itself.
+    def _last_needed(self, instead: Hashable) -> Hashable | None:
+        """Return what may go for ``instead`` where all is announced; None if that is needed least.
 
-        The oldest that is not announced; if all are, the one that is needed last (Belady, 1966)
-        and that nobody counts on, unless the newcomer is not needed before it.
+        The one that is needed last (Belady, 1966) and that nobody counts on, unless the newcomer is
+        not needed before it.
         """
-        for key in self._idle:
-            return key
         if instead not in self._coming:
             return None
         while self._by_moment:
@@ -191,17 +227,18 @@ class ChunkCache:
             heapq.heappop(self._by_moment)
         return None
 
-    def _enter(self, key: Hashable) -> None:
-        """Note when a chunk that is here is needed next."""
-        moments = self._coming.get(key)
-        if moments is None:
-            self._idle[key] = None
-            return
-        self._idle.pop(key, None)
-        if key in self._claims:
-            return  # until nobody counts on it any more
-        self._number += 1
-        heapq.heappush(self._by_moment, (-moments[0], self._number, key))
+    def _enter(self, keys: Iterable[Hashable]) -> None:
+        """Note when chunks that are here are needed next."""
+        for key in keys:
+            moments = self._coming.get(key)
+            if moments is None:
+                self._idle[key] = None
+                continue
+            self._idle.pop(key, None)
+            if key in self._claims:
+                continue  # until nobody counts on it any more
+            self._number += 1
+            heapq.heappush(self._by_moment, (-moments[0], self._number, key))
         if len(self._by_moment) > 2 * len(self._chunks) + _FEW:
             # Outdated ones sink below what is needed later and would never come up.
             self._by_moment = [
@@ -216,15 +253,12 @@ class ChunkCache:
         """Whether a chunk is here, announced, and nobody counts on it."""
         return key in self._chunks and key in self._coming and key not in self._claims
 
-    def _drop(self, key: Hashable) -> None:
-        self._claims.pop(key, None)
-        self._idle.pop(key, None)
-        self.held_bytes -= _bytes_of(self._chunks.pop(key))
-
-
-def _bytes_of(chunk: NDArray[Any]) -> int:
-    """Return the memory that a chunk takes; one number, seen as many, takes what an entry does."""
-    return chunk.nbytes if any(chunk.strides) else ENTRY_BYTES
+    def _drop(self, keys: Iterable[Hashable]) -> None:
+        for key in keys:
+            self._claims.pop(key, None)
+            self._idle.pop(key, None)
+            chunk = self._chunks.pop(key)
+            self.held_bytes -= ENTRY_BYTES if chunk is FILL_CHUNK else chunk.array.nbytes
 
 
 class Announcement(NamedTuple):
@@ -262,6 +296,8 @@ class NeededChunks(NamedTuple):
 
 Index = tuple[int, ...]
 """Place of a chunk in the grid of chunks, per stored axis."""
+ChunkIndices = Sequence[Index] | NDArray[np.int64]
+"""Places of chunks, (N, axes)."""
 
 POISON_VARIABLE = "VOXPIPE_POISON"
 """Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
@@ -284,6 +320,12 @@ class FetchedChunks(Protocol):
     def place(self, index: Index) -> str:
         """Return which file holds the bytes of a chunk; empty where nobody knows."""
 
+    def stored_chunks(self) -> StoredChunks | None:
+        """Return where the bytes are, for what decodes as ``decode`` does, many in one call.
+
+        None where there is no such thing.
+        """
+
 
 class ChunkSource(Protocol):
     """Where the chunks of one array come from."""
@@ -296,7 +338,7 @@ class ChunkSource(Protocol):
     def is_far(self) -> bool:
         """Whether stored bytes are fetched before they are needed, and waited for."""
 
-    def fetch_chunks(self, chunks: Sequence[Index]) -> FetchedChunks:
+    def fetch_chunks(self, chunks: ChunkIndices) -> FetchedChunks:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Closes | None:
@@ -334,6 +376,8 @@ class ChunkedArray:
         self.needed_chunks = self._cuts.touched_parts
         """Returns the chunks (N, axes) of a region of stored axes."""
         self._source, self._cache, self._token = source, cache, token
+        # One row of a chunk that is not stored.
+        self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
     def read(self, region: Region) -> NDArray[Any]:
         """Return a region, C order; in chunks beside its box it holds anything."""
@@ -343,22 +387,33 @@ class ChunkedArray:
         chunks = self.needed_chunks(region)
         if out.size == 0 or len(chunks) == 0:
             return out
-        missing: dict[Index, tuple[tuple[slice, ...], tuple[slice, ...]]] = {}
-        for row, piece in zip(chunks.tolist(), self._cuts.pieces(chunks, region), strict=True):
-            index = tuple(row)
-            chunk = self._cache.get((self._token, index))
-            if chunk is None:
-                missing[index] = piece
-            else:
-                out[piece[0]] = chunk[piece[1]]
-        if missing:
-            self._read_missing(out, missing)
+        parts = self._cuts.parts_in(chunks, region)
+        entries = self._cache.get_all(self._keys(chunks))
+        is_missing = np.array([chunk is None for chunk in entries])
+        if not is_missing.all():
+            here = [chunk for chunk in entries if chunk is not None]
+            self._copy(out, parts[~is_missing], here)
+        if is_missing.any():
+            self._read_missing(out, chunks[is_missing], parts[is_missing])
         return out
 
+    def _keys(self, chunks: NDArray[np.int64]) -> list[Hashable]:
+        """Return the names of chunks in the cache."""
+        return [(self._token, index) for index in map(tuple, chunks.tolist())]
+
+    def _copy(
+        self, out: NDArray[Any], parts: NDArray[np.int64], chunks: Sequence[KeptChunk]
+    ) -> None:
+        """Copy parts of chunks that are decoded to where they belong."""
+        if is_available(self.ndim):
+            rooms = [chunk.address for chunk in chunks]
+            place_chunks(out, self.chunks, parts, rooms, self._fill_row)
+            return
+        for (there, here), chunk in zip(_slices(parts), chunks, strict=True):
+            out[there] = self._fill if chunk is FILL_CHUNK else chunk.array[here]
+
     def _read_missing(
-        self,
-        out: NDArray[Any],
-        missing: Mapping[Index, tuple[tuple[slice, ...], tuple[slice, ...]]],
+        self, out: NDArray[Any], chunks: NDArray[np.int64], parts: NDArray[np.int64]
     ) -> None:
         # The chunk, and what it was made of.
         if 0 < usable_memory() < 2 * self.chunk_bytes:
@@ -367,32 +422,81 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        chunks = self._source.fetch_chunks(list(missing))
-        keeps, strided = self._cache.most_bytes >= self.chunk_bytes, chunks.strided
+        payload = self._source.fetch_chunks(chunks)
+        stored_chunks = payload.stored_chunks() if is_available(self.ndim) else None
+        is_left, count = np.ones(len(chunks), bool), 0
+        # What is decoded to be kept is in memory before it is known whether there is room for it.
+        step = max(1, _STEP_BYTES // self.chunk_bytes)
+        for first in range(0, len(chunks), step):
+            if stored_chunks is None:
+                break
+            some = slice(first, first + step)
+            those = stored_chunks.of(some)
+            is_done = self._decode_all(out, chunks[some], parts[some], those)
+            is_left[some] = ~is_done
+            count += int((is_done & (those.addresses != 0)).sum())
+        if is_left.any():
+            count += self._decode_each(out, chunks[is_left], parts[is_left], payload)
+        IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
+
+    def _decode_all(
+        self,
+        out: NDArray[Any],
+        chunks: NDArray[np.int64],
+        parts: NDArray[np.int64],
+        stored_chunks: StoredChunks,
+    ) -> NDArray[np.bool_]:
+        """Decode chunks in one call, and return which of them could be."""
+        is_empty = stored_chunks.addresses == 0
+        entries: list[KeptChunk] = []
+        if self._cache.most_bytes >= self.chunk_bytes:
+            shape, dtype = self.chunks, self.dtype
+            rooms = [None if n else np.empty(shape, dtype) for n in is_empty.tolist()]
+            entries = [
+                FILL_CHUNK if room is None else KeptChunk(room, address_of(room)) for room in rooms
+            ]
+        rooms_of_kept = [chunk.address for chunk in entries] or [0] * len(parts)
+        is_done = place_chunks(
+            out, self.chunks, parts, rooms_of_kept, self._fill_row, stored_chunks
+        )
+        if entries:
+            pairs = zip(self._keys(chunks), entries, is_done.tolist(), strict=True)
+            good = [(key, chunk) for key, chunk, is_done in pairs if is_done]
+            self._cache.put_all(*zip(*good, strict=True)) if good else None
+        return is_done
+
+    def _decode_each(
+        self,
+        out: NDArray[Any],
+        chunks: NDArray[np.int64],
+        parts: NDArray[np.int64],
+        payload: FetchedChunks,
+    ) -> int:
+        """Decode chunks one after another, and return how many were stored."""
+        keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
         scratch: NDArray[Any] | None = None
         count = 0
-        for index, (there, here) in missing.items():
+        for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
             slot = out[there]
             whole = slot.shape == self.chunks and (strided or slot.flags.c_contiguous)
             if whole and not keeps:
                 # Straight to where it is wanted: no copy of the chunk is made.
-                if self._decode(chunks, index, slot):
+                if self._decode(payload, index, slot):
                     count += 1
                 else:
                     slot[...] = self._fill
                 continue
             if scratch is None:
                 scratch = np.empty(self.chunks, self.dtype)
-            if self._decode(chunks, index, scratch):
+            if self._decode(payload, index, scratch):
                 count += 1
                 slot[...] = scratch[here]
                 if self._cache.put((self._token, index), scratch):
                     scratch = None
             else:
                 slot[...] = self._fill
-                # Kept as one number: nobody has to look for it in the store again.
-                self._cache.put((self._token, index), np.broadcast_to(self._fill, self.chunks))
-        IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
+                self._cache.put_all([(self._token, index)], [FILL_CHUNK])
+        return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
         try:
@@ -438,12 +542,23 @@ class ChunkedArray:
         return self._source.fetch([tuple(row) for row in self.needed_chunks(region).tolist()])
 
 
+def _slices(
+    parts: NDArray[np.int64],
+) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """Yield of each part which part of the region it is, and which of the chunk."""
+    for rows in parts.tolist():
+        yield (
+            tuple([slice(a, a + n) for a, _, n in rows]),
+            tuple([slice(b, b + n) for _, b, n in rows]),
+        )
+
+
 class Lookup(NamedTuple):
     """How to find out where chunks lie."""
 
     requests: Sequence[ReadRange]  # what must be read first; empty if everything is known
-    places: Callable[[Sequence[bytes | None]], list[ReadRange | None]]
-    """Returns where each chunk lies, of the answers; None for one that is known not to be."""
+    places: Callable[[Sequence[bytes | None]], ObjectRanges]
+    """Returns where each chunk lies, of the answers."""
     extents: Callable[[], Mapping[str, Span]] = dict
     """Returns from where to where objects that hold many chunks hold any, by object; after
     ``places``."""
@@ -452,9 +567,9 @@ class Lookup(NamedTuple):
 class ChunkMap(Protocol):
     """Where the chunks of one array lie; by itself, one for which nothing must be read."""
 
-    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+    def lookup(self, chunks: ChunkIndices) -> Lookup:
         """Return how to find out where each chunk lies; reads nothing."""
         return Lookup([], lambda answers: self.locate(chunks))
 
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
-        """Return where each chunk lies; None for one that is known not to be stored."""
+    def locate(self, chunks: ChunkIndices) -> ObjectRanges:
+        """Return where each chunk lies; nowhere if it is known not to be stored."""

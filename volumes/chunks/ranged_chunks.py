@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import CorruptVolume, VoxpipeError
+from ...core.lru_cache import cached_property
 from ...storage.decompress import most_between
 from ...storage.in_flight import RequestPriority
 from ...storage.ranges import (
     CoalescedRanges,
     CoalescePolicy,
     LocalRanges,
+    ObjectRanges,
     RangeStore,
     ReadRange,
     Span,
@@ -38,8 +41,9 @@ from ...storage.read_ahead import (
 )
 from ...storage.retry import DAMAGE, LOOKS
 from ...storage.zip_ranges import ZipRanges
-from ..session import opening_session
-from .chunked_array import ChunkMap, Index
+from ..session import close_volumes, opening_session
+from .chunked_array import ChunkIndices, ChunkMap, Index
+from .native import StoredChunks, address_of_bytes
 
 MOSTLY = 0.5
 """What part of a shard its requests must bring for all of it to be asked for."""
@@ -145,20 +149,25 @@ class RangedChunks:
         self._more = most_of_object(store, chunk_bytes)
         self._ahead = opening_session().ahead
 
-    def fetch_chunks(self, chunks: Sequence[Index]) -> Bytes:
+    def fetch_chunks(self, chunks: ChunkIndices) -> Bytes:
         """Fetch the stored bytes of chunks, neighbours in one request."""
-        data = self._ahead.take(self._token, chunks) if self.is_far else {}
-        absent = [index for index in chunks if index not in data]
-        places = self._map.locate(absent) if absent else []
-        pairs = [(index, place) for index, place in zip(absent, places, strict=True) if place]
-        answers = self._read([place for _, place in pairs])
-        data.update(zip((index for index, _ in pairs), answers, strict=True))
-        return Bytes(self, data, dict(pairs), self._strided)
+        came: dict[int, memoryview | None] = {}
+        absent: ChunkIndices = chunks
+        rest = np.arange(len(chunks))
+        if self.is_far:
+            indices = [*map(tuple, np.asarray(chunks).tolist())]
+            if ahead := self._ahead.take(self._token, indices):
+                came = {n: ahead[index] for n, index in enumerate(indices) if index in ahead}
+                rest = np.array([n for n in rest.tolist() if n not in came], np.int64)
+                absent = [indices[n] for n in rest.tolist()]
+        places = self._map.locate(absent) if len(absent) else ObjectRanges.of([])
+        return Bytes(self, chunks, came, rest, places, *self._read(places))
 
     def _again(self, index: Index) -> tuple[memoryview | None, ReadRange | None]:
         """Read the stored bytes of a chunk from the store itself; return where they lie, too."""
-        (place,) = self._map.locate([index])
-        return (None if place is None else self._read([place])[0]), place
+        places = self._map.locate([index])
+        plan, answers = self._read(places)
+        return plan.split(answers)[0], places.range(0)
 
     def _forget(self, index: Index) -> None:
         """Drop what is here of a chunk that turned out to be damaged, and what it may lie in."""
@@ -169,8 +178,7 @@ class RangedChunks:
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
         """Begin to fetch; the system does so by itself for local files."""
         if isinstance(self._store, LocalRanges):
-            places = self._map.locate(chunks)
-            self._store.will_need([place for place in places if place is not None])
+            self._store.will_need(self._map.locate(chunks))
             return None
         store = self._store
         if not works_ahead(store):
@@ -202,7 +210,8 @@ class RangedChunks:
             # The read asks for it again, and says so.
             forget_bytes(self._ahead, self._token)
             return pieces
-        ranges = {index: place for index, place in zip(chunks, places, strict=True) if place}
+        pairs = zip(chunks, places.ranges(), strict=True)
+        ranges = {index: place for index, place in pairs if place}
         extents = lookup.extents()
         whole = await self._whole(store, policy, ranges, extents, later) if extents else {}
         rest = {index: place for index, place in ranges.items() if place.object not in whole}
@@ -303,36 +312,79 @@ class RangedChunks:
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""
-        places = [place for place in self._map.locate(chunks) if place is not None]
-        answers = self._read(places)
-        return sum(len(answer) for answer in answers if answer is not None)
+        plan, answers = self._read(self._map.locate(chunks))
+        return sum(len(piece) for piece in plan.split(answers) if piece is not None)
 
-    def _read(self, places: Sequence[ReadRange]) -> list[memoryview | None]:
-        """Return the bytes at places, neighbours in one request."""
+    def _read(self, places: ObjectRanges) -> tuple[CoalescedRanges, list[bytes | None]]:
+        """Return the bytes at places: neighbours in one request, and what was asked for."""
         # None can need more, compressed however badly.
-        most = self._most or math.inf
-        for key, start, stop in places:
-            if stop is not None and start >= 0 and stop - start > most:
-                raise CorruptVolume(
-                    f"a chunk of {self.name} is stored in {stop - start} bytes, in "
-                    f"{key or 'the file'}, and takes {self._chunk_bytes} when decoded.",
-                    do="Copy or write this file again.",
-                )
+        sizes = places.stop - places.start
+        beyond = (sizes > (self._most or math.inf)) & (places.stop >= 0) & (places.start >= 0)
+        for n in (beyond & (places.which >= 0)).nonzero()[0][:1].tolist():
+            raise CorruptVolume(
+                f"a chunk of {self.name} is stored in {sizes[n]} bytes, in "
+                f"{places.objects[places.which[n]] or 'the file'}, and takes {self._chunk_bytes} "
+                "when decoded.",
+                do="Copy or write this file again.",
+            )
         plan = CoalescedRanges(places, *coalesce_policy(self._usual))
-        return plan.split(self._store.get_ranges(plan.requests, *self._more))
+        return plan, self._store.get_ranges(plan.requests, *self._more)
 
 
-class Bytes(NamedTuple):
+class Bytes:
     """Stored bytes of chunks, and what decodes them."""
 
-    source: RangedChunks
-    data: dict[Index, memoryview | None]  # by chunk; none for one that is not stored
-    places: dict[Index, ReadRange]  # where they lie, of those that were not asked for ahead
-    strided: bool  # whether the decoder writes into memory of any strides
+    def __init__(
+        self,
+        source: RangedChunks,
+        chunks: ChunkIndices,
+        came: dict[int, memoryview | None],
+        rest: NDArray[np.int64],
+        places: ObjectRanges,
+        plan: CoalescedRanges,
+        answers: list[bytes | None],
+    ) -> None:
+        self.strided = source._strided
+        """Whether the decoder writes into memory of any strides."""
+        self._source, self._chunks = source, chunks
+        # By number of the chunk, of those that were asked for ahead; None is not stored.
+        self._came = came
+        # The numbers of all others, where they lie, and what came of there.
+        self._rest, self._places, self._plan, self._answers = rest, places, plan, answers
+
+    def stored_chunks(self) -> StoredChunks | None:
+        """Return where the bytes are, for a native decoder; None where there is none."""
+        decoder = getattr(self._source._decoder, "native", None)
+        if decoder is None:
+            return None
+        addresses, sizes = np.zeros((2, len(self._chunks)), np.int64)
+        for n, piece in self._came.items():
+            if piece is not None:
+                addresses[n], sizes[n] = address_of_bytes(piece), len(piece)
+        plan, answers = self._plan, self._answers
+        # The last stands for those of which nothing was asked.
+        bases = [0 if body is None else address_of_bytes(body) for body in answers]
+        lengths = [0 if body is None else len(body) for body in answers]
+        base, length = np.array([[*bases, 0], [*lengths, 0]], np.int64)[:, plan.request]
+        size = np.where(plan.length < 0, length, plan.length)
+        addresses[self._rest] = np.where(base, base + plan.offset, 0)
+        # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
+        sizes[self._rest] = np.where(plan.offset + size <= length, size, 0)
+        return StoredChunks(decoder, addresses, sizes, np.zeros_like(sizes), self)
+
+    @cached_property
+    def _pieces(self) -> dict[Index, tuple[memoryview | None, ReadRange | None]]:
+        """By chunk its bytes, None where it is not stored, and where they lie, if that is known."""
+        indices = [*map(tuple, np.asarray(self._chunks).tolist())]
+        pieces = self._plan.split(self._answers), self._places.ranges()
+        by_number = dict(zip(self._rest.tolist(), zip(*pieces, strict=True), strict=True))
+        by_number.update((n, (piece, None)) for n, piece in self._came.items())
+        return {index: by_number[n] for n, index in enumerate(indices)}
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode one chunk; False if it is not stored."""
-        source, buffer, place = self.source, self.data.get(index), self.places.get(index)
+        source = self._source
+        buffer, place = self._pieces[index]
         looks = LOOKS if source.is_far else 1
         for look in range(looks):
             try:
@@ -354,7 +406,7 @@ class Bytes(NamedTuple):
 
     def place(self, index: Index) -> str:
         """Return the object that holds a chunk."""
-        place = self.places.get(index)
+        place = self._pieces[index][1]
         return "" if place is None else place.object
 
 
@@ -363,3 +415,105 @@ def most_of_object(store: Any, chunk_bytes: int) -> tuple[int, ...]:
     if isinstance(store, (LocalRanges, ZipRanges)):
         return (most_between(chunk_bytes) if chunk_bytes else 0,)
     return (chunk_bytes,) if works_ahead(store) else ()
+
+
+# Decoders of chunks from outside: registered by the name of the codec, or found as entry points.
+#
+# A decoder writes the voxels of a chunk where they are wanted: into the memory that a read returns,
+# if the chunk lies in it as a whole, without a copy in between.
+
+ENTRY_POINTS = "voxpipe.decoders"
+"""Group of entry points: codec name = ``module:factory``."""
+
+
+class Decoder(Protocol):
+    """Makes voxels of the stored bytes of one chunk. Several threads may use it at once.
+
+    It may have an attribute ``strided``; where that is true, ``out`` may have any strides, else
+    it is in C order without gaps.
+
+    Examples
+    --------
+    A codec that stores the low byte of each number as it is:
+
+    >>> import numpy as np
+    >>> class LowBytes:
+    ...     strided = True
+    ...
+    ...     def decode_into(self, data, out):
+    ...         out[...] = np.frombuffer(data, np.uint8).reshape(out.shape)
+    >>> room = np.zeros((2, 3, 4), np.int16)
+    >>> LowBytes().decode_into(bytes(range(6)), room[:, :, 1])
+    >>> room[:, :, 1].tolist(), int(room.sum())
+    ([[0, 1, 2], [3, 4, 5]], 15)
+    """
+
+    def decode_into(self, data: memoryview, out: NDArray[Any]) -> None:
+        """Decode one chunk into ``out``, all of it, and nothing beside it.
+
+        Parameters
+        ----------
+        data
+            What the codec encoded the chunk to. Read-only.
+        out
+            The whole chunk, in the axes and the type in which it is stored. Holds anything.
+
+        Raises
+        ------
+        Exception
+            Any, where the bytes are not those of a whole chunk: told as ``CorruptVolume``, with
+            the chunk and its file.
+        """
+
+
+Factory = Callable[[Mapping[str, Any]], Decoder]
+"""Returns the decoder of an array; gets the configuration of the codec in its metadata."""
+
+_FACTORIES: dict[str, Factory] = {}
+
+
+def register_decoder(name: str, factory: Factory) -> None:
+    """Let ``factory`` decode what zarr arrays call ``name``, before any decoder of voxpipe's own.
+
+    Parameters
+    ----------
+    name
+        Of the codec in ``zarr.json``, without the prefix ``numcodecs.``; the id of the compressor
+        in ``.zarray``. It has to be the first that encodes numbers to bytes, or the first after
+        ``bytes``; anywhere else zarr-python is asked.
+    factory
+        Called once for each opened array, with the codec's configuration. Define it at the top
+        of a module: it is sent to workers that were not forked.
+
+    Notes
+    -----
+    Packages declare an entry point in the group ``voxpipe.decoders`` instead.
+
+    Examples
+    --------
+    >>> register_decoder("mine", lambda configuration: None)
+    >>> decoder_factory("mine") is None, unregister_decoder("mine"), decoder_factory("mine")
+    (False, None, None)
+    """
+    _FACTORIES[name] = factory
+    close_volumes()  # what is open was opened without it
+
+
+def unregister_decoder(name: str) -> None:
+    """Forget a decoder; nothing happens if there is none of this name."""
+    _FACTORIES.pop(name, None)
+    close_volumes()
+
+
+def decoder_factory(name: str, *, external: bool = True) -> Factory | None:
+    """Return what makes decoders for a codec, if ``external`` of packages too; None if nobody."""
+    if name in _FACTORIES or not external:
+        return _FACTORIES.get(name)
+    from importlib.metadata import entry_points
+
+    return next((one.load() for one in entry_points(group=ENTRY_POINTS, name=name)), None)
+
+
+def custom_decoders() -> tuple[tuple[str, Factory], ...]:
+    """Return what was registered in this process, which a new worker does not have."""
+    return tuple(_FACTORIES.items())

@@ -61,7 +61,7 @@ def refuse_other_formats(destination: str) -> None:
 
 Progress = Callable[[int, int], None]
 """``progress(done, total)`` in voxels (of all channels), called at the start and for each shard."""
-# Blosc's own middle: higher levels of lz4 store little less.
+# Blosc's own middle. Higher levels of lz4hc take four times as long to write and store 1 % less.
 _LEVEL = 5
 
 
@@ -126,7 +126,7 @@ def convert(
     chunk: int | None = None,
     shard: int | None = None,
     patch: int = 96,
-    codec: str = "lz4",
+    codec: str = "lz4hc",
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -154,7 +154,8 @@ def convert(
     patch
         Voxels along each axis of the patches that will be read.
     codec
-        ``"lz4"`` (decodes fastest), ``"zstd"`` (stores least) or ``"none"``.
+        ``"lz4hc"`` (decodes fastest), ``"lz4"`` (written fastest), ``"zstd"`` (stores least) or
+        ``"none"``.
     overwrite
         Replace the zarr group that is there. Nothing else is ever replaced.
     storage_options

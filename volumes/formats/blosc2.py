@@ -17,6 +17,7 @@ import operator
 import struct
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,12 +26,14 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import BadHeader, CacheTooSmall, VolumeNotFound
+from ...core.lru_cache import cached_property
 from ...storage.decompress import copy
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.retry import DAMAGE, read_anew
 from ...storage.volume_cache import VolumeCache
 from ..backend import Backend, Channels
-from ..chunks.chunked_array import ChunkedArray, Index
+from ..chunks.chunked_array import ChunkedArray, ChunkIndices, Index
+from ..chunks.native import StoredChunks, blosc2_items, native_decoder
 from ..session import opening_session
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
@@ -52,6 +55,16 @@ _MAGIC = b"b2frame\0"
 # Headers of plain arrays take 200 bytes; other layers of metadata may make them longer.
 HEAD_BYTES = 4096
 MOST_HEAD_BYTES = 1024**2
+# Where a frame says how many bytes of chunks follow its header.
+_STORED_BYTES = slice(0x27, 0x2F)
+# Of a chunk (README_CHUNK_FORMAT.rst): flags, decoded size, size of a block, stored size, filters,
+# and flags of version 2.
+_CHUNK = struct.Struct("<2xBx3i6B9xB")
+# In the place of the offset of a chunk of zeros.
+_ZEROS = -0x7F << 56
+# Those that need nothing but the chunk: none, shuffle, bit shuffle; up to zstandard; no dictionary.
+_FILTERS = {0, 1, 2}
+_LAST_CODEC, _USES_DICTIONARY = 4, 1
 # In the map of layers: the name, then where its content lies.
 _LAYER = b"\xa4b2nd\xd2"
 
@@ -157,25 +170,72 @@ class Blosc2Blocks:
                 f"{total} of {ndarray.dtype}."
             )
 
-    def fetch_chunks(self, chunks: Sequence[Index]) -> Blosc2Blocks:
-        """Let go of pages if they are too many; the system brings in those that are touched."""
+    def fetch_chunks(self, chunks: ChunkIndices) -> FetchedBlocks:
+        """Let go of pages if there are too many; the system brings in those that are touched."""
         file_map, count = self._alive[0], math.prod((*self._chunks, *self._per_chunk))
         MAPS.touch(file_map, len(file_map) * len(chunks) / count)
-        return self
+        return FetchedBlocks(self, chunks)
+
+    def items_of(self, blocks: ChunkIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return in which chunk each block lies, and which item of that is its first."""
+        chunk, inner = np.divmod(np.asarray(blocks), self._per_chunk)
+        number = np.ravel_multi_index(tuple(chunk.T), self._chunks)
+        return number, np.ravel_multi_index(tuple(inner.T), self._per_chunk) * self._size
+
+    @cached_property
+    def chunk_bytes(self) -> NDArray[np.int64]:
+        """Where the bytes of each chunk begin in memory, and how many there are: (2, N) int64.
+
+        0 of one that is all zeros and not stored. Of no bytes are those that only blosc2's own
+        reader of frames can decode, or refuse.
+        """
+        file_map, _ = self._alive
+        places = np.zeros((2, math.prod(self._chunks)), np.int64)
+        places[0] = 1
+        with memoryview(file_map) as frame, suppress(struct.error, BadHeader):
+            header = frame_sizes(bytes(frame[: _HEAD.size]), self.name)[0]
+            end = header + int.from_bytes(frame[_STORED_BYTES], "big", signed=True)
+            # Offsets of the chunks behind the header, in one more chunk behind them all.
+            index = bytes(frame[end:]) if header <= end <= len(frame) else b""
+            offsets = blosc2_items(index, places.shape[1], "<i8")
+            if offsets is not None:
+                begin = np.frombuffer(frame, np.uint8).__array_interface__["data"][0] + header
+                for number, span in self._sound_chunks(frame[header:end], offsets).items():
+                    places[:, number] = begin + span[0], span[1]
+                places[0, offsets == _ZEROS] = 0
+        return places
+
+    def _sound_chunks(
+        self, chunks: memoryview, offsets: NDArray[np.int64]
+    ) -> dict[int, tuple[int, int]]:
+        """Return where chunks lie, by their number, whose headers say nothing unusual.
+
+        That is, of which a function that knows nothing but the chunk can decode items.
+        """
+        sound = {}
+        size = math.prod(self._per_chunk) * self._size * self.items.typesize
+        for number, offset in enumerate(offsets.tolist()):
+            if not 0 <= offset <= len(chunks) - _CHUNK.size:
+                continue  # all of one value, or damage
+            flags, nbytes, _, length, *filters, options = _CHUNK.unpack_from(chunks, offset)
+            is_usual = flags >> 5 <= _LAST_CODEC and not options & _USES_DICTIONARY
+            is_usual = is_usual and {*filters} <= _FILTERS
+            if is_usual and nbytes == size and _CHUNK.size <= length <= len(chunks) - offset:
+                sound[number] = offset, length
+        return sound
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
-        """Decode one block."""
-        chunk = inner = 0
-        for i, count, per in zip(index, self._chunks, self._per_chunk, strict=True):
-            chunk, inner = chunk * count + i // per, inner * per + i % per
-        first = (chunk * math.prod(self._per_chunk) + inner) * self._size
+        """Decode one block; False where all of its chunk is zeros."""
+        (chunk,), (item,) = self.items_of([index])
+        if not self.chunk_bytes[0, chunk]:
+            return False
+        first = int(chunk * math.prod(self._per_chunk) * self._size + item)
         with self._lock:
             self.items.get_slice(first, first + self._size, out)
         return True
 
-    def place(self, index: Index) -> str:
-        """Return the file."""
-        return self.name
+    def stored_chunks(self) -> None:
+        """Blocks are decoded one by one."""
 
     is_far = False
 
@@ -184,6 +244,29 @@ class Blosc2Blocks:
 
     def fetch(self, chunks: Sequence[Index]) -> None:
         """Nothing is brought in without being decoded."""
+
+
+class FetchedBlocks:
+    """Blocks that are going to be decoded."""
+
+    strided = False
+
+    def __init__(self, blocks: Blosc2Blocks, indices: ChunkIndices) -> None:
+        self._blocks, self._indices = blocks, indices
+        self.decode = blocks.decode
+
+    def place(self, index: Index) -> str:
+        """Return the file."""
+        return self._blocks.name
+
+    def stored_chunks(self) -> StoredChunks | None:
+        """Return the stored bytes of the chunks of the blocks, of which items can be decoded."""
+        decoder = native_decoder("blosc2")
+        if decoder is None:
+            return None
+        chunk, first = self._blocks.items_of(self._indices)
+        address, size = self._blocks.chunk_bytes[:, chunk]
+        return StoredChunks(decoder, address, size, first, self._blocks)
 
 
 def _open(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from ...core.errors import BadHeader, CorruptVolume, MissingDependency
 from ...storage.decompress import inflate
-from ...storage.ranges import ReadRange, Span
+from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RangeFile, RemoteFile
-from ..chunks.chunked_array import ChunkMap, Index
+from ..chunks.chunked_array import ChunkIndices, ChunkMap, Index
 from ..chunks.ranged_chunks import RangedChunks
 from .stored_file import library_errors
 
@@ -133,14 +133,15 @@ class ChunkIndex(ChunkMap):
         # Where each lies, and one bit per filter that was left out for it, in the order of writing.
         self._places: dict[Index, tuple[ReadRange | None, int]] = {}
 
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+    def locate(self, chunks: ChunkIndices) -> ObjectRanges:
         """Return where each chunk lies; HDF5 waits for what it reads of those not asked before."""
-        if any(index not in self._places for index in chunks):
+        chunks = [*map(tuple, np.asarray(chunks).tolist())]
+        if not self._places.keys() >= {*chunks}:
             what = f"the chunks of {self.name} cannot be found"
             errors = partial(library_errors, what, kind=CorruptVolume)
             with self._lock:
                 self._run(lambda: self._ask(chunks), errors)
-        return [self._places[index][0] for index in chunks]
+        return ObjectRanges.of([self._places[index][0] for index in chunks])
 
     def skipped_filters(self, index: Index) -> int:
         """Return which filters were left out for a chunk that was located."""

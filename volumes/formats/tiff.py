@@ -10,7 +10,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,9 +24,9 @@ from ...core.errors import BadHeader, UnknownFormat, VolumeNotFound
 from ...core.locks import ForkSafeLock
 from ...core.lru_cache import cached_property
 from ...storage.content import content_key
-from ...storage.ranges import ReadRange, check_document
+from ...storage.ranges import ObjectRanges, check_document
 from ..backend import Backend
-from ..chunks.chunked_array import ChunkedArray, ChunkMap, Index
+from ..chunks.chunked_array import ChunkedArray, ChunkIndices, ChunkMap, Index
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import IDENTITY, affine_entries
 from ..session import opening_session
@@ -61,13 +61,11 @@ class TiffImage(ChunkMap):
     def _grid(self) -> tuple[int, ...]:
         return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
 
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
-        """Return where each segment lies; None for one that is not stored."""
+    def locate(self, chunks: ChunkIndices) -> ObjectRanges:
+        """Return where each segment lies; one of no bytes is not stored."""
         rows = np.ravel_multi_index(tuple(np.array(chunks).T), self._grid)
-        return [
-            ReadRange(self.files[file], start, start + length) if length else None
-            for file, start, length in self.places[rows].tolist()
-        ]
+        file, start, length = self.places[rows].T
+        return ObjectRanges(self.files, np.where(length, file, -1), start, start + length)
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Decode one segment."""

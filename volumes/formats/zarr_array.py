@@ -14,8 +14,7 @@ from ...core.errors import BadHeader, LeadsOutside, VolumeNotFound
 from ...core.sample import parse_json
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange
 from ..chunks.chunked_array import ChunkCache, ChunkedArray
-from ..chunks.decoders import decoder_factory
-from ..chunks.ranged_chunks import RangedChunks, forget_bytes
+from ..chunks.ranged_chunks import RangedChunks, decoder_factory, forget_bytes
 from ..session import opening_session
 from .chunked_backend import check_chunk_bytes
 from .stored_file import library_errors

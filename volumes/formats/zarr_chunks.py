@@ -27,11 +27,12 @@ from ...storage.decompress import (
     zstd_content_bytes,
     zstd_most_bytes,
 )
-from ...storage.ranges import RangeStore, ReadRange, Span
+from ...storage.ranges import ObjectRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
-from ..chunks.chunked_array import ChunkMap, Index, Lookup
-from ..chunks.decoders import Decoder, decoder_factory
+from ..chunks.chunked_array import ChunkIndices, ChunkMap, Index, Lookup
+from ..chunks.native import PLAIN, NativeDecoder, native_decoder
+from ..chunks.ranged_chunks import Decoder, decoder_factory
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
 _NO_CHUNK = 2**64 - 1
@@ -82,9 +83,11 @@ class PlainChunks(ChunkMap):
     def __init__(self, metadata: ArrayMetadata) -> None:
         self._metadata = metadata
 
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+    def locate(self, chunks: ChunkIndices) -> ObjectRanges:
         """Return the object of each chunk."""
-        return [ReadRange(self._metadata.key(index)) for index in chunks]
+        keys = [*map(self._metadata.key, np.asarray(chunks).tolist())]
+        start = np.zeros(len(keys), np.int64)
+        return ObjectRanges(keys, np.arange(len(keys)), start, start - 1)
 
 
 class ShardedChunks(ChunkMap):
@@ -95,6 +98,8 @@ class ShardedChunks(ChunkMap):
         self._metadata, self._store = metadata, store
         pairs = zip(metadata.shards, metadata.chunks, strict=True)
         self._per_shard = tuple(s // c for s, c in pairs)
+        # In C order.
+        self._steps = np.cumprod([1, *self._per_shard[:0:-1]])[::-1]
         checks = _CHECK_BYTES if metadata.index_checked else 0
         self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
         # Key, and table of places, of each shard whose index was read.
@@ -108,46 +113,52 @@ class ShardedChunks(ChunkMap):
             self._tables.clear()
             self._extents.clear()
 
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+    def locate(self, chunks: ChunkIndices) -> ObjectRanges:
         """Return where each chunk lies; reads the indices that are not known yet, at once."""
         lookup = self.lookup(chunks)
         if not lookup.requests:
             return lookup.places(())
 
-        def read() -> list[ReadRange | None]:
+        def read() -> ObjectRanges:
             return lookup.places(self._store.get_ranges(lookup.requests))
 
         return read_anew(read) if works_ahead(self._store) else read()
 
-    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+    def lookup(self, chunks: ChunkIndices) -> Lookup:
         """Return which indices must be read to say where chunks lie, and how to say it then."""
         count = len(self._per_shard)
         shards, inner = np.divmod(np.array(chunks, np.int64).reshape(-1, count), self._per_shard)
         # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
-        flat = np.ravel_multi_index(tuple(inner.T), self._per_shard)
-        by_shard: dict[Index, list[int]] = {}
-        for n, shard in enumerate(map(tuple, shards.tolist())):
-            by_shard.setdefault(shard, []).append(n)
+        flat = inner @ self._steps
+        rows = [*map(tuple, shards.tolist())]
+        by_shard: dict[Index, int] = dict.fromkeys(rows, 0)
+        by_shard.update(zip(by_shard, range(len(by_shard)), strict=True))
+        which = np.array([by_shard[row] for row in rows], np.int64)
         with self._lock:
             hits = {shard: self._tables[shard] for shard in by_shard if shard in self._tables}
         unknown = {s: self._metadata.key(s) for s in by_shard if s not in hits}
         at_end = self._metadata.index_at_end
         span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
 
-        def places(answers: Sequence[bytes | None]) -> list[ReadRange | None]:
-            ranges: list[ReadRange | None] = [None] * len(chunks)
+        def places(answers: Sequence[bytes | None]) -> ObjectRanges:
+            entries = np.empty((len(flat), 2), np.uint64)
+            entries[...] = _NO_CHUNK
             tables = {**hits, **self._learnt(unknown, answers)} if unknown else hits
-            for shard, (key, table) in tables.items():
-                if table is None:
-                    continue
-                members = by_shard[shard]
-                for n, (offset, length) in zip(members, table[flat[members]].tolist(), strict=True):
-                    if (offset, length) == (_NO_CHUNK, _NO_CHUNK):
-                        continue
-                    if offset + length >= 2**63:
-                        raise self._corrupt(key, f"a chunk at {offset}, {length} bytes long")
-                    ranges[n] = ReadRange(key, offset, offset + length)
-            return ranges
+            for shard, (_, table) in tables.items():
+                if table is not None:
+                    members = which == by_shard[shard]
+                    entries[members] = table[flat[members]]
+            first, length = entries.T
+            is_absent, end = (first == _NO_CHUNK) & (length == _NO_CHUNK), first + length
+            # Sums that wrap around, and those that are too large for an offset in a file.
+            is_bad = ((end < first) | (end >= 2**63)) & ~is_absent
+            if is_bad.any():
+                n = int(is_bad.argmax())
+                what = f"a chunk at {first[n]}, {length[n]} bytes long"
+                raise self._corrupt(tables[rows[n]][0], what)
+            start, stop = (np.where(is_absent, 0, each).astype(np.int64) for each in (first, end))
+            keys = [tables[shard][0] for shard in by_shard]
+            return ObjectRanges(keys, np.where(is_absent, -1, which), start, stop)
 
         def extents() -> dict[str, Span]:
             spans = {self._metadata.key(shard): self._extent(shard) for shard in by_shard}
@@ -235,6 +246,12 @@ class ZarrDecoder:
         self.strided = bool(getattr(self._plug_in, "strided", False))
         self._shape = tuple(metadata.chunks[axis] for axis in metadata.order)
         self._is_transposed = metadata.order != tuple(range(len(self._shape)))
+        self.native: NativeDecoder | None = None
+        """What decodes as this does, many chunks in one call; None where there is nothing."""
+        if self._plug_in is None and not self._is_transposed and len(rest) < 2:
+            name = rest[0].name if rest else ""
+            self.native = native_decoder(name) if name in ("blosc", "zstd") else None
+            self.native = self.native if rest else PLAIN
 
     def decode(self, data: memoryview, out: NDArray[Any], index: tuple[int, ...]) -> None:
         """Decode one chunk, whichever it is, into ``out``: (chunks), stored type.

@@ -1,0 +1,153 @@
+"""Chunks in one call of the native library: the voxels, counts and errors of one at a time."""
+
+from contextlib import closing, nullcontext
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxpipe.core import IO_COUNTERS, Region
+from voxpipe.core.errors import VoxpipeError
+from voxpipe.core.native_library import VARIABLE
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.chunks import chunked_array, native
+from voxpipe.volumes.chunks.chunked_array import CHUNKS
+
+blosc2 = pytest.importorskip("blosc2")
+pytestmark = pytest.mark.skipif(not native.is_available(3), reason="no native library")
+
+SHAPE, CHUNK = (21, 18, 26), (8, 6, 10)
+BLOSC = zarr.codecs.BloscCodec
+CODECS = {
+    "plain": None,
+    "lz4": BLOSC(cname="lz4", shuffle="bitshuffle"),
+    "blosc zstd": BLOSC(cname="zstd", shuffle="shuffle"),
+    "zstd": zarr.codecs.ZstdCodec(level=1),
+    "gzip": zarr.codecs.GzipCodec(level=1),
+}
+TYPES = ("int16", "uint8", "float32", ">u2")
+OTHERS = (">u2", "float32", "uint8", "int16", "int8")
+
+
+def voxels(dtype):
+    """Noise beside zeros: some chunks are not stored."""
+    array = np.random.default_rng(0).integers(0, 200, SHAPE)
+    array[:, 6:12] = 0
+    return array.astype(dtype)
+
+
+def write(path, form, dtype, codec):
+    """Write one volume; ``form`` is chunks, shards or blocks of blosc2."""
+    array = voxels(dtype)
+    if form == "b2nd":
+        array = array.astype(array.dtype.newbyteorder("="))
+        blosc2.asarray(array, urlpath=str(path), mode="w", chunks=(16, 12, 20), blocks=CHUNK)
+        return path
+    shards = (16, 12, 20) if form == "shards" else None
+    zarr.create_array(
+        path, data=array, chunks=CHUNK, shards=shards, compressors=CODECS[codec], fill_value=0
+    )
+    return path
+
+
+def read(path, region, monkeypatch, *, is_native, kept_bytes=0, twice=False):
+    """Return what a read gives, or the text of what it raises, and the bytes that it decoded."""
+    monkeypatch.setenv(VARIABLE, "" if is_native else "0")
+    close_volumes()
+    CHUNKS.clear()
+    before = IO_COUNTERS.snapshot()
+    with closing(CHUNKS.lend(kept_bytes)) if kept_bytes else nullcontext():
+        volume = Volume(path)
+        try:
+            found = [volume.read(region).array for _ in range(1 + twice)][-1]
+        except VoxpipeError as error:
+            return f"{type(error).__name__}: {error}", 0
+    return found, (IO_COUNTERS.snapshot() - before).bytes_decoded
+
+
+def regions():
+    """Draw a region, which touches some chunks whole and cuts others."""
+    spans = [st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).map(sorted) for n in SHAPE]
+    return st.tuples(*spans).map(
+        lambda ends: Region([a for a, _ in ends], [b + 1 for _, b in ends])
+    )
+
+
+FORMS = [
+    *(("chunks", dtype, codec) for dtype, codec in zip(TYPES, CODECS, strict=False)),
+    *(
+        ("shards", dtype, codec)
+        for dtype, codec in zip((*TYPES[::-1], "int8"), CODECS, strict=True)
+    ),
+    *(("b2nd", dtype, "") for dtype in TYPES[:3]),
+]
+
+
+@pytest.mark.parametrize(("form", "dtype", "codec"), FORMS)
+def test_the_same_voxels_and_counts(tmp_path, monkeypatch, form, dtype, codec):
+    """Kept chunks, kept ones among others, and none; read again while they are kept."""
+    path = write(tmp_path / f"a.{'b2nd' if form == 'b2nd' else 'zarr'}", form, dtype, codec)
+    expected = voxels(dtype)
+
+    @given(regions(), st.sampled_from([0, 5000, 10**6]))
+    @settings(max_examples=20, deadline=None)
+    def check(region, kept_bytes):
+        how = {"kept_bytes": kept_bytes, "twice": kept_bytes > 0}
+        found, count = read(path, region, monkeypatch, is_native=True, **how)
+        slow, slow_count = read(path, region, monkeypatch, is_native=False, **how)
+
+        np.testing.assert_array_equal(found[0], expected[region.slices])
+        np.testing.assert_array_equal(slow, found)
+        assert count == slow_count
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("form", "codec"), [("shards", codec) for codec in CODECS] + [("b2nd", "")]
+)
+def test_damaged_bytes_have_the_same_error(tmp_path, monkeypatch, form, codec):
+    """Or the same voxels, where nothing tells that they are damaged."""
+    path = write(tmp_path / f"a.{'b2nd' if form == 'b2nd' else 'zarr'}", form, "int16", codec)
+    file = path if form == "b2nd" else path / "c" / "0" / "0" / "0"
+    sound = file.read_bytes()
+    region = Region((0, 0, 0), SHAPE)
+
+    # Of a frame only what is in its chunks: blosc2 keeps a file open whose header it refuses.
+    first = sound.index(b"b2nd") + 200 if form == "b2nd" else 0
+    last = len(sound) - 1 - 300 * (form == "b2nd")
+
+    @given(st.integers(first, last), st.integers(1, 255), st.booleans())
+    @settings(max_examples=20, deadline=None)
+    def check(at, change, cut):
+        damaged = bytearray(sound)
+        damaged[at] ^= change
+        file.write_bytes(damaged[:at] if cut and form != "b2nd" else damaged)
+        found, _ = read(path, region, monkeypatch, is_native=True)
+        slow, _ = read(path, region, monkeypatch, is_native=False)
+
+        if isinstance(slow, str):
+            assert found == slow
+        else:
+            np.testing.assert_array_equal(found, slow)
+
+    check()
+
+
+def test_all_chunks_of_a_read_are_decoded_in_one_call(tmp_path, monkeypatch):
+    """And none of them in Python."""
+    path = write(tmp_path / "a.zarr", "shards", "int16", "lz4")
+    placed = []
+    place_chunks = native.place_chunks
+
+    def noted(*args):
+        done = place_chunks(*args)
+        placed.append(done.tolist())
+        return done
+
+    monkeypatch.setattr(chunked_array, "place_chunks", noted)
+    Volume(path).read(Region((0, 0, 0), SHAPE))
+
+    assert placed == [[True] * 27]

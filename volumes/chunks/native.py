@@ -1,0 +1,173 @@
+"""The native library for chunks (``native/chunks.h``): decoded and copied, many in one call.
+
+The libraries that decode chunks offer more in C than in Python. Where the functions of one can be
+found in its shared library, all chunks of a read are decoded in one call, which lets go of the
+interpreter's lock. What a function refuses, and what is of another library, is decoded chunk by
+chunk in Python: to the same voxels, or to the error that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.native_library import LEVEL_OF_NAME, VARIABLE, native_library
+
+ABI = 1  # VOXPIPE_CHUNKS_ABI of native/chunks.h
+MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
+_JOB = struct.Struct("=10q8q8q")
+# VoxpipeStored; by module, the functions that decode and measure.
+_PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
+_LIBRARIES = {
+    "blosc": (_BLOSC, "numcodecs.blosc", "", ("blosc_decompress_ctx",)),
+    "zstd": (_ZSTD, "numcodecs.zstd", "", ("ZSTD_decompress", "ZSTD_getFrameContentSize")),
+    "blosc2": (_BLOSC2, "blosc2", "lib/libblosc2.so", ("blosc2_getitem",)),
+}
+# Columns of a row; those behind them are where its part lies.
+_DATA, _SIZE, _FIRST, _ROOM, _IS_ROW, _STATUS, _PARTS = range(7)
+_OK, _INT_MAX = 0, 2**31 - 1
+
+
+class NativeDecoder(NamedTuple):
+    """A function of another library, which keeps no state."""
+
+    kind: int  # a VoxpipeStored: what the function takes
+    decode: int = 0  # its address
+    measure: int = 0  # address of the one that tells how much it will decode, if there is one
+
+
+PLAIN = NativeDecoder(_PLAIN)
+"""Chunks that are stored as they are in memory."""
+
+
+class StoredChunks(NamedTuple):
+    """Stored bytes of chunks that a native decoder takes; all arrays are (N,) int64."""
+
+    decoder: NativeDecoder
+    addresses: NDArray[np.int64]  # of the bytes; 0 of a chunk that is not stored
+    sizes: NDArray[np.int64]  # how many bytes there are, 0 if fewer than there should be
+    firsts: NDArray[np.int64]  # of blosc2: the first of its items in these bytes
+    holds: Any  # what keeps the bytes in memory
+
+    def of(self, members: slice) -> StoredChunks:
+        """Return some of them."""
+        addresses, sizes, firsts = (column[members] for column in self[1:4])
+        return StoredChunks(self.decoder, addresses, sizes, firsts, self.holds)
+
+
+@cache
+def native_decoder(codec: str) -> NativeDecoder | None:
+    """Return what decodes the chunks of a codec; None where its library offers nothing."""
+    # On Windows, and where symbols are hidden, there is nothing to be found.
+    kind, module, path, names = _LIBRARIES[codec]
+    try:
+        origin = importlib.import_module(module).__file__ or ""
+        library = ctypes.CDLL(os.path.join(os.path.dirname(origin), path) if path else origin)
+        functions = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names]
+    except (ImportError, OSError, AttributeError):
+        return None
+    return NativeDecoder(kind, *(address or 0 for address in functions))
+
+
+def is_available(axes: int) -> bool:
+    """Whether chunks of so many axes can be placed here."""
+    level = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0)
+    return level is not None and 1 <= axes <= MOST_AXES and _library() is not None
+
+
+def place_chunks(
+    out: NDArray[Any],
+    shape: tuple[int, ...],
+    parts: NDArray[np.int64],
+    rooms: Sequence[int],
+    fill_row: NDArray[Any],
+    stored_chunks: StoredChunks | None = None,
+) -> NDArray[np.bool_]:
+    """Bring parts of chunks to their places in ``out``, decoded first where they are not yet.
+
+    Parameters
+    ----------
+    out
+        A region of the array, in C order.
+    shape
+        Of a chunk, whole.
+    parts
+        (N, axes, 3) int64: first voxel in the region, first in the chunk, and how many.
+    rooms
+        Where in memory each chunk is, or is decoded to; 0 for one that is not kept, of ``stored``,
+        and for one that is not stored.
+    fill_row
+        What all rows of a chunk are that is not stored.
+    stored
+        What chunks are decoded from; None if all are decoded.
+
+    Returns
+    -------
+    numpy.ndarray
+        (N,) bool: False for those that could not be decoded, of which ``out`` holds anything.
+    """
+    count, axes, _ = parts.shape
+    rows = np.zeros((count, _PARTS + 3 * axes), np.int64)
+    rows[:, _PARTS:] = parts.reshape(count, -1)
+    rows[:, _ROOM] = rooms
+    decoder = PLAIN
+    if stored_chunks is not None:
+        decoder = stored_chunks.decoder
+        rows[:, _DATA], rows[:, _SIZE], rows[:, _FIRST] = stored_chunks[1:4]
+        is_empty = rows[:, _DATA] == 0
+    else:
+        is_empty = rows[:, _ROOM] == 0
+    rows[is_empty, _ROOM] = address_of(fill_row)
+    rows[:, _IS_ROW] = is_empty
+    # What is not kept is decoded to here, unless it lies in ``out`` as a whole.
+    scratch = np.empty(shape, out.dtype)
+    rest = (0,) * (MOST_AXES - axes)
+    job = _JOB.pack(
+        *(ABI, *decoder, count, address_of(rows), address_of(scratch), address_of(out)),
+        *(out.itemsize, axes, *shape, *rest, *out.strides, *rest),
+    )
+    if _library().voxpipe_place_chunks(job) != _OK:
+        raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
+    is_done: NDArray[np.bool_] = rows[:, _STATUS] == _OK
+    return is_done
+
+
+def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
+    """Return the first items of a chunk of blosc2, decoded in this thread; None if they cannot be.
+
+    blosc2's own functions for this begin threads, which a forked child waits for in vain.
+    """
+    decoder = native_decoder("blosc2")
+    if decoder is None or len(data) > _INT_MAX:
+        return None
+    number, address = ctypes.c_int, ctypes.c_void_p
+    function = ctypes.CFUNCTYPE(number, address, number, number, number, address, number)
+    items = np.zeros(count, dtype)
+    place = address_of_bytes(data)
+    size = function(decoder.decode)(place, len(data), 0, count, address_of(items), items.nbytes)
+    return items if size == items.nbytes else None
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return where an array begins that can be written to: a third of what NumPy takes for it."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+
+
+def address_of_bytes(data: bytes | memoryview) -> int:
+    """Return where bytes begin that are read-only; not 0 where there are none, either."""
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0] if data else 1
+    return address
+
+
+@cache
+def _library() -> Any:
+    """Return the loaded library, or None: the resampler says why."""
+    return native_library(["voxpipe_place_chunks"], version="voxpipe_chunks_abi", abi=ABI)[0]
