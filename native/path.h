@@ -21,6 +21,8 @@
 #include "noise.h"
 #include "filter.h"
 #include "coarsen.h"
+#include "gamma.h"
+#include "steps.h"
 
 namespace VOXPIPE_PATH_NAME {
 
