@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 FORMATS = ("nii", "nii.gz", "zarr64", "zarr32", "shard128", "converted", "b2nd", "h5")
 """zarr64 is zarr v3 in chunks of 64^3 voxels, compressed as zarr-python does by default;
 shard128 is chunks of 32^3 in shards of 128^3; converted is what ``convert`` writes; b2nd is what
-nnU-Net makes of the scan, normalised float32 and int8; h5 is chunks of 32^3, shuffled and deflated."""
+nnU-Net makes of the scan, normalised float32 and int8; h5 is chunks of 32^3, shuffled and
+deflated."""
 PATCH = 96
 """Edge of the patches for which b2nd chooses its chunks, in voxels."""
 SHARDED_CHUNK = 32

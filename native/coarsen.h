@@ -86,7 +86,7 @@ struct CoarsePlanes {
   void make_row(float* out) {
     const Lines& l = lines[2];
     if (!l.moves) {
-      repeat(row, size[2], out);
+      copy_floats(row, size[2], out);
       return;
     }
     for (int64_t n = 0; n < l.count; n++) packed[n] = row[l.kept[n]];
@@ -135,7 +135,7 @@ struct CoarsePlanes {
       const int64_t low = l.kept[l.line[j]], high = l.kept[l.line[j] + 1];
       float* out = coarse[n] + j * size[2];
       const float* first = coarse_row(i, low, high, load);
-      if (l.part[j] == 0) repeat(first, size[2], out);
+      if (l.part[j] == 0) copy_floats(first, size[2], out);
       else between_rows(first, coarse_row(i, high, low, load), l.part[j], size[2], out);
     }
     return coarse[n];
@@ -147,7 +147,7 @@ struct CoarsePlanes {
     const Lines& l = lines[0];
     const int64_t low = l.kept[l.line[i]], high = l.kept[l.line[i] + 1], plane = size[1] * size[2];
     const float* first = coarse_plane(low, high, load);
-    if (l.part[i] == 0) repeat(first, plane, out);
+    if (l.part[i] == 0) copy_floats(first, plane, out);
     else between_rows(first, coarse_plane(high, low, load), l.part[i], plane, out);
   }
 };

@@ -8,17 +8,18 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-constexpr int64_t FILTER_LANES = 64;  // sums that stay in registers
+constexpr int64_t FILTER_LANES = 32;  // sums that stay in registers  // sums that stay in registers
 
-inline float* repeat(const float* values, int64_t count, float* out) {
+inline float* copy_floats(const float* values, int64_t count, float* out) {
   memcpy(out, values, static_cast<size_t>(count) * sizeof(float));
   return out;
 }
 
 // Sums from voxel ``v`` on, ``N`` at a time, of what lies ``place(t)`` from ``from``, to both sides.
-template <int64_t N, class Place>
+template <int64_t N, int64_t R, class Place>
 inline int64_t filter_some(const float* from, const Place& place, const float* weights,
-                           int64_t radius, int64_t v, int64_t count, float* out) {
+                           int64_t any_radius, int64_t v, int64_t count, float* out) {
+  const int64_t radius = R ? R : any_radius;
   for (; v + N <= count; v += N) {
     const float* middle = from + place(0) + v;
     float sum[N];
@@ -32,12 +33,24 @@ inline int64_t filter_some(const float* from, const Place& place, const float* w
   return v;
 }
 
+template <int64_t R, class Place>
+inline void filter_all(const float* from, const Place& place, const float* weights,
+                              int64_t radius, int64_t count, float* out) {
+  int64_t v = filter_some<FILTER_LANES, R>(from, place, weights, radius, 0, count, out);
+  v = filter_some<8, 0>(from, place, weights, radius, v, count, out);
+  filter_some<1, 0>(from, place, weights, radius, v, count, out);
+}
+
 template <class Place>
 inline void filtered(const float* from, const Place& place, const float* weights, int64_t radius,
                      int64_t count, float* out) {
-  int64_t v = filter_some<FILTER_LANES>(from, place, weights, radius, 0, count, out);
-  v = filter_some<8>(from, place, weights, radius, v, count, out);
-  filter_some<1>(from, place, weights, radius, v, count, out);
+  switch (radius) {
+    case 1: return filter_all<1>(from, place, weights, radius, count, out);
+    case 2: return filter_all<2>(from, place, weights, radius, count, out);
+    case 3: return filter_all<3>(from, place, weights, radius, count, out);
+    case 4: return filter_all<4>(from, place, weights, radius, count, out);
+    default: return filter_all<0>(from, place, weights, radius, count, out);
+  }
 }
 
 // Makes planes one after another, of those that lie around them and stay in the cache meanwhile.
@@ -79,16 +92,16 @@ struct FilterPlanes {
       places[t] = most<int64_t>(0, least(size[0] - 1, i + t)) % window * plane;
     if (radius[0])
       filtered(ring, [&](int64_t t) { return places[t]; }, weights(0), radius[0], plane, sheet);
-    else repeat(ring, plane, sheet);
+    else copy_floats(ring, plane, sheet);
     for (int64_t t = 1; t <= radius[1]; t++) {
-      repeat(sheet, width, sheet - t * width);
-      repeat(sheet + plane - width, width, sheet + plane + (t - 1) * width);
+      copy_floats(sheet, width, sheet - t * width);
+      copy_floats(sheet + plane - width, width, sheet + plane + (t - 1) * width);
     }
     for (int64_t j = 0; j < size[1]; j++) {
       float* row = rows + j * pitch;
       const auto place = [&](int64_t t) { return t * width; };
       if (radius[1]) filtered(sheet + j * width, place, weights(1), radius[1], width, row);
-      else repeat(sheet + j * width, width, row);
+      else copy_floats(sheet + j * width, width, row);
       for (int64_t t = 1; t <= radius[2]; t++) {
         row[-t] = row[0];
         row[width - 1 + t] = row[width - 1];
@@ -99,7 +112,7 @@ struct FilterPlanes {
       if (radius[2])
         filtered(rows + j * pitch, [](int64_t t) { return t; }, weights(2), radius[2], width,
                  out + j * width);
-      else repeat(rows + j * pitch, width, out + j * width);
+      else copy_floats(rows + j * pitch, width, out + j * width);
   }
 };
 

@@ -5,8 +5,6 @@
 #pragma once
 
 #include "processor.h"
-#include "numbers.h"
-#include "vectors.h"
 #include "noise.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -47,7 +45,7 @@ inline float power_of(float a, const Exponent& g) {
 }
 
 // Values by their distance from ``start``, of which ``inward`` makes a part of the range.
-inline void bend(float* v, int64_t count, const Exponent exponent, const float start,
+inline void bend_values(float* v, int64_t count, const Exponent exponent, const float start,
                  const float inward, const float outward) {
   if (outward == 0) return;
   for (int64_t n = 0; n < count; n++) {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "processor.h"
-#include "numbers.h"
+#include "vectors.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -22,11 +22,9 @@ struct Quads {
   uint32_t word[4][NOISE_STEP];
 };
 
-// 32-bit words, each in the lower half of 64 bits; the upper halves are never looked at.
-typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));
 constexpr int64_t LONGS = LANES / 2;
 
-// The products of the lower halves, 64 bits each.
+// The products of the lower halves, 64 bits each; the upper halves are never looked at.
 inline Longs multiplied(Longs words, Longs factor) {
 #if defined(VOXPIPE_MULTIPLY_WORDS)
   return (Longs)(VOXPIPE_MULTIPLY_WORDS(words, factor));

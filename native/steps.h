@@ -17,6 +17,10 @@ namespace VOXPIPE_PATH_NAME {
 constexpr int64_t VALUES_AT_ONCE = 4096;  // floats at once: 16 KiB stay in the fastest cache
 constexpr double LEAST_DEVIATION = 1e-7;  // batchgeneratorsv2's, of a patch that is constant
 
+inline bool keeps_statistics(const VoxpipeStep& step) {
+  return step.kind == VOXPIPE_GAMMA && step.flags & VOXPIPE_KEEP_STATISTICS;
+}
+
 // A step as it is done: one that keeps statistics is two, of which the second brings them back.
 struct Stage {
   const VoxpipeStep* step;
@@ -28,7 +32,7 @@ struct Stage {
   bool makes_planes() const { return step->kind >= VOXPIPE_FILTER; }
 
   bool asks() const {
-    return restores || (step->flags & (VOXPIPE_OF_PATCH | VOXPIPE_KEEP_RANGE | VOXPIPE_KEEP_STATISTICS));
+    return keeps_statistics(*step) || step->flags & (VOXPIPE_OF_PATCH | VOXPIPE_KEEP_RANGE);
   }
 
   void scale_by(double factor, double summand, double least_value, double most_value) {
@@ -61,7 +65,7 @@ struct Stage {
       start = static_cast<float>(sign < 0 ? last : first);
       inward = length != 0 ? static_cast<float>(sign / length) : 0.0f;
       outward = static_cast<float>(sign * length);
-      if (step->flags & VOXPIPE_KEEP_STATISTICS) {
+      if (keeps_statistics(*step)) {
         mean = s.mean();
         deviation = s.deviation();
       }
@@ -78,7 +82,7 @@ struct Stage {
         v[n] = below > high ? high : below;
       }
     } else if (step->kind == VOXPIPE_GAMMA) {
-      bend(v, count, Exponent(step->number[0]), start, inward, outward);
+      bend_values(v, count, Exponent(step->number[0]), start, inward, outward);
     } else {
       noise(*step, rows);
     }
@@ -102,30 +106,23 @@ struct Channel {
            !((reinterpret_cast<int64_t>(voxels) | job->stride[0]) & (size - 1));
   }
 
-  void fetch(const Rows& to) const {
-    const int64_t width = to.width, step = job->stride[2];
-    for (int64_t r = 0; r < to.count; r++) {
-      const uint8_t* from = row(to.i, to.j + r);
-      float* values = to.values + r * width;
-      if (step == sizeof(float)) memcpy(values, from, static_cast<size_t>(width) * sizeof(float));
-      else for (int64_t v = 0; v < width; v++) values[v] = load<float>(from + v * step);
-    }
-  }
-
-  void store(const Rows& from) const {
-    const int64_t width = from.width, step = job->stride[2];
-    for (int64_t r = 0; r < from.count; r++) {
-      uint8_t* to = row(from.i, from.j + r);
-      const float* values = from.values + r * width;
-      if (step == sizeof(float)) memcpy(to, values, static_cast<size_t>(width) * sizeof(float));
-      else for (int64_t v = 0; v < width; v++) put<float>(to + v * step, values[v]);
+  // From the array to rows, or from rows to the array.
+  void copy(const Rows& rows, bool stores) const {
+    const int64_t width = rows.width, step = job->stride[2];
+    const size_t bytes = static_cast<size_t>(width) * sizeof(float);
+    for (int64_t r = 0; r < rows.count; r++) {
+      uint8_t* at = row(rows.i, rows.j + r);
+      float* values = rows.values + r * width;
+      if (step == sizeof(float)) stores ? memcpy(at, values, bytes) : memcpy(values, at, bytes);
+      else if (stores) for (int64_t v = 0; v < width; v++) put<float>(at + v * step, values[v]);
+      else for (int64_t v = 0; v < width; v++) values[v] = load<float>(at + v * step);
     }
   }
 
   // Rows that are fetched, as the stages before a plane is made leave them.
-  Rows begun(float* to, int64_t count, int64_t i, int64_t j, int64_t from, int64_t end) const {
-    const Rows rows{to, count, job->size[2], number, i, j};
-    fetch(rows);
+  Rows begun(float* values, int64_t some, int64_t i, int64_t j, int64_t from, int64_t end) const {
+    const Rows rows{values, some, job->size[2], number, i, j};
+    copy(rows, false);
     for (int64_t n = from; n < end; n++) stages[n].change(rows);
     return rows;
   }
@@ -150,24 +147,24 @@ struct Channel {
     CoarsePlanes coarse;
     if (filters) filter.begin(*step, size, memory + plane, whole);
     else if (step) coarse.begin(*step, size, memory + plane);
-    const auto load_plane = [&](int64_t i, float* to) {
+    const auto load_plane = [&](int64_t i, float* plane_of) {
       for (int64_t j = 0; j < size[1]; j += block)
-        begun(to + j * width, least(block, size[1] - j), i, j, from, maker);
+        begun(plane_of + j * width, least(block, size[1] - j), i, j, from, maker);
     };
-    const auto load_row = [&](int64_t i, int64_t j, float* to) { begun(to, 1, i, j, from, maker); };
+    const auto load_row = [&](int64_t i, int64_t j, float* line) { begun(line, 1, i, j, from, maker); };
     found.count = 0;
     for (int64_t i = 0; i < size[0]; i++) {
       float* made = is_dense() ? reinterpret_cast<float*>(row(i, 0)) : memory;
       if (filters) filter.make(i, load_plane, made);
       else if (step) coarse.make(i, load_row, made);
       for (int64_t j = 0; j < size[1]; j += block) {
-        const int64_t count = least(block, size[1] - j);
+        const int64_t some = least(block, size[1] - j);
         const bool in_place = made != memory;
-        Rows rows{made + (step || in_place ? j * width : 0), count, width, number, i, j};
-        if (!step && !in_place) fetch(rows);
+        Rows rows{made + (step || in_place ? j * width : 0), some, width, number, i, j};
+        if (!step && !in_place) copy(rows, false);
         for (int64_t n = step ? maker + 1 : from; n < end; n++) stages[n].change(rows);
-        for (int64_t r = 0; counts && r < count; r++) found.add(rows.values + r * width, width);
-        if (!in_place && from < end) store(rows);
+        for (int64_t r = 0; counts && r < some; r++) found.add(rows.values + r * width, width);
+        if (!in_place && from < end) copy(rows, true);
       }
     }
     free(memory);
@@ -201,7 +198,7 @@ int64_t change(const VoxpipeValues& job) {
   Stage stages[2 * VOXPIPE_MOST_STEPS];
   int64_t count = 0;
   for (int64_t n = 0; n < job.count; n++)
-    for (int part = 0; part < (steps[n].flags & VOXPIPE_KEEP_STATISTICS ? 2 : 1); part++) {
+    for (int part = 0; part < (keeps_statistics(steps[n]) ? 2 : 1); part++) {
       stages[count] = Stage{};
       stages[count].step = steps + n;
       stages[count++].restores = part == 1;
