@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,8 +237,7 @@ class Gamma(RandomValueOp):
 _LANES = 16
 
 
-@dataclass(frozen=True)
-class _Statistics:
+class _Statistics(NamedTuple):
     """Mean, deviation and range of a channel, counted in sixteen lanes along the last axis."""
 
     mean: float
@@ -246,28 +245,18 @@ class _Statistics:
     low: float
     high: float
 
-    @classmethod
-    def of(cls, channel: NDArray[np.float32]) -> _Statistics:
-        # From the first voxel on, so that squares keep their digits.
-        first = float(channel[0, 0, 0])
-        length = channel.shape[-1]
-        lanes = np.zeros((*channel.shape[:-1], -(-length // _LANES) * _LANES))
-        np.subtract(channel, first, out=lanes[..., :length], dtype=np.float64)
-        lanes = lanes.reshape(-1, _LANES)
-        total, squares = _sum(_sum(lanes)), _sum(_sum(lanes * lanes))
-        # Of a sample, n - 1, as nnU-Net has it.
-        count = channel.size
-        variance = max((squares - total * total / count) / max(count - 1, 1), 0.0)
-        return cls(
-            first + float(total) / count,
-            math.sqrt(variance) if math.isfinite(variance) else math.nan,
-            float(channel.min()),
-            float(channel.max()),
-        )
 
-    @property
-    def is_finite(self) -> bool:
-        return math.isfinite(self.mean)
+def _statistics_of(channel: NDArray[np.float32]) -> _Statistics:
+    first = float(channel[0, 0, 0])  # all are counted from it, so that squares keep their digits
+    length, count = channel.shape[-1], channel.size
+    lanes = np.zeros((*channel.shape[:-1], -(-length // _LANES) * _LANES))
+    np.subtract(channel, first, out=lanes[..., :length], dtype=np.float64)
+    lanes = lanes.reshape(-1, _LANES)
+    total, squares = float(_sum(_sum(lanes))), float(_sum(_sum(lanes * lanes)))
+    # Of a sample, n - 1, as nnU-Net has it.
+    variance = max((squares - total * total / count) / max(count - 1, 1), 0.0)
+    std = math.sqrt(variance) if math.isfinite(variance) else math.nan
+    return _Statistics(first + total / count, std, float(channel.min()), float(channel.max()))
 
 
 def _sum(numbers: NDArray[np.float64]) -> Any:
@@ -285,17 +274,17 @@ class _Spread:
 
     name: ClassVar[str] = "contrast"
 
-    def native_step(self) -> native.NativeStep:
+    def native_step(self) -> bytes:
         flags = native.OF_PATCH * (self.middle is None) + native.KEEP_RANGE * self.keep_range
-        return native.NativeStep(native.SPREAD, (self.factor, self.middle or 0.0), flags)
+        return native.pack_step(native.SPREAD, (self.factor, self.middle or 0.0), flags)
 
     def in_numpy(self, array: NDArray[np.float32]) -> bool:
         for channel in array:
-            found = _Statistics.of(channel)
-            if not found.is_finite:
+            statistics = _statistics_of(channel)
+            if not math.isfinite(statistics.mean):
                 return False
-            middle = found.mean if self.middle is None else self.middle
-            ends = (found.low, found.high) if self.keep_range else ()
+            middle = statistics.mean if self.middle is None else self.middle
+            ends = (statistics.low, statistics.high) if self.keep_range else ()
             Epilogue(self.factor, middle * (1 - self.factor), *ends).in_numpy(channel)
         return True
 
@@ -311,22 +300,19 @@ class _Bend:
 
     name: ClassVar[str] = "gamma"
 
-    def native_step(self) -> native.NativeStep:
+    def native_step(self) -> bytes:
         flags = native.OF_PATCH * (self.ends is None) + native.INVERT * self.invert
         flags += native.KEEP_STATISTICS * self.keep_statistics
-        return native.NativeStep(native.GAMMA, (self.gamma, *(self.ends or (0.0, 0.0))), flags)
+        return native.pack_step(native.GAMMA, (self.gamma, *(self.ends or (0.0, 0.0))), flags)
 
     def in_numpy(self, array: NDArray[np.float32]) -> bool:
         for channel in array:
-            ends, before = self.ends, None
-            if ends is None or self.keep_statistics:
-                before = _Statistics.of(channel)
-                if ends is None and not before.is_finite:
-                    return False
-                ends = (before.low, before.high) if ends is None else ends
-            self._bend(channel, *ends)
-            if self.keep_statistics and before is not None:
-                after = _Statistics.of(channel)
+            before = _statistics_of(channel)
+            if self.ends is None and not math.isfinite(before.mean):
+                return False
+            self._bend(channel, *(self.ends or (before.low, before.high)))
+            if self.keep_statistics:
+                after = _statistics_of(channel)
                 scale = before.std / max(after.std, _LEAST_STD)
                 Epilogue(scale, before.mean - after.mean * scale).in_numpy(channel)
         return True

@@ -58,8 +58,8 @@ class AxisFilters:
 
     name: ClassVar[str] = "blur"
 
-    def native_step(self) -> native.NativeStep:
-        return native.NativeStep(native.FILTER, weights=self.weights)
+    def native_step(self) -> bytes:
+        return native.pack_step(native.FILTER, weights=self.weights)
 
     def in_numpy(self, array: NDArray[Any]) -> bool:
         for axis, weights in enumerate(self.weights):
@@ -189,8 +189,8 @@ class CoarserVoxels:
 
     name: ClassVar[str] = "low_resolution"
 
-    def native_step(self) -> native.NativeStep:
-        return native.NativeStep(native.COARSEN, self.factors, corner=self.corner)
+    def native_step(self) -> bytes:
+        return native.pack_step(native.COARSEN, self.factors, corner=self.corner)
 
     def in_numpy(self, array: NDArray[np.float32]) -> bool:
         for axis in (2, 1, 0):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -24,30 +23,24 @@ _NO_RANGE = 1024  # VOXPIPE_NO_RANGE, of the first step
 _OK = 0
 SCALE, SPREAD, GAMMA, GAUSSIAN, RICIAN, FILTER, COARSEN = range(7)
 OF_PATCH, KEEP_RANGE, KEEP_STATISTICS, INVERT = 1, 2, 4, 8
-Triple = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class NativeStep:
-    """``VoxpipeStep`` of native/values.h, which says what the fields are."""
-
-    kind: int
-    numbers: tuple[float, ...] = ()
-    flags: int = 0
-    key: int = 0
-    corner: Triple = (0, 0, 0)
-    weights: tuple[NDArray[np.float32], ...] = ()
-
-    def pack(self) -> bytes:
-        """Return its bytes; they hold addresses of the weights."""
-        numbers = (*self.numbers, 0.0, 0.0, 0.0, 0.0)[:4]
-        places = [array.ctypes.data for array in self.weights] or (0, 0, 0)
-        radii = [array.size - 1 for array in self.weights] or (0, 0, 0)
-        corner, flags = self.corner, self.flags
-        return _STEP.pack(self.kind, flags, self.key, *numbers, *corner, *places, *radii)
+def pack_step(
+    kind: int,
+    numbers: tuple[float, ...] = (),
+    flags: int = 0,
+    key: int = 0,
+    corner: tuple[int, int, int] = (0, 0, 0),
+    weights: tuple[NDArray[np.float32], ...] = (),
+) -> bytes:
+    """Return ``VoxpipeStep`` of native/values.h; it holds addresses of the weights."""
+    places = [array.ctypes.data for array in weights] or (0, 0, 0)
+    radii = [array.size - 1 for array in weights] or (0, 0, 0)
+    four = (*numbers, 0.0, 0.0, 0.0, 0.0)[:4]
+    return _STEP.pack(kind, flags, key, *four, *corner, *places, *radii)
 
 
-def change(array: NDArray[Any], steps: Sequence[NativeStep]) -> int | None:
+def change(array: NDArray[Any], steps: Sequence[bytes]) -> int | None:
     """Do ``steps`` to ``array``, (C, I, J, K), in place; None if it was left alone.
 
     Else return how many were done: all, or those before one that asks for the mean or the range of
@@ -60,10 +53,10 @@ def change(array: NDArray[Any], steps: Sequence[NativeStep]) -> int | None:
         return None
     channels, *size = array.shape
     channel_stride, *stride = array.strides
-    packed = np.frombuffer(b"".join(step.pack() for step in steps), np.uint8)
+    payload = np.frombuffer(b"".join(steps), np.uint8)
     job = _JOB.pack(
         *(ABI, path, array.ctypes.data, channels, channel_stride, *size, *stride),
-        *(packed.ctypes.data, len(steps)),
+        *(payload.ctypes.data, len(steps)),
     )
     status = library.voxpipe_values(job)
     if status >= _NO_RANGE:

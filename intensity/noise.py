@@ -162,9 +162,9 @@ class VoxelNoise:
 
     name: ClassVar[str] = "noise"
 
-    def native_step(self) -> native.NativeStep:
+    def native_step(self) -> bytes:
         kind = native.RICIAN if self.rician else native.GAUSSIAN
-        return native.NativeStep(kind, (self.mean, self.std), key=self.key, corner=self.corner)
+        return native.pack_step(kind, (self.mean, self.std), key=self.key, corner=self.corner)
 
     def in_numpy(self, array: NDArray[np.float32]) -> bool:
         std = np.float32(self.std)

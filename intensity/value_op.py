@@ -29,35 +29,34 @@ class ArrayChange(Protocol):
     def name(self) -> str:
         """The op that does it."""
 
-    def native_step(self) -> native.NativeStep:
+    def native_step(self) -> bytes:
         """Return what the native code is to do."""
 
     def in_numpy(self, array: NDArray[np.float32]) -> bool:
-        """Do it to ``array``, (C, I, J, K), in place.
-
-        False if it needs mean or range, and some values are not finite.
-        """
+        """Change an array (C, I, J, K) in place; False if it lacks a mean or range, as of NaN."""
 
 
-def change_values(array: NDArray[np.float32], changes: Sequence[ArrayChange]) -> int:
+class NoRange(ValueError):
+    """Values of which some are not finite have no mean and no range."""
+
+    def __init__(self, change: ArrayChange, number: int) -> None:
+        msg = f"a patch with NaN or infinite values has no mean or range for {change.name}()"
+        super().__init__(msg)
+        self.number = number
+
+
+def change_values(array: NDArray[np.float32], changes: Sequence[ArrayChange]) -> None:
     """Change ``array``, (C, I, J, K), in place, in as few passes as the changes can be done in.
 
-    Return how many were done: all, or those before one that needs mean or range where some values
-    are not finite.
+    ``NoRange`` has the number of a change that needs a mean or range that is not there.
     """
-    done = native.change(array, [change.native_step() for change in changes])
-    if done is not None:
-        return done
-    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        return next(
-            (n for n, change in enumerate(changes) if not change.in_numpy(array)), len(changes)
-        )
-
-
-def no_range(change: ArrayChange) -> ValueError:
-    """Return the error of a change that was not done."""
-    msg = f"a patch with NaN or infinite values has no mean or range for {change.name}()"
-    return ValueError(msg)
+    count = native.change(array, [change.native_step() for change in changes])
+    if count is None:
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            failures = (n for n, change in enumerate(changes) if not change.in_numpy(array))
+            count = next(failures, len(changes))
+    if count < len(changes):
+        raise NoRange(changes[count], count)
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,8 @@ class Epilogue:
 
     name: ClassVar[str] = "epilogue"
 
-    def native_step(self) -> native.NativeStep:
-        return native.NativeStep(native.SCALE, (self.scale, self.shift, self.low, self.high))
+    def native_step(self) -> bytes:
+        return native.pack_step(native.SCALE, (self.scale, self.shift, self.low, self.high))
 
     def in_numpy(self, array: NDArray[np.float32]) -> bool:
         np.multiply(array, np.float32(self.scale), out=array)
@@ -364,9 +363,7 @@ class ValueOp:
         changes = self.changes(params, facts)
         if changes is None:
             raise NotImplementedError
-        done = change_values(array, changes)
-        if done < len(changes):
-            raise no_range(changes[done])
+        change_values(array, changes)
         return array
 
     def describe(self) -> str:

@@ -19,10 +19,10 @@ from .value_op import (
     Epilogue,
     Facts,
     Halo,
+    NoRange,
     Params,
     ValueOp,
     change_values,
-    no_range,
 )
 
 
@@ -99,11 +99,14 @@ def apply_steps(
             array = array.astype(np.float32)
         try:
             changes = step.op.changes(params, facts)
-            if changes is None:
-                waiting = _change(array, waiting)
-                array = step.op.apply(array, params, facts)
         except Exception as error:
             raise add_location(error, step.origin)  # noqa: B904
+        if changes is None:
+            waiting = _change(array, waiting)
+            try:
+                array = step.op.apply(array, params, facts)
+            except Exception as error:
+                raise add_location(error, step.origin)  # noqa: B904
         waiting += [(step, change) for change in changes or ()]
         IO_COUNTERS.count(value_passes=1)
     _change(array, waiting)
@@ -112,10 +115,11 @@ def apply_steps(
 
 def _change(array: NDArray[Any], waiting: list[tuple[ValueStep, ArrayChange]]) -> list[Any]:
     """Do what waits, in as few passes as it can be done in; nothing waits any more."""
-    done = change_values(array, [change for _, change in waiting]) if waiting else 0
-    if done < len(waiting):
-        step, change = waiting[done]
-        raise add_location(no_range(change), step.origin)
+    try:
+        if waiting:
+            change_values(array, [change for _, change in waiting])
+    except NoRange as error:
+        raise add_location(error, waiting[error.number][0].origin)  # noqa: B904
     return []
 
 
