@@ -24,35 +24,38 @@ struct Exponent {
 
 // ``a`` to the power, for a >= 0; below 2^-126 it is 0. Within 2.5 units of the last place for
 // exponents up to 2, and 4 up to 5. The logarithm is that of Cephes (logf), and so is the power of 2 (exp2f).
-inline float power_of(float a, const Exponent& g) {
-  float e, x, z;
-  const float y = log_of_mantissa(a, e, x, z) + z * -0.5f;
-  const float t = (x + y) * g.log, whole = e * g.large;
-  const float sum = whole + t;
-  const float within = most(-300.0f, least(300.0f, sum));
-  const float rounded = within + 12582912.0f, n = rounded - 12582912.0f;
-  const float f = (whole - n) + (e * g.small + t);
-  const float ff = f * f;
-  const float b = f * 5.550332471162809e-2f + 2.402264791363012e-1f;
-  const float c = f * 1.339887440266574e-3f + 9.618437357674640e-3f;
-  const float p = (f * 6.931472028550421e-1f + 1.0f) + (b + (c + ff * 1.535336188319500e-4f) * ff) * ff;
-  const float unit = bits_of<float>((bits_of<uint32_t>(rounded) - bits_of<uint32_t>(12582912.0f) + 127u) << 23);
-  float result = p * unit;
-  result = n < -126.0f ? 0.0f : result;
-  result = n > 127.0f ? __builtin_inff() : result;
-  result = a < 1.17549435e-38f ? 0.0f : result;
+inline Floats power_of(Floats a, const Exponent& g) {
+  Floats e, x, z;
+  const Floats y = log_of_mantissa<Floats, Ints>(a, e, x, z) + z * -0.5f;
+  const Floats t = (x + y) * g.log, whole = e * g.large, sum = whole + t;
+  const Floats below = sum < 300.0f ? sum : all_of(300.0f);
+  const Floats rounded = (below > -300.0f ? below : all_of(-300.0f)) + 12582912.0f;
+  const Floats n = rounded - 12582912.0f, f = (whole - n) + (e * g.small + t), ff = f * f;
+  const Floats b = f * 5.550332471162809e-2f + 2.402264791363012e-1f;
+  const Floats c = f * 1.339887440266574e-3f + 9.618437357674640e-3f;
+  const Floats p = (f * 6.931472028550421e-1f + 1.0f) + (b + (c + ff * 1.535336188319500e-4f) * ff) * ff;
+  const Words unit = ((Words)rounded - bits_of<uint32_t>(12582912.0f) + 127u) << 23;
+  Floats result = p * (Floats)unit;
+  result = n < -126.0f ? Floats{} : result;
+  result = n > 127.0f ? all_of(__builtin_inff()) : result;
+  result = a < 1.17549435e-38f ? Floats{} : result;
   return a <= 3.4028234e38f ? result : a;
 }
 
 // Values by their distance from ``start``, of which ``inward`` makes a part of the range.
 inline void bend_values(float* v, int64_t count, const Exponent exponent, const float start,
-                 const float inward, const float outward) {
+                        const float inward, const float outward) {
   if (outward == 0) return;
-  for (int64_t n = 0; n < count; n++) {
-    const float part = (v[n] - start) * inward;
-    const float bent = __builtin_copysignf(power_of(__builtin_fabsf(part), exponent), part);
-    v[n] = bent * outward + start;
-  }
+  const auto bent = [&](Floats value) {
+    const Words part = (Words)((value - start) * inward), sign = part & 0x80000000u;
+    return (Floats)((Words)power_of((Floats)(part ^ sign), exponent) | sign) * outward + start;
+  };
+  int64_t n = 0;
+  for (; n + LANES <= count; n += LANES) put_vector(v + n, bent(vector_at<Floats>(v + n)));
+  float rest[LANES] = {};
+  for (int64_t l = 0; n + l < count; l++) rest[l] = v[n + l];
+  put_vector(rest, bent(vector_at<Floats>(rest)));
+  for (int64_t l = 0; n + l < count; l++) v[n + l] = rest[l];
 }
 
 // Of what a pass leaves, in sixteen lanes: voxel k of a row counts in lane k % 16.

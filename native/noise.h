@@ -66,27 +66,31 @@ inline void philox(const Counters& counters, int64_t at, uint32_t fourth, uint64
   }
 }
 
+inline float to_floats(int32_t whole) { return static_cast<float>(whole); }
+inline Floats to_floats(Ints whole) { return __builtin_convertvector(whole, Floats); }
+
 // The natural logarithm of the mantissa of ``number``, from sqrt(1/2) to sqrt(2), whose binary exponent
 // is ``e``: two terms that are added last. It is that of Cephes (logf).
-inline float log_of_mantissa(float number, float& e, float& x, float& z) {
-  const int32_t shifted = static_cast<int32_t>(bits_of<uint32_t>(number)) - 0x3f3504f3;  // sqrt(1/2)
-  e = static_cast<float>(shifted >> 23);
-  x = bits_of<float>(static_cast<uint32_t>((shifted & 0x007fffff) + 0x3f3504f3)) - 1.0f;
+template <class F, class I>
+inline F log_of_mantissa(F number, F& e, F& x, F& z) {
+  const I shifted = bits_of<I>(number) - 0x3f3504f3;  // sqrt(1/2)
+  e = to_floats(shifted >> 23);
+  x = bits_of<F>((shifted & 0x007fffff) + 0x3f3504f3) - 1.0f;
   z = x * x;
   // Powers by pairs: what a processor can do side by side, and no chain of sums.
-  const float zz = z * z;
-  const float a = x * -2.4999993993e-1f + 3.3333331174e-1f;
-  const float b = x * -1.6668057665e-1f + 2.0000714765e-1f;
-  const float c = x * -1.2420140846e-1f + 1.4249322787e-1f;
-  const float d = x * -1.1514610310e-1f + 1.1676998740e-1f;
-  const float y = (a + b * z) + (c + d * z + zz * 7.0376836292e-2f) * zz;
+  const F zz = z * z;
+  const F a = x * -2.4999993993e-1f + 3.3333331174e-1f;
+  const F b = x * -1.6668057665e-1f + 2.0000714765e-1f;
+  const F c = x * -1.2420140846e-1f + 1.4249322787e-1f;
+  const F d = x * -1.1514610310e-1f + 1.1676998740e-1f;
+  const F y = (a + b * z) + (c + d * z + zz * 7.0376836292e-2f) * zz;
   return y * x * z;
 }
 
 // sqrt(-2 ln u) for u in (0, 1], 31 bits of ``word``.
 inline float radius_of(uint32_t word) {
   const float u = static_cast<float>(static_cast<int32_t>(word >> 1 | 1u)) * 4.656612873077393e-10f;
-  float e, x, z, y = log_of_mantissa(u, e, x, z);
+  float e, x, z, y = log_of_mantissa<float, int32_t>(u, e, x, z);
   y = y + e * -2.12194440e-4f;
   y = y + z * -0.5f;
   const float log = x + y + e * 0.693359375f;
