@@ -60,7 +60,7 @@ sanitize: build/fuzz $(VENV)/installed-test
 	grep -q __asan_report package/_native.so
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/spatial \
-		tests/intensity/test_counter_noise.py; \
+		tests/intensity/test_counter_noise.py tests/intensity/test_value_passes.py; \
 		status=$$?; $(RUN) setup.py --quiet build_ext --inplace --force; exit $$status
 
 build/fuzz: tests/native/fuzz_resample.cpp $(wildcard native/*)

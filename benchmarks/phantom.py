@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FORMATS = ("nii", "nii.gz", "zarr64", "zarr32", "shard128", "b2nd", "h5")
+FORMATS = ("nii", "nii.gz", "zarr64", "zarr32", "shard128", "converted", "b2nd", "h5")
 """zarr64 is zarr v3 in chunks of 64^3 voxels, compressed as zarr-python does by default;
-shard128 is chunks of 32^3 in shards of 128^3; b2nd is what nnU-Net makes of the scan, normalised
-float32 and int8; h5 is chunks of 32^3, shuffled and deflated."""
+shard128 is chunks of 32^3 in shards of 128^3; converted is what ``convert`` writes; b2nd is what
+nnU-Net makes of the scan, normalised float32 and int8; h5 is chunks of 32^3, shuffled and
+deflated."""
 PATCH = 96
 """Edge of the patches for which b2nd chooses its chunks, in voxels."""
 SHARDED_CHUNK = 32
@@ -92,6 +93,13 @@ def write_cases(
                     import b2nd
 
                     b2nd.write(b2nd.preprocessed(array, key), str(path), patch)
+                elif name == "converted":
+                    import voxpipe as vp
+
+                    volume = vp.Volume(
+                        array, affine=AFFINE, kind="label" if key == "label" else "intensity"
+                    )
+                    vp.convert(volume, path, patch=patch)
                 else:
                     _write(path, array, name)
     return {name: cases(folder, count, name) for name in formats}
@@ -110,7 +118,7 @@ def cases(folder: Path, count: int, name: str) -> list[dict[str, str]]:
 
 def path_of(folder: Path, number: int, key: str, name: str) -> Path:
     """Return where one volume lies."""
-    suffix = f"{name}.zarr" if name.startswith(("zarr", "shard")) else name
+    suffix = f"{name}.zarr" if name.startswith(("zarr", "shard", "converted")) else name
     return folder / f"case{number}_{key}.{suffix}"
 
 

@@ -4,9 +4,11 @@
     python benchmarks/throughput.py --formats nii zarr64 --workers 0 2 --seconds 5
     python benchmarks/throughput.py --formats nii nii.gz --workers 2 --peers --rounds 3
     python benchmarks/throughput.py --formats nii --workers 2 --peers monai_lazy
+    python benchmarks/throughput.py --work nnunet --workers 2 --peers nnunet_recipe --rounds 3
 
 Image (int16) and label (uint8) patches of 96^3, each rotated, zoomed and flipped, in batches of
-4, as in the README; the consumer touches one element of each tensor. Every row is measured in
+4, as in the README; with ``--work nnunet`` patches of 128^3 in batches of 2, to which is done what
+nnU-Net does by default. The consumer touches one element of each tensor. Every row is measured in
 a process of its own, peers in a virtual environment of their own, on the same files.
 """
 
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import chains
 import machine
 import phantom
 import processes
@@ -29,7 +32,6 @@ import results
 import steady
 from peers import venvs
 
-BATCH = 4
 SAMPLES_PER_VOLUME = 8
 VISITS = 21
 """Times that an epoch visits a case: 6 cases make 252 batches, about nnU-Net's 250. The peers'
@@ -57,9 +59,9 @@ def main() -> None:
     print(machine.describe())
     print(
         f"- {chosen.count} cases of {'x'.join(map(str, chosen.shape))}, patches of {chosen.size}^3 "
-        f"(image int16, label uint8), batches of {BATCH}, epochs of "
-        f"{chosen.visits * chosen.count * SAMPLES_PER_VOLUME // BATCH}, {chosen.seconds:g} s per "
-        f"row, {chosen.rounds} rounds\n",
+        f"(image int16, label uint8), {chosen.work}'s work, batches of {chosen.batch}, epochs of "
+        f"{chosen.visits * chosen.count * SAMPLES_PER_VOLUME // chosen.batch}, "
+        f"{chosen.seconds:g} s per row, {chosen.rounds} rounds\n",
         flush=True,
     )
     pythons = {name: _python_of(name, chosen.venvs) for name in chosen.peers}
@@ -86,7 +88,10 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--formats", nargs="+", choices=phantom.FORMATS, default=phantom.FORMATS)
+    parser.add_argument(
+        "--work", choices=chains.WORKS, default="readme", help="what is done to a patch"
+    )
+    parser.add_argument("--formats", nargs="+", choices=phantom.FORMATS)
     parser.add_argument("--workers", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument(
         "--services",
@@ -99,7 +104,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=1, help="times that all rows are measured, one after another"
     )
-    parser.add_argument("--size", type=int, default=96, help="edge of a patch, in voxels")
+    parser.add_argument("--size", type=int, help="edge of a patch, in voxels")
     parser.add_argument("--shape", type=int, nargs=3, default=(320, 320, 256))
     parser.add_argument("--count", type=int, default=6, help="number of cases")
     parser.add_argument("--visits", type=int, default=VISITS, help="times an epoch visits a case")
@@ -121,6 +126,10 @@ def _arguments() -> argparse.Namespace:
     chosen = parser.parse_args()
     if chosen.quick:
         vars(chosen).update(QUICK)
+    work = chains.WORKS[chosen.work]
+    chosen.batch = work.batch
+    chosen.size = chosen.size or work.size
+    chosen.formats = chosen.formats or list(work.formats)
     chosen.peers = list(venvs.PEERS) if chosen.peers == [] else chosen.peers or []
     return chosen
 
@@ -190,8 +199,8 @@ def _peer_rows(
                 [str(python), str(peer.script), "--prepare", "--job", json.dumps(job)],
                 _peer_settings(),
             ).answer()
-        for variant in peer.variants:
-            target = peer.target[1] if peer.target and peer.target[0] == variant else None
+        for variant in peer.nnunet if chosen.work == "nnunet" else peer.variants:
+            target = peer.targets.get(variant)
             for workers in chosen.workers:
                 what = f"{name.replace('_', ' ')}: {variant}"
                 if isinstance(python, str):
@@ -228,7 +237,9 @@ def _job(chosen: argparse.Namespace, folder: Path, form: str, workers: int) -> d
         "workers": workers,
         "seconds": chosen.seconds,
         "size": chosen.size,
-        "batch": BATCH,
+        "batch": chosen.batch,
+        "work": chosen.work,
+        "form": form,
         "samples_per_volume": SAMPLES_PER_VOLUME,
     }
 
@@ -296,17 +307,18 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def chain_of(job: dict[str, Any]) -> Any:
-    """Return the chain of the README over the cases of a job."""
+    """Return the chain of a job's work over its cases; the README's unless it names another."""
     import voxpipe as vp
 
-    return (
+    pipe = (
         vp.from_cases(job["cases"])
         .shuffle()
         .open_volume()
         .lazy_patch(job["size"], samples_per_volume=job["samples_per_volume"])
-        .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
-        .batch_patches(job["batch"])
     )
+    work = chains.WORKS[job.get("work", "readme")]
+    # What nnU-Net made of a scan is normalised already.
+    return work.augment(pipe, normalize=job.get("form") != "b2nd").batch_patches(job["batch"])
 
 
 def _endless(loader: Any) -> Iterator[Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange, as_flag
+from . import native
+from .noise import log_of_mantissa
 from .normalize import as_rising
 from .value_op import (
     ABOVE_0,
@@ -19,12 +21,12 @@ from .value_op import (
     PATCH,
     VOLUME,
     AffineValueOp,
+    ArrayChange,
     Epilogue,
     Facts,
     Params,
     RandomValueOp,
     as_over,
-    channel_range,
 )
 
 
@@ -103,16 +105,10 @@ class Contrast(AffineValueOp):
         whole = facts.statistics()
         return Epilogue(factor, shift, whole.minimum, whole.maximum)
 
-    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
         if self.pointwise:
-            return super().apply(array, params, facts)
-        factor = params["factor"]
-        for channel in array:
-            low, high = channel_range(channel, self.name)
-            middle = float(channel.mean(dtype=np.float64)) if self.middle is None else self.middle
-            ends = (low, high) if self.keep_range else ()
-            Epilogue(factor, middle * (1 - factor), *ends).on(channel)
-        return array
+            return super().changes(params, facts)
+        return (_Spread(params["factor"], self.middle, self.keep_range),)
 
     def describe(self) -> str:
         middle = f"the mean of each {self.over}" if self.middle is None else f"{self.middle:g}"
@@ -222,37 +218,12 @@ class Gamma(RandomValueOp):
     def takes_statistics(self) -> bool:
         return self.in_range is None and self.over == VOLUME
 
-    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
-        for channel in array:
-            if self.in_range is not None:
-                ends = self.in_range
-            elif self.over == PATCH:
-                ends = channel_range(channel, self.name)
-            else:
-                whole = facts.statistics()
-                ends = (whole.minimum, whole.maximum)
-            before = _mean_and_std(channel) if self.keep_statistics else None
-            self._bend(channel, *ends, params["gamma"])
-            if before is not None:
-                mean, std = _mean_and_std(channel)
-                scale = before[1] / max(std, _LEAST_STD)
-                channel *= np.float32(scale)
-                channel += np.float32(before[0] - mean * scale)
-        return array
-
-    def _bend(self, channel: NDArray[Any], low: float, high: float, gamma: float) -> None:
-        size = high - low
-        if not size:
-            return
-        # Upside down the lower end is the upper one, and each value as far from it.
-        start, sign = (high, -1) if self.invert else (low, 1)
-        # Plane by plane: what lies in between stays in the cache.
-        for plane in channel if channel.flags.c_contiguous else (channel,):
-            part = (plane - np.float32(start)) * np.float32(sign / size)
-            bent = np.abs(part)
-            np.power(bent, np.float32(gamma), out=bent)
-            np.copysign(bent, part, out=bent)
-            plane[...] = bent * np.float32(sign * size) + np.float32(start)
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+        ends = self.in_range
+        if ends is None and self.over == VOLUME:
+            whole = facts.statistics()
+            ends = (whole.minimum, whole.maximum)
+        return (_Bend(params["gamma"], ends, self.keep_statistics, self.invert),)
 
     def describe(self) -> str:
         where = f"the range of each {self.over}" if self.in_range is None else f"{self.in_range}"
@@ -261,10 +232,147 @@ class Gamma(RandomValueOp):
         return f"{self.in_words(gamma=self.gamma)} in {where}"
 
 
-def _mean_and_std(channel: NDArray[Any]) -> tuple[float, float]:
-    """Return the mean and the deviation of a sample, n - 1, as nnU-Net has it."""
-    ddof = min(1, channel.size - 1)
-    return float(channel.mean(dtype=np.float64)), float(channel.std(dtype=np.float64, ddof=ddof))
+# What follows is done by ``native/gamma.h`` and ``native/steps.h`` in the same order, and so to the
+# same bits.
+_LANES = 16
+
+
+class _Statistics(NamedTuple):
+    """Mean, deviation and range of a channel, counted in sixteen lanes along the last axis."""
+
+    mean: float
+    std: float
+    low: float
+    high: float
+
+
+def _statistics_of(channel: NDArray[np.float32]) -> _Statistics:
+    first = float(channel[0, 0, 0])  # all are counted from it, so that squares keep their digits
+    length, count = channel.shape[-1], channel.size
+    lanes = np.zeros((*channel.shape[:-1], -(-length // _LANES) * _LANES))
+    np.subtract(channel, first, out=lanes[..., :length], dtype=np.float64)
+    lanes = lanes.reshape(-1, _LANES)
+    total, squares = float(_sum(_sum(lanes))), float(_sum(_sum(lanes * lanes)))
+    # Of a sample, n - 1, as nnU-Net has it.
+    variance = max((squares - total * total / count) / max(count - 1, 1), 0.0)
+    std = math.sqrt(variance) if math.isfinite(variance) else math.nan
+    return _Statistics(first + total / count, std, float(channel.min()), float(channel.max()))
+
+
+def _sum(numbers: NDArray[np.float64]) -> Any:
+    """Return the sum along the first axis, one after another: ``numpy.sum`` adds in pairs."""
+    return np.add.accumulate(numbers, axis=0)[-1]
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """``(value - middle) * factor + middle``, in each channel about its mean if none is given."""
+
+    factor: float
+    middle: float | None
+    keep_range: bool
+
+    name: ClassVar[str] = "contrast"
+
+    def native_step(self) -> bytes:
+        flags = native.OF_PATCH * (self.middle is None) + native.KEEP_RANGE * self.keep_range
+        return native.pack_step(native.SPREAD, (self.factor, self.middle or 0.0), flags)
+
+    def in_numpy(self, array: NDArray[np.float32]) -> bool:
+        for channel in array:
+            statistics = _statistics_of(channel)
+            if not math.isfinite(statistics.mean):
+                return False
+            middle = statistics.mean if self.middle is None else self.middle
+            ends = (statistics.low, statistics.high) if self.keep_range else ()
+            Epilogue(self.factor, middle * (1 - self.factor), *ends).in_numpy(channel)
+        return True
+
+
+@dataclass(frozen=True)
+class _Bend:
+    """The formula of :class:`Gamma`, in each channel between its ends if none are given."""
+
+    gamma: float
+    ends: tuple[float, float] | None
+    keep_statistics: bool
+    invert: bool
+
+    name: ClassVar[str] = "gamma"
+
+    def native_step(self) -> bytes:
+        flags = native.OF_PATCH * (self.ends is None) + native.INVERT * self.invert
+        flags += native.KEEP_STATISTICS * self.keep_statistics
+        return native.pack_step(native.GAMMA, (self.gamma, *(self.ends or (0.0, 0.0))), flags)
+
+    def in_numpy(self, array: NDArray[np.float32]) -> bool:
+        for channel in array:
+            before = _statistics_of(channel)
+            if self.ends is None and not math.isfinite(before.mean):
+                return False
+            self._bend(channel, *(self.ends or (before.low, before.high)))
+            if self.keep_statistics:
+                after = _statistics_of(channel)
+                scale = before.std / max(after.std, _LEAST_STD)
+                Epilogue(scale, before.mean - after.mean * scale).in_numpy(channel)
+        return True
+
+    def _bend(self, channel: NDArray[np.float32], low: float, high: float) -> None:
+        size = high - low
+        if not size:
+            return
+        # Upside down the lower end is the upper one, and each value as far from it.
+        start, sign = (high, -1) if self.invert else (low, 1)
+        # Plane by plane: what lies in between stays in the cache.
+        for plane in channel:
+            part = (plane - np.float32(start)) * np.float32(sign / size)
+            bent = np.copysign(power(np.abs(part), self.gamma), part)
+            plane[...] = bent * np.float32(sign * size) + np.float32(start)
+
+
+_LOG2_E = 1.4426950408889634
+_UPPER_BITS = np.uint32(0xFFFFF000)
+_ROUNDS = np.float32(12582912)  # 1.5 * 2^23: what is added to it is rounded, half to even
+_MOST_EXPONENT = 300
+# Cephes Mathematical Library, exp2f (S. Moshier), the lowest power first.
+_POWERS_OF_2 = (
+    6.931472028550421e-1,
+    2.402264791363012e-1,
+    5.550332471162809e-2,
+    9.618437357674640e-3,
+    1.339887440266574e-3,
+    1.535336188319500e-4,
+)
+
+
+def power(base: NDArray[np.float32], exponent: float) -> NDArray[np.float32]:
+    """Return ``base ** exponent`` for ``base >= 0`` and ``exponent > 0``, float32.
+
+    Within 2.5 units of the last place for exponents up to 2, and 4 up to 5; a base below 2^-126
+    counts as 0.
+
+    Examples
+    --------
+    >>> power(np.array([0, 0.25, 1], np.float32), 0.5).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    # The part of the exponent that is multiplied by whole powers of 2 has 12 bits, and the product
+    # is exact; so an error does not grow with them.
+    large = (np.array(exponent, np.float32).view(np.uint32) & _UPPER_BITS).view(np.float32)[()]
+    y, e, x, z = log_of_mantissa(base)
+    t = (x + (y + z * np.float32(-0.5))) * np.float32(exponent * _LOG2_E)
+    whole = e * large
+    n = np.clip(whole + t, np.float32(-_MOST_EXPONENT), np.float32(_MOST_EXPONENT))
+    n = (n + _ROUNDS) - _ROUNDS
+    f = (whole - n) + (e * np.float32(exponent - float(large)) + t)
+    a, b, c, d, g, h = map(np.float32, _POWERS_OF_2)
+    ff = f * f
+    p = (f * a + np.float32(1)) + ((f * c + b) + ((f * g + d) + ff * h) * ff) * ff
+    unit = (np.clip(n, -126, 127).astype(np.int32) + np.int32(127)) << np.int32(23)
+    p *= unit.view(np.float32)
+    p[(n < -126) | (base < np.finfo(np.float32).tiny)] = 0
+    p[n > 127] = np.inf
+    return np.where(base <= np.finfo(np.float32).max, p, base)
 
 
 OPS = (Brightness, Clamp, Contrast, Gamma)

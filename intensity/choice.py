@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core import Grid, Stream
 from ..core.draws import ChosenOps
 from ..core.validate import as_keys
-from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp, same_as
+from .value_op import NO_HALO, ArrayChange, Epilogue, Facts, Halo, Params, ValueOp, same_as
 
 
 class _OpWrapper(ValueOp):
@@ -78,8 +78,8 @@ class Elsewhere(_OpWrapper):
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
         return Epilogue()
 
-    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
-        return array
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+        return ()
 
     def describe(self) -> str:
         return f"{self.op.describe()} elsewhere"
@@ -189,6 +189,15 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
         for op, values, _ in self.acting(params):
             one = op.as_epilogue(values, facts)
             together = None if together is None or one is None else together.then(one)
+        return together
+
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
+        together: tuple[ArrayChange, ...] = ()
+        for op, values, path in self.acting(params):
+            some = op.changes(values, cast(Facts, _FactsOfKey(facts, path)))
+            if some is None:
+                return None
+            together += some
         return together
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from ..core import Grid
 from ..core.validate import ParameterRange, as_choice, entries_of, is_integer, is_number
 from . import native
-from .value_op import FROM_0, Facts, Halo, Params, RandomValueOp, number_text
+from .value_op import (
+    FROM_0,
+    ArrayChange,
+    Facts,
+    Halo,
+    Params,
+    RandomValueOp,
+    change_values,
+    number_text,
+)
 
 # A symmetric filter along one axis, in place; beyond its ends the outermost voxels go on.
 #
@@ -36,15 +45,35 @@ def gaussian(sigma: float) -> NDArray[np.float32]:
     return (np.array(weights) / (2 * sum(weights) - 1)).astype(np.float32)
 
 
-def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float32]) -> None:
-    """Filter ``array``, (C, I, J, K) float32, along spatial axis 0, 1 or 2, in place.
+_ITSELF = np.ones(1, np.float32)
 
-    The weights are those of the voxel itself, then of the neighbours on either side alike.
-    """
-    if weights.size == 1 and weights[0] == 1:
-        return
-    if native.filter_axis(array, axis, weights):
-        return
+
+@dataclass(frozen=True, eq=False)
+class AxisFilters:
+    """A symmetric filter along each axis, one after another."""
+
+    weights: tuple[NDArray[np.float32], ...]
+    """For each axis those of the voxel itself, then of the neighbours on either side alike; one
+    that has none is left alone."""
+
+    name: ClassVar[str] = "blur"
+
+    def native_step(self) -> bytes:
+        return native.pack_step(native.FILTER, weights=self.weights)
+
+    def in_numpy(self, array: NDArray[Any]) -> bool:
+        for axis, weights in enumerate(self.weights):
+            if weights.size > 1:
+                _filter_axis(array, axis, weights)
+        return True
+
+
+def filter_axis(array: NDArray[Any], axis: int, weights: NDArray[np.float32]) -> None:
+    """Filter ``array``, (C, I, J, K), along spatial axis 0, 1 or 2, in place."""
+    change_values(array, [AxisFilters(tuple(weights if a == axis else _ITSELF for a in range(3)))])
+
+
+def _filter_axis(array: NDArray[Any], axis: int, weights: NDArray[np.float32]) -> None:
     radius, length = weights.size - 1, array.shape[axis + 1]
     ends = [(0, 0)] * 4
     ends[axis + 1] = (radius, radius)
@@ -86,12 +115,11 @@ class _Gaussian(RandomValueOp):
         i, j, k = map(reach, self.sigmas(params, grid))
         return (i, j, k)
 
-    def blur(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
-        """Filter ``array`` in place."""
-        for axis, sigma in enumerate(self.sigmas(params, facts.grid)):
-            if reach(sigma) and array.shape[axis + 1] > 1:
-                filter_axis(array, axis, gaussian(sigma))
-        return array
+    def filters(self, params: Params, facts: Facts) -> AxisFilters:
+        """Return the filters along the axes; one of a single voxel is left alone."""
+        sigmas = zip(self.sigmas(params, facts.grid), facts.grid.shape, strict=True)
+        weights = (gaussian(sigma) if reach(sigma) and n > 1 else _ITSELF for sigma, n in sigmas)
+        return AxisFilters(tuple(weights))
 
     def describe(self) -> str:
         return f"{self.in_words(sigma=self.sigma)} {self.unit}"
@@ -111,8 +139,8 @@ class Blur(_Gaussian):
 
     name: ClassVar[str] = "blur"
 
-    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
-        return self.blur(array, params, facts)
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+        return (self.filters(params, facts),)
 
 
 @dataclass(frozen=True)
@@ -132,7 +160,8 @@ class Sharpen(_Gaussian):
     amounts: ClassVar[Any] = {"sigma": FROM_0, "amount": FROM_0}
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
-        soft = self.blur(array.copy(), params, facts)
+        soft = array.copy()
+        change_values(soft, [self.filters(params, facts)])
         np.subtract(array, soft, out=soft)
         soft *= np.float32(params["amount"])
         array += soft
@@ -142,18 +171,35 @@ class Sharpen(_Gaussian):
         return f"{super().describe()} amount {number_text(self.amount)}"
 
 
-# Coarser voxels along one axis, in place: every few voxels one stays, and lines lie in between.
-#
 # NumPy here is the reference; ``native/coarsen.h`` takes the same steps, and gives the same bits.
 
 
-def coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: int) -> None:
-    """Keep only every ``factor``-th voxel of an axis, and draw lines in between, in place.
+@dataclass(frozen=True)
+class CoarserVoxels:
+    """Keep only every few voxels along each axis, and draw lines in between: K first, I last.
 
-    ``array`` is (C, I, J, K) float32, with ``ceil(factor) + 1`` voxels around what is wanted. Which
-    voxels stay is a matter of the lattice, of which ``corner`` is the first voxel's index: number
-    ``m`` is the voxel nearest to ``m * factor``.
+    The array has ``ceil(factor) + 1`` voxels around what is wanted. Which voxels stay is a matter
+    of the lattice: number ``m`` is the voxel nearest to ``m * factor``.
     """
+
+    factors: tuple[float, float, float]
+    """Along each axis; one of 1 is left alone."""
+    corner: tuple[int, int, int]
+    """Index of the first voxel on the lattice."""
+
+    name: ClassVar[str] = "low_resolution"
+
+    def native_step(self) -> bytes:
+        return native.pack_step(native.COARSEN, self.factors, corner=self.corner)
+
+    def in_numpy(self, array: NDArray[np.float32]) -> bool:
+        for axis in (2, 1, 0):
+            if self.factors[axis] > 1 and array.shape[axis + 1] > 1:
+                _coarsen_axis(array, axis, self.factors[axis], self.corner[axis])
+        return True
+
+
+def _coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: int) -> None:
     length = array.shape[axis + 1]
     place = (corner + np.arange(length)) / factor
     before = np.floor(place)
@@ -161,18 +207,11 @@ def coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: i
         np.clip(np.rint(m * factor) - corner, 0, length - 1).astype(np.int32)
         for m in (before, before + 1)
     )
-    part = (place - before).astype(np.float32)
-    if native.coarsen_axis(array, axis, low, high, part):
-        return
-    first = np.take(array, low, axis=axis + 1)
-    rise = np.take(array, high, axis=axis + 1)
-    along = part.reshape(-1, *[1] * (2 - axis))
-    with np.errstate(invalid="ignore"):
-        rise -= first
-        rise *= along
-        np.add(first, rise, out=array)
+    part = (place - before).astype(np.float32).reshape(-1, *[1] * (2 - axis))
+    first, last = (np.take(array, places, axis=axis + 1) for places in (low, high))
+    np.add(first, (last - first) * part, out=array)
     # A voxel that is kept is what it is, beside an infinite one too.
-    np.copyto(array, first, where=np.isnan(array) & (along == 0))
+    np.copyto(array, first, where=part == 0)
 
 
 INVERSE = "; factor says how much larger voxels get: write factor=2 for a scale of 0.5"
@@ -209,12 +248,8 @@ class _Coarser(RandomValueOp):
         i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(params))
         return (i, j, k)
 
-    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
-        corner = facts.corner
-        for axis, factor in enumerate(self.coarser(params)):
-            if factor > 1 and array.shape[axis + 1] > 1:
-                coarsen_axis(array, axis, factor, corner[axis])
-        return array
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+        return (CoarserVoxels(self.coarser(params), facts.corner),)
 
 
 @dataclass(frozen=True)

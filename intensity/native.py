@@ -1,13 +1,13 @@
-"""The native library for values in place: noise of voxels, filters and coarser voxels.
+"""The native library for values in place: all steps of a patch in one call.
 
-Where it is missing, callers take the same steps in NumPy: the same bits, many times slower. Each
-function changes ``array``, (C, I, J, K), in place, or returns False and leaves it alone.
+Where it is missing, callers take the same steps in NumPy: the same bits, many times slower.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -16,68 +16,55 @@ from numpy.typing import NDArray
 
 from ..core.native_library import LEVEL_OF_NAME, VARIABLE, native_library
 
-ABI = 2  # VOXPIPE_VALUES_ABI of native/values.h
-_NOISE = struct.Struct("=3q3q3q3q3qQ2d")
-_FILTER = struct.Struct("=2q3q3q3q3q")
-_COARSEN = struct.Struct("=2q3q3q3q4q")
-_KINDS = {"gaussian": 0, "rician": 1}
+ABI = 3  # VOXPIPE_VALUES_ABI of native/values.h
+_JOB = struct.Struct("=5q3q3q2q")
+_STEP = struct.Struct("=2qQ4d3q3q3q")
+_NO_RANGE = 1024  # VOXPIPE_NO_RANGE, of the first step
 _OK = 0
+SCALE, SPREAD, GAMMA, GAUSSIAN, RICIAN, FILTER, COARSEN = range(7)
+OF_PATCH, KEEP_RANGE, KEEP_STATISTICS, INVERT = 1, 2, 4, 8
 
 
-def add_noise(
-    array: NDArray[np.float32],
-    kind: str,
-    corner: tuple[int, int, int],
-    key: int,
-    mean: float,
-    std: float,
-) -> bool:
-    """Add noise of voxels whose first has the lattice index ``corner``."""
-    return _run("voxpipe_noise", _NOISE, (_KINDS[kind],), array, *corner, key, mean, std)
+def pack_step(
+    kind: int,
+    numbers: tuple[float, ...] = (),
+    flags: int = 0,
+    key: int = 0,
+    corner: tuple[int, int, int] = (0, 0, 0),
+    weights: tuple[NDArray[np.float32], ...] = (),
+) -> bytes:
+    """Return ``VoxpipeStep`` of native/values.h; it holds addresses of the weights."""
+    places = [array.ctypes.data for array in weights] or (0, 0, 0)
+    radii = [array.size - 1 for array in weights] or (0, 0, 0)
+    four = (*numbers, 0.0, 0.0, 0.0, 0.0)[:4]
+    return _STEP.pack(kind, flags, key, *four, *corner, *places, *radii)
 
 
-def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float32]) -> bool:
-    """Filter along one of the spatial axes, 0 to 2."""
-    weights = np.ascontiguousarray(weights, np.float32)
-    numbers = (axis, weights.ctypes.data, weights.size - 1)
-    return _run("voxpipe_filter", _FILTER, (), array, *numbers)
+def change(array: NDArray[Any], steps: Sequence[bytes]) -> int | None:
+    """Do ``steps`` to ``array``, (C, I, J, K), in place; None if it was left alone.
 
-
-def coarsen_axis(
-    array: NDArray[np.float32],
-    axis: int,
-    low: NDArray[np.int32],
-    high: NDArray[np.int32],
-    part: NDArray[np.float32],
-) -> bool:
-    """Set each voxel between two along an axis, as ``part`` of the way from ``low`` to ``high``.
-
-    One of each per voxel of the axis; ``low`` and ``high`` are indices.
+    Else return how many were done: all, or those before one that asks for the mean or the range of
+    values of which some are not finite.
     """
-    tables = (np.ascontiguousarray(table) for table in (low, high, part))
-    places = [table.ctypes.data for table in tables]
-    return _run("voxpipe_coarsen", _COARSEN, (), array, axis, *places)
-
-
-def _run(
-    function: str, job: struct.Struct, kind: tuple[int, ...], array: NDArray[Any], *numbers: float
-) -> bool:
     path, library = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0), _library()
     if path is None or library is None:
-        return False
+        return None
     if array.dtype != np.float32 or array.ndim != 4 or not array.size:
-        return False
+        return None
     channels, *size = array.shape
     channel_stride, *stride = array.strides
-    payload = job.pack(
-        *(ABI, path, *kind, array.ctypes.data, channels, channel_stride),
-        *(*size, *stride, *numbers),
+    payload = np.frombuffer(b"".join(steps), np.uint8)
+    job = _JOB.pack(
+        *(ABI, path, array.ctypes.data, channels, channel_stride, *size, *stride),
+        *(payload.ctypes.data, len(steps)),
     )
-    return bool(getattr(library, function)(payload) == _OK)
+    status = library.voxpipe_values(job)
+    if status >= _NO_RANGE:
+        return int(status) - _NO_RANGE
+    return len(steps) if status == _OK else None
 
 
 @cache
 def _library() -> Any:
     """Return the loaded library, or None: the resampler says so, once, where it is missing."""
-    jobs = ["voxpipe_noise", "voxpipe_filter", "voxpipe_coarsen"]
-    return native_library(jobs, version="voxpipe_values_abi", abi=ABI)[0]
+    return native_library(["voxpipe_values"], version="voxpipe_values_abi", abi=ABI)[0]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
 from . import native
-from .value_op import ANY, FROM_0, Facts, Params, RandomValueOp
+from .value_op import ANY, FROM_0, ArrayChange, Facts, Params, RandomValueOp
 
 # Normal numbers that belong to voxels of a lattice: the same wherever a patch begins.
 #
@@ -29,18 +29,15 @@ _FACTORS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROOT_HALF = np.int32(0x3F3504F3)  # the bits of sqrt(1/2)
 _MANTISSA = np.int32(0x007FFFFF)
-# Cephes Mathematical Library, logf, sinf and cosf (S. Moshier): highest power first.
+# Cephes Mathematical Library, logf, sinf and cosf (S. Moshier): the logarithm by pairs of powers,
+# the lowest first, the others the highest power first.
 _LOG = (
-    7.0376836292e-2,
-    -1.1514610310e-1,
-    1.1676998740e-1,
-    -1.2420140846e-1,
-    1.4249322787e-1,
-    -1.6668057665e-1,
-    2.0000714765e-1,
-    -2.4999993993e-1,
-    3.3333331174e-1,
+    (-2.4999993993e-1, 3.3333331174e-1),
+    (-1.6668057665e-1, 2.0000714765e-1),
+    (-1.2420140846e-1, 1.4249322787e-1),
+    (-1.1514610310e-1, 1.1676998740e-1),
 )
+_LOG_LAST = 7.0376836292e-2
 _SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 _LN_2 = (-2.12194440e-4, 0.693359375)  # in two parts, of which the larger has few digits
@@ -101,14 +98,27 @@ def _horner(coefficients: tuple[float, ...], x: NDArray[np.float32]) -> NDArray[
     return y
 
 
-def _radius(word: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """Return sqrt(-2 ln u) for u in (0, 1], of 31 bits."""
-    u = (word >> np.uint32(1) | np.uint32(1)).astype(np.int32).astype(np.float32)
-    bits = (u * np.float32(_PER_31_BITS)).view(np.int32) - _ROOT_HALF
+def log_of_mantissa(
+    number: NDArray[np.float32],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Return the logarithm of a number's mantissa, less ``x - z / 2``; its exponent, x and z.
+
+    The mantissa is from sqrt(1/2) to sqrt(2), ``x`` it less 1, and ``z`` the square of that.
+    """
+    bits = number.view(np.int32) - _ROOT_HALF
     e = (bits >> np.int32(23)).astype(np.float32)
     x = ((bits & _MANTISSA) + _ROOT_HALF).view(np.float32) - np.float32(1)
     z = x * x
-    y = _horner(_LOG, x) * x * z
+    zz = z * z
+    a, b, c, d = (x * np.float32(odd) + np.float32(even) for odd, even in _LOG)
+    y = (a + b * z) + (c + d * z + zz * np.float32(_LOG_LAST)) * zz
+    return y * x * z, e, x, z
+
+
+def _radius(word: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """Return sqrt(-2 ln u) for u in (0, 1], of 31 bits."""
+    u = (word >> np.uint32(1) | np.uint32(1)).astype(np.int32).astype(np.float32)
+    y, e, x, z = log_of_mantissa(u * np.float32(_PER_31_BITS))
     y = y + e * np.float32(_LN_2[0])
     y = y + z * np.float32(-0.5)
     log = x + y + e * np.float32(_LN_2[1])
@@ -135,25 +145,37 @@ def _pair(
     return even, odd
 
 
-def add_gaussian(
-    array: NDArray[np.float32], corner: tuple[int, int, int], key: int, mean: float, std: float
-) -> None:
-    """Add ``mean + std n`` to every voxel of ``array``, (C, I, J, K), in place."""
-    if native.add_noise(array, "gaussian", corner, key, mean, std):
-        return
-    n = normals(array.shape, corner, key)
-    array += n * np.float32(std) + np.float32(mean)
+@dataclass(frozen=True)
+class VoxelNoise:
+    """Noise of voxels of a lattice: ``value + mean + std n``, or for Rician noise the magnitude.
 
+    That is of a complex number of which both parts have noise, ``(value + std n, std m)``.
+    """
 
-def make_rician(
-    array: NDArray[np.float32], corner: tuple[int, int, int], key: int, std: float
-) -> None:
-    """Turn every voxel into the magnitude of a complex number that both parts of have noise."""
-    if native.add_noise(array, "rician", corner, key, 0.0, std):
-        return
-    real = array + normals(array.shape, corner, key) * np.float32(std)
-    imaginary = normals(array.shape, corner, key, plane=1) * np.float32(std)
-    np.sqrt(real * real + imaginary * imaginary, out=array)
+    corner: tuple[int, int, int]
+    """Lattice index of the first voxel."""
+    key: int
+    """Below 2^64."""
+    std: float
+    mean: float = 0.0
+    rician: bool = False
+
+    name: ClassVar[str] = "noise"
+
+    def native_step(self) -> bytes:
+        kind = native.RICIAN if self.rician else native.GAUSSIAN
+        return native.pack_step(kind, (self.mean, self.std), key=self.key, corner=self.corner)
+
+    def in_numpy(self, array: NDArray[np.float32]) -> bool:
+        std = np.float32(self.std)
+        n = normals(array.shape, self.corner, self.key) * std
+        if not self.rician:
+            array += n + np.float32(self.mean)
+            return True
+        real = array + n
+        imaginary = normals(array.shape, self.corner, self.key, plane=1) * std
+        np.sqrt(real * real + imaginary * imaginary, out=array)
+        return True
 
 
 @dataclass(frozen=True)
@@ -178,10 +200,9 @@ class Noise(RandomValueOp):
     amounts: ClassVar[Any] = {"std": FROM_0, "mean": ANY}
     draws_key: ClassVar[bool] = True
 
-    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
         key, _ = facts.key_from(params["key"])
-        add_gaussian(array, facts.corner, key, params["mean"], params["std"])
-        return array
+        return (VoxelNoise(facts.corner, key, params["std"], params["mean"]),)
 
     def describe(self) -> str:
         more = {} if self.mean == 0 else {"mean": self.mean}
@@ -213,10 +234,9 @@ class RicianNoise(RandomValueOp):
     amounts: ClassVar[Any] = {"std": FROM_0}
     draws_key: ClassVar[bool] = True
 
-    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
         key, _ = facts.key_from(params["key"])
-        make_rician(array, facts.corner, key, params["std"])
-        return array
+        return (VoxelNoise(facts.corner, key, params["std"], rician=True),)
 
 
 Triple = tuple[int, int, int]

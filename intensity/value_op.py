@@ -7,8 +7,7 @@ interpolation, in the memory of the batch, so a chain stays lazy however many it
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import attrgetter
@@ -20,6 +19,44 @@ from numpy.typing import NDArray
 from ..core import Grid
 from ..core.errors import SampleError
 from ..core.validate import as_flag, as_number, as_probability, parse_range, set_checked, value_at
+from . import native
+
+
+class ArrayChange(Protocol):
+    """What is done to the values of an array, in native code, or in NumPy to the same bits."""
+
+    @property
+    def name(self) -> str:
+        """The op that does it."""
+
+    def native_step(self) -> bytes:
+        """Return what the native code is to do."""
+
+    def in_numpy(self, array: NDArray[np.float32]) -> bool:
+        """Change an array (C, I, J, K) in place; False if it lacks a mean or range, as of NaN."""
+
+
+class NoRange(ValueError):
+    """Values of which some are not finite have no mean and no range."""
+
+    def __init__(self, change: ArrayChange, number: int) -> None:
+        msg = f"a patch with NaN or infinite values has no mean or range for {change.name}()"
+        super().__init__(msg)
+        self.number = number
+
+
+def change_values(array: NDArray[np.float32], changes: Sequence[ArrayChange]) -> None:
+    """Change ``array``, (C, I, J, K), in place, in as few passes as the changes can be done in.
+
+    ``NoRange`` has the number of a change that needs a mean or range that is not there.
+    """
+    count = native.change(array, [change.native_step() for change in changes])
+    if count is None:
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            failures = (n for n, change in enumerate(changes) if not change.in_numpy(array))
+            count = next(failures, len(changes))
+    if count < len(changes):
+        raise NoRange(changes[count], count)
 
 
 @dataclass(frozen=True)
@@ -65,15 +102,17 @@ class Epilogue:
         shift = self.shift * later.scale + later.shift
         return Epilogue(self.scale * later.scale, shift, low, high)
 
-    def on(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return ``array``, changed in place."""
-        if self.scale != 1:
-            np.multiply(array, np.float32(self.scale), out=array)
-        if self.shift != 0:
-            np.add(array, np.float32(self.shift), out=array)
+    name: ClassVar[str] = "epilogue"
+
+    def native_step(self) -> bytes:
+        return native.pack_step(native.SCALE, (self.scale, self.shift, self.low, self.high))
+
+    def in_numpy(self, array: NDArray[np.float32]) -> bool:
+        np.multiply(array, np.float32(self.scale), out=array)
+        np.add(array, np.float32(self.shift), out=array)
         if not self.is_affine:
             np.clip(array, np.float32(self.low), np.float32(self.high), out=array)
-        return array
+        return True
 
 
 Params = Mapping[str, Any]
@@ -193,6 +232,12 @@ class ValueOp:
     def __post_init__(self) -> None:
         set_checked(self, **self.checks)
 
+    def __init_subclass__(cls) -> None:
+        # Who changes arrays otherwise than the class above changes nothing as that does.
+        if "apply" in vars(cls) and "changes" not in vars(cls):
+            cls.changes = ValueOp.changes  # type: ignore[method-assign]
+        super().__init_subclass__()
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Say what to write where an op is told the keys that its pipe takes."""
         if "keys" in kwargs and "keys" not in getattr(cls, "__dataclass_fields__", {}):
@@ -302,12 +347,24 @@ class ValueOp:
         """
         return None
 
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
+        """Return all that ``apply`` does, so that several ops are done in one pass.
+
+        None where it is something else.
+        """
+        return None
+
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         """Return the result for ``array``, (C, I, J, K), which may be changed in place.
 
-        The halo around it is still there afterwards; whoever called cuts it off.
+        The halo around it is still there afterwards; whoever called cuts it off. By default the
+        ``changes`` are done: an op has these, or a method of its own.
         """
-        raise NotImplementedError
+        changes = self.changes(params, facts)
+        if changes is None:
+            raise NotImplementedError
+        change_values(array, changes)
+        return array
 
     def describe(self) -> str:
         """Return the op in the words of the user, on one line."""
@@ -333,14 +390,6 @@ def as_over(name: str, value: Any) -> str:
 
 
 NUMBER_OR_NONE = partial(as_number, optional=True)
-
-
-def channel_range(channel: NDArray[Any], what: str) -> tuple[float, float]:
-    """Return the smallest and largest value of a channel of a patch; ValueError for NaN in it."""
-    low, high = float(channel.min()), float(channel.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"a patch with NaN or infinite values has no mean or range for {what}()")
-    return low, high
 
 
 @dataclass(frozen=True)
@@ -396,10 +445,9 @@ class AffineValueOp(RandomValueOp):
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         raise NotImplementedError
 
-    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
+    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
         epilogue = self.as_epilogue(params, facts)
-        assert epilogue is not None  # who has none applies it otherwise
-        return epilogue.on(array)
+        return None if epilogue is None else (epilogue,)
 
 
 @dataclass(frozen=True)

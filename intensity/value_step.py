@@ -13,7 +13,17 @@ from ..core import IO_COUNTERS, Grid
 from ..core.draws import OpStep, check_record
 from ..core.errors import VoxpipeError, add_location
 from ..core.stream import is_random
-from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp
+from .value_op import (
+    NO_HALO,
+    ArrayChange,
+    Epilogue,
+    Facts,
+    Halo,
+    NoRange,
+    Params,
+    ValueOp,
+    change_values,
+)
 
 
 @dataclass(frozen=True)
@@ -83,15 +93,34 @@ def apply_steps(
     acting: Sequence[tuple[ValueStep, Params, Facts]], array: NDArray[Any]
 ) -> NDArray[Any]:
     """Return what the steps make of ``array``, in turn; it may be changed in place."""
+    waiting: list[tuple[ValueStep, ArrayChange]] = []
     for step, params, facts in acting:
         if not step.op.keeps_dtype and array.dtype != np.float32:
             array = array.astype(np.float32)
         try:
-            array = step.op.apply(array, params, facts)
+            changes = step.op.changes(params, facts)
         except Exception as error:
             raise add_location(error, step.origin)  # noqa: B904
+        if changes is None:
+            waiting = _change(array, waiting)
+            try:
+                array = step.op.apply(array, params, facts)
+            except Exception as error:
+                raise add_location(error, step.origin)  # noqa: B904
+        waiting += [(step, change) for change in changes or ()]
         IO_COUNTERS.count(value_passes=1)
+    _change(array, waiting)
     return array
+
+
+def _change(array: NDArray[Any], waiting: list[tuple[ValueStep, ArrayChange]]) -> list[Any]:
+    """Do what waits, in as few passes as it can be done in; nothing waits any more."""
+    try:
+        if waiting:
+            change_values(array, [change for _, change in waiting])
+    except NoRange as error:
+        raise add_location(error, waiting[error.number][0].origin)  # noqa: B904
+    return []
 
 
 def fold_epilogues(

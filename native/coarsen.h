@@ -1,79 +1,155 @@
-// Lines between the voxels of one axis that are kept, in place: as if the others had never been.
+// Lines between the voxels that are kept: every few along each axis, as if the others had never been.
 //
 // intensity/filters.py takes the same steps in float32, so both give the same bits.
 #pragma once
 
 #include "processor.h"
-#include "linear.h"
+#include "numbers.h"
 #include "filter.h"
 
 namespace VOXPIPE_PATH_NAME {
 
-// ``count`` values between two rows, the same part of the way for all.
-inline void between_rows(const float* low, const float* high, float part, int64_t count,
-                         float* out) {
-  for (int64_t v = 0; v < count; v++) {
-    const float rise = (high[v] - low[v]) * part;
-    out[v] = low[v] + rise;
-  }
-  if (part == 0 && any_nan(out, count))  // a voxel that is kept is what it is, beside infinity too
-    for (int64_t v = 0; v < count; v++) out[v] = out[v] == out[v] ? out[v] : low[v];
-}
+// Where the voxels of an axis lie between those that are kept.
+struct Lines {
+  int32_t* kept;  // indices of voxels, one more than there are lines
+  int32_t* line;  // of each voxel its line, from kept[line] to kept[line + 1]
+  float* part;    // and how much of it is gone
+  int64_t count;
+  bool moves;
 
-// Along k: each place has its own two neighbours in the row.
-inline void coarsen_rows(const VoxpipeCoarsen& job, uint8_t* plane, const int32_t* low,
-                         const int32_t* high, const float* part, float* memory) {
-  const int64_t count = job.size[2];
-  float *row = memory, *out = memory + count;
-  for (int64_t j = 0; j < job.size[1]; j++) {
-    uint8_t* at = plane + j * job.stride[1];
-    fetch_row(at, job.stride[2], count, row);
-    for (int64_t v = 0; v < count; v++) {
-      const float first = row[low[v]], rise = (row[high[v]] - first) * part[v];
-      out[v] = first + rise;
-    }
-    if (any_nan(out, count))
-      for (int64_t v = 0; v < count; v++) {
-        const float first = row[low[v]];
-        out[v] = (out[v] == out[v]) | (part[v] != 0) ? out[v] : first;
+  static int64_t words(int64_t size) { return 3 * size + 3 + LANES; }
+
+  // Line ``m`` begins at the voxel of the lattice nearest to ``m factor``.
+  void begin(int64_t size, double factor, int64_t corner, int32_t* memory) {
+    line = memory;
+    part = reinterpret_cast<float*>(memory + size);
+    kept = memory + 2 * size;
+    count = 0;
+    moves = factor > 1 && size > 1;
+    double last = 0;
+    for (int64_t v = 0; v < size; v++) {
+      const double place = static_cast<double>(corner + v) / (moves ? factor : 1.0);
+      const double whole = floor_of(place);
+      for (; !count || whole > last; last = whole) {  // at most one more, as lines are longer
+        if (!count) keep(whole, factor, corner, size);
+        keep(whole + 1, factor, corner, size);
       }
-    store_row(out, count, at, job.stride[2]);
-  }
-}
-
-// Across rows: every row of a sheet lies between two others.
-inline void coarsen_sheet(const VoxpipeCoarsen& job, uint8_t* sheet, const int32_t* low,
-                          const int32_t* high, const float* part, float* memory) {
-  const int64_t count = job.size[2], length = job.size[job.axis];
-  const int64_t stride = job.stride[job.axis];
-  float *rows = memory, *out = memory + length * count;
-  for (int64_t n = 0; n < length; n++)
-    fetch_row(sheet + n * stride, job.stride[2], count, rows + n * count);
-  for (int64_t n = 0; n < length; n++) {
-    between_rows(rows + low[n] * count, rows + high[n] * count, part[n], count, out);
-    store_row(out, count, sheet + n * stride, job.stride[2]);
-  }
-}
-
-int64_t coarsen(const VoxpipeCoarsen& job) {
-  const int64_t length = job.size[job.axis], width = job.axis == 2 ? 1 : job.size[2];
-  const int64_t floats = length * width + job.size[2];
-  float* memory = static_cast<float*>(malloc(static_cast<size_t>(floats) * sizeof(float)));
-  if (!memory) return VOXPIPE_NO_MEMORY;
-  const int32_t* low = reinterpret_cast<const int32_t*>(job.low);
-  const int32_t* high = reinterpret_cast<const int32_t*>(job.high);
-  const float* part = reinterpret_cast<const float*>(job.part);
-  const int across = job.axis == 0 ? 1 : 0;
-  for (int64_t c = 0; c < job.channels; c++) {
-    uint8_t* channel = reinterpret_cast<uint8_t*>(job.values) + c * job.channel_stride;
-    for (int64_t n = 0; n < job.size[across]; n++) {
-      uint8_t* at = channel + n * job.stride[across];
-      if (job.axis == 2) coarsen_rows(job, at, low, high, part, memory);
-      else coarsen_sheet(job, at, low, high, part, memory);
+      line[v] = static_cast<int32_t>(count - 2);
+      part[v] = static_cast<float>(place - whole);
     }
   }
-  free(memory);
-  return VOXPIPE_DONE;
+
+  void keep(double number, double factor, int64_t corner, int64_t size) {
+    const int64_t at = whole_to_int(round_even(number * (moves ? factor : 1.0))) - corner;
+    kept[count++] = static_cast<int32_t>(most<int64_t>(0, least(at, size - 1)));
+  }
+};
+
+inline float between_two(float low, float high, float part) {
+  const float there = low + (high - low) * part;
+  return part == 0 ? low : there;  // a voxel that is kept is what it is, beside infinity too
 }
+
+inline void between_rows(const float* low, const float* high, float part, int64_t count, float* out) {
+  for (int64_t v = 0; v < count; v++) out[v] = between_two(low[v], high[v], part);
+}
+
+// Makes planes one after another, each between two that have been made coarse within themselves.
+struct CoarsePlanes {
+  const int64_t* size;
+  Lines lines[3];
+  float *coarse[2], *rows[2], *row, *packed;
+  int64_t held[2], held_rows[2];
+
+  static int64_t floats(const int64_t* size) {
+    return 2 * size[1] * size[2] + 4 * size[2] + 2 + 2 * LANES + Lines::words(size[0]) +
+           Lines::words(size[1]) + Lines::words(size[2]);
+  }
+
+  void begin(const VoxpipeStep& s, const int64_t* shape, float* memory) {
+    size = shape;
+    for (int n = 0; n < 2; n++) {
+      coarse[n] = memory + n * size[1] * size[2];
+      rows[n] = memory + 2 * size[1] * size[2] + n * size[2];
+      held[n] = -1;
+    }
+    row = memory + 2 * size[1] * size[2] + 2 * size[2];
+    packed = row + size[2];
+    int32_t* words = reinterpret_cast<int32_t*>(packed + size[2] + 2 + 2 * LANES);
+    for (int a = 0; a < 3; a++) {
+      lines[a].begin(size[a], s.number[a], s.corner[a], words);
+      words += Lines::words(size[a]);
+    }
+  }
+
+  // Along k: the kept voxels side by side, then lines between them.
+  void make_row(float* out) {
+    const Lines& l = lines[2];
+    if (!l.moves) {
+      copy_floats(row, size[2], out);
+      return;
+    }
+    for (int64_t n = 0; n < l.count; n++) packed[n] = row[l.kept[n]];
+    int64_t v = 0;
+#if defined(VOXPIPE_PERMUTE)
+    // Of as many voxels as a vector holds, the lines follow each other within one.
+    for (; v + LANES <= size[2]; v += LANES) {
+      const float* from = packed + l.line[v];
+      const Ints at = vector_at<Ints>(l.line + v) - l.line[v];
+      const Floats low = (Floats)VOXPIPE_PERMUTE(vector_at<Floats>(from), at);
+      const Floats high = (Floats)VOXPIPE_PERMUTE(vector_at<Floats>(from + 1), at);
+      const Floats part = vector_at<Floats>(l.part + v), there = low + (high - low) * part;
+      put_vector(out + v, part == 0.0f ? low : there);
+    }
+#endif
+    for (; v < size[2]; v++)
+      out[v] = between_two(packed[l.line[v]], packed[l.line[v] + 1], l.part[v]);
+  }
+
+  // One of two memories: that which holds ``wanted``, or another than ``other`` is in.
+  static int slot(int64_t* held, int64_t wanted, int64_t other) {
+    for (int n = 0; n < 2; n++)
+      if (held[n] == wanted) return n;
+    return held[0] == other ? 1 : 0;
+  }
+
+  template <class Load>
+  const float* coarse_row(int64_t i, int64_t j, int64_t other, const Load& load) {
+    const int n = slot(held_rows, j, other);
+    if (held_rows[n] != j) {
+      load(i, j, row);
+      make_row(rows[n]);
+    }
+    held_rows[n] = j;
+    return rows[n];
+  }
+
+  template <class Load>
+  const float* coarse_plane(int64_t i, int64_t other, const Load& load) {
+    const int n = slot(held, i, other);
+    if (held[n] == i) return coarse[n];
+    held[n] = i;
+    held_rows[0] = held_rows[1] = -1;
+    const Lines& l = lines[1];
+    for (int64_t j = 0; j < size[1]; j++) {
+      const int64_t low = l.kept[l.line[j]], high = l.kept[l.line[j] + 1];
+      float* out = coarse[n] + j * size[2];
+      const float* first = coarse_row(i, low, high, load);
+      if (l.part[j] == 0) copy_floats(first, size[2], out);
+      else between_rows(first, coarse_row(i, high, low, load), l.part[j], size[2], out);
+    }
+    return coarse[n];
+  }
+
+  // Plane ``i`` into ``out``; ``load(plane, row, to)`` fetches one row.
+  template <class Load>
+  void make(int64_t i, const Load& load, float* out) {
+    const Lines& l = lines[0];
+    const int64_t low = l.kept[l.line[i]], high = l.kept[l.line[i] + 1], plane = size[1] * size[2];
+    const float* first = coarse_plane(low, high, load);
+    if (l.part[i] == 0) copy_floats(first, plane, out);
+    else between_rows(first, coarse_plane(high, low, load), l.part[i], plane, out);
+  }
+};
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -1,4 +1,4 @@
-// A symmetric filter along one axis, in place; beyond its ends the outermost voxels go on.
+// A symmetric filter along each axis; beyond its ends the outermost voxels go on.
 //
 // intensity/filters.py adds in the same order in float32, so both give the same bits.
 #pragma once
@@ -8,92 +8,112 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-constexpr int64_t FILTER_LANES = 32;  // sums that stay in registers
+constexpr int64_t FILTER_LANES = 32;  // sums that stay in registers  // sums that stay in registers
 
-// Sums for ``count`` places: ``middle + t * step`` and ``middle - t * step`` are the neighbours.
-inline void filtered(const float* middle, int64_t step, const float* weights, int64_t radius,
+inline float* copy_floats(const float* values, int64_t count, float* out) {
+  memcpy(out, values, static_cast<size_t>(count) * sizeof(float));
+  return out;
+}
+
+// Sums from voxel ``v`` on, ``N`` at a time, of what lies ``place(t)`` from ``from``, to both sides.
+template <int64_t N, int64_t R, class Place>
+inline int64_t filter_some(const float* from, const Place& place, const float* weights,
+                           int64_t any_radius, int64_t v, int64_t count, float* out) {
+  const int64_t radius = R ? R : any_radius;
+  for (; v + N <= count; v += N) {
+    const float* middle = from + place(0) + v;
+    float sum[N];
+    for (int64_t l = 0; l < N; l++) sum[l] = weights[0] * middle[l];
+    for (int64_t t = 1; t <= radius; t++) {
+      const float *before = from + place(-t) + v, *after = from + place(t) + v, w = weights[t];
+      for (int64_t l = 0; l < N; l++) sum[l] += w * (before[l] + after[l]);
+    }
+    for (int64_t l = 0; l < N; l++) out[v + l] = sum[l];
+  }
+  return v;
+}
+
+template <int64_t R, class Place>
+inline void filter_all(const float* from, const Place& place, const float* weights,
+                              int64_t radius, int64_t count, float* out) {
+  int64_t v = filter_some<FILTER_LANES, R>(from, place, weights, radius, 0, count, out);
+  v = filter_some<8, 0>(from, place, weights, radius, v, count, out);
+  filter_some<1, 0>(from, place, weights, radius, v, count, out);
+}
+
+template <class Place>
+inline void filtered(const float* from, const Place& place, const float* weights, int64_t radius,
                      int64_t count, float* out) {
-  int64_t v = 0;
-  for (; v + FILTER_LANES <= count; v += FILTER_LANES) {
-    float sum[FILTER_LANES];
-    for (int64_t l = 0; l < FILTER_LANES; l++) sum[l] = weights[0] * middle[v + l];
-    for (int64_t t = 1; t <= radius; t++) {
-      const float *before = middle + v - t * step, *after = middle + v + t * step, w = weights[t];
-      for (int64_t l = 0; l < FILTER_LANES; l++) sum[l] += w * (before[l] + after[l]);
+  switch (radius) {
+    case 1: return filter_all<1>(from, place, weights, radius, count, out);
+    case 2: return filter_all<2>(from, place, weights, radius, count, out);
+    case 3: return filter_all<3>(from, place, weights, radius, count, out);
+    case 4: return filter_all<4>(from, place, weights, radius, count, out);
+    default: return filter_all<0>(from, place, weights, radius, count, out);
+  }
+}
+
+// Makes planes one after another, of those that lie around them and stay in the cache meanwhile.
+struct FilterPlanes {
+  const VoxpipeStep* step;
+  const int64_t* size;
+  float *ring, *sheet, *rows;
+  int64_t* places;  // where in the ring the planes around one lie
+  int64_t loaded, pitch;
+
+  static int64_t floats(const VoxpipeStep& s, const int64_t* size) {
+    return size[2] * (size[1] * (2 * s.radius[0] + 2) + 2 * s.radius[1]) +
+           size[1] * (size[2] + 2 * s.radius[2]);
+  }
+
+  void begin(const VoxpipeStep& s, const int64_t* shape, float* memory, int64_t* whole) {
+    step = &s;
+    size = shape;
+    pitch = size[2] + 2 * s.radius[2];
+    ring = memory;
+    sheet = ring + size[2] * (size[1] * (2 * s.radius[0] + 1) + s.radius[1]);
+    rows = sheet + size[2] * (size[1] + s.radius[1]) + s.radius[2];
+    places = whole + s.radius[0];
+    loaded = 0;
+  }
+
+  const float* weights(int axis) const {
+    return reinterpret_cast<const float*>(step->weights[axis]);
+  }
+
+  // Plane ``i`` into ``out``; ``load(plane, to)`` fetches one.
+  template <class Load>
+  void make(int64_t i, const Load& load, float* out) {
+    const int64_t *radius = step->radius, width = size[2], plane = size[1] * width;
+    const int64_t window = 2 * radius[0] + 1;
+    for (; loaded < size[0] && loaded <= i + radius[0]; loaded++)
+      load(loaded, ring + loaded % window * plane);
+    for (int64_t t = -radius[0]; t <= radius[0]; t++)
+      places[t] = most<int64_t>(0, least(size[0] - 1, i + t)) % window * plane;
+    if (radius[0])
+      filtered(ring, [&](int64_t t) { return places[t]; }, weights(0), radius[0], plane, sheet);
+    else copy_floats(ring, plane, sheet);
+    for (int64_t t = 1; t <= radius[1]; t++) {
+      copy_floats(sheet, width, sheet - t * width);
+      copy_floats(sheet + plane - width, width, sheet + plane + (t - 1) * width);
     }
-    for (int64_t l = 0; l < FILTER_LANES; l++) out[v + l] = sum[l];
-  }
-  for (; v < count; v++) {
-    float sum = weights[0] * middle[v];
-    for (int64_t t = 1; t <= radius; t++)
-      sum += weights[t] * (middle[v - t * step] + middle[v + t * step]);
-    out[v] = sum;
-  }
-}
-
-inline void fetch_row(const uint8_t* from, int64_t stride, int64_t count, float* to) {
-  if (stride == sizeof(float)) memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
-  else
-    for (int64_t v = 0; v < count; v++) to[v] = load<float>(from + v * stride);
-}
-
-inline void store_row(const float* from, int64_t count, uint8_t* to, int64_t stride) {
-  if (stride == sizeof(float)) memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
-  else
-    for (int64_t v = 0; v < count; v++) put<float>(to + v * stride, from[v]);
-}
-
-// Along k: each row, lengthened at both ends, is its own neighbours.
-inline void filter_rows(const VoxpipeFilter& job, uint8_t* plane, float* memory) {
-  const int64_t count = job.size[2], radius = job.radius;
-  float *row = memory + radius, *out = memory + count + 2 * radius;
-  for (int64_t j = 0; j < job.size[1]; j++) {
-    uint8_t* at = plane + j * job.stride[1];
-    fetch_row(at, job.stride[2], count, row);
-    for (int64_t t = 1; t <= radius; t++) {
-      row[-t] = row[0];
-      row[count - 1 + t] = row[count - 1];
+    for (int64_t j = 0; j < size[1]; j++) {
+      float* row = rows + j * pitch;
+      const auto place = [&](int64_t t) { return t * width; };
+      if (radius[1]) filtered(sheet + j * width, place, weights(1), radius[1], width, row);
+      else copy_floats(sheet + j * width, width, row);
+      for (int64_t t = 1; t <= radius[2]; t++) {
+        row[-t] = row[0];
+        row[width - 1 + t] = row[width - 1];
+      }
     }
-    filtered(row, 1, reinterpret_cast<const float*>(job.weights), radius, count, out);
-    store_row(out, count, at, job.stride[2]);
+    // After all rows are there: a load across two stores waits until both have left the processor.
+    for (int64_t j = 0; j < size[1]; j++)
+      if (radius[2])
+        filtered(rows + j * pitch, [](int64_t t) { return t; }, weights(2), radius[2], width,
+                 out + j * width);
+      else copy_floats(rows + j * pitch, width, out + j * width);
   }
-}
-
-// Across rows: a sheet of them, lengthened at both ends, is filtered row by row.
-inline void filter_sheet(const VoxpipeFilter& job, uint8_t* sheet, float* memory) {
-  const int64_t count = job.size[2], radius = job.radius, length = job.size[job.axis];
-  const int64_t stride = job.stride[job.axis];
-  float *rows = memory + radius * count, *out = memory + (length + 2 * radius) * count;
-  for (int64_t n = 0; n < length; n++)
-    fetch_row(sheet + n * stride, job.stride[2], count, rows + n * count);
-  const size_t size = static_cast<size_t>(count) * sizeof(float);
-  for (int64_t t = 1; t <= radius; t++) {
-    memcpy(rows - t * count, rows, size);
-    memcpy(rows + (length - 1 + t) * count, rows + (length - 1) * count, size);
-  }
-  const float* weights = reinterpret_cast<const float*>(job.weights);
-  for (int64_t n = 0; n < length; n++) {
-    filtered(rows + n * count, count, weights, radius, count, out);
-    store_row(out, count, sheet + n * stride, job.stride[2]);
-  }
-}
-
-int64_t filter(const VoxpipeFilter& job) {
-  const int64_t length = job.size[job.axis], width = job.axis == 2 ? 1 : job.size[2];
-  const int64_t floats = (length + 2 * job.radius) * width + job.size[2];
-  float* memory = static_cast<float*>(malloc(static_cast<size_t>(floats) * sizeof(float)));
-  if (!memory) return VOXPIPE_NO_MEMORY;
-  const int across = job.axis == 0 ? 1 : 0;  // sheets of rows lie side by side on this axis
-  for (int64_t c = 0; c < job.channels; c++) {
-    uint8_t* channel = reinterpret_cast<uint8_t*>(job.values) + c * job.channel_stride;
-    for (int64_t n = 0; n < job.size[across]; n++) {
-      uint8_t* at = channel + n * job.stride[across];
-      if (job.axis == 2) filter_rows(job, at, memory);
-      else filter_sheet(job, at, memory);
-    }
-  }
-  free(memory);
-  return VOXPIPE_DONE;
-}
+};
 
 }  // namespace VOXPIPE_PATH_NAME

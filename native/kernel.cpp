@@ -5,22 +5,16 @@
 
 namespace voxpipe_portable {
 int64_t run(const VoxpipeJob& job);
-int64_t noise(const VoxpipeNoise& job);
-int64_t filter(const VoxpipeFilter& job);
-int64_t coarsen(const VoxpipeCoarsen& job);
+int64_t change(const VoxpipeValues& job);
 }
 #if defined(__x86_64__)
 namespace voxpipe_avx2 {
 int64_t run(const VoxpipeJob& job);
-int64_t noise(const VoxpipeNoise& job);
-int64_t filter(const VoxpipeFilter& job);
-int64_t coarsen(const VoxpipeCoarsen& job);
+int64_t change(const VoxpipeValues& job);
 }
 namespace voxpipe_avx512 {
 int64_t run(const VoxpipeJob& job);
-int64_t noise(const VoxpipeNoise& job);
-int64_t filter(const VoxpipeFilter& job);
-int64_t coarsen(const VoxpipeCoarsen& job);
+int64_t change(const VoxpipeValues& job);
 }
 #endif
 
@@ -110,24 +104,24 @@ bool has_fields(const VoxpipeJob& job) {
          is_field(job.earlier, job.earlier_size, job.earlier_matrix, job.source_size);
 }
 
-// Whether an array of values is one that can be gone through.
-template <class Job>
-bool is_array(const Job& job) {
-  if (!job.values || !is_between(job.channels, 1, MANY)) return false;
+// Whether an array of values is one that can be gone through, and every step is known.
+bool can_change(const VoxpipeValues& job) {
+  if (!job.values || !job.steps || !is_between(job.channels, 1, MANY) ||
+      !is_between(job.count, 0, VOXPIPE_MOST_STEPS))
+    return false;
   for (int a = 0; a < 3; a++)
     if (!is_between(job.size[a], 1, MANY)) return false;
-  return true;
-}
-
-// Whether every voxel lies between two that there are. Axes are short: it costs nothing to look.
-bool is_tapped(const VoxpipeCoarsen& job) {
-  if (!job.low || !job.high || !job.part) return false;
-  const int32_t* low = reinterpret_cast<const int32_t*>(job.low);
-  const int32_t* high = reinterpret_cast<const int32_t*>(job.high);
-  for (int64_t n = 0; n < job.size[job.axis]; n++)
-    if (!is_between(low[n], 0, job.size[job.axis] - 1) ||
-        !is_between(high[n], 0, job.size[job.axis] - 1))
-      return false;
+  const VoxpipeStep* steps = reinterpret_cast<const VoxpipeStep*>(job.steps);
+  for (int64_t n = 0; n < job.count; n++) {
+    const VoxpipeStep& step = steps[n];
+    if (!is_between(step.kind, VOXPIPE_SCALE, VOXPIPE_COARSEN)) return false;
+    for (int a = 0; a < 3; a++) {
+      if (step.kind == VOXPIPE_FILTER && (!is_between(step.radius[a], 0, MANY) || !step.weights[a]))
+        return false;
+      if (step.kind == VOXPIPE_COARSEN && !(step.number[a] >= 1 && step.number[a] < REMOTE)) return false;
+      if (!is_between(step.corner[a], INT32_MIN, UINT32_MAX)) return false;
+    }
+  }
   return true;
 }
 
@@ -140,37 +134,13 @@ int64_t path_of(int64_t asked) {
 
 int64_t voxpipe_values_abi(void) { return VOXPIPE_VALUES_ABI; }
 
-int64_t voxpipe_noise(const VoxpipeNoise* job) {
-  if (!job || job->abi != VOXPIPE_VALUES_ABI || !is_array(*job) ||
-      !is_between(job->kind, VOXPIPE_GAUSSIAN, VOXPIPE_RICIAN))
-    return VOXPIPE_BAD_JOB;
+int64_t voxpipe_values(const VoxpipeValues* job) {
+  if (!job || job->abi != VOXPIPE_VALUES_ABI || !can_change(*job)) return VOXPIPE_BAD_JOB;
 #if defined(__x86_64__)
-  if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::noise(*job);
-  if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::noise(*job);
+  if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::change(*job);
+  if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::change(*job);
 #endif
-  return voxpipe_portable::noise(*job);
-}
-
-int64_t voxpipe_filter(const VoxpipeFilter* job) {
-  if (!job || job->abi != VOXPIPE_VALUES_ABI || !is_array(*job) || !job->weights ||
-      !is_between(job->axis, 0, 2) || !is_between(job->radius, 0, MANY))
-    return VOXPIPE_BAD_JOB;
-#if defined(__x86_64__)
-  if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::filter(*job);
-  if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::filter(*job);
-#endif
-  return voxpipe_portable::filter(*job);
-}
-
-int64_t voxpipe_coarsen(const VoxpipeCoarsen* job) {
-  if (!job || job->abi != VOXPIPE_VALUES_ABI || !is_array(*job) || !is_between(job->axis, 0, 2) ||
-      !is_tapped(*job))
-    return VOXPIPE_BAD_JOB;
-#if defined(__x86_64__)
-  if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::coarsen(*job);
-  if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::coarsen(*job);
-#endif
-  return voxpipe_portable::coarsen(*job);
+  return voxpipe_portable::change(*job);
 }
 
 int64_t voxpipe_abi(void) { return VOXPIPE_ABI; }

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "processor.h"
-#include "numbers.h"
+#include "vectors.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -22,11 +22,9 @@ struct Quads {
   uint32_t word[4][NOISE_STEP];
 };
 
-// 32-bit words, each in the lower half of 64 bits; the upper halves are never looked at.
-typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));
 constexpr int64_t LONGS = LANES / 2;
 
-// The products of the lower halves, 64 bits each.
+// The products of the lower halves, 64 bits each; the upper halves are never looked at.
 inline Longs multiplied(Longs words, Longs factor) {
 #if defined(VOXPIPE_MULTIPLY_WORDS)
   return (Longs)(VOXPIPE_MULTIPLY_WORDS(words, factor));
@@ -68,36 +66,31 @@ inline void philox(const Counters& counters, int64_t at, uint32_t fourth, uint64
   }
 }
 
-inline float float_of_bits(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
+inline float to_floats(int32_t whole) { return static_cast<float>(whole); }
+inline Floats to_floats(Ints whole) { return __builtin_convertvector(whole, Floats); }
+
+// The natural logarithm of the mantissa of ``number``, from sqrt(1/2) to sqrt(2), whose binary exponent
+// is ``e``: two terms that are added last. It is that of Cephes (logf).
+template <class F, class I>
+inline F log_of_mantissa(F number, F& e, F& x, F& z) {
+  const I shifted = bits_of<I>(number) - 0x3f3504f3;  // sqrt(1/2)
+  e = to_floats(shifted >> 23);
+  x = bits_of<F>((shifted & 0x007fffff) + 0x3f3504f3) - 1.0f;
+  z = x * x;
+  // Powers by pairs: what a processor can do side by side, and no chain of sums.
+  const F zz = z * z;
+  const F a = x * -2.4999993993e-1f + 3.3333331174e-1f;
+  const F b = x * -1.6668057665e-1f + 2.0000714765e-1f;
+  const F c = x * -1.2420140846e-1f + 1.4249322787e-1f;
+  const F d = x * -1.1514610310e-1f + 1.1676998740e-1f;
+  const F y = (a + b * z) + (c + d * z + zz * 7.0376836292e-2f) * zz;
+  return y * x * z;
 }
 
-inline uint32_t bits_of_float(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-// sqrt(-2 ln u) for u in (0, 1], 31 bits of ``word``. The logarithm is that of Cephes (logf).
+// sqrt(-2 ln u) for u in (0, 1], 31 bits of ``word``.
 inline float radius_of(uint32_t word) {
   const float u = static_cast<float>(static_cast<int32_t>(word >> 1 | 1u)) * 4.656612873077393e-10f;
-  // Mantissa from sqrt(1/2) to sqrt(2): 0x3f3504f3 is sqrt(1/2).
-  const int32_t shifted = static_cast<int32_t>(bits_of_float(u)) - 0x3f3504f3;
-  const float e = static_cast<float>(shifted >> 23);
-  const float x = float_of_bits(static_cast<uint32_t>((shifted & 0x007fffff) + 0x3f3504f3)) - 1.0f;
-  const float z = x * x;
-  float y = 7.0376836292e-2f;
-  y = y * x + -1.1514610310e-1f;
-  y = y * x + 1.1676998740e-1f;
-  y = y * x + -1.2420140846e-1f;
-  y = y * x + 1.4249322787e-1f;
-  y = y * x + -1.6668057665e-1f;
-  y = y * x + 2.0000714765e-1f;
-  y = y * x + -2.4999993993e-1f;
-  y = y * x + 3.3333331174e-1f;
-  y = y * x * z;
+  float e, x, z, y = log_of_mantissa<float, int32_t>(u, e, x, z);
   y = y + e * -2.12194440e-4f;
   y = y + z * -0.5f;
   const float log = x + y + e * 0.693359375f;
@@ -118,8 +111,8 @@ inline void normal_pair(uint32_t one, uint32_t other, float& even, float& odd) {
       z * -0.5f + 1.0f;
   const uint32_t quarter = other >> 30, swapped = quarter & 1u;
   const float c = swapped ? sine : cosine, s = swapped ? cosine : sine;
-  even = r * float_of_bits(bits_of_float(c) ^ ((quarter + 1u) >> 1 & 1u) << 31);
-  odd = r * float_of_bits(bits_of_float(s) ^ (quarter >> 1) << 31);
+  even = r * bits_of<float>(bits_of<uint32_t>(c) ^ ((quarter + 1u) >> 1 & 1u) << 31);
+  odd = r * bits_of<float>(bits_of<uint32_t>(s) ^ (quarter >> 1) << 31);
 }
 
 // Four numbers per counter, one after another.
@@ -138,71 +131,59 @@ inline void normals(const Counters& counters, int64_t count, uint32_t fourth, ui
   }
 }
 
-// ``value + (mean + std n)``, of floats ``stride`` apart.
-inline void add_noise(const VoxpipeNoise& job, const float* n, int64_t count, uint8_t* values,
-                      int64_t stride) {
-  const float mean = static_cast<float>(job.mean), std = static_cast<float>(job.std);
-  if (stride == sizeof(float)) {
-    for (int64_t v = 0; v < count; v++)
-      put<float>(values + v * sizeof(float), load<float>(values + v * sizeof(float)) + (n[v] * std + mean));
-  } else {
-    for (int64_t v = 0; v < count; v++)
-      put<float>(values + v * stride, load<float>(values + v * stride) + (n[v] * std + mean));
-  }
-}
+// Rows of one plane of one channel, one after another in memory.
+struct Rows {
+  float* values;
+  int64_t count, width;
+  int64_t channel, i, j;  // of the first voxel
+};
 
-// ``sqrt((value + std n)^2 + (std m)^2)``.
-inline void make_rician(const VoxpipeNoise& job, const float* n, const float* m, int64_t count,
-                        uint8_t* values, int64_t stride) {
-  const float std = static_cast<float>(job.std);
+// ``value + (mean + std n)``, or ``sqrt((value + std n)^2 + (std m)^2)``.
+inline void add_noise(const VoxpipeStep& s, const float* n, const float* m, int64_t count,
+                      float* values) {
+  const float mean = static_cast<float>(s.number[0]), std = static_cast<float>(s.number[1]);
+  if (s.kind == VOXPIPE_GAUSSIAN) {
+    for (int64_t v = 0; v < count; v++) values[v] = values[v] + (n[v] * std + mean);
+    return;
+  }
   for (int64_t v = 0; v < count; v++) {
-    const float real = load<float>(values + v * stride) + n[v] * std, imaginary = m[v] * std;
-    put<float>(values + v * stride, __builtin_sqrtf(real * real + imaginary * imaginary));
+    const float real = values[v] + n[v] * std, imaginary = m[v] * std;
+    values[v] = __builtin_sqrtf(real * real + imaginary * imaginary);
   }
 }
 
-inline void noise_of_plane(const VoxpipeNoise& job, int64_t channel, int64_t i) {
-  const int64_t before = job.corner[2] & 3, first = job.corner[2] >> 2;
-  const int64_t last = (job.corner[2] + job.size[2] - 1) >> 2, blocks = last - first + 1;
+inline void noise(const VoxpipeStep& s, const Rows& rows) {
+  const int64_t before = s.corner[2] & 3, first = s.corner[2] >> 2;
+  const int64_t last = (s.corner[2] + rows.width - 1) >> 2, blocks = last - first + 1;
   Counters counters;
   float even[4 * NOISE_BLOCKS], odd[4 * NOISE_BLOCKS];
-  uint8_t* plane = reinterpret_cast<uint8_t*>(job.values) + channel * job.channel_stride + i * job.stride[0];
   // Whole rows at a time, or parts of one where it is long.
-  const int64_t rows = blocks < NOISE_BLOCKS ? NOISE_BLOCKS / blocks : 1;
-  for (int64_t j = 0; j < job.size[1]; j += rows) {
-    const int64_t here = job.size[1] - j < rows ? job.size[1] - j : rows;
+  const int64_t most_rows = blocks < NOISE_BLOCKS ? NOISE_BLOCKS / blocks : 1;
+  for (int64_t n = 0; n < NOISE_BLOCKS; n++)
+    counters.first[n] = static_cast<uint32_t>(s.corner[0] + rows.i);
+  for (int64_t j = 0; j < rows.count; j += most_rows) {
+    const int64_t here = least(rows.count - j, most_rows);
     for (int64_t part = 0; part < blocks; part += NOISE_BLOCKS) {
-      const int64_t some = blocks - part < NOISE_BLOCKS ? blocks - part : NOISE_BLOCKS;
+      const int64_t some = least(blocks - part, NOISE_BLOCKS);
       const int64_t total = here * some, padded = (total + NOISE_STEP - 1) / NOISE_STEP * NOISE_STEP;
-      for (int64_t n = 0; n < padded; n++)
-        counters.first[n] = static_cast<uint32_t>(job.corner[0] + i);
       for (int64_t r = 0; r < here; r++)
         for (int64_t b = 0; b < some; b++) {
-          counters.second[r * some + b] = static_cast<uint32_t>(job.corner[1] + j + r);
+          counters.second[r * some + b] = static_cast<uint32_t>(s.corner[1] + rows.j + j + r);
           counters.third[r * some + b] = static_cast<uint32_t>(first + part + b);
         }
       for (int64_t n = total; n < padded; n++) counters.second[n] = counters.third[n] = 0;
-      normals(counters, total, static_cast<uint32_t>(2 * channel), job.key, even);
-      if (job.kind == VOXPIPE_RICIAN)
-        normals(counters, total, static_cast<uint32_t>(2 * channel + 1), job.key, odd);
+      normals(counters, total, static_cast<uint32_t>(2 * rows.channel), s.key, even);
+      if (s.kind == VOXPIPE_RICIAN)
+        normals(counters, total, static_cast<uint32_t>(2 * rows.channel + 1), s.key, odd);
       // Of the first block the voxels before the corner are left out, of the last those after.
-      const int64_t skip = part == 0 ? before : 0;
-      const int64_t begin = 4 * part + skip - before;
-      const int64_t rest = job.size[2] - begin, count = 4 * some - skip < rest ? 4 * some - skip : rest;
+      const int64_t skip = part == 0 ? before : 0, begin = 4 * part + skip - before;
+      const int64_t count = least(4 * some - skip, rows.width - begin);
       for (int64_t r = 0; r < here; r++) {
-        uint8_t* row = plane + (j + r) * job.stride[1] + begin * job.stride[2];
         const int64_t at = 4 * r * some + skip;
-        if (job.kind == VOXPIPE_RICIAN) make_rician(job, even + at, odd + at, count, row, job.stride[2]);
-        else add_noise(job, even + at, count, row, job.stride[2]);
+        add_noise(s, even + at, odd + at, count, rows.values + (j + r) * rows.width + begin);
       }
     }
   }
-}
-
-int64_t noise(const VoxpipeNoise& job) {
-  for (int64_t c = 0; c < job.channels; c++)
-    for (int64_t i = 0; i < job.size[0]; i++) noise_of_plane(job, c, i);
-  return VOXPIPE_DONE;
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -22,6 +22,8 @@
 #include "noise.h"
 #include "filter.h"
 #include "coarsen.h"
+#include "gamma.h"
+#include "steps.h"
 
 namespace VOXPIPE_PATH_NAME {
 

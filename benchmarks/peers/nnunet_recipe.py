@@ -8,6 +8,11 @@ The recipe: per sample open both files, read a cube with a margin for the rotati
 mapped, one thread), ``SpatialTransform`` and ``MirrorTransform``; ``NonDetMultiThreadedAugmenter``
 hands over whichever batch is ready. Left out to nnU-Net's advantage: oversampling of foreground
 and the pickle of voxels that goes with it.
+
+Two works: ``readme`` turns and zooms every patch, as the README's chain does; ``nnunet`` has the
+transforms and probabilities of nnU-Net 2.8's ``get_training_transforms`` for isotropic patches,
+without deep supervision. By default it samples every label apart and linearly; in the variant
+``nearest labels`` it does not, nor does voxpipe.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +35,19 @@ from batchgenerators.dataloading.data_loader import DataLoader
 from batchgenerators.dataloading.nondet_multi_threaded_augmenter import (
     NonDetMultiThreadedAugmenter,
 )
+from batchgeneratorsv2.transforms.intensity.brightness import MultiplicativeBrightnessTransform
+from batchgeneratorsv2.transforms.intensity.contrast import BGContrast, ContrastTransform
+from batchgeneratorsv2.transforms.intensity.gamma import GammaTransform
+from batchgeneratorsv2.transforms.intensity.gaussian_noise import GaussianNoiseTransform
+from batchgeneratorsv2.transforms.noise.gaussian_blur import GaussianBlurTransform
+from batchgeneratorsv2.transforms.spatial.low_resolution import SimulateLowResolutionTransform
 from batchgeneratorsv2.transforms.spatial.mirroring import MirrorTransform
 from batchgeneratorsv2.transforms.spatial.spatial import SpatialTransform
 from batchgeneratorsv2.transforms.utils.compose import ComposeTransforms
+from batchgeneratorsv2.transforms.utils.random import RandomTransform
+from batchgeneratorsv2.transforms.utils.remove_label import RemoveLabelTansform
 from threadpoolctl import threadpool_limits
 
-ANGLE = math.radians(15)
-ZOOM = (0.9, 1.1)
 KEYS = ("image", "label")
 WAIT = 0.002
 """Seconds between two looks at the queues: nnU-Net's setting."""
@@ -57,9 +69,75 @@ def prepare(job: dict[str, Any]) -> list[dict[str, str]]:
     return prepared
 
 
-def initial_size(size: int) -> int:
-    """Return the edge of the cube that is read: the patch turned about one axis, and zoomed out."""
-    return int(size * (math.cos(ANGLE) + math.sin(ANGLE)) / ZOOM[0])
+@dataclass(frozen=True)
+class Work:
+    """What is done to a patch."""
+
+    angle: float
+    """The largest rotation, in radians."""
+    least_zoom: float
+    """What the margin is wide enough for."""
+    probability: float
+    """Of a rotation, and of a zoom."""
+    zoom: tuple[float, float]
+    outside: int
+    """The label beyond the volume."""
+
+    def initial_size(self, size: int) -> int:
+        """Return the edge of the cube that is read: turned about one axis, and zoomed out."""
+        return int(size * (math.cos(self.angle) + math.sin(self.angle)) / self.least_zoom)
+
+    def spatial(self, size: int, labels: str) -> SpatialTransform:
+        """Return the transform that moves voxels; ``labels`` is how they are sampled."""
+        outside = {"border_mode_seg": "constant", "padding_value_seg": self.outside}
+        return SpatialTransform(
+            (size,) * 3,
+            patch_center_dist_from_border=0,
+            random_crop=False,
+            p_rotation=self.probability,
+            rotation=(-self.angle, self.angle),
+            p_scaling=self.probability,
+            scaling=self.zoom,
+            p_synchronize_scaling_across_axes=1,
+            bg_style_seg_sampling=False,
+            mode_seg=labels,
+            **(outside if self.outside else {}),
+        )
+
+
+WORKS = {
+    "readme": Work(math.radians(15), 0.9, 1, (0.9, 1.1), 0),
+    # Of get_training_transforms, and of what it takes for the margin.
+    "nnunet": Work(math.radians(30), 0.85, 0.2, (0.7, 1.4), -1),
+}
+
+
+def values() -> list[Any]:
+    """Return what nnU-Net's default does to the values of a patch."""
+
+    def channel(**more: Any) -> dict[str, Any]:
+        return {"synchronize_channels": False, **more}
+
+    def gamma(probability: float, inverted: int) -> Any:
+        bend = GammaTransform(
+            BGContrast((0.7, 1.5)), inverted, **channel(p_per_channel=1, p_retain_stats=1)
+        )
+        return RandomTransform(bend, probability)
+
+    factors = BGContrast((0.75, 1.25))
+    coarse = channel(synchronize_axes=True, ignore_axes=None, p_per_channel=0.5)
+    soft = channel(synchronize_axes=False, p_per_channel=0.5, benchmark=True)
+    return [
+        RandomTransform(GaussianNoiseTransform((0, 0.1), 1, True), 0.1),
+        RandomTransform(GaussianBlurTransform((0.5, 1.0), **soft), 0.2),
+        RandomTransform(
+            MultiplicativeBrightnessTransform(factors, **channel(p_per_channel=1)), 0.15
+        ),
+        RandomTransform(ContrastTransform(factors, True, **channel(p_per_channel=1)), 0.15),
+        RandomTransform(SimulateLowResolutionTransform((0.5, 1), **coarse), 0.25),
+        gamma(0.1, 1),
+        gamma(0.3, 0),
+    ]
 
 
 class Batches(DataLoader):
@@ -67,24 +145,14 @@ class Batches(DataLoader):
 
     def __init__(self, job: dict[str, Any]) -> None:
         super().__init__(job["prepared"], job["batch"], job["workers"], None, False, False, True)
-        self._size, self._margin = job["size"], initial_size(job["size"])
-        self._transform = ComposeTransforms(
-            [
-                SpatialTransform(
-                    (self._size,) * 3,
-                    patch_center_dist_from_border=0,
-                    random_crop=False,
-                    p_rotation=1,
-                    rotation=(-ANGLE, ANGLE),
-                    p_scaling=1,
-                    scaling=ZOOM,
-                    p_synchronize_scaling_across_axes=1,
-                    bg_style_seg_sampling=False,
-                    mode_seg="nearest",
-                ),
-                MirrorTransform((0, 1, 2)),
-            ]
-        )
+        work = WORKS[job["work"]]
+        self._size, self._margin = job["size"], work.initial_size(job["size"])
+        labels = "bilinear" if job["variant"] == "default" else "nearest"
+        spatial, mirror = work.spatial(self._size, labels), MirrorTransform((0, 1, 2))
+        middle = values() if job["work"] == "nnunet" else []
+        last = [RemoveLabelTansform(-1, 0)] if work.outside else []
+        self._outside = work.outside
+        self._transform = ComposeTransforms([spatial, *middle, mirror, *last])
 
     def generate_train_batch(self) -> dict[str, Any]:
         shape = (self.batch_size, 1, *(self._size,) * 3)
@@ -106,8 +174,9 @@ class Batches(DataLoader):
         start = [
             np.random.randint(-outside, n - self._margin + outside + 1) for n in opened[0].shape
         ]
-        for array, kind in zip(opened, (np.float32, np.int16), strict=True):
-            cube = np.zeros((1, *(self._margin,) * 3), kind)
+        kinds = ((np.float32, 0), (np.int16, self._outside))
+        for array, (kind, fill) in zip(opened, kinds, strict=True):
+            cube = np.full((1, *(self._margin,) * 3), fill, kind)
             source, target = [], [0]
             for low, n in zip(start, array.shape, strict=True):
                 first, last = max(low, 0), min(low + self._margin, n)

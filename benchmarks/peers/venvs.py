@@ -9,7 +9,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import venv
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,10 +30,12 @@ class Peer:
     """What pip installs after torch."""
     variants: tuple[str, ...]
     """Ways to use it, each a row."""
+    nnunet: tuple[str, ...] = ()
+    """The same for what nnU-Net does to a patch by default; empty where it is not measured."""
     prepares: str = ""
     """Format of its own in which the script first writes the cases (not timed), if it has one."""
-    target: tuple[str, float] | None = None
-    """(variant, how many times faster voxpipe is promised to be), where something is promised."""
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """How many times faster than a variant voxpipe is promised to be, where it is."""
 
     @property
     def script(self) -> Path:
@@ -47,13 +50,13 @@ PEERS = {
             "monai_lazy",
             ("monai==1.6.1", "nibabel"),
             ("lazy, one crop a load", "lazy", "lazy, CacheDataset", "eager, CacheDataset"),
-            target=("lazy, one crop a load", 60),
+            targets={"lazy, one crop a load": 60},
         ),
         Peer(
             "torchio_queue",
             ("torchio==1.2.1",),
             ("augment patch", "augment patch in workers", "augment volume"),
-            target=("augment patch", 40),
+            targets={"augment patch": 40},
         ),
         Peer(
             "nnunet_recipe",
@@ -64,8 +67,9 @@ PEERS = {
                 "nibabel",
             ),
             ("blosc2",),
+            ("default", "nearest labels"),
             prepares="b2nd",
-            target=("blosc2", 15),
+            targets={"blosc2": 15, "default": 30},
         ),
     )
 }

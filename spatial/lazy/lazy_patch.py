@@ -21,7 +21,7 @@ from ...core.lru_cache import cached_property
 from ...core.memory import refuse_beyond_memory
 from ...core.stream import stream_identity
 from ...intensity import Epilogue, Params, RecordedStatistics, ValueStep
-from ...intensity.value_op import Halo
+from ...intensity.value_op import Halo, change_values
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import closed_together
 from ..ops.crop import widen
@@ -504,7 +504,8 @@ class LazyPatch(NoArithmetic):
         wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
         epilogue, rest = fold_epilogues(self.acting_on(_with_halo(self.plan, halo))[-1:])
         if epilogue is not None:  # as the resampler does in passing, to the same bits
-            wide = epilogue.on(wide.astype(np.float32, copy=False))
+            wide = wide.astype(np.float32, copy=False)
+            change_values(wide, [epilogue])
         return np.ascontiguousarray(_inside(apply_steps(rest, wide), halo, array.shape[1:]))
 
     def tensor(self) -> torch.Tensor:

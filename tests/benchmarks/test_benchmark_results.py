@@ -139,7 +139,7 @@ def test_every_peer_names_its_variants(load):
         text = peer.script.read_text()
         # nnU-Net has one way, which its script need not tell apart.
         assert len(peer.variants) == 1 or all(v.split(", ")[-1] in text for v in peer.variants)
-        assert peer.target is None or peer.target[0] in peer.variants
+        assert set(peer.targets) <= {*peer.variants, *peer.nnunet}
 
 
 def test_an_environment_is_made_once_for_its_pins(load, tmp_path, monkeypatch):

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from voxpipe.intensity import native
 from voxpipe.intensity import noise as counter_noise
-from voxpipe.intensity.filters import coarsen_axis, filter_axis, gaussian
+from voxpipe.intensity.filters import CoarserVoxels, filter_axis, gaussian
+from voxpipe.intensity.noise import VoxelNoise
+from voxpipe.intensity.value_op import change_values
 
 PATHS = ["portable", "avx2", "avx512"]  # a path that the processor lacks gives way to a lesser
 ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -95,8 +97,8 @@ def test_native_noise_has_the_bits_of_numpy(
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("VOXPIPE_NATIVE", which)
             plain, rician = strided(size, seed), strided(size, seed)
-            counter_noise.add_gaussian(plain, corner, key, 0.25, 1.5)
-            counter_noise.make_rician(rician, corner, key, 1.5)
+            change_values(plain, [VoxelNoise(corner, key, 1.5, 0.25)])
+            change_values(rician, [VoxelNoise(corner, key, 1.5, rician=True)])
             results.append((plain, rician))
 
     assert np.array_equal(results[0][0], results[1][0])
@@ -107,7 +109,7 @@ def test_a_long_row_is_worked_on_in_parts() -> None:
     """More voxels along the last axis than the native code takes at once."""
     found = np.zeros((1, 1, 2, 5003), np.float32)
 
-    assert native.add_noise(found, "gaussian", (0, 0, -2), 3, 0.0, 1.0)
+    assert native.change(found, [VoxelNoise((0, 0, -2), 3, 1.0).native_step()]) == 1
 
     assert np.array_equal(found, counter_noise.normals(found.shape, (0, 0, -2), 3))
 
@@ -128,6 +130,13 @@ def test_native_filters_have_the_bits_of_numpy(
             results.append(array)
 
     assert np.array_equal(results[0], results[1])
+
+
+def coarsen_axis(array: Any, axis: int, factor: float, corner: int) -> None:
+    """Make voxels larger along one axis."""
+    factors, corners = [1.0] * 3, [0] * 3
+    factors[axis], corners[axis] = factor, corner
+    change_values(array, [CoarserVoxels(tuple(factors), tuple(corners))])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -195,23 +204,10 @@ def test_a_voxel_that_is_kept_is_what_it_was(
     assert np.isfinite(array).sum() >= array.size - 3
 
 
-def test_taps_outside_of_the_axis_are_refused() -> None:
-    """Nothing is read that is not there."""
-    array = np.ones((1, 2, 2, 3), np.float32)
-    low, part = np.array([0, 1, 2], np.int32), np.zeros(3, np.float32)
-
-    assert not native.coarsen_axis(array, 2, low, low + 1, part)
-    assert not native.coarsen_axis(array, 2, low - 1, low, part)
-    assert native.coarsen_axis(array, 2, low, low, part)
-
-
 def test_a_missing_library_leaves_the_array_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is told, and takes the same steps in NumPy."""
     monkeypatch.setattr(native, "_library", lambda: None)
     array = np.ones((1, 2, 2, 2), np.float32)
 
-    assert not native.add_noise(array, "gaussian", (0, 0, 0), 1, 0.0, 1.0)
-    assert not native.filter_axis(array, 0, gaussian(1))
-    taps = np.zeros(2, np.int32)
-    assert not native.coarsen_axis(array, 0, taps, taps, np.zeros(2, np.float32))
+    assert native.change(array, [VoxelNoise((0, 0, 0), 1, 1.0).native_step()]) is None
     assert (array == 1).all()

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../../native/job.h"
+#include "../../native/values.h"
 
 namespace {
 
@@ -158,6 +159,68 @@ void draw_job(Bytes& bytes, VoxpipeJob& job) {
   job.high = 60.5;
 }
 
+void draw_step(Bytes& bytes, VoxpipeStep& step, const std::vector<float>& weights) {
+  memset(&step, 0, sizeof(step));
+  step.kind = bytes.between(VOXPIPE_SCALE, VOXPIPE_COARSEN);
+  step.flags = bytes.below(16);
+  step.key = bytes.word();
+  const double low = bytes.real(-9, 9), high = low + bytes.real(1, 9);  // never infinite
+  const double numbers[][4] = {{bytes.real(-2, 2), bytes.real(-5, 5), low, high},
+                               {bytes.real(-2, 2), low, 0, 0},
+                               {bytes.real(0.1, 1.5), low, high, 0},
+                               {bytes.real(-2, 2), bytes.real(0, 2), 0, 0}};
+  memcpy(step.number, numbers[step.kind > 3 ? 3 : step.kind], sizeof(step.number));
+  for (int a = 0; a < 3; a++) {
+    step.corner[a] = bytes.between(-99, 99);
+    step.weights[a] = reinterpret_cast<int64_t>(weights.data());
+    step.radius[a] = bytes.below(static_cast<int64_t>(weights.size()));
+    if (step.kind == VOXPIPE_COARSEN) step.number[a] = bytes.once_in(3) ? 1 : bytes.real(1, 6);
+  }
+}
+
+// All steps on all paths: the same numbers, and what lies beside them is left alone.
+void change_values(Bytes& bytes) {
+  VoxpipeValues job;
+  memset(&job, 0, sizeof(job));
+  job.abi = VOXPIPE_VALUES_ABI;
+  int64_t shape[4] = {bytes.between(1, 2), 0, 0, 0};
+  for (int n = 1; n < 4; n++) shape[n] = bytes.between(1, bytes.once_in(n < 3 ? 9 : 3) ? 90 : 9);
+  job.channels = shape[0];
+  Array values;
+  values.lay_out(bytes, shape, 4);
+  job.channel_stride = values.stride[0];
+  for (int a = 0; a < 3; a++) {
+    job.size[a] = shape[1 + a];
+    job.stride[a] = values.stride[1 + a];
+  }
+  for (int64_t n = 0; n < shape[0] * shape[1] * shape[2] * shape[3]; n++) {
+    int64_t at = values.origin, rest = n;
+    for (int axis = 3; axis >= 0; rest /= shape[axis--]) at += rest % shape[axis] * values.stride[axis];
+    const float number = static_cast<float>(static_cast<int64_t>(n * 977 % 251) - 60) / 16;
+    memcpy(values.memory.data() + at, &number, 4);
+  }
+  std::vector<float> weights;
+  for (int64_t n = bytes.between(1, 6); n > 0; n--) weights.push_back(static_cast<float>(n) / 20);
+  std::vector<VoxpipeStep> steps(static_cast<size_t>(bytes.between(1, 5)));
+  for (VoxpipeStep& step : steps) draw_step(bytes, step, weights);
+  job.steps = reinterpret_cast<int64_t>(steps.data());
+  job.count = static_cast<int64_t>(steps.size());
+  std::vector<uint8_t> expected;
+  for (int64_t path = VOXPIPE_PORTABLE; path <= voxpipe_best_path(); path++) {
+    Array copy = values;
+    job.path = path;
+    job.values = copy.address();
+    if (voxpipe_values(&job) != VOXPIPE_DONE) abort();
+    if (path == VOXPIPE_PORTABLE) {
+      expected = copy.memory;
+      for (uint8_t byte : expected) digest = (digest ^ byte) * 1099511628211u;
+    } else if (expected != copy.memory) {
+      fprintf(stderr, "path %d changes values otherwise\n", static_cast<int>(path));
+      abort();
+    }
+  }
+}
+
 int64_t run_on(VoxpipeJob job, Array out, int64_t path, std::vector<uint8_t>& result) {
   job.path = path;
   job.out = out.address();
@@ -171,6 +234,10 @@ int64_t run_on(VoxpipeJob job, Array out, int64_t path, std::vector<uint8_t>& re
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Bytes bytes(data, size);
+  if (bytes.once_in(3)) {
+    change_values(bytes);
+    return 0;
+  }
   VoxpipeJob job;
   memset(&job, 0, sizeof(job));
   Array source, out;
