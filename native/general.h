@@ -364,6 +364,48 @@ inline void sample_run(const Work& w, const int64_t* index, const Line* lines, I
   sample_part(w, lines, advance, run.begin, Interval{core.end, kept.end}, false, to);
 }
 
+struct Ends {
+  double low;
+  double high;
+};
+
+// Low and high end of what a matrix row makes of a slice: it is monotonic along both of its axes, so
+// the corners tell.
+inline Ends ends_of(const double* row, int lane, int across, const Box& box,
+                    const int64_t* corner) {
+  int64_t index[3] = {corner[0], corner[1], corner[2]};
+  Ends ends{0, 0};
+  for (int n = 0; n < 2; n++) {
+    index[across] = n ? box.end[across] - 1 : box.begin[across];
+    const Line line = line_of(row, lane, index);
+    const double a = line.at(box.begin[lane]), b = line.at(box.end[lane] - 1);
+    ends.low = n ? least(ends.low, least(a, b)) : least(a, b);
+    ends.high = n ? most(ends.high, most(a, b)) : most(a, b);
+  }
+  return ends;
+}
+
+// Whether every voxel of a slice is sampled, with all taps at hand: then no run has to ask.
+inline bool is_interior(const Work& w, int across, const Box& box, const int64_t* corner) {
+  if (w.job->control || w.job->mode == VOXPIPE_CUBIC) return false;
+  for (int n = 0; n < w.limits.count; n++) {
+    const Limit& limit = w.limits.limit[n];
+    const Ends ends = ends_of(limit.row, w.g.lane, across, box, corner);
+    if (ends.low < limit.low || ends.high > limit.high) return false;
+  }
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    const Ends ends = ends_of(axis.row, w.g.lane, across, box, corner);
+    if (axis.reflects) return false;
+    if (w.job->mode == VOXPIPE_NEAREST) {
+      if (round_even(ends.low) < axis.start || round_even(ends.high) > axis.end) return false;
+    } else if (axis.single || ends.low < axis.start || ends.high >= axis.end) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Runs along the lane, rows of them along ``across``, at one place on the third axis.
 template <class To>
 inline void sample_rows(const Work& w, const Box& box, int across, const int64_t* corner,
@@ -371,12 +413,20 @@ inline void sample_rows(const Work& w, const Box& box, int across, const int64_t
   const int lane = w.g.lane;
   const Interval run{box.begin[lane], box.end[lane]};
   int64_t index[3] = {corner[0], corner[1], corner[2]};
+  advance_to(w.g, w.job->control ? w.control.matrix : nullptr, run, advance);
+  const bool is_inside = is_interior(w, across, box, corner);
+  Line first[3], lines[3];
+  index[across] = 0;
+  for (int a = 0; a < 3; a++) first[a] = line_of(w.g.axis[a].row, lane, index);
   for (int64_t row = box.begin[across]; row < box.end[across]; row++) {
     index[across] = row;
-    Line lines[3];
-    for (int a = 0; a < 3; a++) lines[a] = line_of(w.g.axis[a].row, lane, index);
-    advance_to(w.g, w.job->control ? w.control.matrix : nullptr, run, advance);
-    sample_run(w, index, lines, run, advance, target_of(row - box.begin[across], index));
+    for (int a = 0; a < 3; a++) {  // sums of grains: exact in any order
+      const double moved = to_grain(w.g.axis[a].row[across] * static_cast<double>(row));
+      lines[a] = Line{first[a].slope, first[a].rest + moved};
+    }
+    const Target to = target_of(row - box.begin[across], index);
+    if (is_inside) sample_part(w, lines, advance, run.begin, run, true, to);
+    else sample_run(w, index, lines, run, advance, to);
   }
 }
 

@@ -27,7 +27,7 @@ inline W blend_kept(W lower, W upper, W weight) {
 }
 
 // UNIT is the axis along which the two taps of a pair are neighbours in memory.
-template <class S, int UNIT>
+template <class S, int UNIT, bool GATHERS>
 void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
                   float* values) {
   constexpr int P = UNIT == 0 ? 1 : 0, Q = UNIT == 2 ? 1 : 2;  // the other two, in order
@@ -36,8 +36,8 @@ void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps
   const uint8_t* pq = p + axis[Q].step;
   for (int64_t v = 0; v < count; v += LANES) {
     const int32_t* offset = taps.offset + v;
-    const Pair t00 = Fetch<S>::pair(base, offset), t01 = Fetch<S>::pair(q, offset);
-    const Pair t10 = Fetch<S>::pair(p, offset), t11 = Fetch<S>::pair(pq, offset);
+    const Pair t00 = Fetch<S>::pair(base, offset, GATHERS), t01 = Fetch<S>::pair(q, offset, GATHERS);
+    const Pair t10 = Fetch<S>::pair(p, offset, GATHERS), t11 = Fetch<S>::pair(pq, offset, GATHERS);
     const Floats wi = vector_at<Floats>(taps.weight[0] + v);
     const Floats wj = vector_at<Floats>(taps.weight[1] + v);
     const Floats wk = vector_at<Floats>(taps.weight[2] + v);
@@ -179,15 +179,22 @@ inline void mend_run(const uint8_t* base, const Axis* axis, const Taps<W>& taps,
   if (may_be_met(axis, taps, 0, count, values)) mend_met<S>(base, axis, taps, count, values);
 }
 
+template <class S, bool GATHERS>
+void linear_narrow(const uint8_t* base, const Geometry& g, const Taps<float>& taps, int64_t count,
+                   float* values) {
+  const bool full = !g.axis[0].single && !g.axis[1].single && !g.axis[2].single;
+  const int64_t size = sizeof(typename Memory<S>::type);
+  if (full && g.axis[2].step == size) linear_pairs<S, 2, GATHERS>(base, g.axis, taps, count, values);
+  else if (full && g.axis[0].step == size) linear_pairs<S, 0, GATHERS>(base, g.axis, taps, count, values);
+  else if (full && g.axis[1].step == size) linear_pairs<S, 1, GATHERS>(base, g.axis, taps, count, values);
+  else linear_apart<S>(base, g.axis, taps, count, values);
+}
+
 template <class S>
 void linear_run(const uint8_t* base, const Geometry& g, const Taps<float>& taps, int64_t count,
                 float* values) {
-  const bool full = !g.axis[0].single && !g.axis[1].single && !g.axis[2].single;
-  const int64_t size = sizeof(typename Memory<S>::type);
-  if (full && g.axis[2].step == size) linear_pairs<S, 2>(base, g.axis, taps, count, values);
-  else if (full && g.axis[0].step == size) linear_pairs<S, 0>(base, g.axis, taps, count, values);
-  else if (full && g.axis[1].step == size) linear_pairs<S, 1>(base, g.axis, taps, count, values);
-  else linear_apart<S>(base, g.axis, taps, count, values);
+  if (g.gathers) linear_narrow<S, true>(base, g, taps, count, values);
+  else linear_narrow<S, false>(base, g, taps, count, values);
 }
 
 // Eight bytes are no pair for a register of pairs: float64 has its own way.
