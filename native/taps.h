@@ -73,7 +73,7 @@ inline Start start_of(const Axis& axis, const Line& line, double low, bool even)
   const int64_t at = static_cast<int64_t>((line.rest + low) * GRAINS);  // whole, below 2^52
   const int bits = even ? GRAIN_BITS + 1 : GRAIN_BITS;
   const int64_t whole = at >> bits;
-  return {even ? 2 * whole : whole, static_cast<uint32_t>(at - (whole << bits)),
+  return {even ? 2 * whole : whole, static_cast<uint32_t>(at - whole * (int64_t{1} << bits)),
           static_cast<int32_t>(axis.step)};
 }
 
