@@ -50,6 +50,7 @@ struct Geometry {
   int64_t shape[3];  // of the output
   int lane;          // output axis of the runs
   double origin;     // byte offset of volume index (0, 0, 0), for all that is at hand
+  bool gathers;      // whether the processor's gather instructions beat single loads
 };
 
 // A source coordinate along one run, where v is the index along the lane.
@@ -103,6 +104,15 @@ inline int lane_of(const Geometry& g) {
   return g.shape[lane] < SHORT ? longest : lane;
 }
 
+// AMD's gather instructions are slower than as many loads, Intel's faster (decision 0029).
+inline bool has_fast_gathers() {
+#if defined(VOXPIPE_GATHERS)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 inline Geometry geometry_of(const VoxpipeJob& job) {
   Geometry g;
   g.origin = 0;
@@ -129,6 +139,7 @@ inline Geometry geometry_of(const VoxpipeJob& job) {
     g.origin -= axis.start * axis.stride;
   }
   g.lane = lane_of(g);
+  g.gathers = has_fast_gathers();
   return g;
 }
 

@@ -27,7 +27,7 @@ inline W blend_kept(W lower, W upper, W weight) {
 }
 
 // One vector of voxels. UNIT is the axis along which the two taps of a pair are neighbours in memory.
-template <class S, int UNIT>
+template <class S, int UNIT, bool GATHERS>
 __attribute__((always_inline)) inline Floats blend_pairs(const uint8_t* base, const Axis* axis,
                                                          const int32_t* offset, Floats wi,
                                                          Floats wj, Floats wk) {
@@ -35,8 +35,8 @@ __attribute__((always_inline)) inline Floats blend_pairs(const uint8_t* base, co
   const uint8_t* p = base + axis[P].step;
   const uint8_t* q = base + axis[Q].step;
   const uint8_t* pq = p + axis[Q].step;
-  const Pair t00 = Fetch<S>::pair(base, offset), t01 = Fetch<S>::pair(q, offset);
-  const Pair t10 = Fetch<S>::pair(p, offset), t11 = Fetch<S>::pair(pq, offset);
+  const Pair t00 = Fetch<S>::pair(base, offset, GATHERS), t01 = Fetch<S>::pair(q, offset, GATHERS);
+  const Pair t10 = Fetch<S>::pair(p, offset, GATHERS), t11 = Fetch<S>::pair(pq, offset, GATHERS);
   Floats i0, i1;  // blended over k and j, at the lower and the upper i
   if (UNIT == 2) {
     i0 = blend(blend(t00.lower, t00.upper, wk), blend(t01.lower, t01.upper, wk), wj);
@@ -51,14 +51,14 @@ __attribute__((always_inline)) inline Floats blend_pairs(const uint8_t* base, co
   return blend(i0, i1, wi);
 }
 
-template <class S, int UNIT>
+template <class S, int UNIT, bool GATHERS>
 void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
                   float* values) {
   for (int64_t v = 0; v < count; v += LANES)
-    put_vector(values + v, blend_pairs<S, UNIT>(base, axis, taps.offset + v,
-                                                vector_at<Floats>(taps.weight[0] + v),
-                                                vector_at<Floats>(taps.weight[1] + v),
-                                                vector_at<Floats>(taps.weight[2] + v)));
+    put_vector(values + v, blend_pairs<S, UNIT, GATHERS>(base, axis, taps.offset + v,
+                                                         vector_at<Floats>(taps.weight[0] + v),
+                                                         vector_at<Floats>(taps.weight[1] + v),
+                                                         vector_at<Floats>(taps.weight[2] + v)));
 }
 
 // The voxels from ``v`` on that one vector holds: any strides; an axis that needs one tap only is
@@ -183,15 +183,22 @@ inline void mend_run(const uint8_t* base, const Axis* axis, const Taps<W>& taps,
   if (may_be_met(axis, taps, 0, count, values)) mend_met<S>(base, axis, taps, count, values);
 }
 
+template <class S, bool GATHERS>
+void linear_narrow(const uint8_t* base, const Geometry& g, const Taps<float>& taps, int64_t count,
+                   float* values) {
+  const bool full = !g.axis[0].single && !g.axis[1].single && !g.axis[2].single;
+  const int64_t size = sizeof(typename Memory<S>::type);
+  if (full && g.axis[2].step == size) linear_pairs<S, 2, GATHERS>(base, g.axis, taps, count, values);
+  else if (full && g.axis[0].step == size) linear_pairs<S, 0, GATHERS>(base, g.axis, taps, count, values);
+  else if (full && g.axis[1].step == size) linear_pairs<S, 1, GATHERS>(base, g.axis, taps, count, values);
+  else linear_apart<S>(base, g.axis, taps, count, values);
+}
+
 template <class S>
 void linear_run(const uint8_t* base, const Geometry& g, const Taps<float>& taps, int64_t count,
                 float* values) {
-  const bool full = !g.axis[0].single && !g.axis[1].single && !g.axis[2].single;
-  const int64_t size = sizeof(typename Memory<S>::type);
-  if (full && g.axis[2].step == size) linear_pairs<S, 2>(base, g.axis, taps, count, values);
-  else if (full && g.axis[0].step == size) linear_pairs<S, 0>(base, g.axis, taps, count, values);
-  else if (full && g.axis[1].step == size) linear_pairs<S, 1>(base, g.axis, taps, count, values);
-  else linear_apart<S>(base, g.axis, taps, count, values);
+  if (g.gathers) linear_narrow<S, true>(base, g, taps, count, values);
+  else linear_narrow<S, false>(base, g, taps, count, values);
 }
 
 // Eight bytes are no pair for a register of pairs: float64 has its own way.

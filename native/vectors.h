@@ -2,8 +2,8 @@
 //
 // The compiler turns them into whatever the path's instruction set has; results do not depend on
 // it, because no operation is contracted or reordered (-ffp-contract=off). Taps are fetched one
-// by one and put together in registers: on the processors of today this is faster than a gather
-// instruction, whose loads are as many (docs/decisions/).
+// by one and put together in registers, or by a gather instruction where the processor has a fast
+// one: Geometry says so.
 #pragma once
 
 #include "processor.h"
@@ -96,14 +96,16 @@ template <class S> struct Fetch;
 #define VOXPIPE_GET_32(n) load<uint32_t>(base + offset[n])
 #define VOXPIPE_GET_ONE(n) load<T>(base + offset[n])
 
-// LANES elements of four bytes, each a pair of two.
+// LANES elements of four bytes, each a pair of two. ``gathers``: by the instruction for it, if any.
 template <class O>
-inline Words words_at(const uint8_t* base, const O* offset) {
+__attribute__((always_inline)) inline Words words_at(const uint8_t* base, const O* offset, bool) {
   return Words{VOXPIPE_ALL(VOXPIPE_GET_32)};
 }
 
 #if defined(VOXPIPE_GATHERS)
-inline Words words_at(const uint8_t* base, const int32_t* offset) {
+__attribute__((always_inline)) inline Words words_at(const uint8_t* base, const int32_t* offset,
+                                                     bool gathers) {
+  if (!gathers) return Words{VOXPIPE_ALL(VOXPIPE_GET_32)};
   // Masked, all set: without a mask, GCC's header warns of a register that it leaves undefined.
   return (Words)_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xffff,
                                             _mm512_loadu_si512(offset), base, 1);
@@ -112,7 +114,8 @@ inline Words words_at(const uint8_t* base, const int32_t* offset) {
 
 template <> struct Fetch<uint8_t> {
   template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
+                                                          bool = false) {
     const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
     const Ints lower = __builtin_convertvector(both & 255, Ints);
     const Ints upper = __builtin_convertvector(both >> 8, Ints);
@@ -122,7 +125,8 @@ template <> struct Fetch<uint8_t> {
 
 template <> struct Fetch<int8_t> {
   template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
+                                                          bool = false) {
     const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
     const Ints lower = __builtin_convertvector((Shorts)(both << 8) >> 8, Ints);
     const Ints upper = __builtin_convertvector((Shorts)both >> 8, Ints);
@@ -132,8 +136,9 @@ template <> struct Fetch<int8_t> {
 
 template <> struct Fetch<uint16_t> {
   template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
-    const Words both = words_at(base, offset);
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
+                                                          bool gathers = false) {
+    const Words both = words_at(base, offset, gathers);
     return {__builtin_convertvector((Ints)(both & 0xffff), Floats),
             __builtin_convertvector((Ints)(both >> 16), Floats)};
   }
@@ -141,8 +146,9 @@ template <> struct Fetch<uint16_t> {
 
 template <> struct Fetch<int16_t> {
   template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
-    const Words both = words_at(base, offset);
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
+                                                          bool gathers = false) {
+    const Words both = words_at(base, offset, gathers);
     return {__builtin_convertvector((Ints)(both << 16) >> 16, Floats),
             __builtin_convertvector((Ints)both >> 16, Floats)};
   }
@@ -157,8 +163,9 @@ inline Floats floats_of_halves(Words half) {  // numbers.h: half_to_float
 
 template <> struct Fetch<HalfTag> {
   template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
-    const Words both = words_at(base, offset);
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
+                                                          bool gathers = false) {
+    const Words both = words_at(base, offset, gathers);
     return {floats_of_halves(both & 0xffff), floats_of_halves(both >> 16)};
   }
 };
@@ -173,7 +180,7 @@ struct WordPair {
 #define VOXPIPE_GET_64(n) load<uint64_t>(base + offset[n])
 
 template <class O>
-inline WordPair word_pairs(const uint8_t* base, const O* offset) {
+__attribute__((always_inline)) inline WordPair load_pairs(const uint8_t* base, const O* offset) {
 #define G VOXPIPE_GET_64
 #if LANES == 16
   const Words a = (Words)(Longs){G(0), G(1), G(4), G(5), G(8), G(9), G(12), G(13)};
@@ -193,8 +200,15 @@ inline WordPair word_pairs(const uint8_t* base, const O* offset) {
 #undef G
 }
 
+template <class O>
+__attribute__((always_inline)) inline WordPair word_pairs(const uint8_t* base, const O* offset, bool) {
+  return load_pairs(base, offset);
+}
+
 #if defined(VOXPIPE_GATHERS)
-inline WordPair word_pairs(const uint8_t* base, const int32_t* offset) {
+__attribute__((always_inline)) inline WordPair word_pairs(const uint8_t* base,
+                                                          const int32_t* offset, bool gathers) {
+  if (!gathers) return load_pairs(base, offset);
   const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offset));
   const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offset + 8));
   const Words a = (Words)_mm512_mask_i32gather_epi64(_mm512_setzero_si512(), 0xff, first, base, 1);
@@ -206,16 +220,18 @@ inline WordPair word_pairs(const uint8_t* base, const int32_t* offset) {
 
 template <> struct Fetch<float> {
   template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
-    const WordPair both = word_pairs(base, offset);
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
+                                                          bool gathers = false) {
+    const WordPair both = word_pairs(base, offset, gathers);
     return {(Floats)both.lower, (Floats)both.upper};
   }
 };
 
 template <> struct Fetch<int32_t> {
   template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
-    const WordPair both = word_pairs(base, offset);
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
+                                                          bool gathers = false) {
+    const WordPair both = word_pairs(base, offset, gathers);
     return {__builtin_convertvector((Ints)both.lower, Floats),
             __builtin_convertvector((Ints)both.upper, Floats)};
   }
@@ -223,8 +239,9 @@ template <> struct Fetch<int32_t> {
 
 template <> struct Fetch<uint32_t> {
   template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
-    const WordPair both = word_pairs(base, offset);
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
+                                                          bool gathers = false) {
+    const WordPair both = word_pairs(base, offset, gathers);
     return {__builtin_convertvector(both.lower, Floats),
             __builtin_convertvector(both.upper, Floats)};
   }
