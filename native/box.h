@@ -14,7 +14,7 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-// Bytes of one copy, of all channels; half of a level 2 cache of today.
+// Bytes of one copy, of all channels; a quarter of a level 2 cache of today.
 constexpr int64_t NEAR_BYTES = 256 * 1024;
 // A box of so many times the tile's voxels is copied; a larger one is a map that makes things smaller
 // and meets a part of it only.
@@ -50,6 +50,13 @@ inline void reach_over(const Axis& axis, const Box& box, double moves, double& f
   first = most(axis.start, least(axis.end - 1, floor_of(low - moves)));
   last = least(axis.end, most(axis.start + 1, floor_of(high + moves) + 1));
 }
+
+// Bytes of a cache line. Where it is 128, every line is asked for twice, which costs little.
+constexpr int64_t LINE = 64;
+
+// Asks for a line, into the level 2 cache: rows are too short for the processor to find the next one
+// by itself.
+inline void fetch_line(const uint8_t* at) { __builtin_prefetch(at, 0, 2); }
 
 typedef uint8_t Chunk __attribute__((vector_size(32)));
 
@@ -96,10 +103,16 @@ inline void copy_near(const Geometry& g, int unit, int64_t size, const NearBox& 
   source -= near.origin;
   const int a = unit == 0 ? 1 : 0, b = unit == 2 ? 1 : 2;
   const int rows = near.step[a] < near.step[b] ? a : b, planes = rows == a ? b : a;
+  const int64_t bytes = count(unit) * size;
   for (int64_t p = 0; p < count(planes); p++)
-    for (int64_t r = 0; r < count(rows); r++)
-      copy_bytes(source + p * g.axis[planes].step + r * g.axis[rows].step, count(unit) * size,
-                 to + p * near.step[planes] + r * near.step[rows]);
+    for (int64_t r = 0; r < count(rows); r++) {
+      const uint8_t* row = source + p * g.axis[planes].step + r * g.axis[rows].step;
+      if (p + 1 < count(planes)) {
+        const uint8_t* next = row + g.axis[planes].step;
+        for (int64_t at = 0; at < bytes + LINE; at += LINE) fetch_line(next + least(at, bytes - 1));
+      }
+      copy_bytes(row, bytes, to + p * near.step[planes] + r * near.step[rows]);
+    }
 }
 
 }  // namespace VOXPIPE_PATH_NAME

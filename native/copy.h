@@ -2,6 +2,7 @@
 #pragma once
 
 #include "processor.h"
+#include "box.h"
 #include "nearest.h"
 #include "vectors.h"
 #include "turn.h"
@@ -10,9 +11,6 @@
 namespace VOXPIPE_PATH_NAME {
 
 struct Copy;
-
-// Bytes of a cache line; where it is 128, every line is asked for twice.
-constexpr int64_t LINE = 64;
 
 // Voxels beside each other that become float32, where a vector of them can: count of them, from
 // the first to the last or mirrored.
@@ -157,12 +155,8 @@ inline void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset, i
     nearest_run(*c.job, *c.f, row, offset + v, least(RUN, count - v), out + v * stride, stride);
 }
 
-// Lines of the slice after this one, into the level 2 cache: rows are too short for the processor to
-// find the next one by itself. At random places of a mapped file a copy takes half of the time so.
-// (Oblique boxes differ: see ahead.h.)
-inline void fetch_line(const uint8_t* at) { __builtin_prefetch(at, 0, 2); }
-
-// From a voxel of a slice to the same one of the next slice, which is 0 for the last.
+// From a voxel of a slice to the same one of the next slice, which is 0 for the last. Lines of that
+// are asked for ahead: at random places of a mapped file a copy takes half of the time so.
 inline int64_t next_slice(const Copy& c, int64_t third) {
   const Table& table = c.tables->of[c.third];
   return third + 1 < table.kept.end ? table.lower[third + 1] - table.lower[third] : 0;

@@ -161,7 +161,7 @@ class JobQueue:
         self._waiting: SimpleQueue[QueuedJob] = SimpleQueue()
         self._dealt: SimpleQueue[Deal] = SimpleQueue()
         self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
-        self._arrived: deque[DoJob] = deque()
+        self._messages: deque[DoJob] = deque()
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
@@ -180,7 +180,7 @@ class JobQueue:
         if isinstance(message, Deal):
             self._dealt.put(message)
             return
-        self._arrived.append(message)
+        self._messages.append(message)
         job = QueuedJob(partial(self._load, message.job), message)
         self._waiting.put(job)
         self._ahead.put(job)
@@ -189,12 +189,12 @@ class JobQueue:
         """Wait for the next job."""
         return self._waiting.get()
 
-    def arrived(self) -> Iterator[DoJob]:
+    def messages(self) -> Iterator[DoJob]:
         """Yield each message once as soon as it is here, also of jobs that wait behind others."""
         # Those that came later say which slots are free now; a worker that read this only when
         # their turn comes would take as many slots more as jobs wait.
-        while self._arrived:
-            yield self._arrived.popleft()
+        while self._messages:
+            yield self._messages.popleft()
 
     def dealt(self) -> Any:
         """Wait for the next item that is dealt out to this worker, or the end of them."""
@@ -263,9 +263,9 @@ def _serve(
     while True:
         waiting = queue.get()
         message = waiting.message
-        for arrived in queue.arrived():
+        for news in queue.messages():
             if slots is not None:
-                slots.release(arrived.free_slots, arrived.given_up)
+                slots.release(news.free_slots, news.given_up)
         job: Any = None
         try:
             if source is None:

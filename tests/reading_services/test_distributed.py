@@ -400,7 +400,7 @@ def diagnosed(rank, cases):
 def measured_then_taken(rank, cases, workers):
     with vp.DataLoader2(full_chain(cases), None, sequence(workers), seed=7) as loader:
         found = loader.diagnose(batches=2, seconds=1e-6) if rank == 0 else None
-        return plain(loader), found and (found.limit, sorted(found.ceilings), found.facts.items)
+        return plain(loader), found and (found.limit, sorted(found.ceilings), found.costs.items)
 
 
 @pytest.fixture(scope="module")

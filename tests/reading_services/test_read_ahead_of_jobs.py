@@ -55,8 +55,8 @@ def test_free_slots_are_known_before_their_job_has_its_turn():
     queued.put(pickle.dumps(DoJob(0, b"one", 0, 0)))
     queued.put(pickle.dumps(DoJob(1, b"two", 0, 0, free_slots=(3, 3), given_up=(4,))))
 
-    assert [(m.free_slots, m.given_up) for m in queued.arrived()] == [((), ()), ((3, 3), (4,))]
-    assert list(queued.arrived()) == []
+    assert [(m.free_slots, m.given_up) for m in queued.messages()] == [((), ()), ((3, 3), (4,))]
+    assert list(queued.messages()) == []
     assert [queued.get().message.index for _ in range(2)] == [0, 1]
 
 
