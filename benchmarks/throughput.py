@@ -32,6 +32,7 @@ import results
 import steady
 from peers import venvs
 
+BATCH = chains.WORKS["readme"].batch
 SAMPLES_PER_VOLUME = 8
 VISITS = 21
 """Times that an epoch visits a case: 6 cases make 252 batches, about nnU-Net's 250. The peers'

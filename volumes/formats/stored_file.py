@@ -96,6 +96,9 @@ MOST_MAPPED_BYTES = 24 * 1024**2
 # all of the piece in which the file is cached, at most 2 MiB.
 MAPPED_AROUND = 64 * 1024
 _LARGEST_PIECE = 2 * 1024**2
+# What is let go of while another thread reads it is mapped again, and nobody counts that: so it is
+# let go of at several later reads, too. A read of another thread ends within a few of this one's.
+_TIMES = 4
 
 
 def _name_of(file: BinaryIO) -> str:
@@ -142,6 +145,7 @@ class _MappedPages:
     first: int = 0  # bytes of the map, half open
     last: int = 0
     size: float = 0.0  # how many of these are resident, about
+    times: int = 0  # how often it was let go of since it was read last
 
     def let_go(self, first: int, last: int) -> None:
         """Let go of the pages that lie between two places of the map, or beyond its ends."""
@@ -211,24 +215,27 @@ class Maps:
             now, end = self._maps[file_map], last or len(file_map)
             self._resident.pop(now, None)
             self._resident[now] = None
+            now.times = 0
             before, start, stop = now.size, now.first, now.last
-            now.first, now.last = (min(first, start), max(end, stop)) if before else (first, end)
+            was_read = stop > start
+            now.first, now.last = (min(first, start), max(end, stop)) if was_read else (first, end)
             # What two reads share is counted twice: of that nobody keeps account.
             now.size = min(now.last - now.first, before + size)
             total = sum([each.size for each in self._resident])
             if total <= self.most:
                 return
-            if before:
+            if was_read:
                 now.let_go(start - _LARGEST_PIECE, first if last else stop)
                 now.let_go(end, stop + _LARGEST_PIECE)
             total += size - now.size
             now.first, now.last, now.size = first, end, size
             for other in [*self._resident][:-1]:
-                if total <= self.most:
-                    return
+                if other.size and total <= self.most:
+                    continue
                 other.let_go(other.first - _LARGEST_PIECE, other.last + _LARGEST_PIECE)
-                total, other.size = total - other.size, 0.0
-                del self._resident[other]
+                total, other.size, other.times = total - other.size, 0.0, other.times + 1
+                if other.times == _TIMES:
+                    del self._resident[other]
 
 
 MAPS = Maps()
