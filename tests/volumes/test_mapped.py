@@ -80,7 +80,7 @@ def touch_pages(maps, file_map, first, last):
 
 
 def sizes(maps):
-    """Return how many pages of maps are counted, where there are any; what was read last is last."""
+    """Return how many pages are counted of maps that have any, what was read last at the end."""
     return [each.size / mmap.PAGESIZE for each in maps._resident if each.size]
 
 
