@@ -387,12 +387,16 @@ _ADVICE = {
 }
 
 
+# Seconds that no clock tells from none: what takes less is nothing to divide by.
+_TICK = 1e-9
+
+
 def advice_for(limit: str, seconds: Mapping[str, float], facts: Setup) -> str:
     """Return what to change about the part that limits."""
     rows = ((fact, text) for (part, fact), text in _ADVICE.items() if part == limit)
     text = next(text for fact, text in rows if not fact or getattr(facts, fact))
     spare, step = "", seconds.get("consumer", 0.0)  # 0 where nothing takes any time
-    if step:
+    if step > _TICK:
         fewer = max(1, math.ceil(facts.workers * _sum(seconds, WORKERS_LINE) / step))
         spare = f"; {fewer} of {facts.workers} workers would do" if fewer < facts.workers else ""
     each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
