@@ -28,12 +28,11 @@ from typing import Any
 import machine
 import phantom
 import processes
+import promises
 import throughput
 
 FORMATS = ("nii", "nii.gz", "converted", "b2nd")
 """``converted`` is what ``voxpipe.convert()`` makes of ``nii``."""
-PROMISED = 0.25
-"""A prediction differs from what then happens by this part of it at most."""
 QUIET = 0.1
 """Cores that other programs may take."""
 
@@ -60,8 +59,9 @@ def main() -> None:
         ratios = [ratio for form in chosen.formats for ratio in _rows(chosen, folder, form)]
     if not chosen.quick:
         worst = max(ratios, key=lambda ratio: max(ratio, 1 / ratio))
-        word = "PASS" if abs(worst - 1) <= PROMISED else "FAIL"
-        print(f"\n- {word}: the worst ratio is {worst:.2f} (promised: within {PROMISED:.0%})")
+        word = "PASS" if abs(worst - 1) <= promises.PREDICTION else "FAIL"
+        promised = f"promised: within {promises.PREDICTION:.0%}"
+        print(f"\n- {word}: the worst ratio is {worst:.2f} ({promised})")
 
 
 def _arguments() -> argparse.Namespace:

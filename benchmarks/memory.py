@@ -25,12 +25,12 @@ from typing import Any
 import machine
 import phantom
 import processes
+import promises
 
 BATCH = 2  # what nnU-Net plans for patches of this size
 SEED = 0
 CHUNK = 64
 MB = 10**6
-LIMIT_MB = 600
 """What the whole tree of processes may take, torch in each of them included."""
 SHAPE = (1280, 1280, 1280)
 """4.19 GB of int16."""
@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=96, help="edge of a patch, in voxels")
     parser.add_argument("--patches", type=int, default=64)
     parser.add_argument("--shape", type=int, nargs=3, default=SHAPE)
-    parser.add_argument("--limit-mb", type=float, default=LIMIT_MB)
+    parser.add_argument("--limit-mb", type=float, default=promises.ONE_VOLUME_PEAK_MB)
     parser.add_argument(
         "--quick", action="store_true", help="tiny, to see that it runs; judges nothing"
     )
@@ -186,9 +186,10 @@ def _write_rows(path: str, regions: Iterator[Any], shape: Sequence[int]) -> None
 
 def write_zarr(job: dict[str, Any]) -> None:
     """Write zarr metadata, and the chunks that will be read."""
+    import numpy as np
     import zarr
 
-    from voxpipe.core import ChunkGrid
+    from voxpipe.core import ChunkGrid, Region
 
     shape = tuple(job["shape"])
     chunks = tuple(min(job.get("chunk", CHUNK), n) for n in shape)
@@ -200,7 +201,8 @@ def write_zarr(job: dict[str, Any]) -> None:
         for chunk in grid.touched_parts(region).tolist()
     }
     for chunk in sorted(touched):
-        region = grid.region(chunk)
+        (start,), (stop,) = grid.bounds(np.array([chunk]))
+        region = Region(start, stop)
         stored[region.slices] = _scan(region, shape)
 
 

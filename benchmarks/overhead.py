@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any
 
 import machine
+import promises
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.datapipes.iter import IterableWrapper
@@ -36,7 +37,6 @@ WARM = 0.2
 # The promises.
 BESIDE_TORCH = 1.0
 IDLE_SHARE = 0.01
-PLANS = 20_000
 IDLE_SECONDS = 5.0
 SETTLE_SECONDS = 1.0
 CASES = 1000
@@ -274,7 +274,8 @@ def main() -> None:
         f"{share:.2%} with {w} workers" for share, w in zip(idle, chosen.workers, strict=True)
     )
     print(f"\nAn idle loader takes of a core: {told} (promised: less than {IDLE_SHARE:.0%}).")
-    print(f"Patches planned per second on one core: {median(plans):,.0f} (promised: {PLANS:,}).")
+    promised = f"promised: {promises.PLANS_PER_SECOND:,}"
+    print(f"Patches planned per second on one core: {median(plans):,.0f} ({promised}).")
     _say_parts(chosen)
 
 

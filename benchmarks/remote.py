@@ -28,6 +28,7 @@ from typing import Any
 import machine
 import phantom
 import processes
+import promises
 import throughput
 
 SERVER = Path(__file__).resolve().parent.parent / "tests" / "s3_server.py"
@@ -39,7 +40,7 @@ COLUMNS = (
     "client",
     "local patches/s",
     "remote patches/s",
-    "ratio",
+    f"ratio (promised: {promises.BUCKET:g}, peak {promises.BUCKET_PEAK_MB} MB)",
     "requests/patch",
     "MB/patch",
     "first batch s (local, remote)",

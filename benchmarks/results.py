@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import promises
 from processes import Finished
 
 MB = 10**6
@@ -25,18 +26,8 @@ COLUMNS = (
     "shared",
     "mapped",
 )
-PROMISED_SIZE = 96
-PROMISED_WORKERS = 2
-"""The promises are about this patch and so many workers; other settings are not judged."""
-MOST_MEMORY_MB = 800
-LONGEST_FIRST_BATCH = 3.0
-"""Seconds, with forkserver."""
 RECIPE = "nnunet recipe"
 """How the rows of nnU-Net's recipe begin."""
-FROM_CHUNKS = {"shard128": 4.0, "b2nd": 5.0}
-"""How many times its rate is promised from chunks; from b2nd both read the same files."""
-SLOWEST_GZ = 0.8
-""".nii.gz after its first touch, as a part of the rate of .nii."""
 
 
 @dataclass(frozen=True)
@@ -111,37 +102,30 @@ def times(one: Result, other: Result) -> float:
 
 def verdicts(results: Sequence[Result], size: int) -> list[str]:
     """Return a line for each promise that these rows can judge, with PASS or FAIL."""
-    rows = [row for row in results if row.rounds and row.workers == PROMISED_WORKERS]
+    if size != promises.PATCH:
+        return []
+    rows = [row for row in results if row.rounds and row.workers == promises.WORKERS]
     nii = next((row for row in rows if row.what == "nii"), None)
-    lines = _of_chunks(rows) if size == PROMISED_SIZE else []
-    if nii is None or size != PROMISED_SIZE or rows[0] is not nii:
+    lines = [*_of_chunks(rows), *_of_threads(rows), *_of_memory(rows)]
+    if nii is None or rows[0] is not nii:
         return lines
     for row in rows:
         if row.target is not None:
             ratio = faster(row, rows)
-            lines.append(
-                _line(ratio >= row.target, f"{ratio:.1f} x {row.what}", f"{row.target:g} x")
-            )
+            lines.append(_least(ratio, row.target, f"{ratio:.1f} x {row.what}", " x"))
         if row.what == "nii.gz":
             part = 1 / faster(row, rows)
             text = f"nii.gz has {part:.2f} of the rate of nii"
-            lines.append(_line(part >= SLOWEST_GZ, text, f"{SLOWEST_GZ}"))
-    first = nii.median("first")
-    lines.append(
-        _line(
-            first <= LONGEST_FIRST_BATCH,
-            f"first batch after {first:.2f} s",
-            f"{LONGEST_FIRST_BATCH:g} s",
-        )
-    )
-    smaller = [row.what for row in rows if row.target is not None and row.peak_mb < nii.peak_mb]
-    text = f"peak of all processes {nii.peak_mb:.0f} MB"
+            lines.append(_least(part, promises.GZIP, text))
+    first, smaller = nii.median("first"), [r.what for r in rows if r.target and _less(r, nii)]
+    lines.append(_most(first, promises.FIRST_BATCH_S, f"first batch after {first:.2f} s", " s"))
     if smaller:
-        text += f", while {', '.join(smaller)} took less"
-    lines.append(
-        _line(nii.peak_mb < MOST_MEMORY_MB and not smaller, text, f"{MOST_MEMORY_MB} MB, smallest")
-    )
+        lines.append(f"- FAIL: {', '.join(smaller)} took less memory than nii (promised: none)")
     return lines
+
+
+def _less(row: Result, other: Result) -> bool:
+    return row.peak_mb < other.peak_mb
 
 
 def _of_chunks(rows: Sequence[Result]) -> list[str]:
@@ -149,13 +133,41 @@ def _of_chunks(rows: Sequence[Result]) -> list[str]:
     recipe = next((row for row in rows if row.what.startswith(RECIPE)), None)
     lines = []
     for row in rows:
-        promised = FROM_CHUNKS.get(row.what)
+        promised = promises.FROM_CHUNKS.get(row.what)
         if recipe is not None and promised is not None:
             ratio = times(row, recipe)
             text = f"{row.what} is {ratio:.1f} x {recipe.what}"
-            lines.append(_line(ratio >= promised, text, f"{promised:g} x"))
+            lines.append(_least(ratio, promised, text, " x"))
     return lines
 
 
-def _line(passed: bool, text: str, promised: str) -> str:
-    return f"- {'PASS' if passed else 'FAIL'}: {text} (promised: {promised})"
+def _of_threads(rows: Sequence[Result]) -> list[str]:
+    """Judge threads beside as many processes, from the same files."""
+    found = {row.what: row for row in rows}
+    lines = []
+    for what, row in found.items():
+        threads = found.get(f"{what}, threads")
+        if threads is not None:
+            part = times(threads, row)
+            text = f"threads have {part:.2f} of the rate of processes from {what}"
+            lines.append(_least(part, promises.THREADS, text))
+    return lines
+
+
+def _of_memory(rows: Sequence[Result]) -> list[str]:
+    lines = []
+    for row in rows:
+        is_threads = row.what.endswith(", threads")
+        most = promises.THREADS_PEAK_MB if is_threads else promises.PEAK_MB.get(row.what)
+        if most is not None:
+            text = f"peak of all processes {row.peak_mb:.0f} MB from {row.what}"
+            lines.append(_most(row.peak_mb, most, text, " MB"))
+    return lines
+
+
+def _least(found: float, promised: float, text: str, unit: str = "") -> str:
+    return f"- {'PASS' if found >= promised else 'FAIL'}: {text} (promised: {promised:g}{unit})"
+
+
+def _most(found: float, promised: float, text: str, unit: str = "") -> str:
+    return f"- {'PASS' if found <= promised else 'FAIL'}: {text} (promised: {promised:g}{unit})"

@@ -28,6 +28,7 @@ import chains
 import machine
 import phantom
 import processes
+import promises
 import results
 import steady
 from peers import venvs
@@ -201,9 +202,9 @@ def _peer_rows(
                 _peer_settings(),
             ).answer()
         for variant in peer.nnunet if chosen.work == "nnunet" else peer.variants:
-            target = peer.targets.get(variant)
             for workers in chosen.workers:
                 what = f"{name.replace('_', ' ')}: {variant}"
+                target = promises.FASTER.get(what)
                 if isinstance(python, str):
                     yield _Row(what, workers, python, target)
                     continue

@@ -24,6 +24,7 @@ from typing import Any
 
 import machine
 import phantom
+import promises
 import torch
 
 import voxpipe as vp
@@ -31,7 +32,6 @@ from voxpipe.reading_services.workers.pool import Worker, WorkerPool
 
 BATCH = 4
 SEED = 0
-LIMIT_MS = 1.0
 PAUSE = 0.1
 """Seconds for the workers to be ahead again; a batch takes them about a third of it."""
 MARGIN = 32
@@ -124,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", type=int, default=96, help="edge of a patch, in voxels")
     parser.add_argument("--batches", type=int, default=50, help="timed batches of each")
-    parser.add_argument("--limit-ms", type=float, default=LIMIT_MS)
+    parser.add_argument("--limit-ms", type=float, default=promises.CONSUMER_MS)
     parser.add_argument(
         "--quick", action="store_true", help="tiny, to see that it runs; judges nothing"
     )

@@ -9,8 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -34,8 +33,6 @@ class Peer:
     """The same for what nnU-Net does to a patch by default; empty where it is not measured."""
     prepares: str = ""
     """Format of its own in which the script first writes the cases (not timed), if it has one."""
-    targets: Mapping[str, float] = field(default_factory=dict)
-    """How many times faster than a variant voxpipe is promised to be, where it is."""
 
     @property
     def script(self) -> Path:
@@ -50,13 +47,11 @@ PEERS = {
             "monai_lazy",
             ("monai==1.6.1", "nibabel"),
             ("lazy, one crop a load", "lazy", "lazy, CacheDataset", "eager, CacheDataset"),
-            targets={"lazy, one crop a load": 60},
         ),
         Peer(
             "torchio_queue",
             ("torchio==1.2.1",),
             ("augment patch", "augment patch in workers", "augment volume"),
-            targets={"augment patch": 40},
         ),
         Peer(
             "nnunet_recipe",
@@ -69,7 +64,6 @@ PEERS = {
             ("blosc2",),
             ("default", "nearest labels"),
             prepares="b2nd",
-            targets={"blosc2": 15, "default": 30},
         ),
     )
 }

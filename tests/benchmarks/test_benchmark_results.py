@@ -90,17 +90,28 @@ def test_promises_are_judged(row):
     """Each promise has its line; the numbers that decide are in it."""
     rows = [
         row("nii", [160], peak_mb=700, first=3.5),
+        row("nii, threads", [159], peak_mb=399),
         row("nii.gz", [120], peak_mb=650),
+        row("converted", [90], peak_mb=650),
+        row("nnunet recipe: blosc2", [10], peak_mb=900),
         row("slow peer", [2], peak_mb=900, target=60),
         row("small peer", [10], peak_mb=300, target=20),
     ]
 
     lines = row.results.verdicts(rows, size=96)
 
-    assert [line[2:6] for line in lines] == ["FAIL", "PASS", "FAIL", "FAIL", "FAIL"]
-    assert "0.75" in lines[0]
-    assert "80.0 x slow peer" in lines[1]
-    assert "small peer took less" in lines[4]
+    assert [line.partition(" (")[0] for line in lines] == [
+        "- FAIL: converted is 9.0 x nnunet recipe: blosc2",
+        "- PASS: threads have 0.99 of the rate of processes from nii",
+        "- FAIL: peak of all processes 700 MB from nii",
+        "- PASS: peak of all processes 399 MB from nii, threads",
+        "- FAIL: peak of all processes 650 MB from converted",
+        "- FAIL: nii.gz has 0.75 of the rate of nii",
+        "- PASS: 80.0 x slow peer",
+        "- FAIL: 16.0 x small peer",
+        "- FAIL: first batch after 3.50 s",
+        "- FAIL: small peer took less memory than nii",
+    ]
 
 
 def test_other_settings_are_not_judged(row):
@@ -139,7 +150,23 @@ def test_every_peer_names_its_variants(load):
         text = peer.script.read_text()
         # nnU-Net has one way, which its script need not tell apart.
         assert len(peer.variants) == 1 or all(v.split(", ")[-1] in text for v in peer.variants)
-        assert set(peer.targets) <= {*peer.variants, *peer.nnunet}
+
+
+def test_every_promise_is_judged(load):
+    """A number that no script compares with is no promise, and rows of peers exist."""
+    promises = load("promises")
+    texts = [path.read_text() for path in FOLDER.glob("*.py") if path.stem != "promises"]
+    rows = {
+        f"{peer.name.replace('_', ' ')}: {variant}"
+        for peer in load("peers/venvs").PEERS.values()
+        for variant in (*peer.variants, *peer.nnunet)
+    }
+
+    names = [name for name in vars(promises) if name.isupper()]
+
+    assert len(names) > 10
+    assert [n for n in names if not any(f"promises.{n}" in text for text in texts)] == []
+    assert set(promises.FASTER) <= rows
 
 
 def test_an_environment_is_made_once_for_its_pins(load, tmp_path, monkeypatch):
