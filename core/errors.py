@@ -242,6 +242,10 @@ class StaleEntry(VolumeError, ValueError):
     """A volume has changed since the manifest was written that describes it."""
 
 
+class BadSetting(VoxpipeError, ValueError):
+    """An environment variable of voxpipe that is none of what it may be."""
+
+
 class GridMismatch(VoxpipeError, ValueError):
     """The volumes of one case do not lie on one grid."""
 

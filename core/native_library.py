@@ -11,13 +11,26 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from .settings import NATIVE, read_setting
+
 PATHS = ("portable", "avx2", "avx512")
-VARIABLE = "VOXPIPE_NATIVE"
-LEVEL_OF_NAME: dict[str, int | None] = {"0": None, "portable": 1, "avx2": 2, "avx512": 3}
-"""The number of the path that a value asks for; None for no library. All else is 0, the best."""
+_LEVELS = {"": 0, "0": None, "portable": 1, "avx2": 2, "avx512": 3}
+
+
+def native_level() -> int | None:
+    """Return the path that ``VOXPIPE_NATIVE`` asks for: 0 is the best, None no library.
+
+    Raises
+    ------
+    BadSetting
+        Where it is something else.
+    """
+    level: int | None = _LEVELS.get(os.environ.get(NATIVE, ""), -1)
+    return level if level != -1 else read_setting(NATIVE, 0)
 
 
 def native_library(

@@ -14,6 +14,7 @@ from torch.utils.data import MapDataPipe
 from ..adapters import Adapter, Lint
 from ..core.call_site import shorten, warn
 from ..core.errors import GraphError, LintWarning
+from ..core.settings import check_settings
 from ..core.stream import MAX_EPOCH
 from ..core.validate import validate_int
 from ..graph import Change, Pipe, clone, is_pipe, traits_of, verify, walk
@@ -143,6 +144,7 @@ def compile_chain(
     original: Pipe, adapters: Sequence[AdapterLike], service: ReadingService
 ) -> CompiledChain:
     """Rewrite a copy of a verified chain, check it after each adapter, and distribute it."""
+    check_settings()
     graph = clone(original)
     changes: list[Change] = []
     for adapter in adapters:

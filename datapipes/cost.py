@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from ..batching.collate import ApplyValue
 from ..core import Sample
 from ..core.call_site import looking_ahead
 from ..core.errors import VoxpipeError
+from ..core.native_library import native_level
 from ..graph import NoCut, Pipe, cut, describe, explain_graph, parents_of, verify, walk
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
@@ -243,7 +243,7 @@ def _policy(patch: LazyPatch) -> str:
 
 
 def _kernel() -> str:
-    if os.environ.get("VOXPIPE_NATIVE") == "0":
+    if native_level() is None:
         return "NumPy, as VOXPIPE_NATIVE=0 asks: the same values, many times slower"
     if available():
         return f"native {path()}"

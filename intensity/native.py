@@ -5,7 +5,6 @@ Where it is missing, callers take the same steps in NumPy: the same bits, many t
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Sequence
 from functools import cache
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.native_library import LEVEL_OF_NAME, VARIABLE, native_library
+from ..core.native_library import native_level, native_library
 
 ABI = 3  # VOXPIPE_VALUES_ABI of native/values.h
 _JOB = struct.Struct("=5q3q3q2q")
@@ -46,7 +45,7 @@ def change(array: NDArray[Any], steps: Sequence[bytes]) -> int | None:
     Else return how many were done: all, or those before one that asks for the mean or the range of
     values of which some are not finite.
     """
-    path, library = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0), _library()
+    path, library = native_level(), _library()
     if path is None or library is None:
         return None
     if array.dtype != np.float32 or array.ndim != 4 or not array.size:

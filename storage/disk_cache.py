@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from ..core.call_site import WarnOnce
-from ..core.errors import CacheBusy, CacheUnused, VolumeReadError, VoxpipeError
+from ..core.errors import BadSetting, CacheBusy, CacheUnused, VoxpipeError
+from ..core.settings import CACHE, CACHE_BYTES, read_setting
 from .location import is_url, local_path, public_name
 
 T = TypeVar("T")
 
-DIRECTORY_VARIABLE = "VOXPIPE_CACHE"
-BUDGET_VARIABLE = "VOXPIPE_CACHE_BYTES"
 # A few dozen decoded CT scans (512³ int16 are 0.27 GB); leaves room on a 100 GB disk.
 DEFAULT_BUDGET = 32 * 1024**3
 # Of each kind of number (statistics, histograms, boxes, tables): those of 100 000 volumes.
@@ -63,11 +62,10 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """Return ``$VOXPIPE_CACHE``, else ``voxpipe`` in the user's cache directory (XDG)."""
-    if environment.get(DIRECTORY_VARIABLE):
-        place = environment[DIRECTORY_VARIABLE]
+    if place := read_setting(CACHE, "", environment):
         if is_url(place):
-            msg = f"{DIRECTORY_VARIABLE} is {public_name(place)}, and the cache is on a local disk."
-            raise VolumeReadError(msg, do="Set it to a folder, or unset it.")
+            msg = f"{CACHE} is {public_name(place)}, and the cache is on a local disk."
+            raise BadSetting(msg, do="Set it to a folder, or unset it.")
         return own_folder(Path(local_path(place)))
     root = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return own_folder(Path(root) / "voxpipe")
@@ -106,22 +104,8 @@ def is_trusted(status: os.stat_result) -> bool:
 
 def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
     """Return the bytes that decoded volumes may take: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB."""
-    return bytes_in_environment(BUDGET_VARIABLE, DEFAULT_BUDGET, environment)
-
-
-def bytes_in_environment(
-    variable: str, usual: int, environment: Mapping[str, str] = os.environ
-) -> int:
-    """Return the number of bytes that a variable says; ``VolumeReadError`` for anything else."""
-    text = environment.get(variable)
-    if not text:
-        return usual
-    try:
-        return int(text)
-    except ValueError:
-        what = f"{variable} is {text!r}, which is no number of bytes."
-        do = f"Set it to an integer, or unset it for {usual // 1024**2} MiB."
-        raise VolumeReadError(what, do=do) from None
+    budget: int = read_setting(CACHE_BYTES, DEFAULT_BUDGET, environment)
+    return budget
 
 
 def make_directory(directory: Path) -> Path:
@@ -404,14 +388,14 @@ def warn_unused(
     what: str,
     error: OSError,
     limit: int | None,
-    variable: str = DIRECTORY_VARIABLE,
+    variable: str = CACHE,
 ) -> None:
     """Warn, once for a folder, that reading goes on without it."""
     free = ""
     with suppress(OSError, AttributeError):
         status = os.statvfs(folder)
         free = f"{status.f_bavail * status.f_frsize} bytes are free there, and "
-    budget = "it has no limit" if limit is None else f"{BUDGET_VARIABLE} allows {limit}"
+    budget = "it has no limit" if limit is None else f"{CACHE_BYTES} allows {limit}"
     bytes_of = f"the {size} bytes of {what}" if size else what
     _ONCE.warn(
         str(folder),

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from ..core.errors import MissingDependency, TruncatedVolume, VolumeChanged, VolumeNotFound
 from ..core.lru_cache import LRUCache
+from ..core.settings import REMOTE, read_setting
 from .content import content_key
 from .fsspec_ranges import open_fsspec
 from .in_flight import RequestPriority
@@ -21,23 +22,18 @@ from .read_ahead import AHEAD, Index, ReadAhead, Ticket
 from .remote_ranges import RemoteRanges
 from .retry import Retry
 
-CLIENT_VARIABLE = "VOXPIPE_REMOTE"  # ``fsspec`` or ``obstore``: the client, whatever suits better
-
 
 def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteRanges:
     """Return the objects below a URL."""
-    wish = os.environ.get(CLIENT_VARIABLE, "")
-    if wish not in ("", "fsspec", "obstore"):
-        raise ValueError(f"{CLIENT_VARIABLE} is fsspec or obstore, got {wish!r}")
+    wish = read_setting(REMOTE, "")
     if wish == "fsspec":
         return open_fsspec(url, options, retry)
     settings = settings_of(url, options, os.environ)
     if isinstance(settings, str):
         if wish and not settings.startswith("it is not used for"):
             raise MissingDependency(
-                f"{CLIENT_VARIABLE}=obstore, but {public_name(url)} cannot be read with it: "
-                f"{settings}.",
-                do=f"Unset {CLIENT_VARIABLE}, or change the storage_options.",
+                f"{REMOTE}=obstore, but {public_name(url)} cannot be read with it: {settings}.",
+                do=f"Unset {REMOTE}, or change the storage_options.",
             )
         return open_fsspec(url, options, retry)
     # In a child of a process that used it, only fsspec goes on.

@@ -6,7 +6,6 @@ One policy for every client; those that retry by themselves are told not to, or 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import deque
@@ -17,14 +16,12 @@ from statistics import median
 from typing import TypeVar
 
 from ..core import errors
+from ..core.settings import REMOTE_DEADLINE, REMOTE_HEDGE, read_setting
 from .remote_answers import FaultAdvice, Gone, OtherVersion, advice_on, wants_pause
 
 T = TypeVar("T")
 Clock = Callable[[], float]
 
-DEADLINE_VARIABLE = "VOXPIPE_REMOTE_DEADLINE"  # seconds that a request which keeps failing may take
-HEDGE_VARIABLE = "VOXPIPE_REMOTE_HEDGE"
-"""``0``: no request is sent a second time because its answer takes long."""
 # A bucket that scales up answers SlowDown for seconds, not minutes.
 _DEADLINE = 30.0
 # What an attempt is given at least: to find a server and to connect takes a part of it.
@@ -101,7 +98,7 @@ class Retry:
 
 def default_retry() -> Retry:
     """Return the policy of this process: the deadline may be set in the environment."""
-    return Retry(deadline=float(os.environ.get(DEADLINE_VARIABLE) or _DEADLINE))
+    return Retry(deadline=read_setting(REMOTE_DEADLINE, _DEADLINE))
 
 
 class Attempts:
@@ -118,7 +115,7 @@ class Attempts:
         describe: Callable[[BaseException], str],
         clock: Clock = time.monotonic,
         draw: Callable[[], float] = random.random,
-        setting: str = DEADLINE_VARIABLE,
+        setting: str = REMOTE_DEADLINE,
         health: Health | None = None,
         size: int = 0,
     ) -> None:
@@ -234,7 +231,7 @@ class Health:
 
     def may_hedge(self, *, hangs: bool = False) -> bool:
         """Whether one more request may be sent a second time; counts it unless the first hangs."""
-        if os.environ.get(HEDGE_VARIABLE) == "0":
+        if read_setting(REMOTE_HEDGE, "1") == "0":
             return False
         if self._hedges < 1:
             return hangs

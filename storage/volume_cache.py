@@ -35,6 +35,7 @@ from typing import BinaryIO
 
 from ..core.errors import CacheBusy, CacheTooSmall, VolumeReadError, VoxpipeError
 from ..core.memory import usable_memory
+from ..core.settings import CACHE, CACHE_BYTES
 from . import disk_cache
 from .disk_cache import CacheEntry
 
@@ -197,7 +198,7 @@ class VolumeCache:
             ):  # of a folder above it, maybe
                 raise OSError(error.errno, error.strerror, str(self.directory)) from error
             what = f"the cache directory {self.directory} cannot be made: {error.strerror}."
-            do = f"Point {disk_cache.DIRECTORY_VARIABLE} to a directory that you may write to."
+            do = f"Point {CACHE} to a directory that you may write to."
             raise VolumeReadError(what, do=do) from error
 
     def _refusal(self, error: BaseException) -> OSError | None:
@@ -222,7 +223,7 @@ class VolumeCache:
 
     def _too_small(self, what: str, do: str) -> CacheTooSmall:
         what = f"{what}, and the cache at {self.directory} may hold {self.budget}."
-        return CacheTooSmall(what, do=f"Raise {disk_cache.BUDGET_VARIABLE}, {do}.")
+        return CacheTooSmall(what, do=f"Raise {CACHE_BYTES}, {do}.")
 
     def _in_memory(
         self, size: int, write: Callable[[BinaryIO], None], name: str, error: OSError
@@ -234,7 +235,7 @@ class VolumeCache:
             raise CacheTooSmall(
                 f"{name} decodes to {size} bytes, and the cache {self.directory} cannot take "
                 f"them: {error.strerror}.",
-                do=f"Make room there, or point {disk_cache.DIRECTORY_VARIABLE} to another disk.",
+                do=f"Make room there, or point {CACHE} to another disk.",
             ) from error
         return _memory_file(size, write)
 

@@ -17,9 +17,10 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ...core.call_site import warn
 from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, add_location
+from ...core.settings import REMOTE_DEADLINE
 from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
-from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retry_sync
+from ...storage.retry import Attempts, Retry, default_retry, retry_sync
 from .not_offered import DRIVE
 from .streams import StoragePipe, T
 
@@ -80,7 +81,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = None) -> Any:
     """Return the file at a URL as a buffered stream; by default tried as long as any store is."""
-    retry, setting = default_retry(), DEADLINE_VARIABLE
+    retry, setting = default_retry(), REMOTE_DEADLINE
     if timeout is not None:
         # Whoever says how long to wait means the whole wait, and not that of one attempt.
         retry, setting = replace(retry, attempt=timeout, deadline=timeout), "timeout"

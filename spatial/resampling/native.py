@@ -6,7 +6,6 @@ What the kernel does not do, or an installation without a compiler does not have
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.call_site import warn
-from ...core.native_library import LEVEL_OF_NAME, PATHS, VARIABLE, native_library
+from ...core.native_library import PATHS, native_level, native_library
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Displacement, KernelStages, Stage
 
@@ -84,7 +83,7 @@ def available() -> bool:
 
 def path() -> str | None:
     """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None."""
-    path_number = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0)
+    path_number = native_level()
     if path_number is None or (library := _library()) is None:
         return None
     best = int(library.voxpipe_best_path())
@@ -105,7 +104,7 @@ def run(
     """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
     # ``source`` holds exactly the voxels needed; ``mode`` is that of the policy, or ``"copy"``
     # where ``rows`` are whole.
-    path_number = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0)
+    path_number = native_level()
     source_type, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
     if path_number is None or source_type is None or result is None:

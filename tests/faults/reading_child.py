@@ -12,7 +12,7 @@ from pathlib import Path
 from voxpipe.core import Region, memory
 from voxpipe.core.errors import VolumeReadError
 from voxpipe.core.memory import usable_memory
-from voxpipe.storage.disk_cache import BUDGET_VARIABLE
+from voxpipe.core.settings import CACHE_BYTES
 from voxpipe.volumes import Volume, close_volumes
 
 # Far above what the files hold, far below what hostile headers claim.
@@ -77,7 +77,7 @@ class ReadingChild:
 def _serve(pipe, other):
     other.close()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.environ[BUDGET_VARIABLE] = str(BUDGET)
+    os.environ[CACHE_BYTES] = str(BUDGET)
     begun = _resident("VmRSS")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESSES, used + ADDRESSES))

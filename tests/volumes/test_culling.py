@@ -10,7 +10,7 @@ from voxpipe.core import IO_COUNTERS, Grid, OrientedBox, Region
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.spatial import LazyPatch, Policy, SpatialPlan, TransformChain
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunks.chunked_array import POISON_VARIABLE, ChunkedArray
+from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 
 SHAPE = (20, 22, 24)
 
@@ -65,7 +65,7 @@ def test_poison_never_shows(stored, plan, form, mode, padding):
     array, files = stored
     policy = Policy(mode, padding=padding)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(POISON_VARIABLE, "1")
+        patch.setenv("VOXPIPE_POISON", "1")
         close_volumes()  # a chunk that is kept could hide that it was needed
         found = realized(Volume(files[form]), plan, policy)
 
@@ -87,7 +87,7 @@ def test_culled_chunks_are_not_looked_at(tmp_path, monkeypatch, form):
         read_missing(self, out, chunks, parts)
 
     monkeypatch.setattr(ChunkedArray, "_read_missing", noted)
-    monkeypatch.setenv(POISON_VARIABLE, "1")
+    monkeypatch.setenv("VOXPIPE_POISON", "1")
     plan = (turn(0.5, 0.5, 0.5), np.array([95.0, 88.0, 104.0]), (128, 128, 128))
     realized(Volume(path), plan, Policy("linear"))
     used = set(decoded)

@@ -22,7 +22,7 @@ from reference_files import REFERENCES, collect, contents
 
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeReadError
-from voxpipe.storage.disk_cache import BUDGET_VARIABLE
+from voxpipe.core.settings import CACHE_BYTES
 from voxpipe.volumes import Volume, backend, close_volumes
 
 # All of what is promised, and a sample of it for every day.
@@ -147,7 +147,7 @@ def in_a_child(found, folder, damages, place):
 
 def answer_all(connection, found, folder, damages, place):
     """Read every damaged copy, in little memory; answer what is wrong with what came."""
-    os.environ[BUDGET_VARIABLE] = str(BUDGET)
+    os.environ[CACHE_BYTES] = str(BUDGET)
     used = (
         int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
         * resource.getpagesize()

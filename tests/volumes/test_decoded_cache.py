@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from voxpipe.core.errors import CacheBusy, CacheTooSmall, CacheUnused, VolumeError
+from voxpipe.core.errors import BadSetting, CacheBusy, CacheTooSmall, CacheUnused, VolumeError
 from voxpipe.storage import volume_cache
 from voxpipe.storage.disk_cache import cache_budget, cache_directory
 from voxpipe.storage.volume_cache import VolumeCache
@@ -208,5 +208,6 @@ def test_how_large_the_cache_may_be():
     """32 GiB unless the variable says otherwise; what is no number is refused."""
     assert cache_budget({}) == 32 * 1024**3
     assert cache_budget({"VOXPIPE_CACHE_BYTES": "5"}) == 5
-    with pytest.raises(VolumeError, match="'5 GB'"):
-        cache_budget({"VOXPIPE_CACHE_BYTES": "5 GB"})
+    assert cache_budget({"VOXPIPE_CACHE_BYTES": "5 GiB"}) == 5 * 1024**3
+    with pytest.raises(BadSetting, match="'5 lots'"):
+        cache_budget({"VOXPIPE_CACHE_BYTES": "5 lots"})

@@ -23,6 +23,7 @@ from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
 from ...core.locks import ForkSafeLock, renew_after_fork
 from ...core.memory import usable_memory
+from ...core.settings import POISON, read_setting
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
 from .native import StoredChunks, address_of, is_available, place_chunks
@@ -299,9 +300,6 @@ Index = tuple[int, ...]
 ChunkIndices = Sequence[Index] | NDArray[np.int64]
 """Places of chunks, (N, axes)."""
 
-POISON_VARIABLE = "VOXPIPE_POISON"
-"""Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
-
 
 class FetchedChunks(Protocol):
     """Chunks of which all that has to be fetched is here."""
@@ -382,7 +380,7 @@ class ChunkedArray:
     def read(self, region: Region) -> NDArray[Any]:
         """Return a region, C order; in chunks beside its box it holds anything."""
         out = np.empty(region.shape, self.dtype)
-        if os.environ.get(POISON_VARIABLE):
+        if POISON in os.environ and read_setting(POISON, "0") == "1":
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
         chunks = self.needed_chunks(region)
         if out.size == 0 or len(chunks) == 0:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.native_library import LEVEL_OF_NAME, VARIABLE, native_library
+from ...core.native_library import native_level, native_library
 
 ABI = 1  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
@@ -79,7 +79,7 @@ def native_decoder(codec: str) -> NativeDecoder | None:
 
 def is_available(axes: int) -> bool:
     """Whether chunks of so many axes can be placed here."""
-    level = LEVEL_OF_NAME.get(os.environ.get(VARIABLE, ""), 0)
+    level = native_level()
     return level is not None and 1 <= axes <= MOST_AXES and _library() is not None
 
 

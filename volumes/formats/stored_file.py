@@ -33,8 +33,8 @@ from ...core.errors import (
 )
 from ...core.locks import renew_after_fork
 from ...core.lru_cache import cached_property
+from ...core.settings import MAPPED_BYTES, read_setting
 from ...storage.content import content_key
-from ...storage.disk_cache import bytes_in_environment
 from ...storage.file_reader import HINTS, Hint, RowBlocks, file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
@@ -88,7 +88,6 @@ def stamp_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-MAPPED_VARIABLE = "VOXPIPE_MAPPED_BYTES"
 # What the next patch shares with this one stays, whatever the limit: of image and label of 96^3 up
 # to 34 MB. So it can be small, as it must, because each worker has its own.
 MOST_MAPPED_BYTES = 24 * 1024**2
@@ -175,7 +174,8 @@ class Maps:
     @cached_property
     def most(self) -> int:
         """Bytes that may stay: ``$VOXPIPE_MAPPED_BYTES``, else 24 MiB."""
-        return bytes_in_environment(MAPPED_VARIABLE, MOST_MAPPED_BYTES)
+        most: int = read_setting(MAPPED_BYTES, MOST_MAPPED_BYTES)
+        return most
 
     def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> mmap.mmap:
         """Map a file for reading, or a part of it, which starts at a multiple of a page.

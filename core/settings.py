@@ -1,0 +1,108 @@
+"""Settings of the environment: what each may be, and one error for those that are something else.
+
+A loader checks all of them when it is made; whoever needs one reads it here. The table for users
+is in ``docs/loader.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from .errors import BadSetting
+
+CACHE = "VOXPIPE_CACHE"
+CACHE_BYTES = "VOXPIPE_CACHE_BYTES"
+MAPPED_BYTES = "VOXPIPE_MAPPED_BYTES"
+NATIVE = "VOXPIPE_NATIVE"
+REMOTE = "VOXPIPE_REMOTE"
+REMOTE_DEADLINE = "VOXPIPE_REMOTE_DEADLINE"
+REMOTE_HEDGE = "VOXPIPE_REMOTE_HEDGE"
+POISON = "VOXPIPE_POISON"
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(iB|B)?)?", re.IGNORECASE)
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def size_of_text(text: str) -> int:
+    """Return the bytes that a text says: ``25165824``, ``24M`` or ``24 MiB``; ``24MB`` are 24e6.
+
+    Raises
+    ------
+    ValueError
+        For anything else; the message says what is allowed.
+
+    Examples
+    --------
+    >>> size_of_text("24M"), size_of_text("1.5 kB")
+    (25165824, 1500)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a number of bytes, such as 25165824 or 24M")
+    number, power, unit = match.groups()
+    base = 1000 if (unit or "").upper() == "B" else 1024
+    return int(float(number) * base ** _POWERS[power.upper()]) if power else int(float(number))
+
+
+def _seconds(text: str) -> float:
+    try:
+        if (seconds := float(text)) > 0 and seconds != float("inf"):
+            return seconds
+    except ValueError:
+        pass
+    raise ValueError("a positive number of seconds")
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text in values:
+            return text
+        raise ValueError(" or ".join((", ".join(values[:-1]), values[-1])))
+
+    return read
+
+
+# What turns the text of each into its value, or raises ``ValueError`` with what it has to be.
+_READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
+    {
+        CACHE: str,
+        CACHE_BYTES: size_of_text,
+        MAPPED_BYTES: size_of_text,
+        NATIVE: _one_of("0", "portable", "avx2", "avx512"),
+        REMOTE: _one_of("fsspec", "obstore"),
+        REMOTE_DEADLINE: _seconds,
+        REMOTE_HEDGE: _one_of("0", "1"),
+        POISON: _one_of("0", "1"),
+    }
+)
+NAMES: Sequence[str] = tuple(_READERS)
+
+
+def read_setting(name: str, usual: Any, environment: Mapping[str, str] = os.environ) -> Any:
+    """Return the value of a setting; ``usual`` where it is not set, or empty.
+
+    Raises
+    ------
+    BadSetting
+        Where its text is none of what it may be.
+    """
+    text = environment.get(name)
+    if not text:
+        return usual
+    try:
+        return _READERS[name](text)
+    except ValueError as error:
+        raise BadSetting(
+            f"The environment variable {name} is {text!r}, and has to be {error}.",
+            do=f"Set it to that, or unset it: unset {name}.",
+        ) from None
+
+
+def check_settings(environment: Mapping[str, str] = os.environ) -> None:
+    """Read every setting; ``BadSetting`` for the first that is none of what it may be."""
+    for name in NAMES:
+        read_setting(name, None, environment)
