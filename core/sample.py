@@ -79,7 +79,10 @@ class Sample(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         have = ", ".join(map(repr, self)) or "nothing"
-        raise KeyError(f"{key!r} is not in this sample, which has {have}")
+        hint = "; meta is made with the batch: here it is sample.case, sample.provenance"
+        raise KeyError(
+            f"{key!r} is not in this sample, which has {have}{hint if key == 'meta' else ''}"
+        )
 
     def replace(self, **changes: Any) -> Sample:
         """Return a sample in which the named attributes are others (``data=``, ``case=`` ...)."""

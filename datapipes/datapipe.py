@@ -508,7 +508,9 @@ def with_progress(
     """Yield things one by one, and tell ``progress(done, total)``, or show a bar, after each."""
     from tqdm import tqdm
 
-    for number, thing in enumerate(tqdm(things, name, unit=unit, disable=progress is not None), 1):
+    # None: no bar where the output is no terminal.
+    bar = tqdm(things, name, unit=unit, disable=None if progress is None else True)
+    for number, thing in enumerate(bar, 1):
         yield thing
         if progress is not None:
             progress(number, len(things))

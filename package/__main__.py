@@ -150,7 +150,9 @@ def progress(what: str, unit: str, *, scale: bool = False) -> Iterator[Callable[
     """Show a bar while the context lasts; its value is told how many are done, and of how many."""
     from tqdm import tqdm
 
-    with tqdm(desc=what, unit=unit, unit_scale=scale, leave=False, file=sys.stderr) as bar:
+    with tqdm(
+        desc=what, unit=unit, unit_scale=scale, leave=False, disable=None, file=sys.stderr
+    ) as bar:
 
         def show(count: int, total: int) -> None:
             bar.total = total

@@ -78,7 +78,10 @@ def _is_guard(test: ast.expr) -> bool:
 # it cannot where there is nothing to import: in an interactive session, in a cell of a notebook,
 # in ``python -c`` and ``python -``. Nor does it find what the script defines only when it is run.
 
-MOVE = "Move it to the top level of a module that you import, or use num_workers=0."
+MOVE = (
+    "Move it to the top level of a module that you import, or use "
+    "ThreadReadingService(num_threads), to which nothing travels, or num_workers=0."
+)
 # All that helps where there is no file to import, the lasting way first.
 _TYPED_HINT = (
     "Move it to the top level of a module that you import (in a notebook begin its cell with "

@@ -7,7 +7,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.__main__ import main
-from voxpipe.core.errors import GraphError, SampleError, VolumeReadError
+from voxpipe.core.errors import BadSetting, GraphError, SampleError
 from voxpipe.volumes import close_volumes
 
 pytest.importorskip("zarr")
@@ -147,5 +147,5 @@ def test_copies_are_on_a_local_disk(folder, url, monkeypatch):
         opened(folder).recache(directory=url)
     assert "test_recache.py" in str(caught.value)
     monkeypatch.setenv("VOXPIPE_CACHE", url)
-    with pytest.raises(VolumeReadError, match=r"VOXPIPE_CACHE is .*local disk"):
+    with pytest.raises(BadSetting, match=r"VOXPIPE_CACHE is .*local disk"):
         next(iter(opened(folder).recache()))["image"].realize()
