@@ -11,7 +11,7 @@ MODULES = 261
 # 62 000, and threads that make batches (700), chunks (460) and values (240) that go to native code
 # in one call, predictions from measured parts (440), counted pages of mapped files (160), settings
 # of the environment that are refused when a loader is made (80).
-LINES = 64_180
+LINES = 64_200
 FOLDERS = 26
 SMALL = 3
 CIRCLES = 0
