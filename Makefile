@@ -28,15 +28,15 @@ BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 .DELETE_ON_ERROR:
 
 test: lint types
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 # The demo's data come with its own extra.
 test-slow: $(VENV)/installed-test $(VENV)/installed-demo
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m slow $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m slow $(PYTEST_ARGS)
 
 # Broken files, stores and processes; a failing attack says by which command it is tried again.
 test-faults: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/faults --whole-faults -o faulthandler_timeout=0 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q tests/faults --whole-faults -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 lint: $(VENV)/installed-test
 	$(RUN) -m ruff check .

@@ -6,6 +6,7 @@ import functools
 import gc
 import locale
 import multiprocessing
+import os
 import random
 import sys
 
@@ -36,6 +37,21 @@ def pytest_addoption(parser):
     )
     parser.addoption("--soak-seconds", type=float, help="how long tests/faults/test_soak.py runs")
     parser.addoption("--fault-seed", type=int, help="try each attack from this seed alone")
+
+
+def pytest_configure():
+    """Refuse to pass over the tests of the native library where ``make`` has built it."""
+    from native_paths import paths_here
+
+    if os.environ.get("VOXPIPE_TEST_NATIVE") == "1" and not paths_here():
+        pytest.exit("the native library cannot be used: make native says why", returncode=1)
+
+
+def pytest_report_header():
+    """Say which paths of the native library are tested."""
+    from native_paths import paths_here
+
+    return f"native paths: {', '.join(paths_here()) or 'none, NumPy alone'}"
 
 
 def pytest_sessionstart():

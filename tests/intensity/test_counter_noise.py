@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from native_paths import NATIVE_PATHS
 
 from voxpipe.intensity import native
 from voxpipe.intensity import noise as counter_noise
@@ -15,7 +16,6 @@ from voxpipe.intensity.filters import CoarserVoxels, filter_axis, gaussian
 from voxpipe.intensity.noise import VoxelNoise
 from voxpipe.intensity.value_op import change_values
 
-PATHS = ["portable", "avx2", "avx512"]  # a path that the processor lacks gives way to a lesser
 ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 SIZES = st.tuples(st.integers(1, 2), *[st.integers(1, 9)] * 2, st.integers(1, 70))
 CORNERS = st.tuples(*[st.integers(-1000, 1000)] * 3)
@@ -85,7 +85,7 @@ def strided(size: Any, seed: int) -> Any:
     return wide[:, ::-1, :, ::2] if seed % 2 else np.ascontiguousarray(wide[..., ::2])
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", NATIVE_PATHS)
 @given(size=SIZES, corner=CORNERS, key=st.integers(0, 2**64 - 1), seed=st.integers(0, 9))
 @ANY_FIXTURE
 def test_native_noise_has_the_bits_of_numpy(
@@ -114,7 +114,7 @@ def test_a_long_row_is_worked_on_in_parts() -> None:
     assert np.array_equal(found, counter_noise.normals(found.shape, (0, 0, -2), 3))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", NATIVE_PATHS)
 @given(size=SIZES, sigma=st.floats(0.2, 4), seed=st.integers(0, 9), axis=st.integers(0, 2))
 @ANY_FIXTURE
 def test_native_filters_have_the_bits_of_numpy(
@@ -139,7 +139,7 @@ def coarsen_axis(array: Any, axis: int, factor: float, corner: int) -> None:
     change_values(array, [CoarserVoxels(tuple(factors), tuple(corners))])
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", NATIVE_PATHS)
 @given(
     size=SIZES,
     factor=st.floats(1, 9),
@@ -163,7 +163,7 @@ def test_native_coarse_voxels_have_the_bits_of_numpy(
     assert np.array_equal(results[0], results[1])
 
 
-@pytest.mark.parametrize("path", ["0", *PATHS])
+@pytest.mark.parametrize("path", ["0", *NATIVE_PATHS])
 def test_coarse_voxels_are_those_of_interp(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy's lines through every 2.5th voxel, rounded half to even, of an array from -3 on."""
     monkeypatch.setenv("VOXPIPE_NATIVE", path)
@@ -181,7 +181,7 @@ def test_coarse_voxels_are_those_of_interp(path: str, monkeypatch: pytest.Monkey
     assert np.allclose(array.ravel()[within], expected[within], atol=1e-6)
 
 
-@pytest.mark.parametrize("path", ["0", *PATHS])
+@pytest.mark.parametrize("path", ["0", *NATIVE_PATHS])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_voxel_that_is_kept_is_what_it_was(
     path: str, axis: int, monkeypatch: pytest.MonkeyPatch

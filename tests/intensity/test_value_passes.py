@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from native_paths import NATIVE_PATHS
 
 import voxpipe as vp
 from voxpipe.intensity import Contrast, Epilogue, Gamma, native
@@ -17,7 +18,6 @@ from voxpipe.intensity.filters import AxisFilters, CoarserVoxels, gaussian
 from voxpipe.intensity.noise import VoxelNoise
 from voxpipe.intensity.value_op import NoRange, change_values
 
-PATHS = ["portable", "avx2", "avx512"]  # a path that the processor lacks gives way to a lesser
 ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 SIZES = st.tuples(st.integers(1, 2), *[st.integers(1, 9)] * 2, st.integers(1, 70))
 CORNERS = st.tuples(*[st.integers(-1000, 1000)] * 3)
@@ -63,7 +63,7 @@ def values(size: Any, seed: int, strided: bool) -> Any:
     return wide[:, ::-1, :, ::2] if strided else np.ascontiguousarray(wide[..., ::2])
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", NATIVE_PATHS)
 @given(
     size=SIZES,
     seed=st.integers(0, 9),
@@ -86,7 +86,7 @@ def test_native_changes_have_the_bits_of_numpy(
     assert np.array_equal(results[0], results[1], equal_nan=True)
 
 
-@pytest.mark.parametrize("path", ["0", *PATHS])
+@pytest.mark.parametrize("path", ["0", *NATIVE_PATHS])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_a_patch_without_range_is_refused_at_its_change(
     path: str, wrong: float, monkeypatch: pytest.MonkeyPatch

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from native_paths import paths_here
 from numpy.typing import NDArray
 
 from voxpipe.core import Region
 from voxpipe.spatial import Displacement, Epilogue, KernelStages, Policy, SourceVoxels, resample
-from voxpipe.spatial.resampling import native
 
 STORED = ["u1", "i1", "u2", "i2", "u4", "i4", "f2", "f4", "f8"]
 PADDINGS = ["border", "reflection", "constant", "zeros"]
@@ -172,8 +172,7 @@ def stored_values(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def paths() -> list[str]:
-    best = native.path()
-    return ["0", *(native.PATHS[: native.PATHS.index(best) + 1] if best else ())]
+    return ["0", *paths_here()]
 
 
 def numbers(out: NDArray[Any], bfloat16: bool) -> NDArray[np.float64]:

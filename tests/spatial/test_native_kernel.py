@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from native_paths import paths_here
 
 from voxpipe.core import Region
 from voxpipe.spatial import (
@@ -34,11 +35,6 @@ PADDINGS = ["border", "reflection", "constant", "zeros"]
 @pytest.fixture(autouse=True)
 def environment_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOXPIPE_NATIVE", "")
-
-
-def paths() -> list[str]:
-    best = native.path()
-    return list(native.PATHS[: native.PATHS.index(best) + 1]) if best else []
 
 
 def sampled(
@@ -152,7 +148,7 @@ def test_every_path_gives_the_bits_of_the_slow_one(case: Any) -> None:
             "0", source, matrix, policy, empty(channels, shape, dtype, range(4)), clips
         )
 
-    for path in paths():
+    for path in paths_here():
         found = empty(channels, shape, dtype, order)
         sampled(path, source, matrix, policy, found, clips)
         assert np.array_equal(found, expected, equal_nan=dtype.kind == "f"), path
@@ -195,7 +191,7 @@ def test_whole_voxels_are_moved_in_squares_with_the_bits_of_the_slow_path(case: 
     expected = empty(1, shape, dtype, range(4))
     sampled("0", source, matrix, policy, expected, epilogue=epilogue)
 
-    for path in paths():
+    for path in paths_here():
         found = empty(1, shape, dtype, order)
         sampled(path, source, matrix, policy, found, epilogue=epilogue)
         assert np.array_equal(found, expected), path
@@ -218,7 +214,7 @@ def test_rows_4096_bytes_apart_are_turned_with_the_bits_of_the_slow_path(
         expected = empty(1, array.shape[1:], result, range(4))
         sampled("0", source, np.eye(4), LABELS, expected)
         assert np.array_equal(expected, array.astype(result))
-        for path in paths():
+        for path in paths_here():
             found = empty(1, array.shape[1:], result, range(4))
             sampled(path, source, np.eye(4), LABELS, found)
             assert np.array_equal(found, expected), path
@@ -249,7 +245,7 @@ def test_displacement_and_cubic_agree_with_the_slow_path(
     expected = empty(channels, shape, "f8", range(4))
     sampled("0", source, matrix, policy, expected, clips, displacement=moved)
 
-    for path in paths():
+    for path in paths_here():
         found = empty(channels, shape, "f4", order)
         sampled(path, source, matrix, policy, found, clips, displacement=moved)
         assert np.allclose(found, expected, rtol=0, atol=1e-5 * size), path
@@ -261,7 +257,7 @@ def test_a_displacement_of_nearest_moves_whole_voxels() -> None:
     source = SourceVoxels(ramp, (0, 0, 0), Region.of_shape((1, 1, 40)))
     field = Displacement(np.full((3, 1, 1, 1), [[[[0]]], [[[0]]], [[[1.2]]]]), np.eye(4))
 
-    for path in ["0", *paths()]:
+    for path in ["0", *paths_here()]:
         found = empty(1, (1, 1, 40), np.uint8, range(4))
         sampled(path, source, np.eye(4), LABELS, found, displacement=field)
         assert found.ravel().tolist() == [*range(1, 40), 9]
@@ -277,7 +273,7 @@ def test_a_constant_volume_stays_constant_however_it_moves(mode: str, padding: s
     shift = np.eye(4)
     shift[:3, 3] = 2.0
 
-    for path in ["0", *paths()]:
+    for path in ["0", *paths_here()]:
         found = empty(1, (3, 3, 3), np.float32, range(4))
         policy = Policy(mode, padding, fill=100)
         sampled(path, source, shift, policy, found, displacement=field)
@@ -295,7 +291,7 @@ def test_an_epilogue_is_the_last_step(case: Any, scale: float, shift: float) -> 
     expected = np.clip(plain * scale + shift, -20, 25.5)
     size = float(np.abs(plain).max()) * abs(scale) + 300
 
-    for path in ["0", *paths()]:
+    for path in ["0", *paths_here()]:
         found = empty(channels, shape, "f4", order)
         sampled(path, source, matrix, policy, found, clips, epilogue=epilogue)
         assert np.allclose(found, expected, rtol=0, atol=1e-5 * size), path
@@ -311,7 +307,7 @@ def test_bfloat16_is_what_torch_makes_of_float32(case: Any) -> None:
     sampled("0", source, matrix, policy, plain, clips)
     expected = torch.from_numpy(plain).to(torch.bfloat16).float().numpy()
 
-    for path in ["0", *paths()]:
+    for path in ["0", *paths_here()]:
         found = empty(channels, shape, "u2", order)
         sampled(path, source, matrix, policy, found, clips, bfloat16=True)
         values = torch.from_numpy(found.copy()).view(torch.bfloat16).float().numpy()
@@ -330,7 +326,7 @@ def test_numbers_at_the_ends_of_their_types(number: float) -> None:
         expected = empty(1, (2, 3, 20), dtype, range(4))
         with np.errstate(invalid="ignore"):
             sampled("0", source, turned, Policy(mode), expected)
-        for path in paths():
+        for path in paths_here():
             found = empty(1, (2, 3, 20), dtype, range(4))
             sampled(path, source, turned, Policy(mode), found)
             assert np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
@@ -345,7 +341,7 @@ def test_sixty_four_bits_are_moved_but_not_calculated_with() -> None:
 
     for mode in ("nearest", "linear"):
         expected = sampled("0", source, turned, Policy(mode), empty(1, (9, 9, 9), "i8", range(4)))
-        for path in paths():
+        for path in paths_here():
             found = empty(1, (9, 9, 9), "i8", range(4))
             sampled(path, source, turned, Policy(mode), found)
             assert np.array_equal(found, expected)
@@ -414,7 +410,7 @@ def test_what_is_beside_infinity_is_met_alone(pull_back: Any, number: float) -> 
         stored = source.array[0][tuple(np.moveaxis(index, -1, 0))].astype(np.float32)
         np.testing.assert_array_equal(expected[0][met], stored[met])
         assert np.isfinite(expected[0][met]).sum() == met.sum() - 1
-        for path in paths():
+        for path in paths_here():
             found = sampled(path, source, matrix, policy, empty(1, shape, "f4", range(4)))
             assert np.array_equal(found, expected, equal_nan=True), (path, dtype, padding, order)
 
@@ -423,7 +419,7 @@ def test_what_is_beside_infinity_is_met_alone(pull_back: Any, number: float) -> 
 def test_infinity_stays_where_it_is_met_alone(mode: str) -> None:
     """Its weight is 1 there, in every way of sampling."""
     matrix, shape = MEETING["half a voxel along k"]
-    for path in ["0", *paths()]:
+    for path in ["0", *paths_here()]:
         found = empty(1, shape, "f4", range(4))
         with np.errstate(invalid="ignore"):
             sampled(path, beside(np.inf, "f4"), matrix, Policy(mode), found)
@@ -437,7 +433,7 @@ def test_zeros_outside_are_zeros_beside_infinity() -> None:
     moved = np.eye(4)
     moved[:3, :3] *= 0.5
     moved[0, 3] = -1.0
-    for path in ["0", *paths()]:
+    for path in ["0", *paths_here()]:
         found = empty(1, (3, 3, 3), "f4", range(4))
         sampled(path, source, moved, Policy("linear", "zeros"), found)
         assert np.array_equal(found[0, :, 0, 0], [0, np.inf, np.inf]), path

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_paths import paths_here
 
 from voxpipe.core import IO_COUNTERS, Grid
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy, SourceVoxels, SpatialPlan, resample
 from voxpipe.spatial.resampling import native
 
-PATHS = ("portable", "avx2", "avx512")
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel is not built")
 # Of values of 0 to 255: displacements agree to 1e-5 of the range, not to the bit (decision 0005).
 TOLERANCE = 255e-5
@@ -66,7 +66,7 @@ def test_the_kernel_gives_what_numpy_gives(seed: int) -> None:
             patch.setenv("VOXPIPE_NATIVE", "0")
             expected = resampled(volume, plan, policy)
             found = []
-            for path in PATHS:
+            for path in paths_here():
                 patch.setenv("VOXPIPE_NATIVE", path)
                 found.append(resampled(volume, plan, policy))
         decides = mode == "nearest" or padding == "constant"

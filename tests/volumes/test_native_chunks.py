@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VoxpipeError
-from voxpipe.core.native_library import VARIABLE
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks import chunked_array, native
 from voxpipe.volumes.chunks.chunked_array import CHUNKS
@@ -54,7 +53,7 @@ def write(path, form, dtype, codec):
 
 def read(path, region, monkeypatch, *, is_native, kept_bytes=0, twice=False):
     """Return what a read gives, or the text of what it raises, and the bytes that it decoded."""
-    monkeypatch.setenv(VARIABLE, "" if is_native else "0")
+    monkeypatch.setenv("VOXPIPE_NATIVE", "" if is_native else "0")
     close_volumes()
     CHUNKS.clear()
     before = IO_COUNTERS.snapshot()
