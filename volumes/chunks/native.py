@@ -87,7 +87,7 @@ def place_chunks(
     out: NDArray[Any],
     shape: tuple[int, ...],
     parts: NDArray[np.int64],
-    rooms: Sequence[int],
+    rooms: Sequence[int] | NDArray[np.int64],
     fill_row: NDArray[Any],
     stored_chunks: StoredChunks | None = None,
 ) -> NDArray[np.bool_]:
