@@ -7,6 +7,7 @@ pieces together are here.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from ...core.locks import ForkSafeLock, renew_after_fork
 from ...core.memory import usable_memory
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
-from .native import StoredChunks, address_of, is_available, place_chunks
+from .native import StoredChunks, addresses_of, is_available, place_chunks
 
 # Decoded chunks of this process, in bytes, until something that is needed sooner comes.
 #
@@ -35,7 +36,7 @@ from .native import StoredChunks, address_of, is_available, place_chunks
 # The cache of a process keeps nothing unless an epoch lends it memory: a plain read never sees a
 # chunk that was stored anew since.
 
-_FEW = 64  # rows for more than twice the chunks that are here or announced
+_FEW = 64  # rows for more than three times the chunks that are here or announced
 
 _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
 
@@ -46,6 +47,18 @@ ENTRY_BYTES = 512
 FILL_CHUNK = np.zeros(0, np.uint8)
 """Kept of a chunk that is not stored: nobody has to look for it in the store again."""
 _NEVER = 2**62  # where there is no moment; all others are smaller
+
+
+_MOST_CHUNKS = 2**64  # of an array; a header that claims more is damaged
+
+
+def first_key(token: str) -> int:
+    """Return the key of the first chunk of an array; the others follow.
+
+    Numbers cost the collector of garbage nothing, where it looks through each tuple. Among a
+    million tokens two that have one number are as likely as one in fifty million.
+    """
+    return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest()) * _MOST_CHUNKS
 
 
 class FoundChunks(NamedTuple):
@@ -59,7 +72,7 @@ class FoundChunks(NamedTuple):
 class ChunkCache:
     """Decoded chunks by key, in their stored type, within a number of bytes.
 
-    A key is any hashable value; a tuple that begins with the token of an array can be forgotten.
+    A key is any hashable value; those of an array are numbers from :func:`first_key` on.
     """
 
     # Each chunk that is here or announced has a row in some columns, so that all chunks of a read
@@ -158,7 +171,7 @@ class ChunkCache:
                 more = np.full_like(self._moments, _NEVER)
                 self._moments = np.concatenate([self._moments, more], axis=1)
             self._moments[rows, count] = 2 * self._moment + (is_here & keep)
-            return Announcement(self, self._moment, all_keys, is_here)
+            return Announcement(self, self._moment, all_keys, is_here, count > 0)
 
     def lend(self, count: int) -> ExitStack:
         """Let chunks take ``count`` bytes more until what is returned is closed."""
@@ -174,11 +187,11 @@ class ChunkCache:
         self._clear()
 
     def forget(self, token: str) -> None:
-        """Forget the chunks of one array, whose keys begin with its token: they are others now."""
+        """Forget the chunks of one array: they are others now."""
         with self._lock:
-            those = [
-                n for key, n in self._rows.items() if isinstance(key, tuple) and key[0] == token
-            ]
+            first = first_key(token)
+            its = range(first, first + _MOST_CHUNKS)
+            those = [n for key, n in self._rows.items() if isinstance(key, int) and key in its]
             self._drop(np.array(those, np.int64))
 
     def clear(self) -> None:
@@ -203,14 +216,14 @@ class ChunkCache:
         (kept,) = in_use.nonzero()
         keys, arrays = [*self._rows], self._arrays
         self._rows = {keys[row]: n for n, row in enumerate(kept.tolist())}
-        wanted = 2 * (len(kept) + count) + _FEW
+        wanted = 3 * (len(kept) + count) + _FEW
         columns = np.zeros((3, wanted), np.int64)
         columns[:, : len(kept)] = np.stack([self._size, self._address, self._use])[:, kept]
         depth = int((self._moments[kept] < _NEVER).sum(axis=1).max(initial=0)) + 1
         moments = np.full((wanted, depth), _NEVER)
         width = min(depth, self._moments.shape[1])
         moments[: len(kept), :width] = self._moments[kept, :width]
-        self._arrays = [*(arrays[row] for row in kept.tolist()), *[None] * (wanted - len(kept))]
+        self._arrays = [arrays[row] for row in kept.tolist()] + [None] * (wanted - len(kept))
         self._set_columns(columns, moments)
 
     def _note_use(self, rows: NDArray[np.int64]) -> None:
@@ -267,6 +280,7 @@ class Announcement(NamedTuple):
     moment: int
     keys: tuple[Hashable, ...]
     is_here: NDArray[np.bool_]  # which of them were in the cache
+    is_expected: NDArray[np.bool_]  # which of them were announced already
 
     def close(self) -> None:
         """Take it back; any number of times."""
@@ -375,6 +389,7 @@ class ChunkedArray:
         self.needed_chunks = self._cuts.touched_parts
         """Returns the chunks (N, axes) of a region of stored axes."""
         self._source, self._cache, self._token = source, cache, token
+        self._first_key = first_key(token)
         # In C order; Python's numbers where the chunks that a header claims are too many.
         steps = np.cumprod([1, *self._cuts.counts[:0:-1]], dtype=object)[::-1]
         is_short = math.prod(self._cuts.counts) < 2**63
@@ -405,8 +420,9 @@ class ChunkedArray:
         return out
 
     def _keys(self, chunks: NDArray[np.int64]) -> list[Hashable]:
-        """Return the names of chunks in the cache: a number is hashed sooner than a place."""
-        return [*zip(repeat(self._token), (chunks @ self._steps).tolist(), strict=False)]
+        """Return the keys of chunks in the cache."""
+        first = self._first_key
+        return [first + number for number in (chunks @ self._steps).tolist()]
 
     def _read_missing(
         self, out: NDArray[Any], chunks: NDArray[np.int64], parts: NDArray[np.int64]
@@ -449,7 +465,7 @@ class ChunkedArray:
         if self._cache.most_bytes >= self.chunk_bytes:
             shape, dtype = self.chunks, self.dtype
             rooms = [FILL_CHUNK if n else np.empty(shape, dtype) for n in is_empty.tolist()]
-            addresses[~is_empty] = [address_of(room) for room in rooms if room is not FILL_CHUNK]
+            addresses[~is_empty] = addresses_of([r for r in rooms if r is not FILL_CHUNK])
         is_done = place_chunks(out, self.chunks, parts, addresses, self._fill_row, stored_chunks)
         if rooms:
             good = [*compress(rooms, is_done.tolist())]
@@ -518,7 +534,10 @@ class ChunkedArray:
         # wait for a request; where nothing is far away, what is needed sooner may take its place.
         announcement = self._cache.announce(self._keys(chunks), keep=self._source.is_far)
         try:
-            ticket = self._source.prefetch(chunks[~announcement.is_here], self.chunk_bytes)
+            skips = announcement.is_here
+            if not self._source.is_far:  # the system was told when they were announced
+                skips = skips | announcement.is_expected
+            ticket = self._source.prefetch(chunks[~skips], self.chunk_bytes)
         except BaseException:
             announcement.close()
             raise

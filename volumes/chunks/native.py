@@ -161,6 +161,12 @@ def address_of(array: NDArray[Any]) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
 
 
+def addresses_of(arrays: Sequence[NDArray[Any]]) -> list[int]:
+    """Return :func:`address_of` each."""
+    address, view = ctypes.addressof, ctypes.c_char.from_buffer
+    return [address(view(array.data)) for array in arrays]
+
+
 def address_of_bytes(data: bytes | memoryview) -> int:
     """Return where bytes begin that are read-only; not 0 where there are none, either."""
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0] if data else 1
