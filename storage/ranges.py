@@ -362,7 +362,7 @@ class CoalescedRanges:
                 continue
             members = members[np.lexsort((stop[members], start[members]))]
             starts = start[members]
-            runs = coalesce(np.stack([starts, stop[members]], axis=1), gap, most)
+            runs = coalesce(np.array([starts, stop[members]]).T, gap, most)
             firsts = np.array([first for first, _ in runs])
             run = firsts.searchsorted(starts, "right") - 1
             self.request[members] = run + len(self.requests)

@@ -233,8 +233,8 @@ class ChunkCache:
     def _pass(self, rows: NDArray[np.int64], moments: Any) -> NDArray[np.bool_]:
         """Take a moment out of each row, if it is there: it came, or never will; return where."""
         before = self._moments[rows]
-        following = np.full_like(before, _NEVER)
-        following[:, :-1] = before[:, 1:]
+        following = before.copy()
+        following[:, :-1], following[:, -1] = before[:, 1:], _NEVER
         is_later = np.logical_or.accumulate(before == moments, axis=1)
         self._moments[rows] = np.where(is_later, following, before)
         return is_later[:, -1]
@@ -408,14 +408,15 @@ class ChunkedArray:
         parts = self._cuts.parts_in(chunks, region)
         found = self._cache.get_all(self._keys(chunks))
         is_here = found.is_here
-        if is_here.any() and is_available(self.ndim):
+        here_at = is_here.nonzero()[0]
+        if len(here_at) and is_available(self.ndim):
             rooms = found.addresses[is_here]
             place_chunks(out, self.chunks, parts[is_here], rooms, self._fill_row)
-        elif is_here.any():
+        elif len(here_at):
             for (there, here), chunk in zip(_slices(parts), found.arrays, strict=True):
                 if chunk is not None:
                     out[there] = self._fill if chunk is FILL_CHUNK else chunk[here]
-        if not is_here.all():
+        if len(here_at) < len(chunks):
             self._read_missing(out, chunks[~is_here], parts[~is_here])
         return out
 
@@ -436,7 +437,7 @@ class ChunkedArray:
             )
         payload = self._source.fetch_chunks(chunks)
         stored_chunks = payload.stored_chunks() if is_available(self.ndim) else None
-        is_left, count = np.ones(len(chunks), bool), 0
+        is_left, count = ~np.zeros(len(chunks), bool), 0
         # What is decoded to be kept is in memory before it is known whether there is room for it.
         step = max(1, _STEP_BYTES // self.chunk_bytes)
         for first in range(0, len(chunks), step):

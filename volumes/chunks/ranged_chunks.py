@@ -372,7 +372,7 @@ class Bytes:
         addresses[self._rest] = np.where(base, base + plan.offset, 0)
         # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
         sizes[self._rest] = np.where(plan.offset + size <= length, size, 0)
-        return StoredChunks(decoder, addresses, sizes, np.zeros_like(sizes), self)
+        return StoredChunks(decoder, addresses, sizes, np.zeros(len(sizes), np.int64), self)
 
     @cached_property
     def _pieces(self) -> dict[Index, tuple[memoryview | None, ReadRange | None]]:
