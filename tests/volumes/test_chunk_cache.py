@@ -218,7 +218,7 @@ def test_many_at_once_are_kept_as_one_by_one(steps, most):
             keep = act == "keep"
             told.append((cache.announce(keys, keep=keep), plain.announce(keys, keep)))
         assert {key for key in range(10) if cache.holds(key)} == plain.sizes.keys()
-        assert cache.held_bytes == sum(plain.sizes.values())
+        assert cache.held_bytes == sum(plain.sizes.values()) <= most
 
 
 def test_the_end_of_a_loan_drops_what_has_no_room():

@@ -113,7 +113,8 @@ class ChunkCache:
             rows = self._rows_of(keys)
             known = rows[rows >= 0]
             self._pass(known, self._moments[known, :1])
-            self._note_use(known)
+            self._use[known] = self._uses + np.arange(len(known))
+            self._uses += len(known)
             is_here, addresses = np.zeros(len(keys), bool), np.zeros(len(keys), np.int64)
             is_here[rows >= 0], addresses[rows >= 0] = self._size[known] > 0, self._address[known]
             count = int(is_here.sum())
@@ -152,9 +153,11 @@ class ChunkCache:
                 self._arrays[row] = chunks[n]
                 chunks[n].setflags(write=False)
             self._size[rows], self._address[rows] = sizes, np.asarray(addresses)[is_new]
-            self._note_use(rows)
+            self._use[rows] = self._uses + np.arange(len(rows))
+            self._uses += len(rows)
             self.held_bytes += int(sizes.sum())
-            self._make_room()
+            if self.held_bytes > self.most_bytes:
+                self._make_room()
 
     def announce(self, keys: Iterable[Hashable], *, keep: bool = False) -> Announcement:
         """Say that chunks are going to be asked for, all at once and after all said before.
@@ -213,22 +216,18 @@ class ChunkCache:
         """Leave out rows that are not used, and make room for more."""
         in_use = (self._size > 0) | (self._moments[:, 0] < _NEVER)
         in_use[len(self._rows) :] = False
-        (kept,) = in_use.nonzero()
+        (live,) = in_use.nonzero()
         keys, arrays = [*self._rows], self._arrays
-        self._rows = {keys[row]: n for n, row in enumerate(kept.tolist())}
-        wanted = 3 * (len(kept) + count) + _FEW
-        columns = np.zeros((3, wanted), np.int64)
-        columns[:, : len(kept)] = np.stack([self._size, self._address, self._use])[:, kept]
-        depth = int((self._moments[kept] < _NEVER).sum(axis=1).max(initial=0)) + 1
-        moments = np.full((wanted, depth), _NEVER)
+        self._rows = {keys[row]: n for n, row in enumerate(live.tolist())}
+        capacity = 3 * (len(live) + count) + _FEW
+        columns = np.zeros((3, capacity), np.int64)
+        columns[:, : len(live)] = np.stack([self._size, self._address, self._use])[:, live]
+        depth = int((self._moments[live] < _NEVER).sum(axis=1).max(initial=0)) + 1
+        moments = np.full((capacity, depth), _NEVER)
         width = min(depth, self._moments.shape[1])
-        moments[: len(kept), :width] = self._moments[kept, :width]
-        self._arrays = [arrays[row] for row in kept.tolist()] + [None] * (wanted - len(kept))
+        moments[: len(live), :width] = self._moments[live, :width]
+        self._arrays = [arrays[row] for row in live.tolist()] + [None] * (capacity - len(live))
         self._set_columns(columns, moments)
-
-    def _note_use(self, rows: NDArray[np.int64]) -> None:
-        self._use[rows] = np.arange(self._uses, self._uses + len(rows))
-        self._uses += len(rows)
 
     def _pass(self, rows: NDArray[np.int64], moments: Any) -> NDArray[np.bool_]:
         """Take a moment out of each row, if it is there: it came, or never will; return where."""
@@ -244,7 +243,9 @@ class ChunkCache:
         rows = self._rows_of(keys)
         rows = rows[rows >= 0]
         for one in (2 * moment, 2 * moment + 1):
-            self._note_use(rows[self._pass(rows, one)])
+            those = rows[self._pass(rows, one)]
+            self._use[those] = self._uses + np.arange(len(those))
+            self._uses += len(those)
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
@@ -257,8 +258,6 @@ class ChunkCache:
         (Belady, 1966), and of what is needed at one moment the newcomer; at the very end what
         somebody counts on, which a newcomer never drives out.
         """
-        if self.held_bytes <= self.most_bytes:
-            return
         (here,) = self._size.nonzero()
         moments, use = self._moments[here], self._use[here]
         soonest = np.where((moments & 1).any(axis=1), -1, moments[:, 0])
@@ -406,14 +405,14 @@ class ChunkedArray:
         if out.size == 0 or len(chunks) == 0:
             return out
         parts = self._cuts.parts_in(chunks, region)
-        found = self._cache.get_all(self._keys(chunks))
-        is_here = found.is_here
+        entries = self._cache.get_all(self._keys(chunks))
+        is_here = entries.is_here
         here_at = is_here.nonzero()[0]
         if len(here_at) and is_available(self.ndim):
-            rooms = found.addresses[is_here]
+            rooms = entries.addresses[is_here]
             place_chunks(out, self.chunks, parts[is_here], rooms, self._fill_row)
         elif len(here_at):
-            for (there, here), chunk in zip(_slices(parts), found.arrays, strict=True):
+            for (there, here), chunk in zip(_slices(parts), entries.arrays, strict=True):
                 if chunk is not None:
                     out[there] = self._fill if chunk is FILL_CHUNK else chunk[here]
         if len(here_at) < len(chunks):

@@ -125,13 +125,14 @@ def place_chunks(
         is_empty = rows[:, _DATA] == 0
     else:
         is_empty = rows[:, _ROOM] == 0
-    rows[is_empty, _ROOM] = address_of(fill_row)
-    rows[:, _IS_ROW] = is_empty
-    # What is not kept is decoded to here, unless it lies in ``out`` as a whole.
+    # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(shape, out.dtype)
+    fill_place, *places = addresses_of([fill_row, rows, scratch, out])
+    rows[is_empty, _ROOM] = fill_place
+    rows[:, _IS_ROW] = is_empty
     rest = (0,) * (MOST_AXES - axes)
     job = _JOB.pack(
-        *(ABI, *decoder, count, address_of(rows), address_of(scratch), address_of(out)),
+        *(ABI, *decoder, count, *places),
         *(out.itemsize, axes, *shape, *rest, *out.strides, *rest),
     )
     if _library().voxpipe_place_chunks(job) != _OK:
