@@ -5,9 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.volumes.chunks.chunked_array import ChunkCache
+from voxpipe.volumes.chunks import chunked_array
 
 ROOM = 3
+
+
+class ChunkCache(chunked_array.ChunkCache):
+    """Asked for one chunk at a time."""
+
+    def get(self, key):
+        return self.get_all([key]).arrays[0]
+
+    def holds(self, key):
+        return key in self._rows and self._arrays[self._rows[key]] is not None
+
+    def put(self, key, chunk):
+        self.put_all([key], [chunk], [chunk.ctypes.data])
+        return self.holds(key) and self._arrays[self._rows[key]] is chunk
 
 
 def hits(requests, room, ahead):

@@ -42,22 +42,15 @@ _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what 
 
 ENTRY_BYTES = 512
 """What the entry of a chunk without voxels takes: key, array, its row."""
-
-
 FILL_CHUNK = np.zeros(0, np.uint8)
 """Kept of a chunk that is not stored: nobody has to look for it in the store again."""
 _NEVER = 2**62  # where there is no moment; all others are smaller
-
-
 _MOST_CHUNKS = 2**64  # of an array; a header that claims more is damaged
 
 
 def first_key(token: str) -> int:
-    """Return the key of the first chunk of an array; the others follow.
-
-    Numbers cost the collector of garbage nothing, where it looks through each tuple. Among a
-    million tokens two that have one number are as likely as one in fifty million.
-    """
+    """Return the key of the first chunk of an array; the others follow."""
+    # The collector of garbage looks through tuples, not through numbers.
     return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest()) * _MOST_CHUNKS
 
 
@@ -75,9 +68,8 @@ class ChunkCache:
     A key is any hashable value; those of an array are numbers from :func:`first_key` on.
     """
 
-    # Each chunk that is here or announced has a row in some columns, so that all chunks of a read
-    # are looked up, announced and given up in a few operations on arrays. Rows of others stay
-    # until the columns are full.
+    # Each chunk that is here or announced has a row in some columns, so that a read takes a few
+    # operations on arrays. Rows of others stay until the columns are full.
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -100,42 +92,26 @@ class ChunkCache:
         # doubled, and odd if somebody counts on the chunk until then.
         self._moments = moments
 
-    def get(self, key: Hashable) -> NDArray[Any] | None:
-        """Return a chunk, read-only; None if it is not here.
-
-        What was announced for it has come: the next time that it is needed is a later one.
-        """
-        return self.get_all((key,)).arrays[0]
-
     def get_all(self, keys: Sequence[Hashable]) -> FoundChunks:
-        """Return what :meth:`get` does of each key, one after another."""
+        """Return what is here of keys.
+
+        What was announced for each has come: the next time that it is needed is a later one.
+        """
         with self._lock:
             rows = self._rows_of(keys)
-            known = rows[rows >= 0]
-            self._pass(known, self._moments[known, :1])
-            self._use[known] = self._uses + np.arange(len(known))
-            self._uses += len(known)
+            is_known = rows >= 0
+            present = rows[is_known]
+            self._pass(present, self._moments[present, :1] >> 1)
+            self._use[present] = self._uses + np.arange(len(present))
+            self._uses += len(present)
             is_here, addresses = np.zeros(len(keys), bool), np.zeros(len(keys), np.int64)
-            is_here[rows >= 0], addresses[rows >= 0] = self._size[known] > 0, self._address[known]
+            is_here[is_known] = self._size[present] > 0
+            addresses[is_known] = self._address[present]
             count = int(is_here.sum())
             self.misses += len(keys) - count
             self.hits += count
             arrays = [self._arrays[row] if row >= 0 else None for row in rows.tolist()]
             return FoundChunks(is_here, addresses, arrays)
-
-    def holds(self, key: Hashable) -> bool:
-        """Whether a chunk is here; asking does not count as using it."""
-        with self._lock:
-            return key in self._rows and self._arrays[self._rows[key]] is not None
-
-    def put(self, key: Hashable, chunk: NDArray[Any]) -> bool:
-        """Keep a chunk if there is room for it, or something less needed to make room.
-
-        Returns whether it is kept: then it is the cache's, and read-only.
-        """
-        self.put_all((key,), (chunk,), [chunk.ctypes.data])
-        with self._lock:
-            return key in self._rows and self._arrays[self._rows[key]] is chunk
 
     def put_all(
         self,
@@ -143,7 +119,10 @@ class ChunkCache:
         chunks: Sequence[NDArray[Any]],
         addresses: Sequence[int] | NDArray[np.int64],
     ) -> None:
-        """Do what :meth:`put` does with chunks of different keys, all at once."""
+        """Keep chunks for which there is room, or something less needed to make room.
+
+        Their keys differ. What is kept is the cache's, and read-only.
+        """
         with self._lock:
             rows = self._rows_of(keys, adds=True)
             sizes = np.array([chunk.nbytes or ENTRY_BYTES for chunk in chunks], np.int64)
@@ -234,7 +213,7 @@ class ChunkCache:
         before = self._moments[rows]
         following = before.copy()
         following[:, :-1], following[:, -1] = before[:, 1:], _NEVER
-        is_later = np.logical_or.accumulate(before == moments, axis=1)
+        is_later = np.logical_or.accumulate(before >> 1 == moments, axis=1)
         self._moments[rows] = np.where(is_later, following, before)
         return is_later[:, -1]
 
@@ -242,10 +221,9 @@ class ChunkCache:
         """Take back what was announced for a moment."""
         rows = self._rows_of(keys)
         rows = rows[rows >= 0]
-        for one in (2 * moment, 2 * moment + 1):
-            those = rows[self._pass(rows, one)]
-            self._use[those] = self._uses + np.arange(len(those))
-            self._uses += len(those)
+        rows = rows[self._pass(rows, moment)]
+        self._use[rows] = self._uses + np.arange(len(rows))
+        self._uses += len(rows)
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
@@ -436,19 +414,19 @@ class ChunkedArray:
             )
         payload = self._source.fetch_chunks(chunks)
         stored_chunks = payload.stored_chunks() if is_available(self.ndim) else None
-        is_left, count = ~np.zeros(len(chunks), bool), 0
+        count = 0
         # What is decoded to be kept is in memory before it is known whether there is room for it.
         step = max(1, _STEP_BYTES // self.chunk_bytes)
         for first in range(0, len(chunks), step):
-            if stored_chunks is None:
-                break
             some = slice(first, first + step)
-            those = stored_chunks.of(some)
-            is_done = self._decode_all(out, chunks[some], parts[some], those)
-            is_left[some] = ~is_done
-            count += int((is_done & (those.addresses != 0)).sum())
-        if is_left.any():
-            count += self._decode_each(out, chunks[is_left], parts[is_left], payload)
+            its, places = chunks[some], parts[some]
+            if stored_chunks is not None:
+                those = stored_chunks.of(some)
+                is_done = self._decode_all(out, its, places, those)
+                count += int((is_done & (those.addresses != 0)).sum())
+                its, places = its[~is_done], places[~is_done]
+            if len(its):
+                count += self._decode_each(out, its, places, payload)
         IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
 
     def _decode_all(
@@ -481,29 +459,26 @@ class ChunkedArray:
     ) -> int:
         """Decode chunks one after another, and return how many were stored."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
-        scratch: NDArray[Any] | None = None
-        count = 0
-        rows = zip(map(tuple, chunks.tolist()), self._keys(chunks), _slices(parts), strict=True)
-        for index, key, (there, here) in rows:
+        scratch = np.empty(self.chunks, self.dtype)
+        count, rooms = 0, list[NDArray[Any]]()
+        for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
             slot = out[there]
-            whole = slot.shape == self.chunks and (strided or slot.flags.c_contiguous)
-            if whole and not keeps:
+            if not keeps and slot.shape == self.chunks and (strided or slot.flags.c_contiguous):
                 # Straight to where it is wanted: no copy of the chunk is made.
-                if self._decode(payload, index, slot):
+                if is_stored := self._decode(payload, index, slot):
                     count += 1
-                else:
-                    slot[...] = self._fill
-                continue
-            if scratch is None:
-                scratch = np.empty(self.chunks, self.dtype)
-            if self._decode(payload, index, scratch):
-                count += 1
-                slot[...] = scratch[here]
-                if self._cache.put(key, scratch):
-                    scratch = None
+                    continue
             else:
-                slot[...] = self._fill
-                self._cache.put_all([key], [FILL_CHUNK], [0])
+                is_stored = self._decode(payload, index, scratch)
+            count += is_stored
+            slot[...] = scratch[here] if is_stored else self._fill
+            rooms.append(scratch if is_stored else FILL_CHUNK)
+            if keeps and is_stored:
+                scratch = np.empty(self.chunks, self.dtype)
+        if keeps:
+            is_fill = [room is FILL_CHUNK for room in rooms]
+            addresses = np.where(is_fill, 0, [room.ctypes.data for room in rooms])
+            self._cache.put_all(self._keys(chunks), rooms, addresses)
         return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:

@@ -153,17 +153,13 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
     function = ctypes.CFUNCTYPE(number, address, number, number, number, address, number)
     items = np.zeros(count, dtype)
     place = address_of_bytes(data)
-    size = function(decoder.decode)(place, len(data), 0, count, address_of(items), items.nbytes)
+    (room,) = addresses_of([items])
+    size = function(decoder.decode)(place, len(data), 0, count, room, items.nbytes)
     return items if size == items.nbytes else None
 
 
-def address_of(array: NDArray[Any]) -> int:
-    """Return where an array begins that can be written to: a third of what NumPy takes for it."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
-
-
 def addresses_of(arrays: Sequence[NDArray[Any]]) -> list[int]:
-    """Return :func:`address_of` each."""
+    """Return where arrays begin that can be written to: a third of what NumPy takes for it."""
     address, view = ctypes.addressof, ctypes.c_char.from_buffer
     return [address(view(array.data)) for array in arrays]
 
