@@ -65,9 +65,9 @@ class Clock:
         self.seconds = 0.0
         received, opened = WorkerPool._receive, Worker.open
 
-        def timed_received(pool: WorkerPool, worker: Worker) -> Iterator[Any]:
+        def timed_received(pool: WorkerPool, worker: Worker, *, ends: bool) -> Iterator[Any]:
             start = time.perf_counter()
-            answers = list(received(pool, worker))
+            answers = list(received(pool, worker, ends=ends))
             self.seconds += time.perf_counter() - start
             yield from answers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -16,7 +16,7 @@ from ..core.errors import NotPicklable, VolumeChanged, WorkerDied, WorkerReplace
 from ..datapipes.datapipe import without_opening
 from .delivered_batches import DeliveredBatches
 from .memory_budget import PrefetchBudget
-from .planner import jobs
+from .planner import JobsInFlight, jobs
 from .reading_service import begin, end
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import BatchMessage, ErrorMessage
@@ -200,29 +200,23 @@ class PlannedEpoch(PooledEpoch):
         plan = jobs(work.cut, *self._run, self._cursor, work.part, work.errors)
         # The planner's pipes run here: only a thread lets a wait for them end.
         self._watcher = TimeoutIterator(plan, work.limits) if work.limits.explicit else None
-        self._jobs: Iterator[Job] | None = self._watcher or plan
+        in_order = self._flow.in_order
+        self._jobs = JobsInFlight(self._watcher or plan, self._room, in_order=in_order)
         self._count: int | None = None
-        self._order: deque[int] = deque()
-        self._ready: dict[int, Any] = {}
         self._death: WorkerDied | None = None
-        self._planning_error: Exception | None = None
 
     def _take(self) -> Any:
         self._begin_wait()
         while True:
             self._hand_out()
-            index = min(self._ready, default=None)
-            if self._flow.in_order:
-                index = self._order[0] if self._order and self._order[0] in self._ready else None
+            index = self._jobs.first()
             if index is not None:
                 return self._deliver(index)
-            if self._death is not None or (self._jobs is None and not self._order):
-                end = self._death or self._planning_error or StopIteration()
-                self._death = self._planning_error = None
-                try:
-                    raise end
-                finally:
-                    del end  # held by this frame, which its traceback holds, it would keep all
+            death, self._death = self._death, None
+            try:
+                self._jobs.raise_end(death)
+            finally:
+                del death
             for worker, answer in self._answers():
                 if isinstance(answer, WorkerDied):
                     self._replace(worker, answer)
@@ -241,9 +235,7 @@ class PlannedEpoch(PooledEpoch):
         return fresh
 
     def _deliver(self, index: int) -> Any:
-        self._order.remove(index)
-        answer = self._ready.pop(index)
-        self._room.remove(index)
+        answer = self._jobs.take(index)
         if isinstance(answer, ErrorMessage):
             raise_from_worker(answer)
         self.last = index
@@ -252,19 +244,13 @@ class PlannedEpoch(PooledEpoch):
     def _hand_out(self) -> None:
         limit = self._flow.per_worker
         most = limit * len(self._pool.workers) + self._flow.waiting
-        while self._jobs is not None and self._death is None and len(self._order) < most:
+        while self._death is None:
             if min(len(worker.jobs) for worker in self._pool.workers) >= limit:
                 return
-            if self._order and not self._room.has_room(self._pool.in_flight()):
-                return
-            try:
-                job = next(self._jobs, None)
-            except Exception as error:  # what the planner's pipes raise: after what is in flight
-                job, self._planning_error = None, error
+            job = self._jobs.next_job(most, self._pool.in_flight())
             if job is None:
-                self._jobs = None
                 return
-            coming = self._coming(job, most - len(self._order) - 1)
+            coming = self._coming(job, most - len(self._jobs.order) - 1)
             worker: Worker | None
             worker = self._pool.affinity.choose(job, self._pool.workers, limit, coming)
             if worker.is_gone:  # it died while it had nothing to do
@@ -274,9 +260,9 @@ class PlannedEpoch(PooledEpoch):
             try:
                 self._pool.give(worker, job, *self._run)
             except NotPicklable as error:
-                self._jobs, self._planning_error = None, error
+                self._jobs.fail(error)
                 return
-            self._order.append(job.index)
+            self._jobs.order.append(job.index)
 
     def _coming(self, job: Job, room: int) -> int:
         """Return how many more jobs can follow a job, now or once the consumer took what waits."""
@@ -286,22 +272,21 @@ class PlannedEpoch(PooledEpoch):
                     self._count = batch_count(self._work)
             except Exception:  # a user's __len__ may raise anything; then none is counted on
                 self._count = 0
-        ready = len(self._ready)
+        ready = len(self._jobs.ready)
         if self._flow.in_order:
-            ready = sum(1 for _ in takewhile(self._ready.__contains__, self._order))
+            ready = sum(1 for _ in takewhile(self._jobs.ready.__contains__, self._jobs.order))
         return max(0, min(room + ready, self._count - job.index - 1))
 
     def _store(self, worker: Worker, answer: BatchMessage | ErrorMessage) -> None:
         self._tell(answer)
-        self._ready[answer.index] = answer
+        self._jobs.ready[answer.index] = answer
         if isinstance(answer, BatchMessage):
-            self._ready[answer.index], size = worker.open(answer.data or b"")
+            self._jobs.ready[answer.index], size = worker.open(answer.data or b"")
             self._room.add(answer.index, size)
 
     def close(self) -> None:
         """End the pass."""
-        self._jobs = None
+        self._jobs.close()
         if self._watcher is not None:
             self._watcher.close()
-        self._ready.clear()
         super().close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, cycle, islice
@@ -18,6 +19,7 @@ from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, trait
 from ..spatial.lazy.patch_steps import in_batch
 from .delivered_batches import DeliveredBatches
 from .global_generators import proof_that_nothing_draws, seeded_globals
+from .memory_budget import PrefetchBudget
 from .pipe_runner import as_raised
 
 # A plan is the same on every rank, so nothing has to be sent: each rank plans the whole epoch and
@@ -180,3 +182,60 @@ def draws_globally(planner: Pipe) -> bool:
 def _with_place(error: Exception) -> Exception:
     """Return an error of a planner's pipe with its place: what comes of its item is not known."""
     return add_location(as_raised(error), error_location(error), *failed_item(error))
+
+
+class JobsInFlight:
+    """Hands out the jobs of an epoch, and takes what is made of them, in the order of the plan."""
+
+    def __init__(self, plan: Iterator[Job], room: PrefetchBudget, *, in_order: bool) -> None:
+        self._plan: Iterator[Job] | None = plan
+        self._room, self._in_order = room, in_order
+        self.order: deque[int] = deque()  # numbers of batches that were begun and not delivered
+        self.ready: dict[int, Any] = {}  # what was made of those that are finished
+        self._error: Exception | None = None
+
+    def next_job(self, most: int, in_flight: int) -> Job | None:
+        """Return the next job, if one more may be on its way beside the ``in_flight``."""
+        if self._plan is None or len(self.order) >= most:
+            return None
+        if self.order and not self._room.has_room(in_flight):
+            return None
+        try:
+            job = next(self._plan, None)
+        except Exception as error:  # what the planner's pipes raise: after what is in flight
+            job, self._error = None, error
+        if job is None:
+            self._plan = None
+        return job
+
+    def fail(self, error: Exception) -> None:
+        """End the plan with an error, which comes after what is in flight."""
+        self._plan, self._error = None, error
+
+    def first(self) -> int | None:
+        """Return the number of the batch that comes next; None while it is not ready."""
+        if not self._in_order:
+            return min(self.ready, default=None)
+        return self.order[0] if self.order and self.order[0] in self.ready else None
+
+    def take(self, index: int) -> Any:
+        """Return what was made of a job, which is delivered now."""
+        self.order.remove(index)
+        self._room.remove(index)
+        return self.ready.pop(index)
+
+    def raise_end(self, death: Exception | None = None) -> None:
+        """Raise ``death``, what the planner raised or StopIteration, once nothing is in flight."""
+        if death is None and (self._plan is not None or self.order):
+            return
+        end = death or self._error or StopIteration()
+        self._error = None
+        try:
+            raise end
+        finally:
+            del end  # held by this frame, which its traceback holds, it would keep all
+
+    def close(self) -> None:
+        """Plan no more, and drop what is ready."""
+        self._plan = None
+        self.ready.clear()

@@ -41,7 +41,7 @@ from .in_process import InProcessEpoch, InProcessReadingService
 from .memory_budget import PrefetchBudget, budgets, default_slot_bytes
 from .multiprocessing import JOBS_PER_REMOTE_WORKER, JOBS_PER_WORKER, ORDERS
 from .pipe_runner import PipeRunner
-from .planner import jobs
+from .planner import JobsInFlight, jobs
 from .timeout_iterator import TimeoutIterator
 from .transport.slot_reader import BatchBuffers
 from .work import PlannedWork, Work, WorkerStatus, instructions_of
@@ -320,21 +320,18 @@ class ThreadBatches:
         *,
         in_order: bool = True,
     ) -> None:
-        self._work, self._run, self._in_order = work, run, in_order
+        self._work, self._run = work, run
         self._limits, self._ahead = work.limits, ahead
         self._threads_part, rest = split_at_functions(work)
         self._room = PrefetchBudget(ahead_bytes, unknown=JOBS_PER_WORKER * work.threads)
-        self._order: deque[int] = deque()
-        self._ready: dict[int, _Answer] = {}
         self._in_flight = 0
         self._is_closed = self._is_late = self._has_left = False
-        self._planning_error: Exception | None = None
         # The first batch of an epoch opens and imports: it has longer, as with workers.
         self._seconds = self._limits.start + self._limits.item
         self._finish: Callable[[_Answer], Any] | None = None
         self._watchers: list[TimeoutIterator] = []
         plan = jobs(work.cut, *run, cursor, work.part, work.errors)
-        self._jobs: Iterator[Job] | None = self._with_limit(plan)
+        self._jobs = JobsInFlight(self._with_limit(plan), self._room, in_order=in_order)
         self._buffers = BatchBuffers(ahead + 1, ahead_bytes)
         make = self._finishing() if rest else partial(_make, self._threads_part.maker(), run)
         self._exchange = exchange = _Exchange(make, dict(work.joinings), self._buffers)
@@ -385,43 +382,24 @@ class ThreadBatches:
         self._deadline = time.monotonic() + self._seconds
         while True:
             self._hand_out()
-            index = min(self._ready, default=None)
-            if self._in_order:
-                index = self._order[0] if self._order and self._order[0] in self._ready else None
+            index = self._jobs.first()
             if index is not None:
                 return index, self._deliver(index)
-            if self._jobs is None and not self._order:
-                end = self._planning_error or StopIteration()
-                self._planning_error = None
-                try:
-                    raise end
-                finally:
-                    del end  # held by this frame, which its traceback holds, it would keep all
+            self._jobs.raise_end()
             self._wait()
             if self._has_left:
                 raise StopIteration
 
     def _hand_out(self) -> None:
-        while self._jobs is not None and len(self._order) < self._ahead:
-            if self._order and not self._room.has_room(self._in_flight):
-                return
-            try:
-                job = next(self._jobs, None)
-            except Exception as error:  # what the planner's pipes raise: after what is in flight
-                job, self._planning_error = None, error
-            if job is None:
-                self._jobs = None
-                return
+        while (job := self._jobs.next_job(self._ahead, self._in_flight)) is not None:
             entry = QueuedJob(partial(_itself, job))
-            self._order.append(job.index)
+            self._jobs.order.append(job.index)
             self._in_flight += 1
             self._exchange.ahead.put(entry)
             self._exchange.waiting.put((job, entry))
 
     def _deliver(self, index: int) -> Any:
-        answer = self._ready.pop(index)
-        self._order.remove(index)
-        self._room.remove(index)
+        answer: _Answer = self._jobs.take(index)
         self._seconds = self._limits.item
         try:
             if self._finish is not None:
@@ -445,7 +423,7 @@ class ThreadBatches:
             return
         if answer is not None:
             self._in_flight -= 1
-            self._ready[answer.job.index] = answer
+            self._jobs.ready[answer.job.index] = answer
             self._room.add(
                 answer.job.index, array_bytes(getattr(answer.result, "batch", answer.result))
             )
@@ -494,8 +472,7 @@ class ThreadBatches:
         if self._is_closed:
             return
         self._is_closed = True
-        self._jobs = None
-        self._ready.clear()
+        self._jobs.close()
         self._room.clear()
         self._exchange.end(len(self._seats))
         try:

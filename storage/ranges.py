@@ -26,16 +26,21 @@ Span = tuple[int, int]
 """Half-open range of bytes."""
 
 
-def coalesce(spans: Sequence[Span], gap: int, most: int) -> list[Span]:
+def coalesce(spans: Sequence[Span] | NDArray[np.int64], gap: int, most: int) -> list[Span]:
     """Join sorted spans that lie at most ``gap`` bytes apart, to at most ``most`` bytes in one."""
+    start, stop = np.asarray(spans, np.int64).reshape(-1, 2).T
     runs: list[Span] = []
-    for start, stop in spans:
-        if runs:
-            first, last = runs[-1]
-            if start - last <= gap and max(stop, last) - first <= most:
-                runs[-1] = (first, max(stop, last))
-                continue
-        runs.append((start, stop))
+    first, count = 0, len(start)
+    while first < count:
+        begin, last = first, np.maximum.accumulate(stop[first:])
+        ends = first + 1 + (start[first + 1 :] - last[:-1] > gap).nonzero()[0]
+        for end in [*ends.tolist(), count]:
+            fitting = begin + int(last.searchsorted(start[first] + most, "right"))
+            after = min(end, max(first + 1, fitting))
+            runs.append((int(start[first]), int(last[after - 1 - begin])))
+            first = after
+            if after < end:
+                break  # what ended before this one counts no more
     return runs
 
 
@@ -357,8 +362,7 @@ class CoalescedRanges:
                 continue
             members = members[np.lexsort((stop[members], start[members]))]
             starts = start[members]
-            spans = zip(starts.tolist(), stop[members].tolist(), strict=True)
-            runs = coalesce([*spans], gap, most)
+            runs = coalesce(np.array([starts, stop[members]]).T, gap, most)
             firsts = np.array([first for first, _ in runs])
             run = firsts.searchsorted(starts, "right") - 1
             self.request[members] = run + len(self.requests)

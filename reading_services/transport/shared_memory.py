@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import select
 import socket
 import struct
 import sys
@@ -94,6 +95,15 @@ def limit_waits(channel: Connection, seconds: float) -> None:
     with _socket_of(channel) as twin:
         twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         twin.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def has_message(channel: Connection) -> bool:
+    """Whether something lies in a channel; ``channel.poll()`` takes five times as long."""
+    if not hasattr(select, "poll"):
+        return channel.poll()
+    look = select.poll()
+    look.register(channel.fileno(), select.POLLIN)
+    return bool(look.poll(0))
 
 
 def send_descriptor(channel: Connection, fd: int) -> None:

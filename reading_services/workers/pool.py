@@ -19,7 +19,7 @@ from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
 from ..memory_budget import SlotBudget
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
-from ..transport.shared_memory import receive_memory
+from ..transport.shared_memory import has_message, receive_memory
 from ..transport.slot_reader import SlotReader
 from ..work import ReplicatedWork, Work, WorkerStatus
 from .payload import pickle_job
@@ -275,12 +275,13 @@ class WorkerPool:
             what = f"no batch for {seconds:g} s: {where}"
             self._refuse(what, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
         for worker in dict.fromkeys(by_handle[handle] for handle in ready):
-            yield from ((worker, answer) for answer in self._receive(worker))
+            ends = worker.process.sentinel in ready
+            yield from ((worker, answer) for answer in self._receive(worker, ends=ends))
 
-    def _receive(self, worker: Worker) -> Iterator[Any]:
-        """Yield what lies in a worker's channel, and how it ended if it died with jobs."""
+    def _receive(self, worker: Worker, *, ends: bool) -> Iterator[Any]:
+        """Yield what lies in a worker's channel, and of one that ``ends`` how, if it has jobs."""
         try:
-            while worker.channel.poll():
+            while has_message(worker.channel):
                 message = worker.channel.recv()
                 if isinstance(message, Ready):
                     worker.is_up = True
@@ -301,7 +302,7 @@ class WorkerPool:
         except (EOFError, OSError):  # it was killed between two messages, or inside of one
             yield from self._note_end(worker)
             return
-        if not worker.process.is_alive() and not worker.channel.poll():
+        if ends and not has_message(worker.channel):
             yield from self._note_end(worker)
 
     def _note_end(self, worker: Worker) -> Iterator[WorkerDied]:

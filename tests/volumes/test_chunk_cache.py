@@ -5,9 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.volumes.chunks.chunked_array import ChunkCache
+from voxpipe.volumes.chunks import chunked_array
 
 ROOM = 3
+
+
+class ChunkCache(chunked_array.ChunkCache):
+    """Asked for one chunk at a time."""
+
+    def get(self, key):
+        return self.get_all([key]).arrays[0]
+
+    def holds(self, key):
+        return key in self._rows and self._arrays[self._rows[key]] is not None
+
+    def put(self, key, chunk):
+        self.put_all([key], [chunk], [chunk.ctypes.data])
+        return self.holds(key) and self._arrays[self._rows[key]] is chunk
 
 
 def hits(requests, room, ahead):
@@ -92,7 +106,7 @@ def test_what_somebody_counts_on_is_not_given_up_for_what_is_needed_sooner(count
         cache.put(key, np.zeros(1, np.uint8))
     later = cache.announce(["a", "b"], keep=counts)
 
-    assert later.here == {"a", "b"}
+    assert later.is_here.all()
     assert cache.put("c", np.zeros(1, np.uint8)) is not counts
     sooner.close()
 
@@ -109,7 +123,8 @@ def test_nobody_counts_on_what_was_used_or_taken_back(used):
         later.close()
 
     assert cache.put("c", np.zeros(1, np.uint8))
-    assert cache._claims.keys() == ({"b"} if used else set())
+    assert cache.put("d", np.zeros(1, np.uint8))
+    assert cache.holds("b") is used
 
 
 def test_two_that_count_on_a_chunk_keep_it_until_both_had_it():
@@ -129,19 +144,95 @@ def test_two_that_count_on_a_chunk_keep_it_until_both_had_it():
 def test_what_is_kept_is_found(wanted):
     """Whatever comes in between, and the bound holds."""
     cache = ChunkCache(ROOM)
-    counted: list[tuple[int, object]] = []
+    counted, every = [], []
     for key, counts in wanted:
         if counts:
             told = cache.announce([key], keep=True)
-            if told.here:
-                counted.append((key, told))
+            every.append(told)
+            if told.is_here.all():
+                counted.append(key)
         else:
             cache.put(key, np.zeros(1, np.uint8))
-        assert all(cache.holds(kept) for kept, _ in counted)
+        assert all(map(cache.holds, counted))
         assert cache.held_bytes <= ROOM
-    for _, told in counted:
+    for told in every:
         told.close()
-    assert not cache._claims
+    for key in "abc":
+        assert cache.put(key, np.zeros(1, np.uint8))
+
+
+class PlainCache:
+    """The policy in plain Python, chunk by chunk: what is needed last goes first."""
+
+    def __init__(self, most):
+        self.most, self.moment, self.uses = most, 0, 0
+        self.sizes, self.used, self.coming = {}, {}, {}
+
+    def note_use(self, key):
+        self.uses += 1
+        self.used[key] = self.uses
+
+    def get(self, key):
+        self.coming.get(key, []) and self.coming[key].pop(0)
+        self.note_use(key)
+        return key in self.sizes
+
+    def announce(self, keys, keep):
+        self.moment += 1
+        for key in keys:
+            self.coming.setdefault(key, []).append((self.moment, keep and key in self.sizes))
+        return self.moment
+
+    def close(self, moment, keys):
+        for key in keys:
+            rest = [each for each in self.coming.get(key, []) if each[0] != moment]
+            if rest != self.coming.get(key, []):
+                self.coming[key] = rest
+                self.note_use(key)
+
+    def worth(self, key):
+        coming = self.coming.get(key, [])
+        if any(counts for _, counts in coming):
+            return (2, 0, 0)
+        return (1, -coming[0][0], -self.used[key]) if coming else (0, 0, self.used[key])
+
+    def put(self, sizes):
+        for key, size in sizes.items():
+            if key not in self.sizes and size <= self.most:
+                self.sizes[key] = size
+                self.note_use(key)
+        while sum(self.sizes.values()) > self.most:
+            last = min(self.sizes, key=self.worth)
+            del self.sizes[last]
+            self.coming[last] = [(moment, False) for moment, _ in self.coming.get(last, [])]
+
+
+some_keys = st.lists(st.integers(0, 9), unique=True, max_size=6)
+acts = st.lists(
+    st.tuples(st.sampled_from(["get", "put", "announce", "keep", "close"]), some_keys), max_size=40
+)
+
+
+@given(acts, st.integers(0, 12))
+def test_many_at_once_are_kept_as_one_by_one(steps, most):
+    """Whatever is asked for, announced, counted on and taken back, in chunks of several sizes."""
+    cache, plain, told = ChunkCache(most), PlainCache(most), []
+    for act, keys in steps:
+        if act == "get":
+            assert cache.get_all(keys).is_here.tolist() == [*map(plain.get, keys)]
+        elif act == "put":
+            chunks = [np.zeros(1 + key % 3, np.uint8) for key in keys]
+            cache.put_all(keys, chunks, [chunk.ctypes.data for chunk in chunks])
+            plain.put({key: 1 + key % 3 for key in keys})
+        elif act == "close" and told:
+            announcement, moment = told.pop(0)
+            announcement.close()
+            plain.close(moment, announcement.keys)
+        elif act != "close":
+            keep = act == "keep"
+            told.append((cache.announce(keys, keep=keep), plain.announce(keys, keep)))
+        assert {key for key in range(10) if cache.holds(key)} == plain.sizes.keys()
+        assert cache.held_bytes == sum(plain.sizes.values()) <= most
 
 
 def test_the_end_of_a_loan_drops_what_has_no_room():
@@ -157,19 +248,19 @@ def test_the_end_of_a_loan_drops_what_has_no_room():
     assert [cache.holds(key) for key in "abc"] == [False, True, False]
 
 
-def test_the_table_of_moments_stays_as_small_as_the_chunks():
-    """A thousand rounds over the same few chunks leave no trail."""
+def test_its_tables_stay_as_small_as_what_it_holds():
+    """A thousand rounds over chunks that come and go leave no trail."""
     cache = ChunkCache(10)
-    for key in range(10):
-        cache.put(key, np.zeros(1, np.uint8))
 
-    for _ in range(1000):
-        told = cache.announce(range(10))
-        for key in range(9):  # the last one is taken back instead
+    for round_ in range(1000):
+        keys = range(round_, round_ + 10)
+        told = cache.announce(keys)
+        for key in keys[:9]:  # the last one is taken back instead
+            cache.put(key, np.zeros(1, np.uint8))
             cache.get(key)
         told.close()
 
-    assert len(cache._by_moment) <= 2 * 10 + 64
+    assert cache._moments.size <= 2 * (4 * 10 + 64)
 
 
 def test_a_forked_child_has_nothing_to_give_back(monkeypatch):

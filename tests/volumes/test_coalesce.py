@@ -12,6 +12,24 @@ SPANS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 30))).map(
 )
 
 
+def one_by_one(spans, gap, most):
+    """Join spans in a loop over them."""
+    runs = []
+    for start, stop in spans:
+        first, last = runs[-1] if runs else (0, -gap - 1)
+        if start - last <= gap and max(stop, last) - first <= most:
+            runs[-1] = (first, max(stop, last))
+        else:
+            runs.append((start, stop))
+    return runs
+
+
+@given(SPANS, st.integers(0, 20), st.integers(1, 100))
+def test_it_joins_as_a_loop_does(spans, gap, most):
+    """Whatever overlaps."""
+    assert coalesce(spans, gap, most) == one_by_one(spans, gap, most)
+
+
 @given(SPANS, st.integers(0, 20), st.integers(1, 100))
 def test_every_span_is_in_a_joined_one(spans, gap, most):
     """Nothing is lost, nothing is longer than allowed, joined spans are in order."""

@@ -7,13 +7,13 @@ pieces together are here.
 
 from __future__ import annotations
 
-import heapq
+import hashlib
 import math
 import os
-from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import compress, repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ from ...core.memory import usable_memory
 from ...core.settings import POISON, read_setting
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
-from .native import StoredChunks, address_of, is_available, place_chunks
+from .native import StoredChunks, addresses_of, is_available, place_chunks
 
 # Decoded chunks of this process, in bytes, until something that is needed sooner comes.
 #
@@ -37,111 +37,107 @@ from .native import StoredChunks, address_of, is_available, place_chunks
 # The cache of a process keeps nothing unless an epoch lends it memory: a plain read never sees a
 # chunk that was stored anew since.
 
-_FEW = 64  # entries more than twice the chunks before the table of moments is made anew
+_FEW = 64  # rows for more than three times the chunks that are here or announced
 
 _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
 
 ENTRY_BYTES = 512
-"""What the entry of a chunk without voxels takes: key, array, places in the tables."""
-
-
-class KeptChunk(NamedTuple):
-    """A decoded chunk."""
-
-    array: NDArray[Any]  # in C order
-    address: int  # where its voxels begin in memory
-
-
-FILL_CHUNK = KeptChunk(np.zeros(0, np.uint8), 0)
+"""What the entry of a chunk without voxels takes: key, array, its row."""
+FILL_CHUNK = np.zeros(0, np.uint8)
 """Kept of a chunk that is not stored: nobody has to look for it in the store again."""
+_NEVER = 2**62  # where there is no moment; all others are smaller
+_MOST_CHUNKS = 2**64  # of an array; a header that claims more is damaged
+
+
+def first_key(token: str) -> int:
+    """Return the key of the first chunk of an array; the others follow."""
+    # The collector of garbage looks through tuples, not through numbers.
+    return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest()) * _MOST_CHUNKS
+
+
+class FoundChunks(NamedTuple):
+    """What a cache has of N chunks."""
+
+    is_here: NDArray[np.bool_]  # (N,)
+    addresses: NDArray[np.int64]  # (N,): where voxels begin; 0 of one that is not stored, or here
+    arrays: list[NDArray[Any] | None]  # in C order, read-only; holds the memory
 
 
 class ChunkCache:
-    """Decoded chunks by key, in their stored type, within a number of bytes."""
+    """Decoded chunks by key, in their stored type, within a number of bytes.
+
+    A key is any hashable value; those of an array are numbers from :func:`first_key` on.
+    """
+
+    # Each chunk that is here or announced has a row in some columns, so that a read takes a few
+    # operations on arrays. Rows of others stay until the columns are full.
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.hits = self.misses = 0
-        self._moment = self._number = 0
+        self._moment = self._uses = 0
         self._lock = ForkSafeLock()
         self._clear()
         renew_after_fork(self)
 
     def _clear(self) -> None:
         self.held_bytes = 0
-        self._chunks: dict[Hashable, KeptChunk] = {}
-        # Of these, what nobody has announced, the oldest first.
-        self._idle: OrderedDict[Hashable, None] = OrderedDict()
-        self._coming: dict[Hashable, deque[int]] = {}
-        # Of what is here: for which moments somebody counts on it.
-        self._claims: dict[Hashable, set[int]] = {}
-        # (-moment, number, key) of chunks that are here and announced; some are outdated.
-        self._by_moment: list[tuple[int, int, Hashable]] = []
+        self._rows: dict[Hashable, int] = {}
+        self._arrays: list[NDArray[Any] | None] = []
+        self._set_columns(np.zeros((3, 0), np.int64), np.zeros((0, 1), np.int64))
 
-    def get(self, key: Hashable) -> NDArray[Any] | None:
-        """Return a chunk, read-only; None if it is not here.
+    def _set_columns(self, columns: NDArray[np.int64], moments: NDArray[np.int64]) -> None:
+        # Size is 0 of a chunk that is not here; the last used has the largest use.
+        self._size, self._address, self._use = columns
+        # Of each row the moments at which it is needed, soonest first, then `_NEVER`. Each is
+        # doubled, and odd if somebody counts on the chunk until then.
+        self._moments = moments
 
-        What was announced for it has come: the next time that it is needed is a later one.
+    def get_all(self, keys: Sequence[Hashable]) -> FoundChunks:
+        """Return what is here of keys.
+
+        What was announced for each has come: the next time that it is needed is a later one.
         """
-        (chunk,) = self.get_all((key,))
-        return None if chunk is None else chunk.array
-
-    def get_all(self, keys: Sequence[Hashable]) -> list[KeptChunk | None]:
-        """Return what :meth:`get` does of each key, one after another."""
         with self._lock:
-            # Those of a read were announced at one moment, mostly.
-            due: dict[int, list[Hashable]] = {}
-            for key in keys if self._coming else ():
-                if key in self._coming:
-                    due.setdefault(self._coming[key][0], []).append(key)
-            for moment, its in due.items():
-                self._pass(moment, its)
-            entries = [self._chunks.get(key) for key in keys]
-            misses = entries.count(None)
-            self.misses += misses
-            self.hits += len(entries) - misses
-            for key in keys if self._idle else ():
-                if key in self._idle:
-                    self._idle.move_to_end(key)
-            return entries
+            rows = self._rows_of(keys)
+            is_known = rows >= 0
+            present = rows[is_known]
+            self._pass(present, self._moments[present, :1] >> 1)
+            self._use[present] = self._uses + np.arange(len(present))
+            self._uses += len(present)
+            is_here, addresses = np.zeros(len(keys), bool), np.zeros(len(keys), np.int64)
+            is_here[is_known] = self._size[present] > 0
+            addresses[is_known] = self._address[present]
+            count = int(is_here.sum())
+            self.misses += len(keys) - count
+            self.hits += count
+            arrays = [self._arrays[row] if row >= 0 else None for row in rows.tolist()]
+            return FoundChunks(is_here, addresses, arrays)
 
-    def holds(self, key: Hashable) -> bool:
-        """Whether a chunk is here; asking does not count as using it."""
-        with self._lock:
-            return key in self._chunks
+    def put_all(
+        self,
+        keys: Sequence[Hashable],
+        chunks: Sequence[NDArray[Any]],
+        addresses: Sequence[int] | NDArray[np.int64],
+    ) -> None:
+        """Keep chunks for which there is room, or something less needed to make room.
 
-    def put(self, key: Hashable, chunk: NDArray[Any]) -> bool:
-        """Keep a chunk if there is room for it, or something less needed to make room.
-
-        Returns whether it is kept: then it is the cache's, and read-only.
+        Their keys differ. What is kept is the cache's, and read-only.
         """
-        self.put_all((key,), (KeptChunk(chunk, chunk.ctypes.data),))
         with self._lock:
-            entries = self._chunks.get(key)
-        return entries is not None and entries.array is chunk
-
-    def put_all(self, keys: Iterable[Hashable], chunks: Iterable[KeptChunk]) -> None:
-        """Do what :meth:`put` does with each chunk, one after another."""
-        with self._lock:
-            table = self._chunks
-            for key, chunk in zip(keys, chunks, strict=True):
-                size = ENTRY_BYTES if chunk is FILL_CHUNK else chunk.array.nbytes
-                if size > self.most_bytes or key in table:
-                    continue
-                while self.held_bytes + size > self.most_bytes:
-                    # The oldest that is not announced; if all are, see there.
-                    victim = next(iter(self._idle)) if self._idle else self._last_needed(key)
-                    if victim is None:
-                        break
-                    self._drop((victim,))
-                else:
-                    chunk.array.setflags(write=False)
-                    table[key] = chunk
-                    self.held_bytes += size
-                    if key in self._coming:
-                        self._enter((key,))
-                    else:
-                        self._idle[key] = None
+            rows = self._rows_of(keys, adds=True)
+            sizes = np.array([chunk.nbytes or ENTRY_BYTES for chunk in chunks], np.int64)
+            is_new = (self._size[rows] == 0) & (sizes <= self.most_bytes)
+            rows, sizes = rows[is_new], sizes[is_new]
+            for row, n in zip(rows.tolist(), is_new.nonzero()[0].tolist(), strict=True):
+                self._arrays[row] = chunks[n]
+                chunks[n].setflags(write=False)
+            self._size[rows], self._address[rows] = sizes, np.asarray(addresses)[is_new]
+            self._use[rows] = self._uses + np.arange(len(rows))
+            self._uses += len(rows)
+            self.held_bytes += int(sizes.sum())
+            if self.held_bytes > self.most_bytes:
+                self._make_room()
 
     def announce(self, keys: Iterable[Hashable], *, keep: bool = False) -> Announcement:
         """Say that chunks are going to be asked for, all at once and after all said before.
@@ -151,18 +147,14 @@ class ChunkCache:
         all_keys = tuple(keys)
         with self._lock:
             self._moment += 1
-            here = {key for key in all_keys if key in self._chunks}
-            first = []
-            for key in all_keys:
-                moments = self._coming.setdefault(key, deque())
-                moments.append(self._moment)
-                if key in here:
-                    if keep:
-                        self._claims.setdefault(key, set()).add(self._moment)
-                    if len(moments) == 1:
-                        first.append(key)
-            self._enter(first)
-            return Announcement(self, self._moment, all_keys, here)
+            rows = self._rows_of(all_keys, adds=True)
+            is_here = self._size[rows] > 0
+            count = (self._moments[rows] < _NEVER).sum(axis=1)
+            if len(rows) and count.max() == self._moments.shape[1]:
+                more = np.full_like(self._moments, _NEVER)
+                self._moments = np.concatenate([self._moments, more], axis=1)
+            self._moments[rows, count] = 2 * self._moment + (is_here & keep)
+            return Announcement(self, self._moment, all_keys, is_here, count > 0)
 
     def lend(self, count: int) -> ExitStack:
         """Let chunks take ``count`` bytes more until what is returned is closed."""
@@ -178,88 +170,85 @@ class ChunkCache:
         self._clear()
 
     def forget(self, token: str) -> None:
-        """Forget the chunks of one array, whose keys begin with its token: they are others now."""
+        """Forget the chunks of one array: they are others now."""
         with self._lock:
-            keys = [key for key in self._chunks if isinstance(key, tuple) and key[0] == token]
-            self._drop(keys)
+            first = first_key(token)
+            its = range(first, first + _MOST_CHUNKS)
+            those = [n for key, n in self._rows.items() if isinstance(key, int) and key in its]
+            self._drop(np.array(those, np.int64))
 
     def clear(self) -> None:
         """Forget every chunk, and what was announced."""
         self._lock.defer(self._clear)
 
-    def _pass(self, moment: int, keys: Iterable[Hashable]) -> None:
-        """Take back what was announced for a moment: it was asked for, or never will be."""
-        entering = []
-        for key in keys:
-            moments = self._coming.get(key)
-            if moments is None or moment not in moments:
-                continue
-            changes = moment == moments[0]
-            moments.remove(moment)
-            if not moments:
-                del self._coming[key]
-            claims = self._claims.get(key)
-            if claims is not None:
-                claims.discard(moment)
-                if not claims:  # nobody counts on it any more
-                    del self._claims[key]
-                    changes = True
-            if changes and key in self._chunks:
-                entering.append(key)
-        self._enter(entering)
+    def _rows_of(self, keys: Sequence[Hashable], *, adds: bool = False) -> NDArray[np.int64]:
+        """Return the rows of keys, -1 of one that has none, unless ``adds``."""
+        rows = self._rows
+        if adds and (fresh := [key for key in keys if key not in rows]):
+            if len(rows) + len(fresh) > len(self._size):
+                self._renew_rows(len(fresh))
+                rows = self._rows
+            for key in fresh:
+                rows.setdefault(key, len(rows))
+        return np.fromiter(map(rows.get, keys, repeat(-1)), np.int64, len(keys))
+
+    def _renew_rows(self, count: int) -> None:
+        """Leave out rows that are not used, and make room for more."""
+        in_use = (self._size > 0) | (self._moments[:, 0] < _NEVER)
+        in_use[len(self._rows) :] = False
+        (live,) = in_use.nonzero()
+        keys, arrays = [*self._rows], self._arrays
+        self._rows = {keys[row]: n for n, row in enumerate(live.tolist())}
+        capacity = 3 * (len(live) + count) + _FEW
+        columns = np.zeros((3, capacity), np.int64)
+        columns[:, : len(live)] = np.stack([self._size, self._address, self._use])[:, live]
+        depth = int((self._moments[live] < _NEVER).sum(axis=1).max(initial=0)) + 1
+        moments = np.full((capacity, depth), _NEVER)
+        width = min(depth, self._moments.shape[1])
+        moments[: len(live), :width] = self._moments[live, :width]
+        self._arrays = [arrays[row] for row in live.tolist()] + [None] * (capacity - len(live))
+        self._set_columns(columns, moments)
+
+    def _pass(self, rows: NDArray[np.int64], moments: Any) -> NDArray[np.bool_]:
+        """Take a moment out of each row, if it is there: it came, or never will; return where."""
+        before = self._moments[rows]
+        following = before.copy()
+        following[:, :-1], following[:, -1] = before[:, 1:], _NEVER
+        is_later = np.logical_or.accumulate(before >> 1 == moments, axis=1)
+        self._moments[rows] = np.where(is_later, following, before)
+        return is_later[:, -1]
+
+    def _take_away(self, moment: int, keys: Sequence[Hashable]) -> None:
+        """Take back what was announced for a moment."""
+        rows = self._rows_of(keys)
+        rows = rows[rows >= 0]
+        rows = rows[self._pass(rows, moment)]
+        self._use[rows] = self._uses + np.arange(len(rows))
+        self._uses += len(rows)
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
-        while self.held_bytes > self.most_bytes:
-            self._drop((next(iter(self._idle or self._chunks)),))
+        self._make_room()
 
-    def _last_needed(self, instead: Hashable) -> Hashable | None:
-        """Return what may go for ``instead`` where all is announced; None if that is needed least.
+    def _make_room(self) -> None:
+        """Drop what is needed least until the rest has room.
 
-        The one that is needed last (Belady, 1966) and that nobody counts on, unless the newcomer is
-        not needed before it.
+        What nobody has announced goes first, the oldest before others; then what is needed last
+        (Belady, 1966), and of what is needed at one moment the newcomer; at the very end what
+        somebody counts on, which a newcomer never drives out.
         """
-        if instead not in self._coming:
-            return None
-        while self._by_moment:
-            moment, _, key = self._by_moment[0]
-            if self._can_go(key) and self._coming[key][0] == -moment:
-                return key if -moment > self._coming[instead][0] else None
-            heapq.heappop(self._by_moment)
-        return None
+        (here,) = self._size.nonzero()
+        moments, use = self._moments[here], self._use[here]
+        soonest = np.where((moments & 1).any(axis=1), -1, moments[:, 0])
+        here = here[np.lexsort((np.where(soonest == _NEVER, -use, use), soonest))]
+        self._drop(here[self._size[here].cumsum() > self.most_bytes])
 
-    def _enter(self, keys: Iterable[Hashable]) -> None:
-        """Note when chunks that are here are needed next."""
-        for key in keys:
-            moments = self._coming.get(key)
-            if moments is None:
-                self._idle[key] = None
-                continue
-            self._idle.pop(key, None)
-            if key in self._claims:
-                continue  # until nobody counts on it any more
-            self._number += 1
-            heapq.heappush(self._by_moment, (-moments[0], self._number, key))
-        if len(self._by_moment) > 2 * len(self._chunks) + _FEW:
-            # Outdated ones sink below what is needed later and would never come up.
-            self._by_moment = [
-                (-self._coming[key][0], number, key)
-                for number, key in enumerate(self._chunks)
-                if self._can_go(key)
-            ]
-            self._number = len(self._chunks)
-            heapq.heapify(self._by_moment)
-
-    def _can_go(self, key: Hashable) -> bool:
-        """Whether a chunk is here, announced, and nobody counts on it."""
-        return key in self._chunks and key in self._coming and key not in self._claims
-
-    def _drop(self, keys: Iterable[Hashable]) -> None:
-        for key in keys:
-            self._claims.pop(key, None)
-            self._idle.pop(key, None)
-            chunk = self._chunks.pop(key)
-            self.held_bytes -= ENTRY_BYTES if chunk is FILL_CHUNK else chunk.array.nbytes
+    def _drop(self, rows: NDArray[np.int64]) -> None:
+        self.held_bytes -= int(self._size[rows].sum())
+        self._size[rows] = self._address[rows] = 0
+        self._moments[rows] &= ~1
+        for row in rows.tolist():
+            self._arrays[row] = None
 
 
 class Announcement(NamedTuple):
@@ -268,11 +257,12 @@ class Announcement(NamedTuple):
     cache: ChunkCache
     moment: int
     keys: tuple[Hashable, ...]
-    here: set[Hashable]  # those of them that were in the cache
+    is_here: NDArray[np.bool_]  # which of them were in the cache
+    is_expected: NDArray[np.bool_]  # which of them were announced already
 
     def close(self) -> None:
         """Take it back; any number of times."""
-        self.cache._lock.defer(partial(self.cache._pass, self.moment, self.keys))
+        self.cache._lock.defer(partial(self.cache._take_away, self.moment, self.keys))
 
 
 DEFAULT_BYTES = 64 * 1024**2
@@ -339,7 +329,7 @@ class ChunkSource(Protocol):
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedChunks:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
-    def prefetch(self, chunks: Sequence[Index], size: int) -> Closes | None:
+    def prefetch(self, chunks: ChunkIndices, size: int) -> Closes | None:
         """Begin to fetch the stored bytes of chunks of ``size`` bytes each; None if not far."""
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
@@ -374,6 +364,11 @@ class ChunkedArray:
         self.needed_chunks = self._cuts.touched_parts
         """Returns the chunks (N, axes) of a region of stored axes."""
         self._source, self._cache, self._token = source, cache, token
+        self._first_key = first_key(token)
+        # In C order; Python's numbers where the chunks that a header claims are too many.
+        steps = np.cumprod([1, *self._cuts.counts[:0:-1]], dtype=object)[::-1]
+        is_short = math.prod(self._cuts.counts) < 2**63
+        self._steps = steps.astype(np.int64) if is_short else steps
         # One row of a chunk that is not stored.
         self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
@@ -387,28 +382,23 @@ class ChunkedArray:
             return out
         parts = self._cuts.parts_in(chunks, region)
         entries = self._cache.get_all(self._keys(chunks))
-        is_missing = np.array([chunk is None for chunk in entries])
-        if not is_missing.all():
-            here = [chunk for chunk in entries if chunk is not None]
-            self._copy(out, parts[~is_missing], here)
-        if is_missing.any():
-            self._read_missing(out, chunks[is_missing], parts[is_missing])
+        is_here = entries.is_here
+        here_at = is_here.nonzero()[0]
+        if len(here_at) and is_available(self.ndim):
+            rooms = entries.addresses[is_here]
+            place_chunks(out, self.chunks, parts[is_here], rooms, self._fill_row)
+        elif len(here_at):
+            for (there, here), chunk in zip(_slices(parts), entries.arrays, strict=True):
+                if chunk is not None:
+                    out[there] = self._fill if chunk is FILL_CHUNK else chunk[here]
+        if len(here_at) < len(chunks):
+            self._read_missing(out, chunks[~is_here], parts[~is_here])
         return out
 
     def _keys(self, chunks: NDArray[np.int64]) -> list[Hashable]:
-        """Return the names of chunks in the cache."""
-        return [(self._token, index) for index in map(tuple, chunks.tolist())]
-
-    def _copy(
-        self, out: NDArray[Any], parts: NDArray[np.int64], chunks: Sequence[KeptChunk]
-    ) -> None:
-        """Copy parts of chunks that are decoded to where they belong."""
-        if is_available(self.ndim):
-            rooms = [chunk.address for chunk in chunks]
-            place_chunks(out, self.chunks, parts, rooms, self._fill_row)
-            return
-        for (there, here), chunk in zip(_slices(parts), chunks, strict=True):
-            out[there] = self._fill if chunk is FILL_CHUNK else chunk.array[here]
+        """Return the keys of chunks in the cache."""
+        first = self._first_key
+        return [first + number for number in (chunks @ self._steps).tolist()]
 
     def _read_missing(
         self, out: NDArray[Any], chunks: NDArray[np.int64], parts: NDArray[np.int64]
@@ -422,19 +412,19 @@ class ChunkedArray:
             )
         payload = self._source.fetch_chunks(chunks)
         stored_chunks = payload.stored_chunks() if is_available(self.ndim) else None
-        is_left, count = np.ones(len(chunks), bool), 0
+        count = 0
         # What is decoded to be kept is in memory before it is known whether there is room for it.
         step = max(1, _STEP_BYTES // self.chunk_bytes)
         for first in range(0, len(chunks), step):
-            if stored_chunks is None:
-                break
             some = slice(first, first + step)
-            those = stored_chunks.of(some)
-            is_done = self._decode_all(out, chunks[some], parts[some], those)
-            is_left[some] = ~is_done
-            count += int((is_done & (those.addresses != 0)).sum())
-        if is_left.any():
-            count += self._decode_each(out, chunks[is_left], parts[is_left], payload)
+            its, places = chunks[some], parts[some]
+            if stored_chunks is not None:
+                those = stored_chunks.of(some)
+                is_done = self._decode_all(out, its, places, those)
+                count += int((is_done & (those.addresses != 0)).sum())
+                its, places = its[~is_done], places[~is_done]
+            if len(its):
+                count += self._decode_each(out, its, places, payload)
         IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
 
     def _decode_all(
@@ -446,21 +436,16 @@ class ChunkedArray:
     ) -> NDArray[np.bool_]:
         """Decode chunks in one call, and return which of them could be."""
         is_empty = stored_chunks.addresses == 0
-        entries: list[KeptChunk] = []
+        rooms: list[NDArray[Any]] = []
+        addresses = np.zeros(len(parts), np.int64)
         if self._cache.most_bytes >= self.chunk_bytes:
             shape, dtype = self.chunks, self.dtype
-            rooms = [None if n else np.empty(shape, dtype) for n in is_empty.tolist()]
-            entries = [
-                FILL_CHUNK if room is None else KeptChunk(room, address_of(room)) for room in rooms
-            ]
-        rooms_of_kept = [chunk.address for chunk in entries] or [0] * len(parts)
-        is_done = place_chunks(
-            out, self.chunks, parts, rooms_of_kept, self._fill_row, stored_chunks
-        )
-        if entries:
-            pairs = zip(self._keys(chunks), entries, is_done.tolist(), strict=True)
-            good = [(key, chunk) for key, chunk, is_done in pairs if is_done]
-            self._cache.put_all(*zip(*good, strict=True)) if good else None
+            rooms = [FILL_CHUNK if n else np.empty(shape, dtype) for n in is_empty.tolist()]
+            addresses[~is_empty] = addresses_of([r for r in rooms if r is not FILL_CHUNK])
+        is_done = place_chunks(out, self.chunks, parts, addresses, self._fill_row, stored_chunks)
+        if rooms:
+            good = [*compress(rooms, is_done.tolist())]
+            self._cache.put_all(self._keys(chunks[is_done]), good, addresses[is_done])
         return is_done
 
     def _decode_each(
@@ -472,28 +457,26 @@ class ChunkedArray:
     ) -> int:
         """Decode chunks one after another, and return how many were stored."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
-        scratch: NDArray[Any] | None = None
-        count = 0
+        scratch = np.empty(self.chunks, self.dtype)
+        count, rooms = 0, list[NDArray[Any]]()
         for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
             slot = out[there]
-            whole = slot.shape == self.chunks and (strided or slot.flags.c_contiguous)
-            if whole and not keeps:
+            if not keeps and slot.shape == self.chunks and (strided or slot.flags.c_contiguous):
                 # Straight to where it is wanted: no copy of the chunk is made.
-                if self._decode(payload, index, slot):
+                if is_stored := self._decode(payload, index, slot):
                     count += 1
-                else:
-                    slot[...] = self._fill
-                continue
-            if scratch is None:
-                scratch = np.empty(self.chunks, self.dtype)
-            if self._decode(payload, index, scratch):
-                count += 1
-                slot[...] = scratch[here]
-                if self._cache.put((self._token, index), scratch):
-                    scratch = None
+                    continue
             else:
-                slot[...] = self._fill
-                self._cache.put_all([(self._token, index)], [FILL_CHUNK])
+                is_stored = self._decode(payload, index, scratch)
+            count += is_stored
+            slot[...] = scratch[here] if is_stored else self._fill
+            rooms.append(scratch if is_stored else FILL_CHUNK)
+            if keeps and is_stored:
+                scratch = np.empty(self.chunks, self.dtype)
+        if keeps:
+            is_fill = [room is FILL_CHUNK for room in rooms]
+            addresses = np.where(is_fill, 0, [room.ctypes.data for room in rooms])
+            self._cache.put_all(self._keys(chunks), rooms, addresses)
         return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
@@ -517,16 +500,17 @@ class ChunkedArray:
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
         where there is nothing to wait for. What goes wrong is raised by the read.
         """
-        chunks = [tuple(row) for row in self.needed_chunks(region).tolist()]
+        chunks = self.needed_chunks(region)
         if not self._cache.most_bytes:
             return self._source.prefetch(chunks, self.chunk_bytes)
         # What is here is not fetched, and stays until it was read, as a read that missed it would
         # wait for a request; where nothing is far away, what is needed sooner may take its place.
-        keys = [(self._token, index) for index in chunks]
-        announcement = self._cache.announce(keys, keep=self._source.is_far)
+        announcement = self._cache.announce(self._keys(chunks), keep=self._source.is_far)
         try:
-            absent = [key[1] for key in keys if key not in announcement.here]
-            ticket = self._source.prefetch(absent, self.chunk_bytes)
+            skips = announcement.is_here
+            if not self._source.is_far:  # the system was told when they were announced
+                skips = skips | announcement.is_expected
+            ticket = self._source.prefetch(chunks[~skips], self.chunk_bytes)
         except BaseException:
             announcement.close()
             raise

@@ -87,7 +87,7 @@ def place_chunks(
     out: NDArray[Any],
     shape: tuple[int, ...],
     parts: NDArray[np.int64],
-    rooms: Sequence[int],
+    rooms: Sequence[int] | NDArray[np.int64],
     fill_row: NDArray[Any],
     stored_chunks: StoredChunks | None = None,
 ) -> NDArray[np.bool_]:
@@ -125,13 +125,14 @@ def place_chunks(
         is_empty = rows[:, _DATA] == 0
     else:
         is_empty = rows[:, _ROOM] == 0
-    rows[is_empty, _ROOM] = address_of(fill_row)
-    rows[:, _IS_ROW] = is_empty
-    # What is not kept is decoded to here, unless it lies in ``out`` as a whole.
+    # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(shape, out.dtype)
+    fill_place, *places = addresses_of([fill_row, rows, scratch, out])
+    rows[is_empty, _ROOM] = fill_place
+    rows[:, _IS_ROW] = is_empty
     rest = (0,) * (MOST_AXES - axes)
     job = _JOB.pack(
-        *(ABI, *decoder, count, address_of(rows), address_of(scratch), address_of(out)),
+        *(ABI, *decoder, count, *places),
         *(out.itemsize, axes, *shape, *rest, *out.strides, *rest),
     )
     if _library().voxpipe_place_chunks(job) != _OK:
@@ -152,13 +153,15 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
     function = ctypes.CFUNCTYPE(number, address, number, number, number, address, number)
     items = np.zeros(count, dtype)
     place = address_of_bytes(data)
-    size = function(decoder.decode)(place, len(data), 0, count, address_of(items), items.nbytes)
+    (room,) = addresses_of([items])
+    size = function(decoder.decode)(place, len(data), 0, count, room, items.nbytes)
     return items if size == items.nbytes else None
 
 
-def address_of(array: NDArray[Any]) -> int:
-    """Return where an array begins that can be written to: a third of what NumPy takes for it."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+def addresses_of(arrays: Sequence[NDArray[Any]]) -> list[int]:
+    """Return where arrays begin that can be written to: a third of what NumPy takes for it."""
+    address, view = ctypes.addressof, ctypes.c_char.from_buffer
+    return [address(view(array.data)) for array in arrays]
 
 
 def address_of_bytes(data: bytes | memoryview) -> int:

@@ -175,16 +175,18 @@ class RangedChunks:
         self._ahead.small.forget(_objects(self._token))
         self._ahead.requests.forget(self._token)
 
-    def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
+    def prefetch(self, chunks: ChunkIndices, size: int) -> Ticket | None:
         """Begin to fetch; the system does so by itself for local files."""
         if isinstance(self._store, LocalRanges):
-            self._store.will_need(self._map.locate(chunks))
+            if len(chunks):
+                self._store.will_need(self._map.locate(chunks))
             return None
         store = self._store
         if not works_ahead(store):
             return None
         fetch_ahead = partial(self._fetch_ahead, store, coalesce_policy(self._usual))
-        return self._ahead.begin(self._token, chunks, lambda _: size, store, fetch_ahead)
+        indices = [*map(tuple, np.asarray(chunks).tolist())]
+        return self._ahead.begin(self._token, indices, lambda _: size, store, fetch_ahead)
 
     async def _fetch_ahead(
         self,
@@ -370,7 +372,7 @@ class Bytes:
         addresses[self._rest] = np.where(base, base + plan.offset, 0)
         # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
         sizes[self._rest] = np.where(plan.offset + size <= length, size, 0)
-        return StoredChunks(decoder, addresses, sizes, np.zeros_like(sizes), self)
+        return StoredChunks(decoder, addresses, sizes, np.zeros(len(sizes), np.int64), self)
 
     @cached_property
     def _pieces(self) -> dict[Index, tuple[memoryview | None, ReadRange | None]]:

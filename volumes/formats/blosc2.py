@@ -239,7 +239,7 @@ class Blosc2Blocks:
 
     is_far = False
 
-    def prefetch(self, chunks: Sequence[Index], size: int) -> None:
+    def prefetch(self, chunks: ChunkIndices, size: int) -> None:
         """Nothing is waited for in a mapped file."""
 
     def fetch(self, chunks: Sequence[Index]) -> None:

@@ -163,7 +163,7 @@ class ChunkIndex(ChunkMap):
 class Hdf5Chunks(RangedChunks):
     """Chunks that are ranges of one file, whose places must be asked for before they are read."""
 
-    def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
+    def prefetch(self, chunks: ChunkIndices, size: int) -> Ticket | None:
         """Begin to fetch; where chunks lie is asked here, not in the loop that brings them."""
         self._map.locate(chunks)
         return super().prefetch(chunks, size)
