@@ -172,40 +172,28 @@ inline void find_ends(const Slant& slant, const NearBox& near, int64_t plane, Ro
   }
 }
 
-// Calls act(row, r, first, last, to) for each row of a box, with the addresses of its voxel 0; the
-// lines of the next plane are asked for meanwhile.
-template <class Act>
-inline void each_row(const Geometry& g, const NearBox& near, const Slant& slant,
-                     const uint8_t* source, uint8_t* to, const Act& act) {
+// Copies one plane of a box, row by row and all of each: a processor foresees rows that are evenly
+// spaced. The lines of the next plane are asked for meanwhile.
+inline void copy_plane(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
+                       int64_t p, uint8_t* to, int64_t stride) {
   for (int a = 0; a < 3; a++)
     source += static_cast<int64_t>(near.first[a] - g.axis[a].start) * g.axis[a].step;
-  const int rows = near.rows, planes = near.planes();
-  const int64_t step = g.axis[near.unit].step;
-  RowEnds ends;
-  for (int64_t p = 0; p < near.count(planes); p++) {
-    find_ends(slant, near, p, ends);
-    for (int64_t r = 0; r < near.count(rows); r++) {
-      const int64_t first = ends.first[r], last = ends.last[r];
-      if (first > last) continue;
-      const uint8_t* row = source + p * g.axis[planes].step + r * g.axis[rows].step;
-      if (p + 1 < near.count(planes)) {
-        const uint8_t* next = row + g.axis[planes].step;
-        const int64_t low = least(first * step, last * step), high = most(first * step, last * step);
-        for (int64_t at = low; at < high + LINE; at += LINE) fetch_line(next + least(at, high));
-      }
-      act(row, r, first, last, to + p * near.step[planes] + r * near.step[rows]);
-    }
+  const int64_t bytes = near.count(near.unit) * size;
+  if (g.axis[near.unit].step < 0) source -= bytes - size;
+  const int64_t further = g.axis[near.planes()].step, step = g.axis[near.rows].step;
+  const bool is_last = p + 1 == near.count(near.planes());
+  const uint8_t* row = source + p * further;
+  for (int64_t r = 0; r < near.count(near.rows); r++, row += step, to += stride) {
+    for (int64_t at = 0; at < bytes + LINE && !is_last; at += LINE)
+      fetch_line(row + further + least(at, bytes - 1));
+    copy_bytes(row, bytes, to);
   }
 }
 
-inline void copy_near(const Geometry& g, int64_t size, const NearBox& near, const Slant& slant,
-                      const uint8_t* source, uint8_t* to) {
-  const int64_t step = near.step[near.unit];
-  each_row(g, near, slant, source, to,
-           [&](const uint8_t* row, int64_t, int64_t first, int64_t last, uint8_t* at) {
-             const int64_t from = (step < 0 ? last : first) * step;
-             copy_bytes(row + from, (last - first + 1) * size, at + near.origin + from);
-           });
+inline void copy_near(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
+                      uint8_t* to) {
+  for (int64_t p = 0; p < near.count(near.planes()); p++)
+    copy_plane(g, size, near, source, p, to + p * near.step[near.planes()], near.step[near.rows]);
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -71,31 +71,40 @@ inline Floats interleaved(Floats a, Floats b, Numbers<I...>) {
   return __builtin_shufflevector(a, b, (HALF * LANES / 2 + I / 2 + I % 2 * LANES)...);
 }
 
+// By way of a copy of each plane as it is stored, behind the pairs.
 template <class S>
 void copy_pairs(const Work& w, const NearBox& near, const Slant& slant, const uint8_t* source,
                 uint8_t* to) {
   constexpr auto ALL = typename NumbersBelow<LANES>::type{};
   constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
   const int64_t count = near.count(near.unit), step = w.g.axis[near.unit].step;
-  const int64_t rows = near.count(near.rows), next = w.g.axis[near.rows].step;
+  const int64_t rows = near.count(near.rows), stride = near.step[near.rows] / 2;
+  uint8_t* stored = to + near.channel;
+  const uint8_t* start = step < 0 ? stored + (count - 1) * SIZE : stored;
   const auto floats = [&](const uint8_t* row, int64_t v) {
     return step > 0 ? floats_at<S>(row + v * SIZE)
                     : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL);
   };
-  each_row(w.g, near, slant, source, to,
-           [&](const uint8_t* row, int64_t r, int64_t first, int64_t last, uint8_t* at) {
-             const uint8_t* other = r + 1 < rows ? row + next : row;
-             for (int64_t v = first; v <= last && count < LANES; v++) {
-               put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
-               put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
-             }
-             for (int64_t n = first; n <= last && count >= LANES; n += LANES) {
-               const int64_t v = least(n, count - LANES);  // the last ones lie over those before
-               const Floats a = floats(row, v), b = floats(other, v);
-               put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL));
-               put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL));
-             }
-           });
+  RowEnds ends;
+  for (int64_t p = 0; p < near.count(near.planes()); p++) {
+    copy_plane(w.g, SIZE, near, source, p, stored, stride);
+    find_ends(slant, near, p, ends);
+    for (int64_t r = 0; r < rows; r++) {
+      const uint8_t* row = start + r * stride;
+      const uint8_t* other = r + 1 < rows ? row + stride : row;
+      uint8_t* at = to + p * near.step[near.planes()] + r * near.step[near.rows];
+      for (int64_t v = ends.first[r]; v <= ends.last[r] && count < LANES; v++) {
+        put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
+        put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
+      }
+      for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
+        const int64_t v = least(n, count - LANES);  // the last ones lie over those before
+        const Floats a = floats(row, v), b = floats(other, v);
+        put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL));
+        put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL));
+      }
+    }
+  }
 }
 
 template <>
@@ -337,13 +346,14 @@ inline void sample_near(const Work& w, const Box& box, int across, bool turned, 
     const bool linear = w.job->mode == VOXPIPE_LINEAR;
     if (linear) place_near(near.unit, partner_of(near.unit), PAIR, 16, copy);
     else place_near(near.unit, rows_of(w.g, near.unit), w.g.axis[near.unit].step, 16, copy);
-    if (copy.channel <= NEAR_BYTES) {
+    const int64_t plane = linear ? copy.step[copy.rows] * copy.count(copy.rows) / 2 : 0;
+    if (copy.channel + plane <= NEAR_BYTES) {
       describe_copy(copy, near.memory, near.copied);
       const Slant slant = linear ? slant_of(w.g, copy, box, w.reach) : Slant{};
       for (int64_t c = 0; c < w.channels; c++) {
         const uint8_t* source = w.source + c * w.source_channel;
         if (linear) copy_pairs_of(w, copy, slant, source, near.memory);
-        else copy_near(w.g, size, copy, slant, source, near.memory);
+        else copy_near(w.g, size, copy, source, near.memory);
         sample_inside(near.copied, box, across, turned, near.make_row, c);
       }
       return;
@@ -353,8 +363,7 @@ inline void sample_near(const Work& w, const Box& box, int across, bool turned, 
   if (copy.channel * w.channels > NEAR_BYTES) return sample_tile(w, box, across, turned, advance);
   describe_copy(copy, near.memory, near.copied);
   for (int64_t c = 0; c < w.channels; c++)
-    copy_near(w.g, size, copy, Slant{}, w.source + c * w.source_channel,
-              near.memory + c * copy.channel);
+    copy_near(w.g, size, copy, w.source + c * w.source_channel, near.memory + c * copy.channel);
   sample_tile(near.copied, box, across, turned, advance);
 }
 
