@@ -70,49 +70,130 @@ inline void copy_bytes(const uint8_t* from, int64_t count, uint8_t* to) {
   put<Chunk>(to + count - SIZE, load<Chunk>(from + count - SIZE));  // over what is there
 }
 
-// Where a copy lies: ``step`` bytes from voxel to voxel, ``channel`` from one channel to the next.
+// Where a copy lies: ``step`` bytes from voxel to voxel, rows of them along ``unit``.
 struct NearBox {
+  int unit;
+  int rows;  // axis from one row to the next
   double first[3];
   double last[3];
   int64_t step[3];
-  int64_t channel;
-  int64_t origin;  // from the first byte to voxel ``first``
+  int64_t channel;  // bytes
+  int64_t origin;   // from the first byte to voxel ``first``
+
+  inline int planes() const { return 3 - unit - rows; }
+  inline int64_t count(int a) const { return static_cast<int64_t>(last[a] - first[a]) + 1; }
 };
 
-// ``unit`` is the axis along which voxels are neighbours.
-inline NearBox near_box(const Geometry& g, int unit, int64_t size, const Box& box, const double* moves) {
-  NearBox near;
-  for (int a = 0; a < 3; a++) reach_over(g.axis[a], box, moves[a], near.first[a], near.last[a]);
-  const auto count = [&](int a) { return static_cast<int64_t>(near.last[a] - near.first[a]) + 1; };
-  const int other[2] = {unit == 0 ? 1 : 0, unit == 2 ? 1 : 2};
-  const bool falls = __builtin_fabs(g.axis[other[0]].stride) > __builtin_fabs(g.axis[other[1]].stride);
-  const int rows = other[falls ? 1 : 0], planes = other[falls ? 0 : 1];
-  near.step[unit] = g.axis[unit].step;
-  near.step[rows] = (count(unit) * size + 15) / 16 * 16;
-  near.step[planes] = near.step[rows] * count(rows);
-  near.channel = near.step[planes] * count(planes);
-  near.origin = g.axis[unit].step < 0 ? (count(unit) - 1) * size : 0;
-  return near;
+// Places a box of which ``first`` and ``last`` are known. ``whole``: bytes that a row is made up to.
+inline void place_near(int unit, int rows, int64_t step, int64_t whole, NearBox& near) {
+  const int64_t size = step < 0 ? -step : step, length = near.count(unit) * size;
+  near.unit = unit;
+  near.rows = rows;
+  near.step[unit] = step;
+  near.step[rows] = (length + whole - 1) / whole * whole;
+  near.step[near.planes()] = near.step[rows] * near.count(rows);
+  near.channel = near.step[near.planes()] * near.count(near.planes());
+  near.origin = step < 0 ? length - size : 0;
 }
 
-inline void copy_near(const Geometry& g, int unit, int64_t size, const NearBox& near,
-                      const uint8_t* source, uint8_t* to) {
-  const auto count = [&](int a) { return static_cast<int64_t>(near.last[a] - near.first[a]) + 1; };
+// The faster of the other two axes of a volume in memory.
+inline int rows_of(const Geometry& g, int unit) {
+  const int a = unit == 0 ? 1 : 0, b = unit == 2 ? 1 : 2;
+  return __builtin_fabs(g.axis[a].stride) > __builtin_fabs(g.axis[b].stride) ? b : a;
+}
+
+// Where the rows of a box begin and end of which a tile meets something: a turned tile meets half of
+// its box. Between the largest of three ``low`` and the least of three ``high``, each a number, and
+// what a row and what a plane add to it, in voxels from ``first``.
+struct Slant {
+  int count;
+  float low[3][3];
+  float high[3][3];
+};
+
+// Coordinates of the output are inverse * (coordinates of the source), and lie within the tile.
+inline Slant slant_of(const Geometry& g, const NearBox& near, const Box& box, const double* moves) {
+  constexpr double FLAT = 1e-3;    // a row this parallel to a face of the tile does not end there
+  constexpr double ROUNDING = 0.01;  // voxels of the output; float32 and an inverse are closer
+  Slant slant;
+  slant.count = 0;
+  double cross[3][3], whole = 0;
+  for (int a = 0; a < 3; a++) {
+    const double *next = g.axis[(a + 1) % 3].row, *last = g.axis[(a + 2) % 3].row;
+    for (int n = 0; n < 3; n++)
+      cross[a][n] = next[(n + 1) % 3] * last[(n + 2) % 3] - next[(n + 2) % 3] * last[(n + 1) % 3];
+  }
+  for (int n = 0; n < 3; n++) whole += cross[0][n] * g.axis[0].row[n];
+  for (int n = 0; n < 3; n++) {
+    const double along = cross[near.unit][n] / whole;
+    if (!(__builtin_fabs(along) > FLAT)) continue;
+    // A row has taps of coordinates from one voxel before it to one behind it.
+    double margin = ROUNDING, start = 0;
+    for (int a = 0; a < 3; a++) {
+      const double slope = cross[a][n] / whole;
+      margin += __builtin_fabs(slope) * (moves[a] + (a == near.unit ? 0.0 : 1.0));
+      start += slope * (near.first[a] - g.axis[a].row[3]);
+    }
+    const double ends[2] = {static_cast<double>(box.begin[n]) - margin - start,
+                            static_cast<double>(box.end[n] - 1) + margin - start};
+    float* low = slant.low[slant.count];
+    float* high = slant.high[slant.count++];
+    low[0] = static_cast<float>(ends[along < 0 ? 1 : 0] / along);
+    high[0] = static_cast<float>(ends[along < 0 ? 0 : 1] / along);
+    low[1] = high[1] = static_cast<float>(-cross[near.rows][n] / whole / along);
+    low[2] = high[2] = static_cast<float>(-cross[near.planes()][n] / whole / along);
+  }
+  return slant;
+}
+
+// The first and the last voxel of each row of a plane; none where the last one comes before.
+struct RowEnds {
+  int32_t first[static_cast<int>(MOST_GRAINS) + 2 * SPARE];
+  int32_t last[static_cast<int>(MOST_GRAINS) + 2 * SPARE];
+};
+
+inline void find_ends(const Slant& slant, const NearBox& near, int64_t plane, RowEnds& ends) {
+  const float most_last = static_cast<float>(near.count(near.unit) - 1);
+  Floats row;
+  for (int n = 0; n < LANES; n++) row[n] = static_cast<float>(n);
+  for (int64_t r = 0; r < near.count(near.rows); r += LANES, row += static_cast<float>(LANES)) {
+    Floats low = {}, high = all_of(most_last);
+    for (int n = 0; n < slant.count; n++) {
+      const float *l = slant.low[n], *h = slant.high[n];
+      const Floats first = row * l[1] + (l[0] + l[2] * static_cast<float>(plane));
+      const Floats last = row * h[1] + (h[0] + h[2] * static_cast<float>(plane)) + 1.0f;
+      low = first > low ? first : low;
+      high = last < high ? last : high;
+    }
+    low = low < most_last ? low : all_of(most_last);
+    high = high > -1.0f ? high : all_of(-1.0f);
+    put_vector(ends.first + r, __builtin_convertvector(low, Ints));
+    put_vector(ends.last + r, __builtin_convertvector(high, Ints));
+  }
+}
+
+// Copies one plane of a box, row by row and all of each: a processor foresees rows that are evenly
+// spaced. The lines of the next plane are asked for meanwhile.
+inline void copy_plane(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
+                       int64_t p, uint8_t* to, int64_t stride) {
   for (int a = 0; a < 3; a++)
     source += static_cast<int64_t>(near.first[a] - g.axis[a].start) * g.axis[a].step;
-  source -= near.origin;
-  const int a = unit == 0 ? 1 : 0, b = unit == 2 ? 1 : 2;
-  const int rows = near.step[a] < near.step[b] ? a : b, planes = rows == a ? b : a;
-  const int64_t bytes = count(unit) * size;
-  for (int64_t p = 0; p < count(planes); p++)
-    for (int64_t r = 0; r < count(rows); r++) {
-      const uint8_t* row = source + p * g.axis[planes].step + r * g.axis[rows].step;
-      if (p + 1 < count(planes)) {
-        const uint8_t* next = row + g.axis[planes].step;
-        for (int64_t at = 0; at < bytes + LINE; at += LINE) fetch_line(next + least(at, bytes - 1));
-      }
-      copy_bytes(row, bytes, to + p * near.step[planes] + r * near.step[rows]);
-    }
+  const int64_t bytes = near.count(near.unit) * size;
+  if (g.axis[near.unit].step < 0) source -= bytes - size;
+  const int64_t further = g.axis[near.planes()].step, step = g.axis[near.rows].step;
+  const bool is_last = p + 1 == near.count(near.planes());
+  const uint8_t* row = source + p * further;
+  for (int64_t r = 0; r < near.count(near.rows); r++, row += step, to += stride) {
+    for (int64_t at = 0; at < bytes + LINE && !is_last; at += LINE)
+      fetch_line(row + further + least(at, bytes - 1));
+    copy_bytes(row, bytes, to);
+  }
+}
+
+inline void copy_near(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
+                      uint8_t* to) {
+  for (int64_t p = 0; p < near.count(near.planes()); p++)
+    copy_plane(g, size, near, source, p, to + p * near.step[near.planes()], near.step[near.rows]);
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -67,6 +67,7 @@ inline V vector_in_range(const Finish& f, V values) {
 // Step by step: compilers have no instruction that goes all the way.
 inline Floats floats_of(Floats values) { return values; }
 inline Floats floats_of(Ints values) { return __builtin_convertvector(values, Floats); }
+inline Floats floats_of(Words values) { return __builtin_convertvector(values, Floats); }
 inline Floats floats_of(Shorts v) { return floats_of(__builtin_convertvector(v, Ints)); }
 inline Floats floats_of(Marks v) { return floats_of(__builtin_convertvector(v, Ints)); }
 inline Floats floats_of(Bytes v) { return floats_of(__builtin_convertvector(v, Marks)); }
@@ -129,6 +130,16 @@ void float_row(const Finish& f, const uint8_t* row, bool is_mirrored, int64_t co
     const uint8_t* from = is_mirrored ? row - (v + LANES - 1) * SIZE : row + v * SIZE;
     const Floats values = (Floats)FloatRow<S>::at(f, from);
     put<Floats>(out + v * int64_t{sizeof(float)}, is_mirrored ? mirrored(values, ALL) : values);
+  }
+}
+
+// Null for types that vectors do not convert.
+inline FloatRowCopy float_row_of(int64_t type) {
+  switch (type) {
+#define VOXPIPE_ROW(S) return float_row<S>
+    VOXPIPE_FLOAT_ROW_TYPES(VOXPIPE_ROW)
+#undef VOXPIPE_ROW
+    default: return nullptr;
   }
 }
 
@@ -310,13 +321,8 @@ inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables
   const int64_t size = size_of_type(job.source_type);
   c.is_dense = c.along_step == size || c.along_step == -size;
   // Vectors of four gain nothing.
-  if (LANES == 4 || job.out_type != VOXPIPE_F32 || !c.is_dense) return c;
-  switch (job.source_type) {
-#define VOXPIPE_ROW(S) c.float_row = float_row<S>
-    VOXPIPE_FLOAT_ROW_TYPES(VOXPIPE_ROW)
-#undef VOXPIPE_ROW
-    default: break;
-  }
+  if (LANES > 4 && job.out_type == VOXPIPE_F32 && c.is_dense)
+    c.float_row = float_row_of(job.source_type);
   return c;
 }
 

@@ -5,6 +5,7 @@
 #include "processor.h"
 #include "box.h"
 #include "general.h"
+#include "copy.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -59,18 +60,65 @@ inline TilePlace place_of(const TileGrains& tile, const uint32_t* start, int64_t
   return place;
 }
 
+// The copy for linear maps: float32, each voxel beside the next one on another axis, so that four of
+// its eight taps are 16 bytes in a row, and two loads bring all of them.
+constexpr int64_t PAIR = 2 * sizeof(float);
+
+inline int partner_of(int unit) { return unit == 1 ? 0 : 1; }
+
+template <int HALF, int... I>
+inline Floats interleaved(Floats a, Floats b, Numbers<I...>) {
+  return __builtin_shufflevector(a, b, (HALF * LANES / 2 + I / 2 + I % 2 * LANES)...);
+}
+
+// By way of a copy of each plane as it is stored, behind the pairs.
 template <class S>
-__attribute__((noinline)) Floats mend_vector(const Work& w, const uint8_t* base,
-                                             const int32_t* offset, const Floats* weight,
-                                             Floats value) {
-  Taps<float> taps;
-  put_vector(taps.offset, vector_at<Ints>(offset));
-  for (int a = 0; a < 3; a++) put_vector(taps.weight[a], weight[a]);
-  float values[LANES];
-  put_vector(values, value);
-  if (may_be_met(w.g.axis, taps, 0, LANES, values))
-    blend_vector<S, true>(base, w.g.axis, taps, 0, values);
-  return vector_at<Floats>(values);
+void copy_pairs(const Work& w, const NearBox& near, const Slant& slant, const uint8_t* source,
+                uint8_t* to) {
+  constexpr auto ALL = typename NumbersBelow<LANES>::type{};
+  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  const int64_t count = near.count(near.unit), step = w.g.axis[near.unit].step;
+  const int64_t rows = near.count(near.rows), stride = near.step[near.rows] / 2;
+  uint8_t* stored = to + near.channel;
+  const uint8_t* start = step < 0 ? stored + (count - 1) * SIZE : stored;
+  const auto floats = [&](const uint8_t* row, int64_t v) {
+    return step > 0 ? floats_at<S>(row + v * SIZE)
+                    : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL);
+  };
+  RowEnds ends;
+  for (int64_t p = 0; p < near.count(near.planes()); p++) {
+    copy_plane(w.g, SIZE, near, source, p, stored, stride);
+    find_ends(slant, near, p, ends);
+    for (int64_t r = 0; r < rows; r++) {
+      const uint8_t* row = start + r * stride;
+      const uint8_t* other = r + 1 < rows ? row + stride : row;
+      uint8_t* at = to + p * near.step[near.planes()] + r * near.step[near.rows];
+      for (int64_t v = ends.first[r]; v <= ends.last[r] && count < LANES; v++) {
+        put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
+        put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
+      }
+      for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
+        const int64_t v = least(n, count - LANES);  // the last ones lie over those before
+        const Floats a = floats(row, v), b = floats(other, v);
+        put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL));
+        put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL));
+      }
+    }
+  }
+}
+
+template <>
+inline void copy_pairs<double>(const Work&, const NearBox&, const Slant&, const uint8_t*, uint8_t*) {
+}  // is blended in float64
+
+inline void copy_pairs_of(const Work& w, const NearBox& near, const Slant& slant,
+                          const uint8_t* source, uint8_t* to) {
+  switch (w.job->source_type) {
+#define VOXPIPE_PAIRS(S) copy_pairs<S>(w, near, slant, source, to)
+    VOXPIPE_SOURCE_TYPES(VOXPIPE_PAIRS)
+#undef VOXPIPE_PAIRS
+    default: break;
+  }
 }
 
 inline bool has_nan(Floats values) {
@@ -80,25 +128,88 @@ inline bool has_nan(Floats values) {
   return found != 0;
 }
 
+// Four numbers of LANES voxels each.
+struct FourOf {
+  Floats of[4];
+};
+
+__attribute__((always_inline)) inline Floats fours_of(const uint8_t* base, const int32_t* offset, int n) {
+#define F(v) load<Four>(base + offset[v])
+#if LANES == 4
+  return F(n);
+#else
+  const __m256 a = _mm256_insertf128_ps(_mm256_castps128_ps256(F(n)), F(n + 4), 1);
+#if LANES == 8
+  return a;
+#else
+  const __m256 b = _mm256_insertf128_ps(_mm256_castps128_ps256(F(n + 8)), F(n + 12), 1);
+  return _mm512_maskz_insertf32x8(0xffff, _mm512_castps256_ps512(a), b, 1);
+#endif
+#endif
+#undef F
+}
+
+// Within each four lanes: their elements from 2 * HALF on in turns.
+template <int HALF, int... I>
+inline Floats mixed_fours(Floats a, Floats b, Numbers<I...>) {
+  return __builtin_shufflevector(a, b, (I / 4 * 4 + 2 * HALF + I % 4 / 2 + I % 2 * LANES)...);
+}
+
+__attribute__((always_inline)) inline FourOf turned_fours(const Floats* row) {
+  constexpr auto ALL = typename NumbersBelow<LANES>::type{};
+  const Floats a = mixed_fours<0>(row[0], row[2], ALL), b = mixed_fours<0>(row[1], row[3], ALL);
+  const Floats c = mixed_fours<1>(row[0], row[2], ALL), d = mixed_fours<1>(row[1], row[3], ALL);
+  return {mixed_fours<0>(a, b, ALL), mixed_fours<1>(a, b, ALL), mixed_fours<0>(c, d, ALL),
+          mixed_fours<1>(c, d, ALL)};
+}
+
+template <int UNIT, bool KEEPS>
+__attribute__((always_inline)) inline Floats blend_fours(const FourOf& lower, const FourOf& upper,
+                                                         const Floats* weight) {
+  constexpr int PARTNER = UNIT == 1 ? 0 : 1, THIRD = 3 - UNIT - PARTNER;
+  Floats tap[8];  // 4 i + 2 j + k
+  for (int n = 0; n < 4; n++) {
+    const int at = n / 2 * (4 >> UNIT) + n % 2 * (4 >> PARTNER);
+    tap[at] = lower.of[n];
+    tap[at + (4 >> THIRD)] = upper.of[n];
+  }
+  for (int a = 2; a >= 0; a--)
+    for (int n = 0; n < 1 << a; n++) {
+      Floats& low = tap[n << (3 - a)];
+      const Floats high = tap[(n << (3 - a)) + (4 >> a)];
+      low = KEEPS ? blend_kept(low, high, weight[a]) : blend(low, high, weight[a]);
+    }
+  return tap[0];
+}
+
 // One row of a tile: ``out`` has room for whole vectors unless ``exact``.
-template <class S, int UNIT>
+template <int UNIT>
 inline void linear_row(const Work& w, const uint8_t* base, const TileGrains& tile,
                        const uint32_t* start, int64_t count, bool exact, uint8_t* out) {
+  constexpr int PARTNER = UNIT == 1 ? 0 : 1, THIRD = 3 - UNIT - PARTNER;
+  const bool may_be_nan = w.job->source_type == VOXPIPE_F32 || w.job->source_type == VOXPIPE_F16;
+  const uint8_t* above = base + w.g.axis[THIRD].step;
+  // All offsets first, by way of memory: loads begin early, and none waits for a vector to be split.
+  alignas(64) int32_t offsets[NEAR_RUN];
   for (int64_t v = 0; v < count; v += LANES) {
     const TilePlace place = place_of(tile, start, v);
     Ints offset = {};
-    Floats weight[3];
-    for (int a = 0; a < 3; a++) {
+    for (int a = 0; a < 3; a++)
       offset += (Ints)(place.at[a] >> GRAIN_BITS) * static_cast<int32_t>(w.g.axis[a].step);
-      weight[a] = fraction_of(place.at[a]);
+    put_vector(offsets + v, offset);
+  }
+  for (int64_t v = 0; v < count; v += LANES) {
+    const TilePlace place = place_of(tile, start, v);
+    Floats weight[3];
+    for (int a = 0; a < 3; a++) weight[a] = fraction_of(place.at[a]);
+    Floats rows[2][4];
+    for (int n = 0; n < 4; n++) {
+      rows[0][n] = fours_of(base, offsets + v, n);
+      rows[1][n] = fours_of(above, offsets + v, n);
     }
-    alignas(64) int32_t offsets[LANES];
-    put_vector(offsets, offset);
-    // Out of a cache, gathers are faster than single loads on AMD, too.
-    Floats value =
-        blend_pairs<S, UNIT, true>(base, w.g.axis, offsets, weight[0], weight[1], weight[2]);
-    if (HasNan<S>::value && has_nan(value))
-      value = mend_vector<S>(w, base, offsets, weight, value);
+    const FourOf lower = turned_fours(rows[0]), upper = turned_fours(rows[1]);
+    Floats value = blend_fours<UNIT, false>(lower, upper, weight);
+    if (may_be_nan && has_nan(value)) value = blend_fours<UNIT, true>(lower, upper, weight);
     value = finish_vector(w.f, value);
     if (exact && count - v < LANES)
       __builtin_memcpy(out + 4 * v, &value, static_cast<size_t>(4 * (count - v)));
@@ -138,28 +249,12 @@ inline void nearest_row(const Work& w, const uint8_t* base, const TileGrains& ti
 typedef void (*TileRow)(const Work& w, const uint8_t* base, const TileGrains& tile,
                         const uint32_t* start, int64_t count, bool exact, uint8_t* out);
 
-template <class S>
-inline TileRow linear_row_of(int unit) {
-  return unit == 0 ? linear_row<S, 0> : unit == 1 ? linear_row<S, 1> : linear_row<S, 2>;
-}
-
-template <>
-inline TileRow linear_row_of<double>(int) {
-  return nullptr;  // eight bytes are no pair for a register of pairs
-}
-
 // What makes a row of a tile in one pass; null where nothing does.
 inline TileRow tile_row(const Work& w, int unit) {
   const VoxpipeJob& job = *w.job;
   if (job.control) return nullptr;
-  if (job.mode == VOXPIPE_LINEAR && !w.wide) {
-    switch (job.source_type) {
-#define VOXPIPE_ROW(S) return linear_row_of<S>(unit)
-      VOXPIPE_SOURCE_TYPES(VOXPIPE_ROW)
-#undef VOXPIPE_ROW
-      default: return nullptr;
-    }
-  }
+  if (job.mode == VOXPIPE_LINEAR && !w.wide)
+    return unit == 0 ? linear_row<0> : unit == 1 ? linear_row<1> : linear_row<2>;
   const bool as_stored = job.source_type == job.out_type && !w.f.scaled && !w.f.has_epilogue;
   if (job.mode != VOXPIPE_NEAREST || !as_stored) return nullptr;
   switch (w.f.size) {
@@ -171,7 +266,8 @@ inline TileRow tile_row(const Work& w, int unit) {
 }
 
 // A tile that lies inside, out of its copy.
-inline void sample_inside(const Work& w, const Box& box, int across, bool turned, TileRow make_row) {
+inline void sample_inside(const Work& w, const Box& box, int across, bool turned, TileRow make_row,
+                          int64_t c) {
   const VoxpipeJob& job = *w.job;
   const int lane = w.g.lane, beyond = 3 - lane - across;
   const int64_t count = box.end[lane] - box.begin[lane], rows = box.end[across] - box.begin[across];
@@ -186,28 +282,25 @@ inline void sample_inside(const Work& w, const Box& box, int across, bool turned
   alignas(64) float values[NEAR_RUN + SPARE];
   const int64_t size = w.f.size, wide = NEAR_RUN * size;
   const bool dense = !turned && job.out_stride[lane] == size;
-  for (int64_t c = 0; c < w.channels; c++) {
-    const uint8_t* base = w.source + from + c * w.source_channel;
-    for (int64_t third = 0; third < box.end[beyond] - box.begin[beyond]; third++) {
-      uint8_t* out = w.out + c * job.out_channel_stride +
-                     (box.begin[beyond] + third) * job.out_stride[beyond] +
-                     box.begin[across] * job.out_stride[across] +
-                     box.begin[lane] * job.out_stride[lane];
-      for (int64_t row = 0; row < rows; row++) {
-        uint32_t start[3];
-        for (int a = 0; a < 3; a++) start[a] = tile.across[a][row] + tile.beyond[a][third];
-        uint8_t* to = dense ? out + row * job.out_stride[across] : block + row * wide;
-        if (converts) {
-          make_row(w, base, tile, start, count, false, reinterpret_cast<uint8_t*>(values));
-          put_values<float>(job.out_type, values, count, to, size);
-        } else {
-          make_row(w, base, tile, start, count, dense, to);
-        }
+  const uint8_t* base = w.source + from;
+  for (int64_t third = 0; third < box.end[beyond] - box.begin[beyond]; third++) {
+    uint8_t* out = w.out + c * job.out_channel_stride +
+                   (box.begin[beyond] + third) * job.out_stride[beyond] +
+                   box.begin[across] * job.out_stride[across] +
+                   box.begin[lane] * job.out_stride[lane];
+    for (int64_t row = 0; row < rows; row++) {
+      uint32_t start[3];
+      for (int a = 0; a < 3; a++) start[a] = tile.across[a][row] + tile.beyond[a][third];
+      uint8_t* to = dense ? out + row * job.out_stride[across] : block + row * wide;
+      if (converts) {
+        make_row(w, base, tile, start, count, false, reinterpret_cast<uint8_t*>(values));
+        put_values<float>(job.out_type, values, count, to, size);
+      } else {
+        make_row(w, base, tile, start, count, dense, to);
       }
-      if (!dense)
-        turn_block(size, block, wide, rows, count, out, job.out_stride[across],
-                   job.out_stride[lane]);
     }
+    if (!dense)
+      turn_block(size, block, wide, rows, count, out, job.out_stride[across], job.out_stride[lane]);
   }
 }
 
@@ -228,30 +321,50 @@ struct Near {
   Work copied;  // as ``Work``, of the copy
 };
 
-inline void sample_near(const Work& w, const Box& box, int across, bool turned, Advance& advance,
-                        Near& near) {
-  const int64_t size = size_of_type(w.job->source_type);
-  const NearBox copy = near_box(w.g, near.unit, size, box, w.reach);
-  if (copy.channel * w.channels > NEAR_BYTES) return sample_tile(w, box, across, turned, advance);
-  for (int64_t c = 0; c < w.channels; c++)
-    copy_near(w.g, near.unit, size, copy, w.source + c * w.source_channel,
-              near.memory + c * copy.channel);
-  Work& copied = near.copied;
-  copied.source = near.memory + copy.origin;
-  copied.source_channel = copy.channel;
+// ``copied`` then describes the copy.
+inline void describe_copy(const NearBox& near, const uint8_t* memory, Work& copied) {
+  copied.source = memory + near.origin;
+  copied.source_channel = near.channel;
   copied.g.origin = 0;
   for (int a = 0; a < 3; a++) {
     Axis& axis = copied.g.axis[a];
-    axis.start = copy.first[a];
-    axis.end = copy.last[a];
-    axis.step = copy.step[a];
+    axis.start = near.first[a];
+    axis.end = near.last[a];
+    axis.step = near.step[a];
     axis.stride = static_cast<double>(axis.step);
     copied.g.origin -= axis.start * axis.stride;
   }
-  if (near.make_row && is_interior(w, box))
-    sample_inside(copied, box, across, turned, near.make_row);
-  else
-    sample_tile(copied, box, across, turned, advance);
+}
+
+inline void sample_near(const Work& w, const Box& box, int across, bool turned, Advance& advance,
+                        Near& near) {
+  const int64_t size = size_of_type(w.job->source_type);
+  NearBox copy;
+  for (int a = 0; a < 3; a++)
+    reach_over(w.g.axis[a], box, w.reach[a], copy.first[a], copy.last[a]);
+  if (near.make_row && is_interior(w, box)) {
+    const bool linear = w.job->mode == VOXPIPE_LINEAR;
+    if (linear) place_near(near.unit, partner_of(near.unit), PAIR, 16, copy);
+    else place_near(near.unit, rows_of(w.g, near.unit), w.g.axis[near.unit].step, 16, copy);
+    const int64_t plane = linear ? copy.step[copy.rows] * copy.count(copy.rows) / 2 : 0;
+    if (copy.channel + plane <= NEAR_BYTES) {
+      describe_copy(copy, near.memory, near.copied);
+      const Slant slant = linear ? slant_of(w.g, copy, box, w.reach) : Slant{};
+      for (int64_t c = 0; c < w.channels; c++) {
+        const uint8_t* source = w.source + c * w.source_channel;
+        if (linear) copy_pairs_of(w, copy, slant, source, near.memory);
+        else copy_near(w.g, size, copy, source, near.memory);
+        sample_inside(near.copied, box, across, turned, near.make_row, c);
+      }
+      return;
+    }
+  }
+  place_near(near.unit, rows_of(w.g, near.unit), w.g.axis[near.unit].step, 16, copy);
+  if (copy.channel * w.channels > NEAR_BYTES) return sample_tile(w, box, across, turned, advance);
+  describe_copy(copy, near.memory, near.copied);
+  for (int64_t c = 0; c < w.channels; c++)
+    copy_near(w.g, size, copy, w.source + c * w.source_channel, near.memory + c * copy.channel);
+  sample_tile(near.copied, box, across, turned, advance);
 }
 
 // Whether tiles of such sizes are sampled out of copies.

@@ -220,6 +220,34 @@ def test_rows_4096_bytes_apart_are_turned_with_the_bits_of_the_slow_path(
             assert np.array_equal(found, expected), path
 
 
+@pytest.mark.parametrize("directions", [(1, 1, 1), (-1, -1, -1)])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)])
+@pytest.mark.parametrize("dtype", STORED)
+def test_whole_tiles_inside_have_the_bits_of_the_slow_path(
+    dtype: str, order: tuple[int, int, int], directions: tuple[int, int, int]
+) -> None:
+    """Turned patches of several tiles, of volumes in any order in memory and mirrored ones."""
+    rng = np.random.default_rng(sum(map(ord, dtype)))
+    numbers = rng.integers(0, 120, (2, 56, 60, 64)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        numbers.flat[::997] = np.nan
+    steps = tuple(slice(None, None, step) for step in directions)
+    array = numbers.transpose(0, *(1 + n for n in order))[(slice(None), *steps)]
+    matrix = np.eye(4)
+    matrix[:3, :3] = [[0.8, 0.25, -0.2], [-0.2, 0.8, 0.25], [0.25, -0.2, 0.9]]
+    matrix[:3, 3] = np.array(array.shape[1:]) / 2 - matrix[:3, :3] @ [18.0, 14.5, 17.0]
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
+
+    for mode, result in (("linear", "f4"), ("linear", "i2"), ("nearest", dtype)):
+        expected = empty(2, (37, 30, 35), result, range(4))
+        sampled("0", source, matrix, Policy(mode, "border"), expected)
+        for path in paths():
+            found = empty(2, (37, 30, 35), result, range(4))
+            sampled(path, source, matrix, Policy(mode, "border"), found)
+            same = np.array_equal(found, expected, equal_nan=np.dtype(result).kind == "f")
+            assert same, (path, mode)
+
+
 @st.composite
 def fields(draw: st.DrawFn) -> Displacement:
     """Control grids along the output's axes, across them, and of a single point."""
