@@ -209,8 +209,9 @@ class PlannedEpoch(PooledEpoch):
 
     def _take(self) -> Any:
         self._begin_wait()
+        self._hand_out()
+        self._pool.tell_free_slots()
         while True:
-            self._hand_out()
             index = min(self._ready, default=None)
             if self._flow.in_order:
                 index = self._order[0] if self._order and self._order[0] in self._ready else None
@@ -228,6 +229,7 @@ class PlannedEpoch(PooledEpoch):
                     self._replace(worker, answer)
                 else:
                     self._store(worker, answer)
+            self._hand_out()
 
     def _replace(self, worker: Worker, death: WorkerDied) -> Worker | None:
         """Let another worker make what a dead one had: jobs are plans, and can be made again."""

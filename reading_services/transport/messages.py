@@ -23,6 +23,13 @@ class DoJob:
     """Those of them that are not to be used again: a child of the consumer looks into them."""
 
 
+class FreeSlots(NamedTuple):
+    """To a worker that gets no job now: slots, as a job tells of them."""
+
+    free_slots: tuple[int, ...]
+    given_up: tuple[int, ...]
+
+
 class Deal(NamedTuple):
     """To a worker: an item that is dealt out to it."""
 

@@ -18,7 +18,17 @@ from ...batching.job import Job
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
 from ..memory_budget import SlotBudget
-from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
+from ..transport.messages import (
+    STOP,
+    Deal,
+    DoJob,
+    FreeSlots,
+    NewSlot,
+    Notes,
+    Ready,
+    RetireSlot,
+    Took,
+)
 from ..transport.shared_memory import receive_memory
 from ..transport.slot_reader import SlotReader
 from ..work import ReplicatedWork, Work, WorkerStatus
@@ -208,14 +218,20 @@ class WorkerPool:
         """Send one job, and which slots are free again."""
         self._refuse_child()
         index = getattr(job, "index", job)
-        free_slots = tuple(worker.slots.take_freed())
-        given_up = tuple(worker.slots.take_given_up())
-        message = DoJob(index, pickle_job(job), seed, epoch, free_slots, given_up)
+        slots = tuple(worker.slots.take_freed()), tuple(worker.slots.take_given_up())
+        message = DoJob(index, pickle_job(job), seed, epoch, *slots)
         worker.jobs.append(job)
         self.affinity.remember(job, worker)
         self.send(worker, message)
 
-    def send(self, worker: Worker, message: DoJob | Deal) -> None:
+    def tell_free_slots(self) -> None:
+        """Tell workers that are busy which slots are free: else each takes one more meanwhile."""
+        for worker in self.workers:
+            if worker.jobs and (freed := worker.slots.take_freed()):
+                given_up = tuple(worker.slots.take_given_up())
+                self.send(worker, FreeSlots(tuple(freed), given_up))
+
+    def send(self, worker: Worker, message: DoJob | FreeSlots | Deal) -> None:
         """Send a job, or an item that is dealt out; ItemTimeout if it takes no messages."""
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
