@@ -127,11 +127,11 @@ def test_what_a_bucket_brings_is_projected():
     budget = Budget(16 * GIB, workers=8, batches_ahead=33)
     there, here = (choose_scheme(s, asked, budget) for s in (bucket, replace(bucket, remote=False)))
 
-    assert there.ahead_bytes == 128 * 1024**2
+    assert there.ahead_bytes == 64 * 1024**2
     patch = math.ceil(asked.chunks) * bucket.unit_bytes
     assert patch < 96 * 1024**2
-    assert there.memory[ON_THE_WAY] == 8 * (patch + 128 * 1024**2)
-    assert "fetches up to 128 MiB in each process" in there.explain()
+    assert there.memory[ON_THE_WAY] == 8 * (patch + 64 * 1024**2)
+    assert "fetches up to 64 MiB in each process" in there.explain()
     assert here.ahead_bytes == 0
     assert "for patches to come" not in here.explain()
 
@@ -157,10 +157,10 @@ def test_keys_share_what_is_under_way():
     budget = Budget(16 * GIB, workers=8, batches_ahead=33)
     both = choose_schemes({"a": bucket, "b": bucket}, {"a": asked, "b": asked}, budget)
 
-    assert sum(scheme.ahead_bytes for scheme in both.values()) == 128 * 1024**2
+    assert sum(scheme.ahead_bytes for scheme in both.values()) == 64 * 1024**2
     on_the_way = sum(scheme.memory[ON_THE_WAY] for scheme in both.values())
     patch = math.ceil(asked.chunks) * bucket.unit_bytes
-    assert on_the_way == 8 * (2 * min(patch, 48 * 1024**2) + 128 * 1024**2)
+    assert on_the_way == 8 * (2 * min(patch, 48 * 1024**2) + 64 * 1024**2)
 
 
 @pytest.mark.parametrize(
