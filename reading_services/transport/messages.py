@@ -15,19 +15,12 @@ class DoJob:
     """To a worker: realize one batch."""
 
     index: int  # which batch, or which item of a replicated graph
-    job: bytes  # ``Job``, or the index again, pickled by itself: it may hold things of the user's
+    job: bytes  # ``Job`` or index, pickled by itself: it may hold things of the user's; empty: none
     seed: int
     epoch: int
     free_slots: tuple[int, ...] = ()  # slots that the consumer no longer looks into
     given_up: tuple[int, ...] = ()
     """Those of them that are not to be used again: a child of the consumer looks into them."""
-
-
-class FreeSlots(NamedTuple):
-    """To a worker that gets no job now: slots, as a job tells of them."""
-
-    free_slots: tuple[int, ...]
-    given_up: tuple[int, ...]
 
 
 class Deal(NamedTuple):

@@ -18,17 +18,7 @@ from ...batching.job import Job
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
 from ..memory_budget import SlotBudget
-from ..transport.messages import (
-    STOP,
-    Deal,
-    DoJob,
-    FreeSlots,
-    NewSlot,
-    Notes,
-    Ready,
-    RetireSlot,
-    Took,
-)
+from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
 from ..transport.shared_memory import receive_memory
 from ..transport.slot_reader import SlotReader
 from ..work import ReplicatedWork, Work, WorkerStatus
@@ -229,9 +219,9 @@ class WorkerPool:
         for worker in self.workers:
             if worker.jobs and (freed := worker.slots.take_freed()):
                 given_up = tuple(worker.slots.take_given_up())
-                self.send(worker, FreeSlots(tuple(freed), given_up))
+                self.send(worker, DoJob(-1, b"", 0, 0, tuple(freed), given_up))
 
-    def send(self, worker: Worker, message: DoJob | FreeSlots | Deal) -> None:
+    def send(self, worker: Worker, message: DoJob | Deal) -> None:
         """Send a job, or an item that is dealt out; ItemTimeout if it takes no messages."""
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -38,7 +38,6 @@ from ..transport.messages import (
     Deal,
     DoJob,
     ErrorMessage,
-    FreeSlots,
     NewSlot,
     Notes,
     Ready,
@@ -162,7 +161,7 @@ class JobQueue:
         self._waiting: SimpleQueue[QueuedJob] = SimpleQueue()
         self._dealt: SimpleQueue[Deal] = SimpleQueue()
         self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
-        self._messages: deque[DoJob | FreeSlots] = deque()
+        self._messages: deque[DoJob] = deque()
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
@@ -177,12 +176,12 @@ class JobQueue:
 
     def put(self, data: bytes) -> None:
         """Take a message, which is a job or what it works on; never waits."""
-        message: DoJob | FreeSlots | Deal = pickle.loads(data)
+        message: DoJob | Deal = pickle.loads(data)
         if isinstance(message, Deal):
             self._dealt.put(message)
             return
         self._messages.append(message)
-        if isinstance(message, FreeSlots):
+        if not message.job:
             return
         job = QueuedJob(partial(self._load, message.job), message)
         self._waiting.put(job)
@@ -192,7 +191,7 @@ class JobQueue:
         """Wait for the next job."""
         return self._waiting.get()
 
-    def messages(self) -> Iterator[DoJob | FreeSlots]:
+    def messages(self) -> Iterator[DoJob]:
         """Yield each message once as soon as it is here, also of jobs that wait behind others."""
         # Those that came later say which slots are free now; a worker that read this only when
         # their turn comes would take as many slots more as jobs wait.
