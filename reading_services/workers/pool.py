@@ -217,9 +217,9 @@ class WorkerPool:
     def tell_free_slots(self) -> None:
         """Tell workers that are busy which slots are free: else each takes one more meanwhile."""
         for worker in self.workers:
-            if worker.jobs and (freed := worker.slots.take_freed()):
+            if worker.jobs and (numbers := worker.slots.take_freed()):
                 given_up = tuple(worker.slots.take_given_up())
-                self.send(worker, DoJob(-1, b"", 0, 0, tuple(freed), given_up))
+                self.send(worker, DoJob(-1, b"", 0, 0, tuple(numbers), given_up))
 
     def send(self, worker: Worker, message: DoJob | Deal) -> None:
         """Send a job, or an item that is dealt out; ItemTimeout if it takes no messages."""
