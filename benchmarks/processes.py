@@ -50,8 +50,8 @@ class Memory:
     """Memory files and /dev/shm."""
     mapped: int = 0
     """Pages of files."""
-    by_process: Mapping[str, int] = field(default_factory=dict)
-    """Sum of the three by process: ``command``, ``fork server``, ``worker`` with its pid ..."""
+    by_process: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    """The three of each process: ``command``, ``fork server``, ``worker`` with its pid ..."""
 
     @property
     def total(self) -> int:
@@ -145,7 +145,7 @@ def memory_of(processes: Mapping[int, str]) -> Memory:
             name, _, rest = line.partition(":")
             if name in mine:
                 mine[name] = int(rest.split()[0]) * 1024
-        by_process[role] = sum(mine.values())
+        by_process[role] = (mine["Pss_Anon"], mine["Pss_Shmem"], mine["Pss_File"])
         sums = {name: sums[name] + mine[name] for name in sums}
     return Memory(sums["Pss_Anon"], sums["Pss_Shmem"], sums["Pss_File"], by_process)
 
@@ -183,12 +183,19 @@ def require_linux() -> None:
 
 
 def as_text(memory: Memory) -> str:
-    """Return a peak as one line."""
-    parts = ", ".join(f"{role} {size / MB:.0f}" for role, size in memory.by_process.items())
-    return (
-        f"{memory.total / MB:.0f} MB (anonymous {memory.anonymous / MB:.0f}, "
-        f"shared {memory.shared / MB:.0f}, mapped {memory.mapped / MB:.0f}): {parts}"
+    """Return a peak as one line; of each process, too, of what it consists."""
+    parts = ", ".join(
+        f"{role} {parts_as_text(Memory(*sizes))}" for role, sizes in memory.by_process.items()
     )
+    return f"{parts_as_text(memory)} MB: {parts}"
+
+
+def parts_as_text(memory: Memory) -> str:
+    """Return the sum and its three parts, in MB."""
+    parts = " + ".join(
+        f"{size / MB:.0f}" for size in (memory.anonymous, memory.shared, memory.mapped)
+    )
+    return f"{memory.total / MB:.0f} ({parts})"
 
 
 if __name__ == "__main__":

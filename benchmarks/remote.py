@@ -45,7 +45,7 @@ COLUMNS = (
     "MB/patch",
     "first batch s (local, remote)",
     "CPU ms/patch (local, remote, server)",
-    "peak MB (local, remote)",
+    "peak MB: anonymous + shared + mapped (local, remote)",
 )
 
 
@@ -130,7 +130,12 @@ def _row(
     rates = [statistics.median(run["rate"] for run in runs) for runs in (here, there)]
     firsts = [statistics.median(run["first"] for run in runs) for runs in (here, there)]
     costs = [statistics.median(run["cpu_ms"] for run in runs) for runs in (here, there)]
-    peaks = [max(run["peak"] for run in runs) for runs in (here, there)]
+    peaks = [
+        max((run["peak"] for run in runs), key=lambda memory: memory.total)
+        for runs in (here, there)
+    ]
+    for peak in peaks:
+        print(f"<!-- {processes.as_text(peak)} -->", file=sys.stderr)
     return [
         form,
         client,
@@ -141,7 +146,7 @@ def _row(
         f"{statistics.median(megabytes):.1f}",
         f"{firsts[0]:.2f}, {firsts[1]:.2f}",
         f"{costs[0]:.1f}, {costs[1]:.1f}, {statistics.median(serving):.1f}",
-        f"{peaks[0]:.0f}, {peaks[1]:.0f}",
+        ", ".join(processes.parts_as_text(peak) for peak in peaks),
     ]
 
 
@@ -158,7 +163,7 @@ def _measured(
     }
     command = [sys.executable, throughput.__file__, "--measure", "rate", "--job", json.dumps(job)]
     finished = processes.run(command, settings)
-    return {**finished.answer(), "peak": finished.peak.total / throughput.MB}
+    return {**finished.answer(), "peak": finished.peak}
 
 
 @contextmanager

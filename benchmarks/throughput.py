@@ -168,7 +168,8 @@ def _measured(rows: list[_Row], rounds: int) -> list[results.Result]:
                 continue
             rate = finished[-1].answer()["rate"]
             said = f"round {turn + 1}: {row.what}, {row.workers} workers: {rate:.1f} patches/s"
-            print(said, file=sys.stderr, flush=True)
+            peak = processes.as_text(finished[-1].peak)
+            print(f"{said}\n  {peak}", file=sys.stderr, flush=True)
     return [
         results.Result(row.what, row.workers, finished, problem, row.target)
         for row, finished, problem in zip(rows, done, problems, strict=True)

@@ -207,8 +207,9 @@ class PlannedEpoch(PooledEpoch):
 
     def _take(self) -> Any:
         self._begin_wait()
+        self._hand_out()
+        self._pool.tell_free_slots()
         while True:
-            self._hand_out()
             index = self._jobs.first()
             if index is not None:
                 return self._deliver(index)
@@ -222,6 +223,7 @@ class PlannedEpoch(PooledEpoch):
                     self._replace(worker, answer)
                 else:
                     self._store(worker, answer)
+            self._hand_out()
 
     def _replace(self, worker: Worker, death: WorkerDied) -> Worker | None:
         """Let another worker make what a dead one had: jobs are plans, and can be made again."""

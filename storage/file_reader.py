@@ -391,7 +391,7 @@ def aligned_memory(size: int) -> NDArray[np.uint8]:
 # which.
 
 MOST_BYTES = 128 * 1024**2
-"""As much as is fetched ahead of remote stores: more could push out what is read before it."""
+"""More could push out what is read before it."""
 # A hint costs a system call. Of smaller pieces than this makes, most are in the cache by then.
 _MOST_HINTS = 256
 # Bytes of a box that are looked for: of a box that is half there, all are found once in 256 times.

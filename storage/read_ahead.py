@@ -273,8 +273,10 @@ def works_ahead(store: Any) -> TypeGuard[AheadStore]:
     return hasattr(store, "begin") and hasattr(store, "get_ranges_async")
 
 
-MOST_BYTES = 128 * 1024**2
-"""Two batches of four image and label patches of 96 cubed, in chunks of 64 cubed."""
+MOST_BYTES = 64 * 1024**2
+"""What two visits to a CT of 320x320x256 and its label take as shards; a batch of four patches of
+96 cubed, in chunks of 64 cubed, as if they were not compressed. Twice as much took 60 to 100 MB
+more in two workers."""
 # Of these: what small answers may take that stay after their tickets are closed.
 _SMALL_SHARE = 1 / 32
 

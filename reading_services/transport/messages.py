@@ -15,7 +15,7 @@ class DoJob:
     """To a worker: realize one batch."""
 
     index: int  # which batch, or which item of a replicated graph
-    job: bytes  # ``Job``, or the index again, pickled by itself: it may hold things of the user's
+    job: bytes  # ``Job`` or index, pickled by itself: it may hold things of the user's; empty: none
     seed: int
     epoch: int
     free_slots: tuple[int, ...] = ()  # slots that the consumer no longer looks into

@@ -208,12 +208,18 @@ class WorkerPool:
         """Send one job, and which slots are free again."""
         self._refuse_child()
         index = getattr(job, "index", job)
-        free_slots = tuple(worker.slots.take_freed())
-        given_up = tuple(worker.slots.take_given_up())
-        message = DoJob(index, pickle_job(job), seed, epoch, free_slots, given_up)
+        slots = tuple(worker.slots.take_freed()), tuple(worker.slots.take_given_up())
+        message = DoJob(index, pickle_job(job), seed, epoch, *slots)
         worker.jobs.append(job)
         self.affinity.remember(job, worker)
         self.send(worker, message)
+
+    def tell_free_slots(self) -> None:
+        """Tell workers that are busy which slots are free: else each takes one more meanwhile."""
+        for worker in self.workers:
+            if worker.jobs and (numbers := worker.slots.take_freed()):
+                given_up = tuple(worker.slots.take_given_up())
+                self.send(worker, DoJob(-1, b"", 0, 0, tuple(numbers), given_up))
 
     def send(self, worker: Worker, message: DoJob | Deal) -> None:
         """Send a job, or an item that is dealt out; ItemTimeout if it takes no messages."""

@@ -181,6 +181,8 @@ class JobQueue:
             self._dealt.put(message)
             return
         self._messages.append(message)
+        if not message.job:
+            return
         job = QueuedJob(partial(self._load, message.job), message)
         self._waiting.put(job)
         self._ahead.put(job)

@@ -13,6 +13,7 @@ from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.reading_services import MultiProcessingReadingService
 from voxpipe.reading_services.transport.messages import DoJob
+from voxpipe.reading_services.workers.pool import WorkerPool
 from voxpipe.reading_services.workers.worker import JobQueue
 
 zarr = pytest.importorskip("zarr")
@@ -55,9 +56,28 @@ def test_free_slots_are_known_before_their_job_has_its_turn():
     queued.put(pickle.dumps(DoJob(0, b"one", 0, 0)))
     queued.put(pickle.dumps(DoJob(1, b"two", 0, 0, free_slots=(3, 3), given_up=(4,))))
 
-    assert [(m.free_slots, m.given_up) for m in queued.messages()] == [((), ()), ((3, 3), (4,))]
+    queued.put(
+        pickle.dumps(DoJob(-1, b"", 0, 0, (5,)))
+    )  # of a batch that was dropped without a new job
+
+    told = [(m.free_slots, m.given_up) for m in queued.messages()]
+    assert told == [((), ()), ((3, 3), (4,)), ((5,), ())]
     assert list(queued.messages()) == []
     assert [queued.get().message.index for _ in range(2)] == [0, 1]
+
+
+def test_workers_that_get_no_job_are_told_which_slots_are_free():
+    """One that is busy hears of a slot before its next job; one that is idle, with that."""
+    told = []
+    busy, idle, nothing_free = (
+        SimpleNamespace(jobs=jobs, slots=SimpleNamespace(take_freed=free.copy, take_given_up=list))
+        for jobs, free in (([1], [7]), ([], [8]), ([2], []))
+    )
+    pool = SimpleNamespace(workers=[busy, idle, nothing_free], send=lambda *sent: told.append(sent))
+
+    WorkerPool.tell_free_slots(pool)
+
+    assert told == [(busy, DoJob(-1, b"", 0, 0, (7,)))]
 
 
 def test_what_cannot_be_loaded_is_raised_in_its_turn():

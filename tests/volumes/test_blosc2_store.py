@@ -18,6 +18,7 @@ from voxpipe.core.errors import (
 )
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.formats.stored_file import MAPPED_AROUND, MAPS
 
 blosc2 = pytest.importorskip("blosc2")
 
@@ -74,6 +75,17 @@ def test_only_the_blocks_of_a_region_count(tmp_path):
     volume.read(Region((3, 0, 0), (5, 4, 4)))
 
     assert (IO_COUNTERS.snapshot() - before).bytes_read == 2 * 4**3 * 2
+
+
+def test_what_is_mapped_around_a_block_counts(tmp_path, monkeypatch):
+    """Linux maps 64 KiB around each page that is touched: small blocks take more than they hold."""
+    counted = []
+    monkeypatch.setattr(MAPS, "touch", lambda file_map, size: counted.append(size))
+    path = write(tmp_path / "a.b2nd", numbered((1, 8, 8, 8)), (1, 8, 8, 8), (1, 4, 4, 4))
+
+    Volume(path).read(Region((3, 0, 0), (5, 4, 4)))
+
+    assert counted == [2 * (path.stat().st_size / 8 + MAPPED_AROUND)]
 
 
 def test_one_thread_decodes(tmp_path):

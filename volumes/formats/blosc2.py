@@ -38,6 +38,7 @@ from ..session import opening_session
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
 from .stored_file import (
+    MAPPED_AROUND,
     MAPS,
     FilesBackend,
     Format,
@@ -173,7 +174,7 @@ class Blosc2Blocks:
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedBlocks:
         """Let go of pages if there are too many; the system brings in those that are touched."""
         file_map, count = self._alive[0], math.prod((*self._chunks, *self._per_chunk))
-        MAPS.touch(file_map, len(file_map) * len(chunks) / count)
+        MAPS.touch(file_map, len(chunks) * (len(file_map) / count + MAPPED_AROUND))
         return FetchedBlocks(self, chunks)
 
     def items_of(self, blocks: ChunkIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
