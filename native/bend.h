@@ -192,12 +192,6 @@ inline const Cell& cell_at(const Control& control, int64_t slot, int64_t key) {
   return control.cells[slot];
 }
 
-inline Floats cubic(const float* k, Floats t) {
-  Floats sum = multiply_add(all_of(k[3]), t, all_of(k[2]));
-  sum = multiply_add(sum, t, all_of(k[1]));
-  return multiply_add(sum, t, all_of(k[0]));
-}
-
 // Where runs move along all axes of the grid: 63 products a voxel and source axis, those of all
 // voxels within one cell together, in place. Multiplied and added in one step, which halves them,
 // and is rounded once, everywhere.

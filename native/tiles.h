@@ -1,4 +1,4 @@
-// The output of an affine map in tiles: each out of a copy of the voxels that it meets, where that
+// The output of an affine or displaced map in tiles: each out of a copy of the voxels that it meets, where that
 // pays, and in one pass, from coordinates to results in registers, where all of it lies inside.
 #pragma once
 
