@@ -5,24 +5,30 @@
 #pragma once
 
 #include "processor.h"
+#include "box.h"
 #include "taps.h"
+#include "turn.h"
 
 namespace VOXPIPE_PATH_NAME {
 
 // One control point: the displacement along each source axis in source voxels, and a spare number.
 typedef double Point __attribute__((vector_size(32)));
 
-// The cubic polynomial of one cell: the numbers of s^a t^b u^c, for each source axis, where s, t and
-// u are the places on the control axes from the middle of the cell, -1/2 .. 1/2. About the middle
-// no term outgrows the sum, so float32 is enough.
+typedef float Sixteen __attribute__((vector_size(64)));
+
+// The cubic polynomial of one cell: the numbers of s^a t^b u^c, where s, t and u are the places on
+// the control axes from the middle of the cell, -1/2 .. 1/2. About the middle no term outgrows the
+// sum, so float32 is enough.
 struct Cell {
-  float of[3][64];
+  float of[4][4][4][4];  // by a, b, source axis and c; the fourth source axis is a spare
 };
 
 // Cells whose polynomial is kept, by the last bits of where they lie. A tile of the output meets
 // fewer, as long as control points are eight voxels apart; and all of them fit a level 2 cache.
 constexpr int64_t CELL_BITS[3] = {3, 3, 4};
 constexpr int64_t CELLS = int64_t{1} << (CELL_BITS[0] + CELL_BITS[1] + CELL_BITS[2]);
+
+struct Bent;
 
 struct Control {
   int64_t size[3];
@@ -32,19 +38,14 @@ struct Control {
   double middle[3];
   double reach[3];  // and so far, in whole voxels
   int along;        // the control axis that runs follow, or -1 where they cross several
-  bool counts;      // whether what a run spans on the grid can be said in 32 bits
   // The points with their ends repeated, so that no cell needs a second thought: (a + 3, b + 3,
   // c + 3) of them.
   Point* padded;
   int64_t stride[3];  // between points
   Cell* cells;        // CELLS of them
   int64_t* keys;      // which cell each of them is, or -1
+  Bent* bent;         // of the tile at hand; null in a field of an earlier op
   void* memory;       // to be freed
-};
-
-// How far a run is moved, in voxels.
-struct Moves {
-  float by[3][RUN + SPARE];
 };
 
 // A cubic B-spline between the two middle ones of four points, as powers of the place from the middle.
@@ -58,45 +59,86 @@ inline void about_middle(T p0, T p1, T p2, T p3, T* k) {
 
 inline int64_t within(int64_t n, int64_t size) { return n < 0 ? 0 : (n >= size ? size - 1 : n); }
 
-// A run on the control grid: which cell each voxel lies in, and where from the middle of it.
-struct Route {
-  int32_t cell[3][RUN + SPARE];
-  float place[3][RUN + SPARE];
+// Slices of a tile that go through the grid together: what lies between fits a level 1 cache.
+constexpr int64_t SLICES = 8;
+constexpr int64_t ROUTE = SLICES * TILE * NEAR_RUN;
+
+// Neighbours on a row that lie within one cell.
+struct Part {
+  int32_t begin;
+  int32_t count;
+  int64_t key;   // of the cell
+  int32_t slot;
+  int32_t next;  // of the same slot of the cells, or -1
 };
 
-// Places on one control axis along a run, kept on the grid; whole vectors, behind the end too.
-inline void follow_slowly(const Line& line, double last, Interval run, int32_t* cell, float* place) {
-  Doubles v;
-  for (int n = 0; n < LANES / 2; n++) v[n] = static_cast<double>(run.begin + n);
-  for (int64_t n = 0; n < run.end - run.begin; n += LANES / 2, v += LANES / 2) {
-    const Doubles at = between(to_grain(line.slope * v) + line.rest, 0.0, last);
-    const Doubles whole = floor_of(at);
-    put_vector(cell + n, __builtin_convertvector(whole, HalfInts));
-    put_vector(place + n, as_weight(at - whole - 0.5, 0.0f));
+// A polynomial with the place on one control axis worked in: the same for all rows of a slice.
+struct Plane {
+  int64_t key;
+  float place;
+  float of[4][16];
+};
+
+constexpr int64_t PLANES = 8;
+
+// Some slices of a tile on the control grid.
+struct Route {
+  float place[3][ROUTE + SPARE];     // from the middle of the cell
+  float gathered[3][ROUTE + SPARE];  // places of all voxels of one cell
+  Plane plane[PLANES];
+  Part part[ROUTE];
+  int32_t parts;
+  int32_t first[CELLS], last[CELLS];  // part of each slot
+};
+
+// How far the voxels of a tile are moved: rows of NEAR_RUN, TILE of them a slice.
+struct Bent {
+  Box box;
+  int lane;
+  int across;
+  bool counted;    // whether the moves are grains already, and ends known
+  double low[3];   // the least and the largest coordinate of a displaced voxel
+  double high[3];
+  // In voxels, float32, or whole grains, int32.
+  float by[3][TILE * TILE * NEAR_RUN + SPARE];
+  float more[3][ROUTE + SPARE];  // by an earlier field
+  Route route;
+
+  inline int beyond() const { return 3 - lane - across; }
+  inline int64_t count(int axis) const { return box.end[axis] - box.begin[axis]; }
+  inline int64_t at(const int64_t* index) const {
+    const int64_t slice = index[beyond()] - box.begin[beyond()];
+    return (slice * TILE + index[across] - box.begin[across]) * NEAR_RUN;
   }
+};
+
+// Calls act(index, at) for each row of some slices, with where it begins in them.
+template <class Act>
+inline void each_row_of(const Bent& bent, Interval slices, const Act& act) {
+  int64_t index[3] = {bent.box.begin[0], bent.box.begin[1], bent.box.begin[2]};
+  for (int64_t slice = slices.begin; slice < slices.end; slice++)
+    for (int64_t row = 0; row < bent.count(bent.across); row++) {
+      index[bent.beyond()] = bent.box.begin[bent.beyond()] + slice;
+      index[bent.across] = bent.box.begin[bent.across] + row;
+      act(index, ((slice - slices.begin) * TILE + row) * NEAR_RUN);
+    }
 }
 
-// The same in integers, where no voxel leaves the grid.
-inline void follow(const Control& control, int lane, const int64_t* index, Interval run,
-                   const Grains& along, int64_t skip, Route& route) {
-  const int64_t count = run.end - run.begin;
-  for (int a = 0; a < 3; a++) {
-    const Line line = line_of(control.matrix + 4 * a, lane, index);
-    const double last = static_cast<double>(control.size[a] - 1);
-    const double one = line.at(run.begin), other = line.at(run.end - 1);
-    if (least(one, other) < 0 || most(one, other) >= last || !control.counts) {
-      follow_slowly(line, last, run, route.cell[a], route.place[a]);
-    } else {
-      const double at = line.rest + along.low[a], whole = floor_of(at);
-      const uint32_t grains = static_cast<uint32_t>((at - whole) * GRAINS);
-      for (int64_t v = 0; v < count; v += LANES) {
-        const Words place = vector_at<Words>(along.grains[a] + skip + v) + grains;
-        put_vector(route.cell[a] + v, (Ints)(place >> GRAIN_BITS) + static_cast<int32_t>(whole));
-        put_vector(route.place[a] + v,
-                   fraction_of(place) - 0.5f);
-      }
-    }
-    for (int64_t v = count; v < count + SPARE; v++) route.place[a][v] = 0;
+inline void start_of_row(const Bent& bent, const TileGrains& grains, const int64_t* index,
+                         uint32_t* start) {
+  for (int a = 0; a < 3; a++)
+    start[a] = grains.across[a][index[bent.across] - bent.box.begin[bent.across]] +
+               grains.beyond[a][index[bent.beyond()] - bent.box.begin[bent.beyond()]];
+}
+
+// Calls act(begin, end) for each part of a row. ``ends`` has a bit for each voxel whose next one lies
+// in another cell.
+template <class Act>
+inline void each_part(uint64_t ends, int64_t count, const Act& act) {
+  ends = (ends & ((uint64_t{1} << (count - 1)) - 1)) | uint64_t{1} << (count - 1);
+  for (int64_t begin = 0, end; ends; ends &= ends - 1, begin = end) {
+    end = __builtin_ctzll(ends) + 1;
+    act(begin, end);
   }
 }
 
@@ -120,17 +162,12 @@ inline void make_cell(const Control& control, const Point* from, Cell& cell) {
     for (int c = 0; c < 4; c++) {
       about_middle(k[0][b][c], k[1][b][c], k[2][b][c], k[3][b][c], l);
       for (int a = 0; a < 4; a++)
-        for (int axis = 0; axis < 3; axis++)
-          cell.of[axis][16 * a + 4 * b + c] = static_cast<float>(l[a][axis]);
+        for (int axis = 0; axis < 4; axis++)
+          cell.of[a][b][axis][c] = static_cast<float>(l[a][axis]);
     }
 }
 
-inline const Cell& cell_at(const Control& control, const int64_t* index) {
-  int64_t slot = 0, key = 0;
-  for (int a = 0; a < 3; a++) {
-    slot = (slot << CELL_BITS[a]) | (index[a] & ((int64_t{1} << CELL_BITS[a]) - 1));
-    key += index[a] * control.stride[a];
-  }
+inline const Cell& cell_at(const Control& control, int64_t slot, int64_t key) {
   if (control.keys[slot] != key) {
     make_cell(control, control.padded + key, control.cells[slot]);
     control.keys[slot] = key;
@@ -138,119 +175,311 @@ inline const Cell& cell_at(const Control& control, const int64_t* index) {
   return control.cells[slot];
 }
 
-inline Floats cubic(const float* k, Floats t) {
-  Floats sum = multiply_add(all_of(k[3]), t, all_of(k[2]));
-  sum = multiply_add(sum, t, all_of(k[1]));
-  return multiply_add(sum, t, all_of(k[0]));
-}
-
-// Where the run moves along all axes of the grid: 63 products a voxel and source axis, those of all
-// voxels within one cell together. Multiplied and added in one step, which halves them, and is
-// rounded once, everywhere.
-inline void bend_across(const Cell& k, const Route& route, Interval part, Moves& moves) {
-  for (int64_t n = part.begin; n < part.end; n += LANES) {
-    const Floats s = vector_at<Floats>(route.place[0] + n);
-    const Floats t = vector_at<Floats>(route.place[1] + n);
-    const Floats u = vector_at<Floats>(route.place[2] + n);
+// Where runs move along all axes of the grid: 63 products a voxel and source axis, those of all
+// voxels within one cell together, in place. Multiplied and added in one step, which halves them,
+// and is rounded once, everywhere.
+inline void bend_across(const Cell& k, int64_t count, float (*gathered)[ROUTE + SPARE]) {
+  for (int64_t n = 0; n < count; n += 2 * LANES) {
+    Floats s[2], t[2], u[2];
+    for (int m = 0; m < 2; m++) {
+      s[m] = vector_at<Floats>(gathered[0] + n + m * LANES);
+      t[m] = vector_at<Floats>(gathered[1] + n + m * LANES);
+      u[m] = vector_at<Floats>(gathered[2] + n + m * LANES);
+    }
     for (int axis = 0; axis < 3; axis++) {
-      Floats rows[4];
-      for (int a = 0; a < 4; a++) {
-        const float* of = k.of[axis] + 16 * a;
-        Floats sum = multiply_add(cubic(of + 12, u), t, cubic(of + 8, u));
-        sum = multiply_add(sum, t, cubic(of + 4, u));
-        rows[a] = multiply_add(sum, t, cubic(of, u));
+      Floats all[2];
+#pragma GCC unroll 4
+      for (int a = 3; a >= 0; a--) {
+        Floats row[2];
+#pragma GCC unroll 4
+        for (int b = 3; b >= 0; b--) {
+          const float* of = k.of[a][b][axis];
+          const Floats k3 = all_of(of[3]), k2 = all_of(of[2]), k1 = all_of(of[1]), k0 = all_of(of[0]);
+          for (int m = 0; m < 2; m++) {
+            Floats sum = multiply_add(k3, u[m], k2);
+            sum = multiply_add(sum, u[m], k1);
+            sum = multiply_add(sum, u[m], k0);
+            row[m] = b == 3 ? sum : multiply_add(row[m], t[m], sum);
+          }
+        }
+        for (int m = 0; m < 2; m++) all[m] = a == 3 ? row[m] : multiply_add(all[m], s[m], row[m]);
       }
-      Floats sum = multiply_add(rows[3], s, rows[2]);
-      sum = multiply_add(sum, s, rows[1]);
-      put_vector(moves.by[axis] + n, multiply_add(sum, s, rows[0]));
+      for (int m = 0; m < 2; m++) put_vector(gathered[axis] + n + m * LANES, all[m]);
     }
   }
 }
 
-typedef float Sixteen __attribute__((vector_size(64)));
-
-template <class V, class T>
-inline V cubic_of(V k0, V k1, V k2, V k3, T t) {
-  return ((k3 * t + k2) * t + k1) * t + k0;
+template <class V>
+inline V cubic_of(const V* k, float t) {
+  return ((k[3] * t + k[2]) * t + k[1]) * t + k[0];
 }
 
 // Where it moves along one axis only: the places on the two others are worked in first.
-inline void bend_along(const Cell& k, int along, const Route& route, Interval part, Moves& moves) {
+inline void bend_along(const Cell& k, int64_t key, int along, int64_t turn, Interval part,
+                       Route& route, float* const* by) {
   const int64_t v = part.begin;
-  const float s = route.place[0][v], t = route.place[1][v], u = route.place[2][v];
-  for (int axis = 0; axis < 3; axis++) {
-    Sixteen planes[4];
-    Four lines[4], left;
-    for (int n = 0; n < 4; n++) planes[n] = vector_at<Sixteen>(k.of[axis] + 16 * n);
-    if (along == 0) {
-      for (int n = 0; n < 4; n++) {
-        Four of[4];
-        __builtin_memcpy(of, planes + n, sizeof(of));
-        lines[n] = cubic_of(of[0], of[1], of[2], of[3], t);
-      }
-    } else {
-      const Sixteen plane = cubic_of(planes[0], planes[1], planes[2], planes[3], s);
-      __builtin_memcpy(lines, &plane, sizeof(plane));
+  const float first = route.place[along == 0 ? 1 : 0][v];
+  const float second = route.place[along == 2 ? 1 : 2][v];
+  Plane& plane = route.plane[turn];
+  Sixteen rows[4];
+  if (plane.key != key || plane.place != first) {
+    plane.key = key;
+    plane.place = first;
+    for (int n = 0; n < 4; n++) {
+      Sixteen of[4];
+      for (int m = 0; m < 4; m++)
+        of[m] = vector_at<Sixteen>(along == 0 ? k.of[n][m][0] : k.of[m][n][0]);
+      rows[n] = cubic_of(of, first);
     }
-    if (along == 2) {
-      left = cubic_of(lines[0], lines[1], lines[2], lines[3], t);
-    } else {
-      const Fours turned = turn_fours(lines);
-      left = cubic_of(turned.of[0], turned.of[1], turned.of[2], turned.of[3], u);
+    if (along != 2) turn_fours<16>(rows);
+    __builtin_memcpy(plane.of, rows, sizeof(rows));
+  } else {
+    __builtin_memcpy(rows, plane.of, sizeof(rows));
+  }
+  const Sixteen left = cubic_of(rows, second);
+  for (int axis = 0; axis < 3; axis++)
+    for (int64_t n = part.begin; n < part.end; n += LANES) {
+      const Floats t = vector_at<Floats>(route.place[along] + n);
+      Floats sum = all_of(left[4 * axis + 3]) * t + all_of(left[4 * axis + 2]);
+      sum = sum * t + all_of(left[4 * axis + 1]);
+      put_vector(by[axis] + n, sum * t + all_of(left[4 * axis]));
     }
-    for (int64_t n = part.begin; n < part.end; n += LANES)
-      put_vector(moves.by[axis] + n, cubic_of(all_of(left[0]), all_of(left[1]), all_of(left[2]),
-                                              all_of(left[3]),
-                                              vector_at<Floats>(route.place[along] + n)));
-  }
 }
 
-// Cell by cell: each is worked out in whole vectors, which the next one overwrites.
-inline void bend_route(const Control& control, const Route& route, int64_t count, Moves& moves) {
-  const int32_t *i = route.cell[0], *j = route.cell[1], *k = route.cell[2];
-  for (int64_t v = 0; v < count;) {
-    int64_t end = v + 1;
-    while (end < count && i[end] == i[v] && j[end] == j[v] && k[end] == k[v]) end++;
-    const int64_t at[3] = {i[v], j[v], k[v]};
-    const Cell& cell = cell_at(control, at);
-    if (control.along >= 0) bend_along(cell, control.along, route, Interval{v, end}, moves);
-    else bend_across(cell, route, Interval{v, end}, moves);
-    v = end;
-  }
-  for (int c = 0; c < 3; c++)
-    for (int64_t v = count; v < count + SPARE; v++) moves.by[c][v] = moves.by[c][count - 1];
-}
-
-inline void bend(const Control& control, int lane, const int64_t* index, Interval run,
-                 const Grains& along, int64_t skip, Moves& moves) {
-  Route route;
-  follow(control, lane, index, run, along, skip, route);
-  bend_route(control, route, run.end - run.begin, moves);
-}
-
-// The field of an earlier op, at the places where the later one leads: added to its moves. ``places``
-// are those of the matrix, with what both fields have in the middle.
-inline void bend_again(const Control& control, const double* const* places, int64_t count,
-                       Moves& moves) {
-  Route route;
-  Moves more;
+// Neighbours within the cell at ``index`` of the grid: bent at once, or noted.
+inline void add_part(const Control& control, const int64_t* index, Interval part, Route& route,
+                     float* const* by) {
+  int64_t slot = 0, key = 0;
   for (int a = 0; a < 3; a++) {
-    const double* row = control.matrix + 4 * a;
-    const double last = static_cast<double>(control.size[a] - 1);
-    for (int64_t v = 0; v < count; v++) {
-      double at = row[3];
-      for (int c = 0; c < 3; c++)
-        at += row[c] * (places[c][v] + static_cast<double>(moves.by[c][v]) - control.middle[c]);
-      at = least(most(at, 0.0), last);
-      const double whole = floor_of(at);
-      route.cell[a][v] = static_cast<int32_t>(whole);
-      route.place[a][v] = static_cast<float>(at - whole - 0.5);
-    }
-    for (int64_t v = count; v < count + SPARE; v++) route.place[a][v] = 0;
+    slot = (slot << CELL_BITS[a]) | (index[a] & ((int64_t{1} << CELL_BITS[a]) - 1));
+    key += index[a] * control.stride[a];
   }
-  bend_route(control, route, count, more);
-  for (int c = 0; c < 3; c++)
-    for (int64_t v = 0; v < count + SPARE; v++) moves.by[c][v] += more.by[c][v];
+  if (control.along >= 0)
+    return bend_along(cell_at(control, slot, key), key, control.along,
+                      index[control.along] & (PLANES - 1), part, route, by);
+  const int32_t n = route.parts++;
+  route.part[n] = Part{static_cast<int32_t>(part.begin),
+                       static_cast<int32_t>(part.end - part.begin), key,
+                       static_cast<int32_t>(slot), -1};
+  if (route.first[slot] < 0) route.first[slot] = n;
+  else route.part[route.last[slot]].next = n;
+  route.last[slot] = n;
+}
+
+// Voxels of one cell that come from several rows: places are gathered, and moves go back.
+inline void bend_parts(const Control& control, int32_t first, Route& route, float* const* by) {
+  for (int32_t from = first, end; from >= 0; from = end) {
+    const int64_t key = route.part[from].key, slot = route.part[from].slot;
+    int64_t count = 0;
+    for (end = from; end >= 0 && route.part[end].key == key; end = route.part[end].next) {
+      const Part& part = route.part[end];
+      for (int a = 0; a < 3; a++)
+        for (int64_t n = 0; n < part.count; n += LANES)
+          put_vector(route.gathered[a] + count + n,
+                     vector_at<Floats>(route.place[a] + part.begin + n));
+      count += part.count;
+    }
+    bend_across(cell_at(control, slot, key), count, route.gathered);
+    count = 0;
+    for (int32_t n = from; n != end; n = route.part[n].next) {
+      const Part& part = route.part[n];
+      for (int a = 0; a < 3; a++)
+        for (int64_t v = 0; v < part.count; v += LANES)
+          put_some(by[a] + part.begin + v, vector_at<Floats>(route.gathered[a] + count + v),
+                   part.count - v);
+      count += part.count;
+    }
+  }
+}
+
+inline void bend_noted(const Control& control, Route& route, float* const* by) {
+  for (int32_t n = 0; n < route.parts; n++) {
+    const int32_t slot = route.part[n].slot;
+    if (route.first[slot] != n) continue;
+    bend_parts(control, n, route, by);
+    route.first[slot] = -1;
+  }
+  route.parts = 0;
+}
+
+// Places of a tile on the grid, in integers: kept on it by limits, as grains more than ``origin``.
+struct Steps {
+  TileGrains grains;
+  int64_t origin[3];
+  uint32_t low[3];
+  uint32_t high[3];
+};
+
+// False where some tile spans too many cells to be counted.
+inline bool count_steps(const Control& control, const double* const* grid, const Bent& bent,
+                        Steps& steps) {
+  for (int a = 0; a < 3; a++) {
+    double low, high;
+    extremes_over(grid[a], bent.box, &low, &high);
+    if (high - low > MOST_GRAINS) return false;
+  }
+  count_tile(grid, bent.lane, bent.box, bent.across, false, steps.grains);
+  for (int a = 0; a < 3; a++) {
+    double low, high;
+    extremes_over(grid[a], bent.box, &low, &high);
+    const double last = static_cast<double>(control.size[a] - 1), origin = steps.grains.origin[a];
+    const bool is_off = high <= 0 || low >= last;
+    steps.origin[a] = static_cast<int64_t>(is_off ? (high <= 0 ? 0 : last) : origin);
+    steps.low[a] = is_off ? 0 : static_cast<uint32_t>(most(-origin, 0.0) * GRAINS);
+    steps.high[a] = is_off ? 0 : static_cast<uint32_t>(least(last - origin, 255.0) * GRAINS);
+  }
+  return true;
+}
+
+inline void follow(const Control& control, const Bent& bent, const Steps& steps, Interval slices,
+                   Route& route, float* const* by) {
+  const int64_t count = bent.count(bent.lane);
+  each_row_of(bent, slices, [&](const int64_t* index, int64_t at) {
+    uint32_t start[3];
+    start_of_row(bent, steps.grains, index, start);
+    const auto place_at = [&](int a, int64_t v) {
+      const Words there = vector_at<Words>(steps.grains.along[a] + v) + start[a];
+      const Words low = Words{} + steps.low[a], high = Words{} + steps.high[a];
+      const Words kept = there < low ? low : there;
+      return kept > high ? high : kept;
+    };
+    uint64_t ends = 0;
+    for (int64_t v = 0; v < count; v += LANES) {
+      Words differ = {};
+      for (int a = 0; a < 3; a++) {
+        const Words place = place_at(a, v);
+        differ |= place ^ place_at(a, v + 1);
+        put_vector(route.place[a] + at + v, fraction_of(place) - 0.5f);
+      }
+      ends |= static_cast<uint64_t>(marked_lanes((Ints)(differ > BELOW_VOXEL))) << v;
+    }
+    each_part(ends, count, [&](int64_t begin, int64_t end) {
+      int64_t cell[3];
+      for (int a = 0; a < 3; a++) {
+        const uint32_t place = steps.grains.along[a][begin] + start[a];
+        cell[a] = steps.origin[a] +
+                  (least(most(place, steps.low[a]), steps.high[a]) >> GRAIN_BITS);
+      }
+      add_part(control, cell, Interval{at + begin, at + end}, route, by);
+    });
+  });
+}
+
+// The same at places that cannot be counted. ``place_at(index, lines, v, a)``
+// is that of a voxel on a control axis.
+template <class PlaceAt>
+inline void follow_slowly(const Control& control, const double* const* rows, const Bent& bent,
+                          Interval slices, Route& route, float* const* by, const PlaceAt& place_at) {
+  const int64_t count = bent.count(bent.lane);
+  each_row_of(bent, slices, [&](const int64_t* index, int64_t at) {
+    int64_t cell[3][NEAR_RUN];
+    Line lines[3];
+    for (int a = 0; a < 3; a++) lines[a] = line_of(rows[a], bent.lane, index);
+    for (int a = 0; a < 3; a++)
+      for (int64_t v = 0; v < count; v++) {
+        const double place = least(most(place_at(lines, at, v, a), 0.0),
+                                   static_cast<double>(control.size[a] - 1));
+        const double whole = floor_of(place);
+        cell[a][v] = whole_to_int(whole);
+        route.place[a][at + v] = static_cast<float>(place - whole - 0.5);
+      }
+    uint64_t ends = 0;
+    for (int64_t v = 0; v + 1 < count; v++)
+      for (int a = 0; a < 3; a++) ends |= uint64_t{cell[a][v] != cell[a][v + 1]} << v;
+    each_part(ends, count, [&](int64_t begin, int64_t end) {
+      const int64_t where[3] = {cell[0][begin], cell[1][begin], cell[2][begin]};
+      add_part(control, where, Interval{at + begin, at + end}, route, by);
+    });
+  });
+}
+
+// The field of an earlier op, at the places where the later one leads: added to its moves.
+inline void bend_again(const Control& control, const double* const* rows, Interval slices, Bent& bent) {
+  const int64_t from = slices.begin * TILE * NEAR_RUN, begin = bent.box.begin[bent.lane];
+  float* const more[3] = {bent.more[0], bent.more[1], bent.more[2]};
+  follow_slowly(control, rows, bent, slices, bent.route, more,
+                [&](const Line* lines, int64_t at, int64_t v, int a) {
+                  const double* row = control.matrix + 4 * a;
+                  double place = row[3];
+                  for (int c = 0; c < 3; c++)
+                    place += row[c] * (lines[c].at(begin + v) +
+                                       static_cast<double>(bent.by[c][from + at + v]) -
+                                       control.middle[c]);
+                  return place;
+                });
+  bend_noted(control, bent.route, more);
+  each_row_of(bent, slices, [&](const int64_t*, int64_t at) {
+    for (int c = 0; c < 3; c++)
+      for (int64_t v = at; v < at + bent.count(bent.lane); v++) bent.by[c][from + v] += more[c][v];
+  });
+}
+
+// Moves as grains, and where they lead at the most.
+inline void count_moves(const double* const* rows, Bent& bent) {
+  TileGrains tile;
+  count_tile(rows, bent.lane, bent.box, bent.across, false, tile);
+  const int64_t count = bent.count(bent.lane);
+  const int64_t slices = bent.count(bent.beyond()), lines = bent.count(bent.across);
+  for (int a = 0; a < 3; a++) {
+    Ints lowest = Ints{} + INT32_MAX, highest = Ints{} + INT32_MIN;
+    for (int64_t slice = 0; slice < slices; slice++)
+      for (int64_t row = 0; row < lines; row++) {
+        const uint32_t start = tile.across[a][row] + tile.beyond[a][slice];
+        float* const by = bent.by[a] + (slice * TILE + row) * NEAR_RUN;
+        for (int64_t v = count; v < NEAR_RUN; v++) by[v] = by[count - 1];
+        for (int64_t v = 0; v < NEAR_RUN; v += LANES) {
+          const Ints moved = round_int(vector_at<Floats>(by + v) * static_cast<float>(GRAINS));
+          put_vector(by + v, moved);
+          // In units of 64 grains, which leaves room for a sign; less exact is enough for an end.
+          const Ints there =
+              (Ints)((vector_at<Words>(tile.along[a] + v) + start) >> 6) + (moved >> 6);
+          lowest = there < lowest ? there : lowest;
+          highest = there > highest ? there : highest;
+        }
+      }
+    int32_t low = lowest[0], high = highest[0];
+    for (int n = 1; n < LANES; n++) {
+      low = least(low, lowest[n]);
+      high = most(high, highest[n]);
+    }
+    bent.low[a] = tile.origin[a] + low * (64 * GRAIN);
+    bent.high[a] = tile.origin[a] + (high + 2) * (64 * GRAIN);
+  }
+}
+
+// Where the tile of output voxels in ``box`` goes. ``rows`` are those of the pull-back, ``reach`` is
+// how far they are moved at the most.
+inline void bend_tile(const Control& control, const Control& earlier, const double* const* rows,
+                      const double* reach, const Box& box, int lane, int across, Bent& bent) {
+  bent.box = box;
+  bent.lane = lane;
+  bent.across = across;
+  const double* const grid[3] = {control.matrix, control.matrix + 4, control.matrix + 8};
+  bent.counted = true;
+  for (int a = 0; a < 3; a++) {
+    double low, high;
+    extremes_over(rows[a], box, &low, &high);
+    // A move is a signed integer of 32 bits: below 128 voxels.
+    bent.counted = bent.counted && high - low + 2 * reach[a] + 2 <= MOST_GRAINS && reach[a] <= 126;
+  }
+  Steps steps;
+  const bool counts = count_steps(control, grid, bent, steps);
+  const int64_t last = bent.count(bent.beyond());
+  for (int64_t slice = 0; slice < last; slice += SLICES) {
+    const Interval slices{slice, least(slice + SLICES, last)};
+    const int64_t from = slice * TILE * NEAR_RUN;
+    float* const by[3] = {bent.by[0] + from, bent.by[1] + from, bent.by[2] + from};
+    if (counts)
+      follow(control, bent, steps, slices, bent.route, by);
+    else
+      follow_slowly(control, grid, bent, slices, bent.route, by,
+                    [&](const Line* lines, int64_t, int64_t v, int a) {
+                      return lines[a].at(box.begin[lane] + v);
+                    });
+    bend_noted(control, bent.route, by);
+    if (earlier.memory) bend_again(earlier, rows, slices, bent);
+  }
+  if (bent.counted) count_moves(rows, bent);
 }
 
 // The control axis along which a run moves, or -1 where it crosses several.
@@ -302,21 +531,25 @@ inline bool control_of(int64_t address, const int64_t* size, const double* matri
   for (int a = 0; a < 3; a++) control.size[a] = size[a];
   for (int n = 0; n < 12; n++) control.matrix[n] = matrix[n];
   control.along = lane < 0 ? -1 : control_axis(control, lane);
-  control.counts = true;
-  for (int a = 0; a < 3 && lane >= 0; a++)
-    control.counts =
-        control.counts && __builtin_fabs(control.matrix[4 * a + lane]) * RUN + 2.0 < 255.0;
   control.stride[2] = 1;
   control.stride[1] = control.size[2] + 3;
   control.stride[0] = (control.size[1] + 3) * control.stride[1];
   constexpr size_t cells = static_cast<size_t>(CELLS);
   const size_t count = static_cast<size_t>((control.size[0] + 3) * control.stride[0]);
-  control.memory = malloc(count * sizeof(Point) + cells * (sizeof(Cell) + sizeof(int64_t)));
+  const size_t bent = lane < 0 ? 0 : sizeof(Bent);
+  control.memory = malloc(count * sizeof(Point) + cells * (sizeof(Cell) + sizeof(int64_t)) + bent);
   if (!control.memory) return false;
   control.padded = static_cast<Point*>(control.memory);
   control.cells = reinterpret_cast<Cell*>(control.padded + count);
   control.keys = reinterpret_cast<int64_t*>(control.cells + cells);
+  control.bent = bent ? reinterpret_cast<Bent*>(control.keys + cells) : nullptr;
   for (size_t n = 0; n < cells; n++) control.keys[n] = -1;
+  if (control.bent) {
+    Route& route = control.bent->route;
+    route.parts = 0;
+    for (int32_t& first : route.first) first = -1;
+    for (Plane& plane : route.plane) plane.key = -1;
+  }
   const double* points = reinterpret_cast<const double*>(address);
   find_middle(control, points);
   pad(control, points);

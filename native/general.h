@@ -11,10 +11,6 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-// Rows of a tile on either axis across the runs. A tile of 128 x 16 x 16 voxels of 16 bits touches
-// some thousand cache lines: they stay in a level 2 cache until its last row.
-constexpr int64_t TILE = 16;
-
 // One limit on output voxels: outside low .. high along a matrix row they are not sampled.
 struct Limit {
   double row[4];
@@ -76,11 +72,11 @@ struct Work {
   const uint8_t* source;
   int64_t source_channel;  // bytes from one channel to the next
   uint8_t* out;
-  int64_t run;        // output voxels of one run
-  bool counts_moves;  // whether displaced runs fit the integers, too
+  int64_t run;  // output voxels of one run
   Control control;
   Control earlier;  // of the place that ``control`` leads to
   double reach[3];  // of both
+  Bent* bent;       // how far the voxels of the tile at hand are moved, or null
 };
 
 // Where the elements of one run go: voxel v of channel c.
@@ -201,21 +197,21 @@ inline bool find_outside(const Work& w, int64_t count, const Places& places, boo
   return true;
 }
 
-// The displaced run in integers; false where some voxel needs a second thought. ``moves`` are rounded
-// to grains in either way of counting, so both find the same place.
-inline bool count_moves(const Work& w, const Line* lines, const Advance& advance, int64_t skip,
-                        int64_t count, const Moves& moves, Grains& grains) {
+// The displaced run in integers; false where some voxel needs a second thought. ``from`` is where it
+// begins in the tile.
+inline bool count_run(const Work& w, const Line* lines, const Advance& advance, int64_t skip,
+                      int64_t count, int64_t from, Grains& grains) {
   for (int a = 0; a < 3; a++) {
     const Axis& axis = w.g.axis[a];
     const double reach = w.reach[a];
-    if (axis.single || !w.counts_moves) return false;
+    if (axis.single) return false;
     const double low = advance.low[a] - reach;
     grains.low[a] = low;
     const uint32_t offset = static_cast<uint32_t>(reach) << GRAIN_BITS;
     Words least_yet = Words{} - 1, most_yet = {};
     for (int64_t v = 0; v < count; v += LANES) {
-      const Floats by = vector_at<Floats>(moves.by[a] + v) * static_cast<float>(GRAINS);
-      const Words at = vector_at<Words>(advance.grains[a] + skip + v) + offset + (Words)round_int(by);
+      const Words at = vector_at<Words>(advance.grains[a] + skip + v) + offset +
+                       vector_at<Words>(w.bent->by[a] + from + v);
       least_yet = at < least_yet ? at : least_yet;
       most_yet = at > most_yet ? at : most_yet;
       put_vector(grains.grains[a] + v, at);
@@ -225,16 +221,20 @@ inline bool count_moves(const Work& w, const Line* lines, const Advance& advance
       lowest = least(lowest, least_yet[n]);
       highest = most(highest, most_yet[n]);
     }
-    const double from = lines[a].rest + low;
-    if (from + lowest * GRAIN < axis.start || from + highest * GRAIN >= axis.end) return false;
+    const double start = lines[a].rest + low;
+    if (start + lowest * GRAIN < axis.start || start + highest * GRAIN >= axis.end) return false;
   }
   return true;
 }
 
-inline void add_moves(const Moves& moves, int64_t count, Places& places) {
+// Rounded to grains in either way of counting, so that both find the same place.
+inline void add_moves(const Bent& bent, int64_t from, int64_t count, Places& places) {
   for (int a = 0; a < 3; a++)
-    for (int64_t v = 0; v < count; v++)
-      places.at[a][v] += to_grain(static_cast<double>(moves.by[a][v]));
+    for (int64_t v = 0; v < count; v++) {
+      const float by = bent.by[a][from + v];
+      places.at[a][v] += bent.counted ? bits_of<int32_t>(by) * GRAIN
+                                      : to_grain(static_cast<double>(by));
+    }
 }
 
 template <class W>
@@ -264,21 +264,14 @@ inline void sample_places(const Work& w, const int64_t* index, const Line* lines
   const int64_t count = part.end - part.begin, skip = part.begin - start;
   Places places;
   Grains counted;
-  Moves moves;
   bool outside[RUN];
-  const bool bends = w.job->control != 0;
-  if (bends) bend(w.control, w.g.lane, index, part, advance.control, skip, moves);
-  if (bends && w.job->earlier) {
-    places_of(lines, advance, skip, count, places);
-    const double* const at[3] = {places.at[0], places.at[1], places.at[2]};
-    bend_again(w.earlier, at, count, moves);
-  }
-  const bool is_cubic = w.job->mode == VOXPIPE_CUBIC;
-  const Grains* grains =
-      bends && !is_cubic && count_moves(w, lines, advance, skip, count, moves, counted) ? &counted
-                                                                                      : nullptr;
+  const bool bends = w.bent != nullptr, is_cubic = w.job->mode == VOXPIPE_CUBIC;
+  const int64_t from = bends ? w.bent->at(index) + skip : 0;
+  const bool counts = bends && !is_cubic && w.bent->counted &&
+                      count_run(w, lines, advance, skip, count, from, counted);
+  const Grains* grains = counts ? &counted : nullptr;
   if (!grains) places_of(lines, advance, skip, count, places);
-  if (bends && !grains) add_moves(moves, count, places);
+  if (bends && !grains) add_moves(*w.bent, from, count, places);
   const bool covers = bends && !grains && find_outside(w, count, places, outside);
   if (is_cubic && w.wide) cubic_part<double>(w, part, places, to);
   else if (is_cubic) cubic_part<float>(w, part, places, to);
@@ -346,7 +339,7 @@ inline void sample_run(const Work& w, const int64_t* index, const Line* lines, I
   if (kept.begin >= kept.end) kept = Interval{run.end, run.end};
   fill_between(w, to, w.f.fill, run.begin, kept.begin);
   fill_between(w, to, w.f.fill, kept.end, run.end);
-  if (w.job->control || w.job->mode == VOXPIPE_CUBIC) {
+  if (w.bent || w.job->mode == VOXPIPE_CUBIC) {
     if (kept.begin < kept.end) sample_places(w, index, lines, advance, run.begin, kept, to);
     return;
   }
@@ -365,9 +358,17 @@ inline void sample_run(const Work& w, const int64_t* index, const Line* lines, I
   sample_part(w, lines, advance, run.begin, Interval{core.end, kept.end}, false, to);
 }
 
+// The least and the largest coordinate of the voxels of a box, or of all of a tile that is displaced.
+inline void ends_of(const Work& w, const Box& box, int a, double* low, double* high) {
+  extremes_over(w.g.axis[a].row, box, low, high);
+  if (!w.bent) return;
+  *low = w.bent->counted ? w.bent->low[a] : *low - w.reach[a];
+  *high = w.bent->counted ? w.bent->high[a] : *high + w.reach[a];
+}
+
 // Whether every voxel of a box is sampled, with all its taps at hand: then no run has to ask.
 inline bool is_interior(const Work& w, const Box& box) {
-  if (w.job->control || w.job->mode == VOXPIPE_CUBIC) return false;
+  if (w.job->mode == VOXPIPE_CUBIC) return false;
   double low, high;
   for (int n = 0; n < w.limits.count; n++) {
     const Limit& limit = w.limits.limit[n];
@@ -376,7 +377,7 @@ inline bool is_interior(const Work& w, const Box& box) {
   }
   for (int a = 0; a < 3; a++) {
     const Axis& axis = w.g.axis[a];
-    extremes_over(axis.row, box, &low, &high);
+    ends_of(w, box, a, &low, &high);
     if (axis.reflects) return false;
     if (w.job->mode == VOXPIPE_NEAREST) {
       if (round_even(low) < axis.start || round_even(high) > axis.end) return false;
@@ -394,12 +395,12 @@ inline void sample_rows(const Work& w, const Box& box, int across, const int64_t
   const int lane = w.g.lane;
   const Interval run{box.begin[lane], box.end[lane]};
   int64_t index[3] = {corner[0], corner[1], corner[2]};
-  advance_to(w.g, w.job->control ? w.control.matrix : nullptr, run, advance);
+  advance_to(w.g, run, advance);
   const int third = 3 - lane - across;
   Box slice = box;
   slice.begin[third] = corner[third];
   slice.end[third] = corner[third] + 1;
-  const bool is_inside = is_interior(w, slice);
+  const bool is_inside = !w.bent && is_interior(w, slice);
   Line first[3], lines[3];
   index[across] = 0;
   for (int a = 0; a < 3; a++) first[a] = line_of(w.g.axis[a].row, lane, index);

@@ -161,16 +161,6 @@ inline int64_t run_length(const Geometry& g, const double* reach) {
   return length;
 }
 
-// Whether displaced runs of this length fit the same integers.
-inline bool can_count_moves(const Geometry& g, int64_t length, const double* reach) {
-  for (int a = 0; a < 3; a++) {
-    const double span = __builtin_fabs(g.axis[a].row[g.lane]) * static_cast<double>(length - 1);
-    // A move is a signed integer of 32 bits: below 128 voxels.
-    if (span + 2 * reach[a] + 3.0 > 255.0 || reach[a] > 126.0) return false;
-  }
-  return true;
-}
-
 // Half-sample symmetric: the mirror stands on the outer face of the last voxel.
 inline double fold(double c, double first, double last) {
   const double face = first - 0.5, length = last + 1.0 - first;

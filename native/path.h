@@ -58,7 +58,7 @@ void take_in(Work& w, int64_t address, const Control& control) {
 int64_t run(const VoxpipeJob& job) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
-         is_wide(job), 0, nullptr, 0, nullptr, 0, false, {}, {}, {}};
+         is_wide(job), 0, nullptr, 0, nullptr, 0, {}, {}, {}, nullptr};
   if (!control_of(job.control, job.control_size, job.control_matrix, w.g.lane, w.control))
     return VOXPIPE_NO_MEMORY;
   if (!control_of(job.earlier, job.earlier_size, job.earlier_matrix, -1, w.earlier)) {
@@ -68,7 +68,6 @@ int64_t run(const VoxpipeJob& job) {
   take_in(w, job.control, w.control);
   take_in(w, job.earlier, w.earlier);
   w.run = run_length(w.g, w.reach);
-  w.counts_moves = can_count_moves(w.g, w.run, w.reach);
   int source[3];
   if (job.mode != VOXPIPE_CUBIC && keeps_apart(job, source)) {
     const bool linear = job.mode == VOXPIPE_LINEAR;
@@ -81,6 +80,7 @@ int64_t run(const VoxpipeJob& job) {
     free(tables.memory);
     if (is_done) return VOXPIPE_DONE;
   }
+  w.bent = w.control.bent;
   sample_general(w);
   free(w.control.memory);
   free(w.earlier.memory);

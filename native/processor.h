@@ -25,6 +25,7 @@
 #define VOXPIPE_MULTIPLY_ADD(a, b, c) vfmaq_f32((float32x4_t)(c), (float32x4_t)(a), (float32x4_t)(b))
 #elif defined(__SSE2__)
 #include <emmintrin.h>
+#define VOXPIPE_MARKED(x) _mm_movemask_ps((__m128)(x))
 #define VOXPIPE_ROUND(x) _mm_cvtps_epi32(x)
 #define VOXPIPE_MULTIPLY_WORDS(a, b) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
 #endif

@@ -6,6 +6,7 @@
 
 #include "processor.h"
 #include "vectors.h"
+#include "box.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -34,7 +35,6 @@ struct Grains {
 struct Advance : Grains {
   int64_t begin;              // first voxel of the run; -1 as long as there is none
   double by[3][RUN + SPARE];  // in voxels
-  Grains control;             // the same on the control grid
 };
 
 inline void count_grains(double slope, Interval run, double& low, double* by, uint32_t* grains) {
@@ -48,17 +48,11 @@ inline void count_grains(double slope, Interval run, double& low, double* by, ui
     grains[n] = static_cast<uint32_t>(whole_to_int((by[n] - low) * GRAINS));
 }
 
-// ``control`` is the matrix of the control grid, or null.
-inline void advance_to(const Geometry& g, const double* control, Interval run, Advance& advance) {
+inline void advance_to(const Geometry& g, Interval run, Advance& advance) {
   if (advance.begin == run.begin) return;  // runs that begin together end together
   advance.begin = run.begin;
-  for (int a = 0; a < 3; a++) {
-    double unused[RUN + SPARE];
-    if (control)
-      count_grains(control[4 * a + g.lane], run, advance.control.low[a], unused,
-                   advance.control.grains[a]);
+  for (int a = 0; a < 3; a++)
     count_grains(g.axis[a].row[g.lane], run, advance.low[a], advance.by[a], advance.grains[a]);
-  }
 }
 
 // Where a run begins on one axis, in integers: coordinates are ``grains`` more than ``voxel``.
@@ -237,6 +231,47 @@ inline void spare(int64_t count, Taps<W>& taps) {
   for (int64_t v = count; v < count + SPARE; v++) {
     taps.offset[v] = taps.offset[count - 1];
     for (int a = 0; a < 3; a++) taps.weight[a][v] = 0;
+  }
+}
+
+// The coordinates of a tile in integers: the sum of three of these, in grains more than ``origin``.
+// Sums of grains are exact, so they are those of ``Line``.
+struct TileGrains {
+  double origin[3];
+  uint32_t along[3][NEAR_RUN + SPARE];  // by the index on the lane
+  uint32_t across[3][TILE];             // by those on the other two
+  uint32_t beyond[3][TILE];
+};
+
+inline double least_along(double slope, int64_t begin, int64_t end) {
+  return to_grain(slope * static_cast<double>(slope < 0 ? end - 1 : begin));
+}
+
+inline void list_grains(double slope, int64_t begin, int64_t end, double low, int64_t count,
+                        uint32_t* grains) {
+  for (int64_t n = 0; n < count; n++) {
+    const double at = to_grain(slope * static_cast<double>(least(begin + n, end - 1)));
+    grains[n] = static_cast<uint32_t>(whole_to_int((at - low) * GRAINS));
+  }
+}
+
+// Nearest voxels are counted from an even one, so that the last bit of the whole part says how to
+// round a half.
+inline void count_tile(const double* const* rows, int lane, const Box& box, int across, bool even,
+                       TileGrains& tile) {
+  const int beyond = 3 - lane - across;
+  for (int a = 0; a < 3; a++) {
+    const double* row = rows[a];
+    double low[3], sum = to_grain(row[3]);
+    for (int n = 0; n < 3; n++) sum += low[n] = least_along(row[n], box.begin[n], box.end[n]);
+    tile.origin[a] = even ? 2 * floor_of(sum / 2) : floor_of(sum);
+    const double rest = sum - tile.origin[a];
+    list_grains(row[lane], box.begin[lane], box.end[lane], low[lane], NEAR_RUN + SPARE,
+                tile.along[a]);
+    list_grains(row[across], box.begin[across], box.end[across], low[across], TILE,
+                tile.across[a]);
+    list_grains(row[beyond], box.begin[beyond], box.end[beyond], low[beyond] - rest, TILE,
+                tile.beyond[a]);
   }
 }
 

@@ -1,4 +1,4 @@
-// The output of an affine map in tiles: each out of a copy of the voxels that it meets, where that
+// The output of an affine or displaced map in tiles: each out of a copy of the voxels that it meets, where that
 // pays, and in one pass, from coordinates to results in registers, where all of it lies inside.
 #pragma once
 
@@ -8,46 +8,6 @@
 #include "copy.h"
 
 namespace VOXPIPE_PATH_NAME {
-
-// The coordinates of a tile in integers: the sum of three of these, in grains more than ``origin``.
-// Sums of grains are exact, so they are those of ``Line``.
-struct TileGrains {
-  double origin[3];
-  uint32_t along[3][NEAR_RUN + SPARE];  // by the index on the lane
-  uint32_t across[3][TILE];             // by those on the other two
-  uint32_t beyond[3][TILE];
-};
-
-inline double least_along(double slope, int64_t begin, int64_t end) {
-  return to_grain(slope * static_cast<double>(slope < 0 ? end - 1 : begin));
-}
-
-inline void list_grains(double slope, int64_t begin, int64_t end, double low, int64_t count,
-                        uint32_t* grains) {
-  for (int64_t n = 0; n < count; n++) {
-    const double at = to_grain(slope * static_cast<double>(least(begin + n, end - 1)));
-    grains[n] = static_cast<uint32_t>(whole_to_int((at - low) * GRAINS));
-  }
-}
-
-// Nearest voxels are counted from an even one, so that the last bit of the whole part says how to
-// round a half.
-inline void count_tile(const Work& w, const Box& box, int across, bool even, TileGrains& tile) {
-  const int lane = w.g.lane, beyond = 3 - lane - across;
-  for (int a = 0; a < 3; a++) {
-    const double* row = w.g.axis[a].row;
-    double low[3], sum = to_grain(row[3]);
-    for (int n = 0; n < 3; n++) sum += low[n] = least_along(row[n], box.begin[n], box.end[n]);
-    tile.origin[a] = even ? 2 * floor_of(sum / 2) : floor_of(sum);
-    const double rest = sum - tile.origin[a];
-    list_grains(row[lane], box.begin[lane], box.end[lane], low[lane], NEAR_RUN + SPARE,
-                tile.along[a]);
-    list_grains(row[across], box.begin[across], box.end[across], low[across], TILE,
-                tile.across[a]);
-    list_grains(row[beyond], box.begin[beyond], box.end[beyond], low[beyond] - rest, TILE,
-                tile.beyond[a]);
-  }
-}
 
 // Where one vector lies in a copy.
 struct TilePlace {
@@ -149,18 +109,10 @@ __attribute__((always_inline)) inline Floats fours_of(const uint8_t* base, const
 #undef F
 }
 
-// Within each four lanes: their elements from 2 * HALF on in turns.
-template <int HALF, int... I>
-inline Floats mixed_fours(Floats a, Floats b, Numbers<I...>) {
-  return __builtin_shufflevector(a, b, (I / 4 * 4 + 2 * HALF + I % 4 / 2 + I % 2 * LANES)...);
-}
-
 __attribute__((always_inline)) inline FourOf turned_fours(const Floats* row) {
-  constexpr auto ALL = typename NumbersBelow<LANES>::type{};
-  const Floats a = mixed_fours<0>(row[0], row[2], ALL), b = mixed_fours<0>(row[1], row[3], ALL);
-  const Floats c = mixed_fours<1>(row[0], row[2], ALL), d = mixed_fours<1>(row[1], row[3], ALL);
-  return {mixed_fours<0>(a, b, ALL), mixed_fours<1>(a, b, ALL), mixed_fours<0>(c, d, ALL),
-          mixed_fours<1>(c, d, ALL)};
+  FourOf four = {row[0], row[1], row[2], row[3]};
+  turn_fours<LANES>(four.of);
+  return four;
 }
 
 template <int UNIT, bool KEEPS>
@@ -252,7 +204,6 @@ typedef void (*TileRow)(const Work& w, const uint8_t* base, const TileGrains& ti
 // What makes a row of a tile in one pass; null where nothing does.
 inline TileRow tile_row(const Work& w, int unit) {
   const VoxpipeJob& job = *w.job;
-  if (job.control) return nullptr;
   if (job.mode == VOXPIPE_LINEAR && !w.wide)
     return unit == 0 ? linear_row<0> : unit == 1 ? linear_row<1> : linear_row<2>;
   const bool as_stored = job.source_type == job.out_type && !w.f.scaled && !w.f.has_epilogue;
@@ -265,6 +216,22 @@ inline TileRow tile_row(const Work& w, int unit) {
   }
 }
 
+// Moves go down, too: coordinates are counted from an even voxel below all of them.
+inline void count_from_below(const Work& w, TileGrains& tile) {
+  for (int a = 0; a < 3; a++) {
+    const double below = 2 * floor_of((w.reach[a] + 1) / 2);
+    tile.origin[a] -= below;
+    for (uint32_t& grains : tile.along[a]) grains += static_cast<uint32_t>(below) << GRAIN_BITS;
+  }
+}
+
+inline void add_moves(const Bent& bent, const TileGrains& tile, int64_t from, TileGrains& moved) {
+  for (int a = 0; a < 3; a++)
+    for (int64_t v = 0; v < NEAR_RUN; v += LANES)
+      put_vector(moved.along[a] + v, vector_at<Words>(tile.along[a] + v) +
+                                         vector_at<Words>(bent.by[a] + from + v));
+}
+
 // A tile that lies inside, out of its copy.
 inline void sample_inside(const Work& w, const Box& box, int across, bool turned, TileRow make_row,
                           int64_t c) {
@@ -274,7 +241,10 @@ inline void sample_inside(const Work& w, const Box& box, int across, bool turned
   const bool linear = job.mode == VOXPIPE_LINEAR;
   const bool converts = linear && job.out_type != VOXPIPE_F32;
   TileGrains tile;
-  count_tile(w, box, across, !linear, tile);
+  const double* const affine_rows[3] = {w.g.axis[0].row, w.g.axis[1].row, w.g.axis[2].row};
+  count_tile(affine_rows, lane, box, across, !linear, tile);
+  TileGrains moved;
+  if (w.bent) count_from_below(w, tile);
   int64_t from = 0;
   for (int a = 0; a < 3; a++)
     from += static_cast<int64_t>(tile.origin[a] - w.g.axis[a].start) * w.g.axis[a].step;
@@ -291,12 +261,14 @@ inline void sample_inside(const Work& w, const Box& box, int across, bool turned
     for (int64_t row = 0; row < rows; row++) {
       uint32_t start[3];
       for (int a = 0; a < 3; a++) start[a] = tile.across[a][row] + tile.beyond[a][third];
+      if (w.bent) add_moves(*w.bent, tile, (third * TILE + row) * NEAR_RUN, moved);
+      const TileGrains& grains = w.bent ? moved : tile;
       uint8_t* to = dense ? out + row * job.out_stride[across] : block + row * wide;
       if (converts) {
-        make_row(w, base, tile, start, count, false, reinterpret_cast<uint8_t*>(values));
+        make_row(w, base, grains, start, count, false, reinterpret_cast<uint8_t*>(values));
         put_values<float>(job.out_type, values, count, to, size);
       } else {
-        make_row(w, base, tile, start, count, dense, to);
+        make_row(w, base, grains, start, count, dense, to);
       }
     }
     if (!dense)
@@ -340,9 +312,16 @@ inline void sample_near(const Work& w, const Box& box, int across, bool turned, 
                         Near& near) {
   const int64_t size = size_of_type(w.job->source_type);
   NearBox copy;
-  for (int a = 0; a < 3; a++)
-    reach_over(w.g.axis[a], box, w.reach[a], copy.first[a], copy.last[a]);
-  if (near.make_row && is_interior(w, box)) {
+  double voxels = 1, tile = 1;
+  for (int a = 0; a < 3; a++) {
+    double low, high;
+    ends_of(w, box, a, &low, &high);
+    reach_over(w.g.axis[a], low, high, copy.first[a], copy.last[a]);
+    voxels *= copy.last[a] - copy.first[a] + 1;
+    tile *= static_cast<double>(box.end[a] - box.begin[a]);
+  }
+  if (w.bent && voxels > NEAR_VOXELS * tile) return sample_tile(w, box, across, turned, advance);
+  if (near.make_row && (!w.bent || w.bent->counted) && is_interior(w, box)) {
     const bool linear = w.job->mode == VOXPIPE_LINEAR;
     if (linear) place_near(near.unit, partner_of(near.unit), PAIR, 16, copy);
     else place_near(near.unit, rows_of(w.g, near.unit), w.g.axis[near.unit].step, 16, copy);
@@ -382,8 +361,9 @@ inline bool comes_near(const Work& w, int unit, const int64_t* step) {
     voxels *= least(count, axis.end - axis.start + 1);
     tile *= static_cast<double>(least(step[a], w.g.shape[a]));
   }
-  return voxels <= NEAR_VOXELS * tile &&
-         voxels * static_cast<double>(size * w.channels) <= static_cast<double>(NEAR_BYTES);
+  return w.bent ||  // which asks tile by tile
+         (voxels <= NEAR_VOXELS * tile &&
+          voxels * static_cast<double>(size * w.channels) <= static_cast<double>(NEAR_BYTES));
 }
 
 inline void sample_channels(const Work& w, uint8_t* memory) {
@@ -400,8 +380,9 @@ inline void sample_channels(const Work& w, uint8_t* memory) {
   int64_t step[3] = {TILE, TILE, TILE};
   step[lane] = least(w.run, NEAR_RUN);
   const bool is_near = memory && comes_near(w, unit, step);
-  if (!is_near) step[lane] = w.run;
+  if (!is_near && !w.bent) step[lane] = w.run;
   Near near{unit, tile_row(w, unit), memory, w};
+  const double* const affine_rows[3] = {w.g.axis[0].row, w.g.axis[1].row, w.g.axis[2].row};
   Advance advance;
   advance.begin = -1;
   Box box;
@@ -409,6 +390,8 @@ inline void sample_channels(const Work& w, uint8_t* memory) {
     for (box.begin[third] = 0; box.begin[third] < w.g.shape[third]; box.begin[third] += TILE)
       for (box.begin[across] = 0; box.begin[across] < w.g.shape[across]; box.begin[across] += TILE) {
         for (int n = 0; n < 3; n++) box.end[n] = least(box.begin[n] + step[n], w.g.shape[n]);
+        if (w.bent)
+          bend_tile(w.control, w.earlier, affine_rows, w.reach, box, lane, across, *w.bent);
         if (is_near) sample_near(w, box, across, turned, advance, near);
         else sample_tile(w, box, across, turned, advance);
       }

@@ -90,4 +90,23 @@ inline void turn_block(int64_t size, const uint8_t* from, int64_t from_stride, i
   }
 }
 
+// Within each four elements: those of a and b in turns, from 2 * HALF on.
+template <int HALF, class V, int... I>
+inline V mixed_fours(V a, V b, Numbers<I...>) {
+  return __builtin_shufflevector(
+      a, b, (I / 4 * 4 + 2 * HALF + I % 4 / 2 + I % 2 * static_cast<int>(sizeof...(I)))...);
+}
+
+// In each four of the COUNT elements: four numbers of four, turned.
+template <int COUNT, class V>
+__attribute__((always_inline)) inline void turn_fours(V* rows) {
+  constexpr auto ALL = typename NumbersBelow<COUNT>::type{};
+  const V a = mixed_fours<0>(rows[0], rows[2], ALL), b = mixed_fours<0>(rows[1], rows[3], ALL);
+  const V c = mixed_fours<1>(rows[0], rows[2], ALL), d = mixed_fours<1>(rows[1], rows[3], ALL);
+  rows[0] = mixed_fours<0>(a, b, ALL);
+  rows[1] = mixed_fours<1>(a, b, ALL);
+  rows[2] = mixed_fours<0>(c, d, ALL);
+  rows[3] = mixed_fours<1>(c, d, ALL);
+}
+
 }  // namespace VOXPIPE_PATH_NAME

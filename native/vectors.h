@@ -39,6 +39,33 @@ inline void put_vector(T* to, V v) {
   __builtin_memcpy(to, &v, sizeof(V));
 }
 
+// The lanes that a comparison is true in, a bit each.
+inline uint32_t marked_lanes(Ints marks) {
+#if defined(VOXPIPE_MARKED)
+  return static_cast<uint32_t>(VOXPIPE_MARKED(marks));
+#else
+  uint32_t bits = 0;
+  for (int n = 0; n < LANES; n++) bits |= static_cast<uint32_t>(marks[n] & 1) << n;
+  return bits;
+#endif
+}
+
+inline Ints lane_numbers() {
+  Ints numbers;
+  for (int n = 0; n < LANES; n++) numbers[n] = n;
+  return numbers;
+}
+
+// The first ``count`` of a vector, what comes behind stays.
+inline void put_some(float* to, Floats v, int64_t count) {
+#if defined(VOXPIPE_PUT_SOME)
+  if (count < LANES) return VOXPIPE_PUT_SOME(to, v, (1u << count) - 1);
+  put_vector(to, v);
+#else
+  put_vector(to, lane_numbers() < static_cast<int32_t>(count) ? v : vector_at<Floats>(to));
+#endif
+}
+
 inline Doubles round_even(Doubles x) { return (x + WHOLE) - WHOLE; }
 
 inline Doubles floor_of(Doubles x) {

@@ -241,7 +241,7 @@ def test_whole_tiles_inside_have_the_bits_of_the_slow_path(
     for mode, result in (("linear", "f4"), ("linear", "i2"), ("nearest", dtype)):
         expected = empty(2, (37, 30, 35), result, range(4))
         sampled("0", source, matrix, Policy(mode, "border"), expected)
-        for path in paths():
+        for path in paths_here():
             found = empty(2, (37, 30, 35), result, range(4))
             sampled(path, source, matrix, Policy(mode, "border"), found)
             same = np.array_equal(found, expected, equal_nan=np.dtype(result).kind == "f")
