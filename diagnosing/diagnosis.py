@@ -3,8 +3,7 @@
 A worker fetches, decodes and resamples one batch after another; meanwhile the consumer's
 process plans, takes batches over and uses them. So there are two lines, and the slower one
 sets the pace, unless both together want more cores than there are. The limit is the longest part
-of the slower line. Threads beside the loop are workers that share one interpreter's lock. Where
-the loop makes its batches itself everything is one line.
+of the slower line. Threads beside the loop share one lock; a loop alone is one line.
 """
 
 from __future__ import annotations
@@ -109,9 +108,8 @@ class CostModel:
         with_consumer
             Whether the consumer's own step is part of it.
         beside_loop
-            Whether ``threads`` of the consumer's process make a batch each beside the loop, as in
-            ``ThreadReadingService``: they wait for each other's ``lock``. Workers always are
-            beside the loop, and each has a lock of its own.
+            Without workers: whether ``threads`` make a batch each beside the loop, as in
+            ``ThreadReadingService``, and wait for each other's ``lock``.
         """
         is_shared = beside_loop and not workers
         makers = workers or (threads if is_shared else 1)
@@ -159,8 +157,7 @@ class CostModel:
 def _lock_waits(lock: float, whole: float, threads: int) -> float:
     """Return for how long each of some threads waits for a lock, of a batch of ``whole`` seconds.
 
-    Mean value analysis of a closed queue (Reiser and Lavenberg 1980): who comes finds as many
-    others there as are there on average without it.
+    Mean value analysis (Reiser, Lavenberg 1980): who comes finds the average queue of the others.
     """
     waits = 0.0
     for number in range(1, threads):
@@ -289,9 +286,8 @@ class Measurement:
             gives.append((place, count, _short(rate), outlook.limit))
         lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(3,))]
         if threads and not math.isinf(costs.lock_cores):
-            cores = f"limits threads at about {_short(costs.lock_cores)} cores; with more of them"
-            gives_more = f"{cores} MultiProcessingReadingService gives more."
-            lines += ["", f"here: ThreadReadingService. The interpreter's lock {gives_more}"]
+            note = "the interpreter's lock limits threads at about {} cores, and not processes."
+            lines += ["", f"here: ThreadReadingService; {note.format(_short(costs.lock_cores))}"]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -471,11 +467,12 @@ def advice_for(limit: str, seconds: Mapping[str, float], facts: Setup) -> str:
         fewer = max(1, math.ceil(facts.makers * _sum(seconds, WORKERS_LINE) / step))
         spare = f"; {fewer} of {facts.who} would do" if fewer < facts.makers else ""
     each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
-    words = {"each": each, "busy": facts.cores - facts.idle_cores, "spare": spare}
-    words["own"] = " and your functions" if facts.functions else ""
-    words["more"] = math.ceil(min(facts.lock_cores, facts.cores))
-    kind = "threads" if facts.beside_loop else "workers"
-    return text.format(f=facts, kind=kind, **words)
+    own = " and your functions" if facts.functions else ""
+    more = math.ceil(min(facts.lock_cores, facts.cores))
+    words = {"own": own, "kind": "threads" if facts.beside_loop else "workers", "more": more}
+    return text.format(
+        f=facts, each=each, busy=facts.cores - facts.idle_cores, spare=spare, **words
+    )
 
 
 def _sum(seconds: Mapping[str, float], stages: tuple[str, ...]) -> float:

@@ -280,8 +280,7 @@ class _Measuring:
         self._cores = share_of(self._cores, self._beside)
         # Makers, and threads of all of them, that have a core to themselves.
         self._at_once = min(self._makers, self._cores)
-        threads = self._workers * work.threads if self._workers else self._sharing
-        self._lanes = min(threads, self._cores)
+        self._lanes = min(max(1, self._workers) * work.threads, self._cores)
         # Each maker makes two of everything before the time may end a measurement.
         self._least = 2 * self._makers
         self._stage = Stage(work, subject.seed, subject.epoch, self._extent.clock)
@@ -316,13 +315,12 @@ class _Measuring:
         """Return the costs with what advice depends on besides."""
         work, split = self._work, self._work.cut
         ahead: Any = getattr(self._service, "jobs_per_worker", lambda remote: 1)
-        is_beside = self._in_threads or self._workers > 0
         facts = Setup(
             workers=self._workers,
             threads=work.threads if self._workers else self._sharing,
             beside_loop=self._in_threads,
             lock_cores=costs.lock_cores if self._in_threads else math.inf,
-            ahead=ahead(True) if work.ahead_bytes and is_beside else 1,
+            ahead=ahead(True) if work.ahead_bytes and (self._workers or self._in_threads) else 1,
             cores=self._cores,
             ranks=self._beside,
             amplification=amplification([read for task in self._tasks for read in task.reads]),

@@ -387,16 +387,15 @@ def _run_bench(options: argparse.Namespace) -> int:
     from .diagnosing.measurement import MEASURE_SECONDS
     from .reading_services import MultiProcessingReadingService, ThreadReadingService
 
-    workers, threads = options.workers, options.threads
     chain = _chain_of(options)
     if not isinstance(chain, DataLoader2):
-        in_threads = bool(threads) and not any(workers)
-        most = min(max(threads if in_threads else workers), usable_cores())
+        in_threads = bool(options.threads) and not any(options.workers)
+        most = min(max(options.threads if in_threads else options.workers), usable_cores())
         service: Any = ThreadReadingService if in_threads else MultiProcessingReadingService
         chain = DataLoader2(chain, FuseSpatial(), service(most), seed=0)
     with chain as loader:
         measurement = loader.measure(seconds=options.seconds or MEASURE_SECONDS)
-    print(measurement.table(workers, threads))
+    print(measurement.table(options.workers, options.threads))
     for note in measurement.notes:
         _remark(note)
     return 0

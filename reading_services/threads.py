@@ -174,10 +174,7 @@ _ALONE = (
     "one thread runs it, as it is not split: MultiProcessingReadingService(num_workers) runs "
     "shares of it at once, where there is a .sharding_filter()"
 )
-_LOCK = (
-    "threads share the interpreter's lock, and processes do not: explain(measure=True) says at how "
-    "many cores it limits them"
-)
+_LOCK = "they share the interpreter's lock: explain(measure=True) says at how many cores it limits"
 _FUNCTIONS = (
     "where these functions take long, MultiProcessingReadingService(num_workers) runs them in "
     "workers, several at once and ahead of your loop"
@@ -485,8 +482,7 @@ class ThreadBatches:
         self._is_late = True
         lines = [what]
         numbers = {seat.number: f"thread {seat.number + 1}" for seat, _ in busy}
-        if self._exchange.is_looking:
-            numbers[-1] = "the thread that reads ahead"
+        numbers |= {-1: "the thread that reads ahead"} if self._exchange.is_looking else {}
         for number, who in numbers.items():
             frame = sys._current_frames().get(self._threads[number].ident or 0)
             if frame is not None:

@@ -102,16 +102,15 @@ class TimeoutIterator:
             except queue.Empty:
                 now = time.monotonic()
             if now >= end:
-                what = f"no batch for {self._seconds:g} s from the thread that makes them"
-                self._refuse(what, "item=...")
+                self._refuse(f"no batch for {self._seconds:g} s", "item=...")
             if self._poll is None:
                 continue
             now_at = self._place()
             if now_at != at:
                 at, since = now_at, now
             elif now - since > now_at[1]:
-                what = f"has been at one pipe for more than {now_at[1]:g} s"
-                self._refuse(f"the thread that makes batches {what}", "idle=... or at=...")
+                what = f"a thread has been at one pipe for more than {now_at[1]:g} s"
+                self._refuse(what, "idle=... or at=...")
 
     def _place(self) -> tuple[tuple[Any, ...], float]:
         """Return what the thread is at, and for how long it may: a noted step, or a pipe in it."""
@@ -127,7 +126,7 @@ class TimeoutIterator:
         self._late = True
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
-        msg = f"{what}; its stack:\n{stack}"
+        msg = f"{what}; stack of the thread that makes them:\n{stack}"
         late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
         raise late.at(frame_location(frame)) from None
 

@@ -115,7 +115,7 @@ def test_a_pipe_that_plans_is_named_too(make, limit, workers):
 
     # Without workers the next batch is planned before one is handed out.
     assert len(got) == (2 if make is in_planner and not workers else 3)
-    expected = "no batch for 0.5 s" if limit == "item" else "at one pipe for more than 0.3 s; its"
+    expected = "no batch for 0.5 s" if limit == "item" else "at one pipe for more than 0.3 s; stack"
     assert expected in str(told.value)
 
 
