@@ -6,6 +6,7 @@ A service is given tasks instead of jobs, so workers, channels and slots are tho
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import IO_COUNTERS, Region, Sample
+from ..core import Region, Sample
+from ..core.counters import counts_here
 from ..core.memory import disk_bytes
+from ..core.native_library import seconds_of_calls
 from ..spatial import LazyPatch, SpatialPlan
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
@@ -33,7 +36,7 @@ MOST_HELD_BYTES = 256 * 1024**2
 class Task:
     """One part of the making of one batch."""
 
-    part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"kernel"`` or ``"transport"``
+    part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"kernel"``, ``"lock"`` or ``"transport"``
     job: Job
     reads: tuple[ReadPlan, ...]  # what the batch reads
 
@@ -57,7 +60,7 @@ class Parts:
     """An instruction that does the part that each task names."""
 
     # Unlike others it remembers: the voxels that it holds in memory, and the layout of a batch.
-    # Neither travels.
+    # Neither travels. Threads of a process share the voxels, and each samples into its own memory.
 
     def __init__(
         self, maker: Maker, seed: int, epoch: int, clock: Callable[[], float] = time.perf_counter
@@ -68,6 +71,7 @@ class Parts:
         self._batches: list[tuple[int, tuple[Any, ...]]] = []
         self._held_bytes = 0
         self._turn = 0
+        self._lock = threading.RLock()
         self._slots: dict[Any, NDArray[Any]] = {}
         self._template: tuple[Any, _RecordedMemory] | None = None
 
@@ -83,10 +87,10 @@ class Parts:
 
     def _run_part(self, task: Task) -> PartResult:
         part, disk = getattr(self, task.part), disk_bytes()
-        size, busy, start = IO_COUNTERS.bytes_decoded, time.process_time(), self._clock()
+        size, busy, start = counts_here().bytes_decoded, time.process_time(), self._clock()
         result = part(task)
         seconds, busy = self._clock() - start, time.process_time() - busy
-        size = IO_COUNTERS.bytes_decoded - size
+        size = counts_here().bytes_decoded - size
         return PartResult(result, seconds, busy, size, disk_bytes() - disk)
 
     def open(self, task: Task) -> None:
@@ -112,13 +116,15 @@ class Parts:
         Returns the seconds by key, of one thread, the value ops of the patches included.
         """
         seconds: dict[str, float] = {}
-        for item in self._in_memory(task):
+        with self._lock:
+            items = self._in_memory(task)
+        for item in items:
             for key, patch in item.items() if isinstance(item, Sample) else ():
                 if isinstance(patch, LazyPatch):
-                    form = (patch.shape, patch.dtype)
-                    out = self._slots.get(form)
+                    own = (threading.get_ident(), patch.shape, patch.dtype)
+                    out = self._slots.get(own)
                     if out is None:
-                        out = self._slots[form] = np.empty(*form)
+                        out = self._slots[own] = np.empty(*own[1:])
                     start = self._clock()
                     patch.realize(out)
                     seconds[key] = seconds.get(key, 0.0) + self._clock() - start
@@ -135,6 +141,15 @@ class Parts:
             self._held_bytes += size
             self.kernel(task)  # works out plans, and what is known once per volume
         return next(items for index, items in self._batches if index == task.job.index)
+
+    def lock(self, task: Task) -> float:
+        """Make the batch; return the processor seconds of this thread outside of our kernels."""
+        start = time.thread_time()
+        with seconds_of_calls() as native:
+            batch = self._make(task.job)
+        seconds = time.thread_time() - start - sum(native)
+        del batch  # after that: a loader writes into the same memory again
+        return seconds
 
     def transport(self, task: Task) -> Any:
         """Return a batch of the real layout, whose arrays are new and hold nothing."""

@@ -5,9 +5,10 @@
 
 The chain is that of throughput.py. In each round every format is measured part by part, once,
 with as many workers as the most that are asked for; from that all rows are predicted, also those
-with other workers. Then the loaders run. A row shows the median of its rounds' ratios. What ran
-while other programs took more than a tenth of a core is run again, as often as ``--tries`` says;
-the last column tells how much they took.
+with other workers. Rows of threads come from a second measurement, with as many threads of
+``ThreadReadingService`` as the most that are asked for. Then the loaders run. A row shows the
+median of its rounds' ratios. What ran while other programs took more than a tenth of a core is run
+again, as often as ``--tries`` says; the last column tells how much they took.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,7 +56,7 @@ def main() -> None:
         folder = chosen.folder or Path(name)
         if chosen.folder is None:
             write(folder, chosen)
-        print("| format | workers | predicted patches/s | measured | ratio | limit | others |")
+        print("| format | makers | predicted patches/s | measured | ratio | limit | others |")
         print("|---|---|---|---|---|---|---|", flush=True)
         ratios = [ratio for form in chosen.formats for ratio in _rows(chosen, folder, form)]
     if not chosen.quick:
@@ -68,6 +70,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--workers", type=int, nargs="+", default=(0, 1, 2))
+    parser.add_argument("--threads", type=int, nargs="*", default=(2,), help="beside the loop")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tries", type=int, default=5, help="runs until one is quiet, at most")
     parser.add_argument("--seconds", type=float, default=5.0, help="measured time of each row")
@@ -82,6 +85,7 @@ def _arguments() -> argparse.Namespace:
     chosen = parser.parse_args()
     if chosen.quick:
         tiny = {"shape": (48, 48, 40), "size": 16, "count": 2, "rounds": 1, "workers": (0, 1)}
+        tiny["threads"] = (2,)
         vars(chosen).update(tiny, tries=1, seconds=0.1, part_seconds=0.01)
     return chosen
 
@@ -110,34 +114,46 @@ def _rows(chosen: argparse.Namespace, folder: Path, form: str) -> list[float]:
     settings = {"VOXPIPE_CACHE": str(folder / "cache")}
     job = {
         "cases": _cases(chosen, folder, form) * throughput.VISITS,
-        "workers": max(chosen.workers),
         "seconds": chosen.seconds,
         "size": chosen.size,
         "batch": throughput.BATCH,
         "samples_per_volume": throughput.SAMPLES_PER_VOLUME,
-        "counts": list(chosen.workers),
         "part_seconds": chosen.part_seconds,
     }
+    ratios = []
+    for service, counts in (("processes", chosen.workers), ("threads", chosen.threads)):
+        if counts:
+            own = {**job, "service": service, "workers": max(counts), "counts": list(counts)}
+            ratios += _rows_of(chosen, form, own, settings)
+    return ratios
+
+
+def _rows_of(
+    chosen: argparse.Namespace, form: str, job: dict[str, Any], settings: dict[str, str]
+) -> list[float]:
+    """Print the rows of one service, predicted from what is measured with most workers."""
     expected: list[Any] = []
     given: list[list[Any]] = []
     for _ in range(chosen.rounds):
         command = [sys.executable, __file__, "--measure", json.dumps(job)]
         expected.append(_quiet(command, settings, chosen.tries))
         runs = []
-        for workers in chosen.workers:
+        for workers in job["counts"]:
             own = json.dumps({**job, "workers": workers})
             command = [sys.executable, throughput.__file__, "--measure", "rate", "--job", own]
             runs.append(_quiet(command, settings, chosen.tries))
         given.append(runs)
     ratios = []
-    for number, workers in enumerate(chosen.workers):
+    what = "thread" if job["service"] == "threads" else "worker"
+    for number, count in enumerate(job["counts"]):
         rates = [answer["rates"][number] for answer in expected]
         found = [runs[number]["rate"] for runs in given]
         ratios.append(median(a / b for a, b in zip(rates, found, strict=True)))
         others = max(each["others"] for each in (*expected, *(runs[number] for runs in given)))
         cells = (f"{median(rates):.1f}", f"{median(found):.1f}", f"{ratios[-1]:.2f}")
         end = (expected[-1]["limits"][number], f"{others:.2f}")
-        print("| " + " | ".join((form, str(workers), *cells, *end)) + " |", flush=True)
+        makers = f"{count} {what}{'' if count == 1 else 's'}"
+        print("| " + " | ".join((form, makers, *cells, *end)) + " |", flush=True)
     print(expected[-1]["table"], file=sys.stderr, flush=True)
     return ratios
 
@@ -179,18 +195,21 @@ def _watching() -> Iterator[list[float]]:
 
 def predict(job: dict[str, Any]) -> dict[str, Any]:
     """Return what is predicted for each number of workers, from parts that were measured once."""
-    import voxpipe as vp
+    from voxpipe import DataLoader2, FuseSpatial
 
-    service = vp.MultiProcessingReadingService(job["workers"], persistent_workers=True)
+    service = throughput.service_of(job)
     chain = throughput.chain_of(job)
-    with vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=0) as loader, _watching() as taken:
+    loading = DataLoader2(chain, [FuseSpatial()], service, seed=0)
+    with loading as loader, _watching() as taken:
         found = loader.measure(seconds=job["part_seconds"])
-    predicted = [found.predict(workers) for workers in job["counts"]]
+    name = "threads" if found.facts.beside_loop else "workers"
+    predicted = [found.predict(**{name: count}) for count in job["counts"]]
     return {
         "rates": [each.batches_per_second * found.costs.items for each in predicted],
         "limits": [each.limit for each in predicted],
         "others": taken[0],
         "table": str(found),
+        "costs": asdict(found.costs),
     }
 
 

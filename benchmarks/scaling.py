@@ -7,7 +7,8 @@
 Each section changes one thing. Volumes are sparse: their length is what the table says, but only
 the rows that the patches will read are written (as in memory.py), so that 64 GB take about 1 GB of
 disk. Everything lies in the page cache. Sizes are measured in turn, round by round; a patch
-counts with its median over the rounds, and a row with the mean over its patches.
+counts with its median over the rounds, and a row with the mean over its patches. Below the workers
+stands what parts of a patch predict for four workers where there are more cores, and what limits.
 """
 
 from __future__ import annotations
@@ -20,23 +21,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import machine
 import memory
+import numpy as np
 import phantom
 import processes
 import promises
 import throughput
+
+import diagnosing
 
 VOLUMES = (320, 640, 1280, 2048, 3200)
 """Edges of int16 cubes: 66 MB, 524 MB, 4.2 GB, 17 GB, 66 GB."""
 PATCHES = (32, 64, 96, 128, 192)
 CHUNKS = (16, 32, 64, 128)
 WORKERS = (0, 1, 2, 3, 4)
+OUTLOOK = 4
+"""Workers that are predicted for a machine with more cores."""
+BYTES_WRITTEN = 5
+"""Per voxel of a patch: float32 of the image, uint8 of the label."""
+COPIED_BYTES, COPIES = 64 * 10**6, 8
+"""More than caches hold, and often enough for a mean."""
 SECTIONS = ("volume", "patch", "chunk", "workers")
 FREE_BYTES = 5 * 10**9
 """Disk that the largest section takes, with a margin: the volumes of one format."""
@@ -255,17 +266,17 @@ def _workers(chosen: argparse.Namespace) -> None:
         writer = [sys.executable, phantom.__file__, name, "--count", "2", "--formats", "nii"]
         processes.run([*writer, "--shape", *[str(edge)] * 3])
         first = 0.0
+        job = {
+            "cases": phantom.cases(Path(name), 2, "nii"),
+            "seconds": chosen.seconds,
+            "size": chosen.size,
+            "batch": throughput.BATCH,
+            "samples_per_volume": throughput.SAMPLES_PER_VOLUME,
+        }
         for workers in chosen.workers:
-            job = {
-                "cases": phantom.cases(Path(name), 2, "nii"),
-                "workers": workers,
-                "seconds": chosen.seconds,
-                "size": chosen.size,
-                "batch": throughput.BATCH,
-                "samples_per_volume": throughput.SAMPLES_PER_VOLUME,
-            }
+            own = json.dumps({**job, "workers": workers})
             command = [sys.executable, throughput.__file__, "--measure", "rate"]
-            answer = processes.run([*command, "--job", json.dumps(job)]).answer()
+            answer = processes.run([*command, "--job", own]).answer()
             first = first or answer["rate"]
             cells = (
                 f"{answer['rate']:.1f}",
@@ -273,6 +284,103 @@ def _workers(chosen: argparse.Namespace) -> None:
                 f"{answer['rate'] / first:.2f}",
             )
             print(f"| {workers} | " + " | ".join(cells) + " |", flush=True)
+        measured = min(machine.usable_cores(), OUTLOOK)
+        more = {"workers": measured, "counts": [], "part_seconds": chosen.seconds / 10}
+        command = [sys.executable, diagnosing.__file__, "--measure", json.dumps({**job, **more})]
+        costs = processes.run(command).answer()["costs"]
+        rates = [copy_rate(threads, chosen.quick) for threads in (1, measured)]
+        print("\n" + "\n".join(outlook(costs, chosen.size, rates)), flush=True)
+
+
+def copy_rate(threads: int, quick: bool = False) -> float:
+    """Return the bytes per second that so many threads copy at once, from memory to memory."""
+    size = COPIED_BYTES // 64 if quick else COPIED_BYTES
+    pairs = [(np.ones(size, np.uint8), np.empty(size, np.uint8)) for _ in range(threads)]
+
+    def copy(pair: tuple[Any, Any]) -> None:
+        for _ in range(COPIES):
+            np.copyto(pair[1], pair[0])
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(copy, pairs))  # the memory is new the first time
+        start = time.perf_counter()
+        list(pool.map(copy, pairs))
+        return threads * COPIES * size / (time.perf_counter() - start)
+
+
+def outlook(parts: dict[str, Any], size: int, copy_rates: Sequence[float]) -> list[str]:
+    """Return what the parts of a patch predict for four workers on more cores, and their limits.
+
+    ``parts`` are the fields of a cost model, ``copy_rates`` the bytes per second that one core and
+    all of them copy.
+    """
+    from voxpipe.diagnosing import CostModel
+
+    costs = CostModel(**parts)
+    ms = {
+        "planning": costs.planning,
+        "fetch": costs.fetch,
+        "decode": costs.decode,
+        **{f"kernel {key}": seconds for key, seconds in costs.kernels.items()},
+        "rest": costs.rest,
+        "transport": costs.transport,
+    }
+    ms = {part: 1000 * (seconds or 0.0) / costs.items for part, seconds in ms.items()}
+    lock = 1000 * costs.lock / costs.items
+    names = ", ".join(f"{part} {value:.3g}" for part, value in ms.items())
+    slower = (1 / costs.alone - 1) / max(1, costs.lanes - 1)
+    lines = [
+        f"Parts of a patch in ms, measured with {costs.lanes} at once: {names}; {lock:.3g} of it "
+        f"Python with the interpreter's lock. A core beside another is {slower:.0%} slower.",
+        "",
+        f"| {OUTLOOK} workers, 1 thread each | patches/s, limit | if each core slows others so |",
+        "|---|---|---|",
+    ]
+    factor = costs.alone * (1 + slower * (OUTLOOK - 1))
+    slowed = replace(
+        costs,
+        alone=1.0,
+        fetch=costs.fetch and costs.fetch * factor,
+        decode=costs.decode and costs.decode * factor,
+        kernels={key: factor * seconds for key, seconds in costs.kernels.items()},
+    )
+    for cores in (OUTLOOK, 2 * OUTLOOK):
+        found = [model.predict(OUTLOOK, cores=cores) for model in (costs, slowed)]
+        cells = [f"{each.batches_per_second * costs.items:.0f}, {each.limit}" for each in found]
+        lines.append(f"| {cores} cores | " + " | ".join(cells) + " |")
+    threads = costs.predict(0, threads=OUTLOOK, cores=2 * OUTLOOK, beside_loop=True)
+    return [
+        *lines,
+        "",
+        *_limits(ms, lock, costs.bytes_read + 2 * BYTES_WRITTEN * size**3, copy_rates),
+        f"{OUTLOOK} threads of one process on {2 * OUTLOOK} cores: "
+        f"{threads.batches_per_second * costs.items:.0f} patches/s; the lock limits them at about "
+        f"{costs.lock_cores:.0f} cores.",
+    ]
+
+
+def _limits(
+    ms: dict[str, float], lock: float, moved: float, copy_rates: Sequence[float]
+) -> list[str]:
+    """Return the patches per second that each thing allows by itself."""
+    here = ms["planning"] + ms["transport"]
+    alone = {
+        f"the {OUTLOOK} workers": (sum(ms.values()) - here) / OUTLOOK,
+        "the consumer's process: planning, taking over": here,
+        "the planner": ms["planning"],
+        "threads of one process instead: Python with the lock": lock + ms["planning"],
+        f"memory: {moved / 1e6:.1f} MB a patch": 500 * moved / copy_rates[-1],
+    }
+    rows = [f"| {name} | {1000 / took:.0f} |" for name, took in alone.items() if took]
+    copied = " and ".join(f"{2 * rate / 1e9:.1f}" for rate in copy_rates)
+    return [
+        "| limit by itself | patches/s |",
+        "|---|---|",
+        *rows,
+        "",
+        f"Memory moves {copied} GB/s for copies of one core and of all here; what a patch writes "
+        "counts twice, as a line is fetched before it is written.",
+    ]
 
 
 def _bytes(edge: int) -> str:

@@ -291,10 +291,7 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
 
     started = time.perf_counter()
     pipe = chain_of(job)
-    workers = job["workers"]
-    service: Any = vp.MultiProcessingReadingService(workers, persistent_workers=True)
-    if workers and job.get("service") == "threads":
-        service = vp.ThreadReadingService(workers)
+    service = service_of(job)
     with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=0) as loader:
         # Batches are dealt in turn and come in plan order: after these, every worker has
         # delivered twice, and its imports and first page faults are over.
@@ -307,6 +304,16 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
 
         found = steady.measure(_endless(loader), touch, started, job["seconds"], warm=warm)
     return {**found, "kernel": native.path(), "patches": sum(seen)}
+
+
+def service_of(job: dict[str, Any]) -> Any:
+    """Return the service of a job."""
+    import voxpipe as vp
+
+    workers = job["workers"]
+    if workers and job.get("service") == "threads":
+        return vp.ThreadReadingService(workers)
+    return vp.MultiProcessingReadingService(workers, persistent_workers=True)
 
 
 def chain_of(job: dict[str, Any]) -> Any:

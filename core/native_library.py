@@ -12,7 +12,11 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from .settings import NATIVE, read_setting
@@ -33,6 +37,31 @@ def native_level() -> int | None:
     return level if level != -1 else read_setting(NATIVE, 0)
 
 
+_KERNELS: list[tuple[Any, str]] = []  # the functions that do work: library and name
+
+
+@contextmanager
+def seconds_of_calls() -> Iterator[list[float]]:
+    """Collect the processor seconds of each kernel that this thread calls inside the block."""
+    seconds: list[float] = []
+    plain, thread = [(*kernel, getattr(*kernel)) for kernel in _KERNELS], threading.get_ident()
+
+    def with_clock(job: bytes, function: Callable[[bytes], int]) -> int:
+        start = time.thread_time()
+        status = function(job)
+        if threading.get_ident() == thread:
+            seconds.append(time.thread_time() - start)
+        return status
+
+    for library, name, function in plain:
+        setattr(library, name, partial(with_clock, function=function))
+    try:
+        yield seconds
+    finally:
+        for kernel in plain:
+            setattr(*kernel)
+
+
 def native_library(
     jobs: Sequence[str], *, version: str, abi: int, numbers: Sequence[str] = ()
 ) -> tuple[Any, str]:
@@ -50,6 +79,7 @@ def native_library(
         for name in (*jobs, version, *numbers):
             getattr(library, name).restype = ctypes.c_int64
         if getattr(library, version)() == abi:
+            _KERNELS.extend((library, name) for name in jobs)
             return library, ""
     except (OSError, AttributeError) as error:
         return None, f"it cannot be loaded ({error})"

@@ -1,12 +1,9 @@
 """The bottleneck of a loader: each part of the making of a batch measured alone, and judged."""
 
 from .diagnosis import CostModel, Diagnosis, Measurement, Prediction
-from .measurement import BATCHES, SECONDS, SHORT, Extent, Subject, diagnose, measure
+from .measurement import Extent, Subject, diagnose, measure
 
 __all__ = [
-    "BATCHES",
-    "SECONDS",
-    "SHORT",
     "CostModel",
     "Diagnosis",
     "Extent",

@@ -3,7 +3,7 @@
 A worker fetches, decodes and resamples one batch after another; meanwhile the consumer's
 process plans, takes batches over and uses them. So there are two lines, and the slower one
 sets the pace, unless both together want more cores than there are. The limit is the longest part
-of the slower line. Without workers everything is one line.
+of the slower line. Threads beside the loop share one lock; a loop alone is one line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..adapters.profile import align
 from ..core.validate import count_text
 
 WORKERS_LINE = ("fetch", "decode", "resample")
-"""Parts that workers do, all of them at once, each a batch of its own."""
+"""Parts that workers do, or threads beside the loop, all at once, each a batch of its own."""
 CONSUMERS_LINE = ("planning", "transport", "consumer")
 """Parts that the consumer's process does or waits for, one after another."""
 STAGES = ("planning", "fetch", "decode", "resample", "transport", "consumer")
@@ -64,6 +64,8 @@ class CostModel:
     """By key: sampling of voxels that are in memory, with the value ops of the patch."""
     rest: float | None = None
     """Plans, functions, collation and other Python; None where batches only are planned."""
+    lock: float = 0.0
+    """Of all that: Python, with the interpreter's lock. At most so much, by processor time."""
     transport: float | None = None
     """From a worker to the consumer's process; None without workers."""
     consumer: float | None = None
@@ -75,7 +77,7 @@ class CostModel:
     remote: bool = False
     """Whether volumes lie behind URLs."""
     lanes: int = 1
-    """Processes that were at work at once, on cores of their own, when this was measured."""
+    """Makers of batches that had a core of their own, at once, when this was measured."""
     alone: float = 1.0
     """Share of the seconds that fetching, decoding and kernels take where nothing else runs: less
     than 1 where cores share memory, caches or clock."""
@@ -88,8 +90,9 @@ class CostModel:
         cores: int = 1,
         ahead: int = 1,
         with_consumer: bool = True,
+        beside_loop: bool = False,
     ) -> Prediction:
-        """Return what so many workers give.
+        """Return what so many workers give, or so many threads of one process.
 
         Parameters
         ----------
@@ -97,15 +100,20 @@ class CostModel:
             Worker processes; 0 if everything runs in one.
         threads
             Patches that each worker realizes at once. Fetching, decoding and sampling share the
-            time between them; Python does not.
+            time between them; Python does not. With *beside_loop*, threads that make batches.
         cores
             Processors that there are for all of it.
         ahead
-            Batches for which a worker fetches at once: how much of ``waiting`` is hidden.
+            Batches for which a maker fetches at once: how much of ``waiting`` is hidden.
         with_consumer
             Whether the consumer's own step is part of it.
+        beside_loop
+            Without workers: whether ``threads`` make a batch each beside the loop, as in
+            ``ThreadReadingService``, and wait for each other's ``lock``.
         """
-        lanes = max(1, min(workers * threads, cores))
+        is_shared = beside_loop and not workers
+        makers = workers or (threads if is_shared else 1)
+        lanes = max(1, min(makers * (threads if workers else 1), cores))
         pace = self.alone
         if self.lanes > 1:
             pace += (1 - self.alone) * (min(lanes, self.lanes) - 1) / (self.lanes - 1)
@@ -118,23 +126,43 @@ class CostModel:
         rest = self.rest or 0.0
         theirs = {part: seconds / lanes for part, seconds in work.items()}
         if "resample" in theirs:
-            theirs["resample"] += rest / max(1, min(workers, cores))
+            waits = _lock_waits(self.lock, sum(work.values()) + rest, lanes) if is_shared else 0.0
+            theirs["resample"] += (rest + waits) / max(1, min(makers, cores))
         if "fetch" in theirs:
-            theirs["fetch"] += self.waiting / (max(1, workers) * ahead)
+            theirs["fetch"] += self.waiting / (makers * ahead)
         ours: dict[str, float | None] = {"planning": self.planning, "consumer": self.consumer}
         if workers:
             ours["transport"] = self.transport
         every = theirs | {part: seconds for part, seconds in ours.items() if seconds is not None}
         parts = {p: t for p, t in every.items() if with_consumer or p != "consumer"}
-        busy = sum(work.values()) + rest + self.planning + (self.transport or 0.0)
-        total = _slowest_line(parts, workers)[1]
+        busy = sum(work.values()) + rest + self.planning + (ours.get("transport") or 0.0)
+        separate = is_shared or workers > 0
+        total = _slowest_line(parts, separate)[1]
+        lock_bound = self.lock + self.planning if is_shared else 0.0
         # The limit is that of the consumer too, also where what happens is measured without it.
-        limit = max(_slowest_line(every, workers)[0], key=lambda part: every[part])
+        limit = max(_slowest_line(every, separate)[0], key=lambda part: every[part])
         return Prediction(
-            _rate(max(total, busy / cores if workers else 0.0)),
+            _rate(max(total, busy / cores if separate else 0.0, lock_bound)),
             limit,
             {stage: every[stage] for stage in STAGES if stage in every},
         )
+
+    @property
+    def lock_cores(self) -> float:
+        """Cores that threads of one process can use: what a batch takes, by that with the lock."""
+        parts = (self.fetch, self.decode, *self.kernels.values(), self.rest, self.planning)
+        return sum(filter(None, parts)) / (self.lock + self.planning) if self.lock else math.inf
+
+
+def _lock_waits(lock: float, whole: float, threads: int) -> float:
+    """Return for how long each of some threads waits for a lock, of a batch of ``whole`` seconds.
+
+    Mean value analysis (Reiser, Lavenberg 1980): who comes finds the average queue of the others.
+    """
+    waits = 0.0
+    for number in range(1, threads):
+        waits = lock * number * (lock + waits) / (whole + waits) if lock else 0.0
+    return waits
 
 
 @dataclass(frozen=True)
@@ -147,9 +175,13 @@ class Setup:
     """Processors that this rank may use: its share, where several run on the machine."""
     ranks: int = 1
     threads: int = 1
-    """Patches that each worker realizes at once."""
+    """Patches that each worker realizes at once; with ``beside_loop`` threads that make batches."""
+    beside_loop: bool = False
+    """Whether threads of the consumer's process make batches, beside the loop."""
+    lock_cores: float = math.inf
+    """Cores from which on these threads wait for the interpreter's lock."""
     ahead: int = 1
-    """Batches for which each worker fetches at once."""
+    """Batches for which each maker fetches at once."""
     amplification: float = 1.0
     """Voxels in the chunks that are read, by voxels that are needed."""
     waits: bool = False
@@ -174,9 +206,26 @@ class Setup:
         return not self.straight
 
     @property
+    def makers(self) -> int:
+        """Workers or threads that make batches beside the loop; 0 if it makes them itself."""
+        return self.workers or (self.threads if self.beside_loop else 0)
+
+    @property
+    def who(self) -> str:
+        """Who makes batches, in words."""
+        return count_text(self.makers, "thread" if self.beside_loop else "worker")
+
+    @property
     def idle_cores(self) -> int:
         """Cores on which nothing of the loader runs."""
         return max(0, self.cores - max(1, self.workers) * self.threads)
+
+    @property
+    def wants(self) -> str:
+        """Which makers of batches there are too few of, as advice; empty if there are enough."""
+        if self.beside_loop and self.threads >= self.lock_cores:
+            return _LOCK
+        return "" if not self.idle_cores else _THREADS if self.beside_loop else _MORE_WORKERS
 
 
 @dataclass(frozen=True)
@@ -189,26 +238,31 @@ class Measurement:
     notes: tuple[str, ...] = ()
     """What was left out, and how the rest was measured."""
 
-    def predict(self, workers: int | None = None, *, with_consumer: bool = False) -> Prediction:
-        """Return what so many workers give; None for those of the loader."""
+    def predict(
+        self, workers: int | None = None, *, threads: int | None = None, with_consumer: bool = False
+    ) -> Prediction:
+        """Return what workers give, or ``ThreadReadingService(threads)``; by default its own."""
         facts = self.facts
-        count = facts.workers if workers is None else workers
+        beside_loop = threads is not None and workers is None
+        if workers is None and threads is None:
+            workers, threads, beside_loop = facts.workers, facts.threads, facts.beside_loop
         return self.costs.predict(
-            count,
-            threads=self._threads(count),
+            workers or 0,
+            threads=self._threads(workers or 0) if threads is None else threads,
             cores=facts.cores,
             ahead=facts.ahead,
             with_consumer=with_consumer,
+            beside_loop=beside_loop,
         )
 
     def _threads(self, workers: int) -> int:
         """Return the threads of each of so many workers, as services choose them."""
-        if workers == self.facts.workers:
+        if workers and workers == self.facts.workers:
             return self.facts.threads
         return max(1, self.facts.cores // workers) if workers else 1
 
-    def table(self, workers: Sequence[int]) -> str:
-        """Return the parts of a patch, and the patches per second of so many workers each."""
+    def table(self, workers: Sequence[int], threads: Sequence[int] = ()) -> str:
+        """Return the parts of a patch, and the rates of so many workers each, then threads."""
         costs = self.costs
         needs, decodes = (size / 1e6 for size in (costs.bytes_read, costs.bytes_decoded))
         place = "behind URLs" if costs.remote else "on this machine"
@@ -219,23 +273,30 @@ class Measurement:
             ("decode", costs.decode, f"{decodes:.3g} MB of voxels"),
             *((f"kernel {key}", seconds, "") for key, seconds in costs.kernels.items()),
             ("rest", costs.rest, "plans, functions, Python, new memory"),
+            ("lock", costs.lock or None, "of all these, with the interpreter's lock"),
             ("transport", costs.transport, "a worker to this process"),
         ]
         rows = [("part", "ms/patch", "what")]
         rows += [(n, _short(1000 * s / costs.items), w) for n, s, w in parts if s is not None]
         gives = [("workers", "threads", "patches/s", "limit")]
-        for count in workers:
-            outlook = self.predict(count)
+        own = [(str(n), str(self._threads(n)), self.predict(n)) for n in workers]
+        own += [("here", str(n), self.predict(threads=n)) for n in threads]
+        for place, count, outlook in own:
             rate = outlook.batches_per_second * costs.items
-            gives.append((str(count), str(self._threads(count)), _short(rate), outlook.limit))
-        return f"{align(rows, ljust=(0, 2))}\n\n{align(gives, ljust=(3,))}"
+            gives.append((place, count, _short(rate), outlook.limit))
+        lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(3,))]
+        if threads and not math.isinf(costs.lock_cores):
+            note = "the interpreter's lock limits threads at about {} cores, and not processes."
+            lines += ["", f"here: ThreadReadingService; {note.format(_short(costs.lock_cores))}"]
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         facts = self.facts
-        counts = sorted({0, 1, 2, 4, facts.workers})
-        where = f"measured with {facts.workers} workers" if facts.workers else "measured here"
+        threads = sorted({1, 2, 4, facts.threads}) if facts.beside_loop else ()
+        counts = (0, facts.threads) if facts.beside_loop else sorted({0, 1, 2, 4, facts.workers})
+        where = f"measured with {facts.who}" if facts.makers else "measured here"
         cores = count_text(facts.cores, "core")
-        lines = [f"{where}, {cores}; predicted without your own step", self.table(counts)]
+        lines = [f"{where}, {cores}; predicted without your own step", self.table(counts, threads)]
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 
 
@@ -282,10 +343,8 @@ class Diagnosis(Measurement):
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 
     def _row(self, stage: str) -> tuple[str, ...]:
-        workers = self.facts.workers
-        here = "this process"
-        many = f"{workers} workers" if workers > 1 else "1 worker"
-        where = {"transport": f"{many} to here"}.get(stage, many if workers else here)
+        here, many = "this process", self.facts.who
+        where = {"transport": f"{many} to here"}.get(stage, many if self.facts.makers else here)
         where = here if stage in ("planning", "consumer") else where
         mark = "  <- limit" if stage == self.limit else ""
         return _figures(stage, self.ceilings[stage], self.costs.items, where + mark)
@@ -316,9 +375,9 @@ def judge(measurement: Measurement, end_to_end: float, *, has_step: bool = True)
     )
 
 
-def _slowest_line(seconds: Mapping[str, float], workers: int) -> tuple[tuple[str, ...], float]:
+def _slowest_line(seconds: Mapping[str, float], separate: bool) -> tuple[tuple[str, ...], float]:
     """Return the parts that set the pace together, in order, and the seconds of all of them."""
-    lines = (WORKERS_LINE, CONSUMERS_LINE) if workers else (STAGES,)
+    lines = (WORKERS_LINE, CONSUMERS_LINE) if separate else (STAGES,)
     parts = [tuple(part for part in line if part in seconds) for line in lines]
     # Of two that take equally long, the first that has a part.
     best = max(filter(None, parts), key=lambda line: sum(seconds[part] for part in line))
@@ -329,13 +388,19 @@ _MORE_WORKERS = (
     "{f.cores} cores are there{each} and {busy} of them work: use "
     "MultiProcessingReadingService(num_workers={f.cores})."
 )
+_THREADS = "{f.cores} cores are there{each} and {busy} of them work: raise num_threads to {more}."
+_LOCK = (
+    "The interpreter's lock is the limit: one thread at a time runs Python{own}, and from "
+    "{f.lock_cores:.2g} threads on they wait for it: use processes, "
+    "MultiProcessingReadingService(num_workers={f.cores})."
+)
 _CHUNKS = (
     "Chunks hold {f.amplification:.2g} times the voxels that the patches need: store the volumes "
     "anew in smaller chunks, or "
 )
 _MAPPED_FORMATS = "uncompressed as .nii or .npy, which are mapped and not decoded."
 _KEEPS_UP = "The loader keeps up, and your own step is what takes the time: make it lighter, or "
-# By part and by the fact that it is for; of each part the cheapest change first.
+# By part and by the fact that it is for; of each part the cheapest change first. Empty: the fact.
 _ADVICE = {
     ("planning", "planned_functions"): (
         "Functions of yours run in the planner, which is one process: make them cheaper, or move "
@@ -348,22 +413,23 @@ _ADVICE = {
     ("fetch", "reads_too_much"): f"{_CHUNKS}put them on a faster disk.",
     ("fetch", "waits"): (
         "Reading waits for the disk or the network, which came faster from memory: copy the "
-        "volumes to a faster or nearer disk, or hide the waiting with more workers than {some}."
+        "volumes to a faster or nearer disk, or hide the waiting with more {kind} than {f.makers}."
     ),
-    ("fetch", "idle_cores"): _MORE_WORKERS,
+    ("fetch", "wants"): "",
     ("fetch", ""): (
         "The bytes come from memory already, so fewer of them is what helps: smaller patches, a "
         "smaller stored type, or compressed chunks."
     ),
     ("decode", "reads_too_much"): _CHUNKS + _MAPPED_FORMATS,
-    ("decode", "idle_cores"): _MORE_WORKERS,
+    ("decode", "wants"): "",
     ("decode", ""): (
-        f"Every core decodes: store the volumes with a faster codec (lz4), or {_MAPPED_FORMATS}"
+        "Every core decodes: store the volumes anew by `voxpipe convert`, which takes the codec "
+        f"that decodes fastest (lz4hc), or {_MAPPED_FORMATS}"
     ),
     ("resample", "detours"): (
         "Add the adapter FuseSpatial(): patches are then resampled straight into the batch."
     ),
-    ("resample", "idle_cores"): _MORE_WORKERS,
+    ("resample", "wants"): "",
     ("resample", "functions"): (
         "Every core works on voxels that are in memory, functions of yours included: give "
         "Profile() among the adapters to see which pipe takes the time, and make it cheaper."
@@ -380,9 +446,10 @@ _ADVICE = {
         "Batches are so cheap to make that handing them over takes longest: raise the batch size, "
         "or use fewer workers."
     ),
-    ("consumer", "workers"): _KEEPS_UP + "leave the loader as it is{spare}.",
+    ("consumer", "makers"): _KEEPS_UP + "leave the loader as it is{spare}.",
     ("consumer", ""): (
-        _KEEPS_UP + "load beside it with MultiProcessingReadingService(num_workers=1)."
+        _KEEPS_UP + "load beside it with ThreadReadingService(num_threads=1) or "
+        "MultiProcessingReadingService(num_workers=1)."
     ),
 }
 
@@ -394,14 +461,18 @@ _TICK = 1e-9
 def advice_for(limit: str, seconds: Mapping[str, float], facts: Setup) -> str:
     """Return what to change about the part that limits."""
     rows = ((fact, text) for (part, fact), text in _ADVICE.items() if part == limit)
-    text = next(text for fact, text in rows if not fact or getattr(facts, fact))
+    text = next(text or facts.wants for fact, text in rows if not fact or getattr(facts, fact))
     spare, step = "", seconds.get("consumer", 0.0)  # 0 where nothing takes any time
     if step > _TICK:
-        fewer = max(1, math.ceil(facts.workers * _sum(seconds, WORKERS_LINE) / step))
-        spare = f"; {fewer} of {facts.workers} workers would do" if fewer < facts.workers else ""
+        fewer = max(1, math.ceil(facts.makers * _sum(seconds, WORKERS_LINE) / step))
+        spare = f"; {fewer} of {facts.who} would do" if fewer < facts.makers else ""
     each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
-    busy, some = facts.cores - facts.idle_cores, max(1, facts.workers)
-    return text.format(f=facts, each=each, busy=busy, some=some, spare=spare)
+    own = " and your functions" if facts.functions else ""
+    more = math.ceil(min(facts.lock_cores, facts.cores))
+    words = {"own": own, "kind": "threads" if facts.beside_loop else "workers", "more": more}
+    return text.format(
+        f=facts, each=each, busy=facts.cores - facts.idle_cores, spare=spare, **words
+    )
 
 
 def _sum(seconds: Mapping[str, float], stages: tuple[str, ...]) -> float:

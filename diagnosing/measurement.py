@@ -9,14 +9,16 @@ the loader's own plans. What no part shows is what one process takes for whole b
 from __future__ import annotations
 
 import copy
+import math
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Real
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe
@@ -37,7 +39,7 @@ from ..reading_services import InProcessReadingService, PlannedWork, ReadingServ
 from ..reading_services.delivered_batches import DeliveredBatches
 from ..reading_services.pipe_runner import PipeRunner
 from ..reading_services.planner import WHOLE, jobs
-from ..reading_services.reading_service import close_if_idle
+from ..reading_services.reading_service import begin, end
 from ..reading_services.work import Work
 from ..spatial import LazyPatch
 from ..spatial.lazy.read_plan import ReadPlan
@@ -56,9 +58,9 @@ from .diagnosis import (
 
 BATCHES = 8
 """Batches whose plans are looked at: enough that their mean says something."""
-SECONDS = 1.0
+DIAGNOSE_SECONDS = 1.0
 """Time for which each part is measured: long against a batch, short for whoever waits."""
-SHORT = 0.3
+MEASURE_SECONDS = 0.3
 """The same where somebody waits for a prediction alone."""
 
 DISK_SHARE = 0.1
@@ -74,7 +76,7 @@ class Extent:
     """How much is measured."""
 
     batches: int = BATCHES
-    seconds: float = SECONDS
+    seconds: float = DIAGNOSE_SECONDS
     clock: Clock = time.perf_counter
 
     def __post_init__(self) -> None:
@@ -132,7 +134,7 @@ def check_source(planner: Pipe, *, running: bool) -> None:
         raise GraphError(
             "an epoch is running, and functions or pipes of yours in the planner cannot run twice "
             "at a time",
-            do="Call diagnose() before the loop or after it.",
+            do="Call it before or after the loop.",
         )
 
 
@@ -173,7 +175,7 @@ class Stage(DataPipe):
         super().__init__()
         self.parent = work.cut.planner
         self.parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch, clock)
-        self.torch = work.recipe is None
+        self.torch = work.workers > 0 and work.recipe is None
         self.runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
 
     @property
@@ -246,12 +248,15 @@ def _measuring(subject: Subject, extent: Extent, cores: int | None) -> Iterator[
         do = "Give Profile() among the adapters; it times each pipe where it runs."
         raise GraphError(msg, do=do)
     check_source(work.cut.planner, running=subject.running)
+    own: Any = subject.apply_schemes(work)
+    measuring = _Measuring(subject, extent, service, own, cores or usable_cores())
+    # The volumes that threads of this process have opened stay open from one part to the next.
+    begin(measuring)
     try:
-        own: Any = subject.apply_schemes(work)
-        yield _Measuring(subject, extent, service, own, cores or usable_cores())
+        yield measuring
     finally:
         service.stop()
-        close_if_idle()
+        end(measuring)
 
 
 @dataclass(eq=False)
@@ -267,13 +272,17 @@ class _Measuring:
     def __post_init__(self) -> None:
         subject, work = self._subject, self._work
         self._workers = work.workers if work.cut.realizing else 0
+        self._in_threads = work.beside_loop and bool(work.cut.realizing)
+        # Threads of this process that make a batch each, and batches that are made at once.
+        self._sharing = work.threads if self._in_threads else 1
+        self._makers = self._workers or self._sharing
         self._beside = ranks_beside(work.part.ranks, os.environ)
         self._cores = share_of(self._cores, self._beside)
-        # Processes, and threads of all of them, that have a core to themselves.
-        self._processes = max(1, min(self._workers, self._cores))
-        self._lanes = max(1, min(self._workers * work.threads, self._cores))
-        # Each process makes two of everything before the time may end a measurement.
-        self._least = 2 * max(1, self._workers)
+        # Makers, and threads of all of them, that have a core to themselves.
+        self._at_once = min(self._makers, self._cores)
+        self._lanes = min(max(1, self._workers) * work.threads, self._cores)
+        # Each maker makes two of everything before the time may end a measurement.
+        self._least = 2 * self._makers
         self._stage = Stage(work, subject.seed, subject.epoch, self._extent.clock)
         self.notes: list[str] = []
         self._together: tuple[str, ...] = ()
@@ -300,18 +309,18 @@ class _Measuring:
             start, batches = self._extent.clock(), self._pass("transport")
             costs = replace(costs, transport=(self._extent.clock() - start) / len(batches))
         self._service.stop()  # what follows needs the cores
-        return self._rest(costs, decoded_bytes)
+        return self._rest(self._lock(costs), decoded_bytes)
 
     def measurement(self, costs: CostModel) -> Measurement:
         """Return the costs with what advice depends on besides."""
         work, split = self._work, self._work.cut
-        jobs_ahead: Callable[[bool], int] = getattr(
-            self._service, "jobs_per_worker", lambda remote: 1
-        )
+        ahead: Any = getattr(self._service, "jobs_per_worker", lambda remote: 1)
         facts = Setup(
             workers=self._workers,
-            threads=work.threads,
-            ahead=jobs_ahead(True) if work.ahead_bytes and self._workers else 1,
+            threads=work.threads if self._workers else self._sharing,
+            beside_loop=self._in_threads,
+            lock_cores=costs.lock_cores if self._in_threads else math.inf,
+            ahead=ahead(True) if work.ahead_bytes and (self._workers or self._in_threads) else 1,
             cores=self._cores,
             ranks=self._beside,
             amplification=amplification([read for task in self._tasks for read in task.reads]),
@@ -376,16 +385,17 @@ class _Measuring:
             return replace(costs, decode=self._in_lanes(cold)), _mean(cold, "bytes_decoded")
         warm = self._pass("fetch")
         first, second = _mean(cold, "seconds"), _mean(warm, "seconds")
-        size = costs.bytes_read * costs.items * max(1, self._workers)
+        size = costs.bytes_read * costs.items * self._makers
         slow = first > 0 and size / first < MEMORY_BYTES_PER_SECOND
         # A busy machine is slow, too; of a network file system nobody counts bytes.
         far = any(read.volume.layout().latency > LOCAL_LATENCY for read in volumes.values())
-        cold_bytes = _mean(cold, "disk_bytes") / costs.items
+        # What a process counts is that of all its threads, which do the same.
+        cold_bytes = _mean(cold, "disk_bytes") / costs.items / self._sharing
         slow = slow and (far or cold_bytes > DISK_SHARE * costs.bytes_read)
         self._waits = costs.remote or (second < FROM_MEMORY * first and slow)
         waiting = 0.0
         if costs.remote:  # every time
-            waiting = max(0.0, second - _mean(warm, "busy"))
+            waiting = max(0.0, second - _mean(warm, "busy") / self._sharing)
         elif self._waits:
             waiting = first - second
         if second < FROM_MEMORY * first and slow:
@@ -396,26 +406,33 @@ class _Measuring:
             return costs, 0.0
         both = self._pass("read")
         decode = _mean(both, "seconds") - second
-        lanes = decode * self._lanes / max(1, self._workers)
+        lanes = decode * self._lanes / self._makers
         is_noise = decode <= NOISE * _mean(both, "seconds")
         return replace(costs, decode=0.0 if is_noise else lanes), _mean(both, "bytes_decoded")
 
     def _kernels(self, costs: CostModel) -> CostModel:
-        """Sample voxels that are in memory, in all processes at once and in this one alone."""
+        """Sample voxels that are in memory, all makers at once and one thread alone."""
         kernels = _by_key(self._pass("kernel", most=KERNEL_BATCHES))
-        if not self._workers:
+        if not (self._workers or self._in_threads):
             return replace(costs, kernels=kernels)
-        share = self._processes / self._workers
+        share = self._at_once / self._makers
         kernels = {key: seconds * share for key, seconds in kernels.items()}
         cut = self._cut("kernel", self._tasks, KERNEL_BATCHES)
         alone = sum(_by_key(self._run(cut, here=True)).values())
         whole = sum(kernels.values())
         # More than alone where cores share something; less is noise.
-        faster = min(1.0, alone / whole) if whole and self._processes > 1 else 1.0
-        return replace(costs, kernels=kernels, alone=faster, lanes=self._processes)
+        faster = min(1.0, alone / whole) if whole and self._at_once > 1 else 1.0
+        return replace(costs, kernels=kernels, alone=faster, lanes=self._at_once)
+
+    def _lock(self, costs: CostModel) -> CostModel:
+        """Make some batches in this thread; return what of that held the interpreter's lock."""
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            return costs
+        cut = self._cut("lock", self._tasks, len(self._tasks) + 1)
+        return replace(costs, lock=median(each.result for each in self._run(cut, here=True)))
 
     def _rest(self, costs: CostModel, decoded_bytes: float) -> CostModel:
-        """Make whole batches in this process; return what of that no part has shown."""
+        """Make whole batches in one thread here; return what of that no part has shown."""
         work = replace(self._work, workers=0, threads=1)
         with closing(
             self._batches(InProcessReadingService(), self._subject.cursor, work)
@@ -449,9 +466,8 @@ class _Measuring:
         )
 
     def _in_lanes(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
-        """Return the seconds of one thread on a core of its own, of what all processes did."""
-        seconds = _mean(every, "seconds") - waiting
-        return seconds * self._lanes / max(1, self._workers)
+        """Return the seconds of one thread on a core of its own, of what all makers did."""
+        return (_mean(every, "seconds") - waiting) * self._lanes / self._makers
 
     def _pass(
         self, part: str, tasks: Sequence[Task] | None = None, most: int | None = None
@@ -468,7 +484,7 @@ class _Measuring:
 
     def _run(self, split: Cut, *, here: bool = False) -> list[Any]:
         outcomes = []
-        for outcome in self._outcomes(split, here or not self._workers):
+        for outcome in self._outcomes(split, here or not (self._workers or self._in_threads)):
             # A batch is dropped at once, as one that was used.
             outcomes.append(outcome if isinstance(outcome, PartResult) else None)
             del outcome
@@ -476,7 +492,6 @@ class _Measuring:
 
     def _outcomes(self, split: Cut, here: bool) -> Iterator[Any]:
         if here:
-            # Not by the service, whose epochs close the volumes at their end.
             yield from split.onto(split.planner)
             return
         subject = self._subject

@@ -212,13 +212,15 @@ def _report(
         return run(cases, *places, progress=show, storage_options=store, **own, **reader)
 
 
-def _positive(kind: type[float]) -> Callable[[str], float]:
-    """Return what reads a number above 0."""
+def _positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], float]:
+    """Return what reads a number above 0, or 0 where that is one."""
 
     def number(text: str) -> float:
         value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        if not (value > 0 or (or_zero and value == 0)):
+            raise argparse.ArgumentTypeError(
+                f"{text} is not {'at least' if or_zero else 'above'} 0"
+            )
         return value
 
     return number
@@ -368,10 +370,14 @@ def _add_bench(commands: Any) -> None:
     for name, (usual, what) in numbers.items():
         text = f"{what}; not of a chain of yours (default: %(default)s)"
         command.add_argument(f"--{name}", type=whole, default=usual, metavar="N", help=text)
+    count: Any = {"nargs": "+", "metavar": "N"}
     what = "numbers of worker processes to predict (default: 0 1 2 4)"
-    command.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help=what)
-    what = "time for which each part is measured, in seconds (default: %(default)s)"
-    command.add_argument("--seconds", type=number, default=0.5, metavar="S", help=what)
+    none_too = _positive(int, or_zero=True)
+    command.add_argument("--workers", type=none_too, default=[0, 1, 2, 4], **count, help=what)
+    what = "the same of threads (ThreadReadingService); with --workers 0 they are measured, too"
+    command.add_argument("--threads", type=whole, default=[], **count, help=what)
+    what = "time for which each part is measured, in seconds (default: as loader.measure())"
+    command.add_argument("--seconds", type=number, metavar="S", help=what)
     _add_shared(command)
     command.set_defaults(run=_run_bench)
 
@@ -380,15 +386,18 @@ def _run_bench(options: argparse.Namespace) -> int:
     from .adapters import FuseSpatial
     from .batching.collate import usable_cores
     from .dataloader2 import DataLoader2
-    from .reading_services import MultiProcessingReadingService
+    from .diagnosing.measurement import MEASURE_SECONDS
+    from .reading_services import MultiProcessingReadingService, ThreadReadingService
 
     chain = _chain_of(options)
     if not isinstance(chain, DataLoader2):
-        workers = min(max(options.workers), usable_cores())
-        chain = DataLoader2(chain, FuseSpatial(), MultiProcessingReadingService(workers), seed=0)
+        in_threads = bool(options.threads) and not any(options.workers)
+        most = min(max(options.threads if in_threads else options.workers), usable_cores())
+        service: Any = ThreadReadingService if in_threads else MultiProcessingReadingService
+        chain = DataLoader2(chain, FuseSpatial(), service(most), seed=0)
     with chain as loader:
-        measurement = loader.measure(seconds=options.seconds)
-    print(measurement.table(options.workers))
+        measurement = loader.measure(seconds=options.seconds or MEASURE_SECONDS)
+    print(measurement.table(options.workers, options.threads))
     for note in measurement.notes:
         _remark(note)
     return 0
@@ -401,6 +410,8 @@ def _chain_of(options: argparse.Namespace) -> Any:
     module, _, name = options.data.rpartition(":")
     if name.isidentifier() and not is_url(options.data) and not os.path.exists(options.data):
         file = Path(module)
+        if file.suffix == ".py" and not file.exists():
+            raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
         sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
         try:
             thing = getattr(importlib.import_module(file.stem if file.suffix else module), name)

@@ -124,6 +124,10 @@ class ThreadReadingService(InProcessReadingService):
         ahead = self._most_in_flight(threads, remote) + 1
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=threads)
 
+    def jobs_per_worker(self, remote: bool) -> int:
+        """Return the batches in flight of each thread, by whether volumes lie behind URLs."""
+        return self._most_in_flight(self.num_threads, remote) // self.num_threads
+
     def _most_in_flight(self, threads: int, remote: bool) -> int:
         if self._has_count:
             return threads + self.prefetch_cnt
@@ -135,7 +139,7 @@ class ThreadReadingService(InProcessReadingService):
         work = super().distribute(graph)
         if not isinstance(work, PlannedWork):
             return work
-        return replace(work, threads=work.hints.threads or self.num_threads)
+        return replace(work, threads=work.hints.threads or self.num_threads, beside_loop=True)
 
     def epoch(
         self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches = _START
@@ -158,6 +162,8 @@ class ThreadReadingService(InProcessReadingService):
         lines = [threads_part.explain(workers=0)]
         if pipes:
             lines += ["in one thread, while your loop waits for the batch", *pipes, _FUNCTIONS]
+        if work.threads > 1:
+            lines.append(_LOCK)
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -168,6 +174,7 @@ _ALONE = (
     "one thread runs it, as it is not split: MultiProcessingReadingService(num_workers) runs "
     "shares of it at once, where there is a .sharding_filter()"
 )
+_LOCK = "they share the interpreter's lock: explain(measure=True) says at how many cores it limits"
 _FUNCTIONS = (
     "where these functions take long, MultiProcessingReadingService(num_workers) runs them in "
     "workers, several at once and ahead of your loop"
@@ -441,7 +448,8 @@ class ThreadBatches:
                 continue
             doing = self._threads_part.at(*step, job)
             if now - seat.standing[1] > doing.seconds:
-                what = f"it stayed for {doing.seconds:g} s at {doing.what}"
+                who = f"thread {seat.number + 1} of {len(self._seats)}"
+                what = f"{who} has been at {doing.what} for more than {doing.seconds:g} s"
                 self._refuse(what, "idle=... or at=...", [(seat, doing)])
             busy.append((seat, doing))
         if now >= self._deadline:
@@ -451,11 +459,12 @@ class ThreadBatches:
     def _refuse(self, what: str, limit: str, busy: list[tuple[_Seat, WorkerStatus]]) -> NoReturn:
         self._is_late = True
         lines = [what]
-        numbers = [seat.number for seat, _ in busy] + [-1] * self._exchange.is_looking
-        for number in numbers:
+        numbers = {seat.number: f"thread {seat.number + 1}" for seat, _ in busy}
+        numbers |= {-1: "the thread that reads ahead"} if self._exchange.is_looking else {}
+        for number, who in numbers.items():
             frame = sys._current_frames().get(self._threads[number].ident or 0)
             if frame is not None:
-                lines += ["it was here:", "".join(traceback.format_stack(frame)).rstrip()]
+                lines += [f"stack of {who}:", "".join(traceback.format_stack(frame)).rstrip()]
         do = f"Raise Timeout({limit}) if this may take longer."
         late = ItemTimeout("\n".join(lines), do=do)
         for _, doing in busy:

@@ -109,7 +109,7 @@ class TimeoutIterator:
             if now_at != at:
                 at, since = now_at, now
             elif now - since > now_at[1]:
-                what = f"it stayed at one pipe for {now_at[1]:g} s"
+                what = f"a thread has been at one pipe for more than {now_at[1]:g} s"
                 self._refuse(what, "idle=... or at=...")
 
     def _place(self) -> tuple[tuple[Any, ...], float]:
@@ -126,7 +126,7 @@ class TimeoutIterator:
         self._late = True
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
-        msg = f"{what}; it was here:\n{stack}"
+        msg = f"{what}; stack of the thread that makes them:\n{stack}"
         late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
         raise late.at(frame_location(frame)) from None
 

@@ -92,6 +92,7 @@ class _WorkBase:
     hints: RuntimeHints = _NO_HINTS  # what the graph asks for itself
     workers: int = 0  # worker processes of this rank; 0 for none
     threads: int = 1  # patches that each worker realizes at once
+    beside_loop: bool = False  # whether threads make batches, without workers: a batch each
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,7 @@ class WorkerPool:
         for worker in self.workers if poll is not None else ():
             doing = None if worker.is_gone else worker.overdue(time.monotonic())
             if doing is not None:
-                what = f"{worker} stayed for {doing.seconds:g} s at {doing.what}"
+                what = f"{worker} has been at {doing.what} for more than {doing.seconds:g} s"
                 self._refuse(what, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
         if not ready:
             if time.monotonic() < deadline:

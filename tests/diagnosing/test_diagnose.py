@@ -1,6 +1,7 @@
 """Diagnosing measures the parts of the real loader and leaves it as it was."""
 
 import itertools
+import threading
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.batching.job import Job, as_tensors
-from voxpipe.batching.parts import Task, hold_reads
+from voxpipe.batching.parts import Parts, Task, hold_reads
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
 from voxpipe.diagnosing.diagnosis import WORKERS_LINE
@@ -33,6 +34,7 @@ from voxpipe.volumes.header import IDENTITY, array_header
 from voxpipe.volumes.voxels import Voxels
 
 BRIEF = {"batches": 2, "seconds": 1e-6}
+LONGEST = 30.0
 SERVICES = pytest.mark.parametrize("workers", [0, 1])
 
 
@@ -203,6 +205,55 @@ def test_chunks_that_are_kept_are_not_counted_twice(tmp_path):
 
     assert costs.bytes_read == 2 * 16**3
     assert costs.bytes_decoded < costs.bytes_read
+
+
+@pytest.mark.parametrize("function", [None, doubled])
+def test_parts_are_done_by_as_many_threads(cases, monkeypatch, function):
+    """At the same time, each a task of its own; the loader stays as it is, and all threads end."""
+    chain = full_chain(cases) if function is None else full_chain(cases).map(function)
+    with loader_of(chain) as undisturbed:
+        expected = list(undisturbed)
+    seen, meeting = {}, threading.Barrier(2, timeout=LONGEST)
+    run = Parts.__call__
+
+    def together(parts, tasks):
+        name = threading.current_thread().name
+        part = seen.setdefault(tasks[0].part, set())
+        if name.startswith("voxpipe-batches") and name not in part:
+            meeting.wait()  # a thread alone would break it
+        part.add(name)
+        return run(parts, tasks)
+
+    monkeypatch.setattr(Parts, "__call__", together)
+    with vp.DataLoader2(chain, None, vp.ThreadReadingService(2), seed=3) as loader:
+        found = loader.measure(**BRIEF)
+        text = loader.explain()
+        assert same(list(loader), expected)
+
+    both = {"voxpipe-batches-0", "voxpipe-batches-1"}
+    assert {part: seen[part] & both for part in seen} == {
+        **dict.fromkeys(("open", "fetch", "kernel"), both),
+        "lock": set(),
+    }
+    facts = found.facts
+    assert (facts.workers, facts.threads, facts.makers, facts.beside_loop) == (0, 2, 2, True)
+    assert facts.functions is (function is not None)
+    assert found.costs.transport is None
+    assert 0 < found.costs.lock
+    assert 1 < facts.lock_cores == found.costs.lock_cores
+    assert "interpreter's lock limits threads at about" in text
+    assert not [t for t in threading.enumerate() if t.name.startswith("voxpipe-batches")]
+
+
+def test_a_diagnosis_names_threads(cases):
+    """Where parts run; nothing is handed over, and the whole is that of the service."""
+    with vp.DataLoader2(full_chain(cases), None, vp.ThreadReadingService(2), seed=3) as loader:
+        diagnosis = loader.diagnose(step=len, **BRIEF)
+
+    rows = str(diagnosis).splitlines()
+    assert set(diagnosis.ceilings) == {"planning", *WORKERS_LINE, "consumer"}
+    assert [row.split("  ")[-1] for row in rows if row.startswith("fetch")] == ["2 threads"]
+    assert diagnosis.facts.who == "2 threads"
 
 
 @SERVICES
@@ -442,7 +493,7 @@ class TestStages:
         with_function = work_of(full_chain(cases).map(doubled))
 
         assert Stage(work, 3, 0).instructions() is not None
-        assert Stage(with_function, 3, 0).instructions() is None
+        assert Stage(replace(with_function, workers=1), 3, 0).instructions() is None
 
     def test_one_read_per_volume_and_item_is_planned(self, tasks):
         """Image and label of four patches."""

@@ -3,6 +3,7 @@
 import math
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from voxpipe.diagnosing.diagnosis import (
     judge,
 )
 
+THREADS = {"workers": 0, "threads": 2, "beside_loop": True}
 EVEN = dict.fromkeys(STAGES, 1.0)
 TIMES = st.fixed_dictionaries(
     {"planning": st.floats(0, 1e3)},
@@ -112,6 +114,38 @@ class TestPredictions:
 
         assert 1 / found.batches_per_second == pytest.approx(0.058 / 2 + 0.012)
 
+    def test_threads_beside_the_loop_share_all_but_the_lock(self):
+        """Two at 6 ms of Python of 70: each waits 6 x 6/70 for the other. One is a worker."""
+        model = replace(CHUNKS, lock=0.006, transport=None)
+
+        def seconds(threads):
+            found = model.predict(0, threads=threads, cores=16, beside_loop=True)
+            return 1 / found.batches_per_second
+
+        assert seconds(1) == pytest.approx(0.8 * 0.058 + 0.012)
+        assert seconds(2) == pytest.approx((0.070 + 0.006 * 6 / 70) / 2)
+        assert seconds(2) < 1 / model.predict(0, threads=2, cores=16).batches_per_second
+        assert model.lock_cores == pytest.approx(0.071 / 0.007)
+        # However many: the lock is held for 6 ms a batch, and for 1 ms by the planner.
+        assert seconds(16) == pytest.approx(0.007, rel=0.05)
+        rates = [model.predict(n, cores=16).batches_per_second for n in (2, 16)]
+        assert rates[0] == pytest.approx(1 / seconds(2), rel=0.01)
+        assert rates[1] > 1.2 / seconds(16)
+
+    @given(lock=st.floats(0, 0.07), cores=st.sampled_from([1, 2, 8]))
+    def test_threads_are_never_faster_than_the_lock_or_processes(self, lock, cores):
+        """More of them are never slower, nor faster than processes that hand over nothing."""
+        model = replace(CHUNKS, lock=lock, transport=0.0, alone=1.0)
+
+        threads = [
+            model.predict(0, threads=n, cores=cores, beside_loop=True).batches_per_second
+            for n in (1, 2, 3, 8)
+        ]
+        processes = [model.predict(n, cores=cores).batches_per_second for n in (1, 2, 3, 8)]
+        assert all(a <= b * (1 + 1e-9) for a, b in pairwise(threads))
+        assert all(a <= b * (1 + 1e-9) for a, b in zip(threads, processes, strict=True))
+        assert not lock or threads[-1] <= 1 / lock * (1 + 1e-9)
+
     def test_more_workers_than_cores_give_no_more(self):
         """Except by hiding what waits."""
         assert CHUNKS.predict(4, cores=2) == CHUNKS.predict(2, cores=2)
@@ -166,6 +200,11 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
     assert total == pytest.approx(1000 / found.predict(0).batches_per_second / 4, rel=1e-3)
     assert ["0", "1", "56.3", "resample"] in rows
     assert ["2", "1", "110", "resample"] in rows
+    table = replace(found, costs=replace(found.costs, lock=0.006)).table([0], [1, 2])
+    assert [line.split()[:2] for line in table.splitlines()[-5:-2]] == [
+        *(["0", "1"], ["here", "1"], ["here", "2"])
+    ]
+    assert "limits threads at about 10.1 cores" in table
 
 
 def test_a_consumer_that_did_not_run_is_not_predicted():
@@ -221,7 +260,7 @@ def test_time_that_no_part_shows_is_told():
         ("fetch", {}, "from memory already"),
         ("decode", {"amplification": 4.0, "cores": 8}, "smaller chunks"),
         ("decode", {"cores": 8}, "num_workers=8"),
-        ("decode", {}, "faster codec"),
+        ("decode", {}, "(lz4hc)"),
         ("resample", {"straight": False}, "FuseSpatial()"),
         ("resample", {"cores": 8}, "num_workers=8"),
         ("resample", {"cores": 8, "threads": 4}, "fewer augmentations"),
@@ -230,6 +269,15 @@ def test_time_that_no_part_shows_is_told():
         ("resample", {}, "fewer augmentations"),
         ("transport", {}, "batch size"),
         ("transport", {"functions": True}, "batch's own tensors"),
+        ("fetch", {**THREADS, "waits": True}, "more threads than 2"),
+        ("fetch", {**THREADS, "cores": 8}, "raise num_threads to 8"),
+        ("decode", {**THREADS, "cores": 8, "lock_cores": 3.5}, "raise num_threads to 4"),
+        ("decode", {**THREADS, "lock_cores": 1.5}, "lock is the limit"),
+        ("resample", {**THREADS, "lock_cores": 1.5}, "num_workers=2"),
+        ("resample", {**THREADS, "lock_cores": 1.5, "functions": True}, "and your functions"),
+        ("resample", {**THREADS, "lock_cores": 9.0}, "fewer augmentations"),
+        ("consumer", {**THREADS, "threads": 8}, "leave the loader as it is; 5 of 8 threads"),
+        ("consumer", {"workers": 0}, "ThreadReadingService(num_threads=1)"),
         ("consumer", {"workers": 0}, "MultiProcessingReadingService(num_workers=1)"),
         ("consumer", {"workers": 8}, "5 of 8 workers would do"),
         ("consumer", {"workers": 1}, "leave the loader as it is."),

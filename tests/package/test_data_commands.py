@@ -384,6 +384,30 @@ def test_a_folder_is_measured_and_rates_are_predicted(folder, capsys, workers):
     assert "volumes were made readable first" in told.err
 
 
+def test_threads_are_predicted_too(folder, capsys):
+    """Without workers they are what is measured, beside workers they follow from these."""
+    few = ["--patch", "4", "--batch", "2", "--samples", "2", "--seconds", "0.01"]
+    for workers in "0", "1":
+        command = ["bench", f"{folder}/in", *few, "--labels", "label", "--workers", workers]
+        assert main([*command, "--threads", "1", "2"]) == 0
+        rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+        assert [row[:2] for row in rows[-3:-1]] == [["here", "1"], ["here", "2"]]
+        assert rows[-4][0] == workers
+        assert ("transport" in [row[0] for row in rows]) == (workers == "1")
+
+
+@pytest.mark.parametrize("wrong", [["--workers", "-1"], ["--threads", "0"]])
+def test_numbers_of_makers_are_checked(folder, capsys, wrong):
+    """With the option and what is asked for, not with a traceback."""
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", f"{folder}/in", *wrong])
+
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert wrong[0] in told
+    assert f"{wrong[1]} is not" in told
+
+
 CHAINS = """
 import voxpipe as vp
 
@@ -413,4 +437,6 @@ def test_a_chain_that_is_not_there_is_named(folder, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
 
     assert main(["bench", f"{folder}/nothing.py:chain"]) == 1
-    assert "Write module:NAME or file.py:NAME" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{folder}/nothing.py does not exist" in told
+    assert "Write module:NAME or file.py:NAME" in told

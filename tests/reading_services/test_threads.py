@@ -247,7 +247,8 @@ def test_a_read_that_hangs_is_named_and_not_waited_for(gated):
 def test_a_step_may_have_a_limit_of_its_own(gated):
     """``idle`` sees a thread that stays at one step, whatever a batch may take."""
     limits = vp.Timeout(item=LONGEST, idle=0.2, stop=0.2)
-    late = pytest.raises(ItemTimeout, match=r"stayed for 0\.2 s at batch 0")
+    expected = r"thread 1 of 1 has been at batch 0(.|\n)* for more than 0\.2 s\nstack of thread 1:"
+    late = pytest.raises(ItemTimeout, match=expected)
     with late, vp.DataLoader2(gated("slow"), limits, vp.ThreadReadingService(1)) as it:
         list(it)
     Gate.open_gates.set()
@@ -445,6 +446,7 @@ def test_explain_says_what_runs_where_and_what_would_do_better(cases):
     made = vp.DataLoader2(full_chain(cases), None, vp.ThreadReadingService(3)).explain()
     assert "realized in 3 threads of this process" in made
     assert "MultiProcessingReadingService" not in made
+    assert "explain(measure=True) says at how many cores" in made
 
     chain = full_chain(cases).map(add_to_batch)
     functions = vp.DataLoader2(chain, None, vp.ThreadReadingService(3)).explain()
