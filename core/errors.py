@@ -12,7 +12,7 @@ can still catch it::
     │   │   └── StoreUnavailable, AccessDenied, ForkUnsafe
     │   ├── DestinationExists, DestinationBusy, DestinationFull
     │   └── OutOfVolume, BadManifest, StaleEntry
-    ├── GridMismatch, PatchSizeError, BadPlan, BadRecord, PolicyConflict, SampleError
+    ├── BadSetting, GridMismatch, PatchSizeError, BadPlan, BadRecord, PolicyConflict, SampleError
     ├── GraphError (NotPicklable, NotRemovable, UnendedCache)
     ├── StreamError (HashMismatch), NotOffered, BudgetExceeded, StateMismatch (BadState), NoDevice
     ├── ItemTimeout (PrefetchTimeoutError), TooManyFailures, WorkerDied

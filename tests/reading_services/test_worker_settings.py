@@ -26,6 +26,7 @@ def test_settings_come_and_go(monkeypatch):
     """Workers have the settings of now, whatever was set when the fork server started."""
     from voxpipe.reading_services.workers import worker
 
+    monkeypatch.delenv("VOXPIPE_TEST_NATIVE", raising=False)
     monkeypatch.setenv("VOXPIPE_TEST_A", "1")
     assert told() == {"VOXPIPE_TEST_A": "1"}
     monkeypatch.delenv("VOXPIPE_TEST_A")

@@ -187,7 +187,7 @@ def test_a_wish_that_cannot_be_fulfilled(monkeypatch):
         open_remote("s3://b/a", {**KEYS, "config_kwargs": {}})
 
     monkeypatch.setenv("VOXPIPE_REMOTE", "boto")
-    with pytest.raises(ValueError, match="fsspec or obstore, got 'boto'"):
+    with pytest.raises(ValueError, match="'boto', and has to be fsspec or obstore"):
         open_remote("s3://b/a", KEYS)
 
 
