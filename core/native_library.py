@@ -22,7 +22,7 @@ from typing import Any
 from .settings import NATIVE, read_setting
 
 PATHS = ("portable", "avx2", "avx512")
-_LEVELS = {"": 0, "0": None, "portable": 1, "avx2": 2, "avx512": 3}
+_LEVELS = {"": 0, "0": None, **{name: level for level, name in enumerate(PATHS, 1)}}
 
 
 def native_level() -> int | None:
