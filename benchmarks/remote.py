@@ -29,6 +29,7 @@ import machine
 import phantom
 import processes
 import promises
+import results
 import throughput
 
 SERVER = Path(__file__).resolve().parent.parent / "tests" / "s3_server.py"
@@ -40,7 +41,7 @@ COLUMNS = (
     "client",
     "local patches/s",
     "remote patches/s",
-    f"ratio (promised: {promises.BUCKET:g}, peak {promises.BUCKET_PEAK_MB} MB)",
+    "ratio",
     "requests/patch",
     "MB/patch",
     "first batch s (local, remote)",
@@ -136,6 +137,11 @@ def _row(
     ]
     for peak in peaks:
         print(f"<!-- {processes.as_text(peak)} -->", file=sys.stderr)
+    ratio, peak_mb = rates[1] / rates[0], peaks[1].total / throughput.MB
+    text = f"{form} by {client} from a bucket has {ratio:.2f} of the local rate"
+    print(results.at_least(ratio, promises.BUCKET, text), file=sys.stderr)
+    text = f"peak of all processes {peak_mb:.0f} MB"
+    print(results.at_most(peak_mb, promises.BUCKET_PEAK_MB, text, " MB"), file=sys.stderr)
     return [
         form,
         client,

@@ -112,13 +112,13 @@ def verdicts(results: Sequence[Result], size: int) -> list[str]:
     for row in rows:
         if row.target is not None:
             ratio = faster(row, rows)
-            lines.append(_least(ratio, row.target, f"{ratio:.1f} x {row.what}", " x"))
+            lines.append(at_least(ratio, row.target, f"{ratio:.1f} x {row.what}", " x"))
         if row.what == "nii.gz":
             part = 1 / faster(row, rows)
             text = f"nii.gz has {part:.2f} of the rate of nii"
-            lines.append(_least(part, promises.GZIP, text))
+            lines.append(at_least(part, promises.GZIP, text))
     first, smaller = nii.median("first"), [r.what for r in rows if r.target and _less(r, nii)]
-    lines.append(_most(first, promises.FIRST_BATCH_S, f"first batch after {first:.2f} s", " s"))
+    lines.append(at_most(first, promises.FIRST_BATCH_S, f"first batch after {first:.2f} s", " s"))
     if smaller:
         lines.append(f"- FAIL: {', '.join(smaller)} took less memory than nii (promised: none)")
     return lines
@@ -137,7 +137,7 @@ def _of_chunks(rows: Sequence[Result]) -> list[str]:
         if recipe is not None and promised is not None:
             ratio = times(row, recipe)
             text = f"{row.what} is {ratio:.1f} x {recipe.what}"
-            lines.append(_least(ratio, promised, text, " x"))
+            lines.append(at_least(ratio, promised, text, " x"))
     return lines
 
 
@@ -150,7 +150,7 @@ def _of_threads(rows: Sequence[Result]) -> list[str]:
         if threads is not None:
             part = times(threads, row)
             text = f"threads have {part:.2f} of the rate of processes from {what}"
-            lines.append(_least(part, promises.THREADS, text))
+            lines.append(at_least(part, promises.THREADS, text))
     return lines
 
 
@@ -161,13 +161,15 @@ def _of_memory(rows: Sequence[Result]) -> list[str]:
         most = promises.THREADS_PEAK_MB if is_threads else promises.PEAK_MB.get(row.what)
         if most is not None:
             text = f"peak of all processes {row.peak_mb:.0f} MB from {row.what}"
-            lines.append(_most(row.peak_mb, most, text, " MB"))
+            lines.append(at_most(row.peak_mb, most, text, " MB"))
     return lines
 
 
-def _least(found: float, promised: float, text: str, unit: str = "") -> str:
+def at_least(found: float, promised: float, text: str, unit: str = "") -> str:
+    """Return the verdict on what shall be large."""
     return f"- {'PASS' if found >= promised else 'FAIL'}: {text} (promised: {promised:g}{unit})"
 
 
-def _most(found: float, promised: float, text: str, unit: str = "") -> str:
+def at_most(found: float, promised: float, text: str, unit: str = "") -> str:
+    """Return the verdict on what shall be small."""
     return f"- {'PASS' if found <= promised else 'FAIL'}: {text} (promised: {promised:g}{unit})"
