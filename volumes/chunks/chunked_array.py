@@ -470,12 +470,11 @@ class ChunkedArray:
                 is_stored = self._decode(payload, index, scratch)
             count += is_stored
             slot[...] = scratch[here] if is_stored else self._fill
-            rooms.append(scratch if is_stored else FILL_CHUNK)
-            if keeps and is_stored:
-                scratch = np.empty(self.chunks, self.dtype)
+            if keeps:
+                rooms.append(scratch if is_stored else FILL_CHUNK)
+                scratch = np.empty(self.chunks, self.dtype) if is_stored else scratch
         if keeps:
-            is_fill = [room is FILL_CHUNK for room in rooms]
-            addresses = np.where(is_fill, 0, [room.ctypes.data for room in rooms])
+            addresses = [0 if room is FILL_CHUNK else room.ctypes.data for room in rooms]
             self._cache.put_all(self._keys(chunks), rooms, addresses)
         return count
 
