@@ -1,6 +1,7 @@
 """What profiles tell of waits, bytes and memory, in every process."""
 
 import json
+import mmap
 import os
 
 import numpy as np
@@ -11,12 +12,14 @@ from voxpipe.core.counters import PipeCounts
 from voxpipe.core.memory import MemorySampler, resident_bytes
 
 KEPT = []
-# Above what malloc may keep of freed memory for the next array: each is mapped anew.
-SIZE = 40 * 2**20
+SIZE = 32 * 2**20
 
 
 def keep(item):
-    KEPT.append(np.ones(SIZE, np.uint8))
+    # Mapped anew: malloc may have kept as much of what earlier tests gave back, resident already.
+    kept = np.frombuffer(mmap.mmap(-1, SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    kept[...] = 1
+    KEPT.append(kept)
     return item
 
 
@@ -66,7 +69,7 @@ def test_a_pipe_waits_for_what_comes_before_it():
 
 
 def test_what_a_pipe_keeps_shows_as_growth():
-    """A function that keeps 40 MiB per item grows by that; its neighbours do not."""
+    """A function that keeps 32 MiB per item grows by that; its neighbours do not."""
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     profile = vp.MemoryProfile()

@@ -156,7 +156,7 @@ def test_every_peer_names_its_variants(load):
 def test_every_promise_is_judged(load):
     """A number that no script compares with is no promise, and rows of peers exist."""
     promises = load("promises")
-    texts = [path.read_text() for path in FOLDER.glob("*.py") if path.stem != "promises"]
+    texts = [path.read_text("utf-8") for path in FOLDER.glob("*.py") if path.stem != "promises"]
     rows = {
         f"{peer.name.replace('_', ' ')}: {variant}"
         for peer in load("peers/venvs").PEERS.values()

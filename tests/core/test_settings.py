@@ -61,12 +61,12 @@ def test_an_empty_setting_is_none():
 
 def test_every_variable_is_listed_and_explained():
     """No module reads one by itself, and users find all of them in one table."""
-    table = (ROOT / "docs" / "loader.md").read_text()
+    table = (ROOT / "docs" / "loader.md").read_text("utf-8")
     named = {
         name
         for folder in SOURCES
         for path in (ROOT / folder).rglob("*.py")
-        for name in re.findall(r"\"(VOXPIPE_[A-Z_]+)\"", path.read_text())
+        for name in re.findall(r"\"(VOXPIPE_[A-Z_]+)\"", path.read_text("utf-8"))
     }
 
     assert named == set(settings.NAMES)
