@@ -150,8 +150,11 @@ class CostModel:
     @property
     def lock_cores(self) -> float:
         """Cores that threads of one process can use: what a batch takes, by that with the lock."""
+        if not self.lock:
+            return math.inf
         parts = (self.fetch, self.decode, *self.kernels.values(), self.rest, self.planning)
-        return sum(filter(None, parts)) / (self.lock + self.planning) if self.lock else math.inf
+        # They were measured one after another: on a busy machine the lock's part may come out larger.
+        return max(1.0, sum(filter(None, parts)) / (self.lock + self.planning))
 
 
 def _lock_waits(lock: float, whole: float, threads: int) -> float:

@@ -126,6 +126,9 @@ class TestPredictions:
         assert seconds(2) == pytest.approx((0.070 + 0.006 * 6 / 70) / 2)
         assert seconds(2) < 1 / model.predict(0, threads=2, cores=16).batches_per_second
         assert model.lock_cores == pytest.approx(0.071 / 0.007)
+        assert (
+            replace(model, lock=1.0).lock_cores == 1
+        )  # parts that were measured on a busier machine
         # However many: the lock is held for 6 ms a batch, and for 1 ms by the planner.
         assert seconds(16) == pytest.approx(0.007, rel=0.05)
         rates = [model.predict(n, cores=16).batches_per_second for n in (2, 16)]
