@@ -153,7 +153,7 @@ class CostModel:
         if not self.lock:
             return math.inf
         parts = (self.fetch, self.decode, *self.kernels.values(), self.rest, self.planning)
-        # They were measured one after another: on a busy machine the lock's part may come out larger.
+        # Measured one after another: on a busy machine the lock's part may come out larger.
         return max(1.0, sum(filter(None, parts)) / (self.lock + self.planning))
 
 
