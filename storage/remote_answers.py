@@ -243,7 +243,17 @@ _SLOW_REQUEST = "RequestTimeout"
 
 
 def advice_on(error: BaseException) -> FaultAdvice:
-    """Return what an error of a remote store means."""
+    """Return what an error of a remote store means; looked for once, as eight callers ask."""
+    known: FaultAdvice | None = vars(error).get(_ADVICE)
+    if known is None:
+        known = vars(error)[_ADVICE] = _advice_on(error)
+    return known
+
+
+_ADVICE = "voxpipe_advice"
+
+
+def _advice_on(error: BaseException) -> FaultAdvice:
     if isinstance(error, NoRanges):
         return FaultAdvice.NO_RANGES
     if isinstance(error, WrongAnswer):
