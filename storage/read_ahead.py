@@ -324,10 +324,9 @@ class ReadAhead:
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.small = SmallObjectCache(0)
+        self.small = SmallObjectCache(0)  # small answers, also of tickets that are closed
         self.documents = SmallObjectCache(_DOCUMENT_BYTES, _LONGEST_DOCUMENT)
         """What was read to open volumes behind URLs: it outlives their handles."""
-        """Small answers, also of tickets that are closed."""
         self.limit(most_bytes)
         self._start()
         renew_after_fork(self)

@@ -197,10 +197,12 @@ class FaultAdvice(Enum):
     FINAL = "trying again would not help"
 
 
-_REFUSAL_CODES = {401, 403}
+_ADVICE = "voxpipe_advice"  # where an error keeps what was found
+_BY_STATUS = dict.fromkeys((408, 425, 429, 500, 502, 503, 504), FaultAdvice.TRANSIENT)
+_BY_STATUS |= {401: FaultAdvice.REFUSAL, 403: FaultAdvice.REFUSAL}
+_BY_STATUS |= {412: FaultAdvice.OTHER_VERSION, 416: FaultAdvice.BEYOND}
 # 409: S3's word for two that begin at once. 412: the condition does not hold.
 _CONFLICT = {409, 412}
-_TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 # Not EIO: that is s3fs's word for answers that it does not know, whose status was looked at.
 _TRANSIENT_ERRNO = {
     getattr(errno, name)
@@ -244,20 +246,13 @@ _SLOW_REQUEST = "RequestTimeout"
 
 def advice_on(error: BaseException) -> FaultAdvice:
     """Return what an error of a remote store means; looked for once, as eight callers ask."""
-    known: FaultAdvice | None = vars(error).get(_ADVICE)
-    if known is None:
-        known = vars(error)[_ADVICE] = _advice_on(error)
-    return known
-
-
-_ADVICE = "voxpipe_advice"
+    notes: dict[str, FaultAdvice] = vars(error)
+    return notes.get(_ADVICE) or notes.setdefault(_ADVICE, _advice_on(error))
 
 
 def _advice_on(error: BaseException) -> FaultAdvice:
-    if isinstance(error, NoRanges):
-        return FaultAdvice.NO_RANGES
-    if isinstance(error, WrongAnswer):
-        return FaultAdvice.WRONG
+    if isinstance(error, (NoRanges, WrongAnswer)):
+        return FaultAdvice.WRONG if isinstance(error, WrongAnswer) else FaultAdvice.NO_RANGES
     error = cause_of(error)
     if has_expired(error):
         return FaultAdvice.REFUSAL
@@ -350,15 +345,9 @@ def _of_status(status: int, error: BaseException) -> FaultAdvice:
     if status in (404, 410):
         # A bucket that is not there is a mistake; an object that is not there may be fill.
         return FaultAdvice.FINAL if is_of_no_bucket(error) else FaultAdvice.ABSENT
-    if status == 412:
-        return FaultAdvice.OTHER_VERSION
-    if status == 416:
-        return FaultAdvice.BEYOND
-    if status in _REFUSAL_CODES:
-        return FaultAdvice.REFUSAL
     if status == 400 and _SLOW_REQUEST in f"{error} {error.__cause__}":
         return FaultAdvice.TRANSIENT
-    return FaultAdvice.TRANSIENT if status in _TRANSIENT else FaultAdvice.FINAL
+    return _BY_STATUS.get(status, FaultAdvice.FINAL)
 
 
 def _status(error: BaseException) -> int | None:
