@@ -29,7 +29,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,21 @@ def cpu_seconds(pids: Iterable[int]) -> float:
         if fields is not None:
             ticks += int(fields[11]) + int(fields[12])  # utime and stime, proc(5)
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def neighbour(cores: float) -> Iterator[None]:
+    """Let another process compute meanwhile, that many cores of the time."""
+    code = (
+        "import time\nstart = time.monotonic()\nwhile True:\n"
+        f"    if time.process_time() > {cores!r} * (time.monotonic() - start): time.sleep(0.002)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
 
 
 def busy_seconds() -> float:

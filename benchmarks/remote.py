@@ -4,9 +4,11 @@
     python benchmarks/remote.py --formats zarr64 --latency 0.03 --bandwidth 60e6 --rounds 3
 
 The bucket is voxpipe's own S3 server on this machine, with a latency before every answer and
-a bandwidth per connection. Local and remote runs take turns, each in a process of its own; the
-ratio is that of the medians. The server shares the processor with the workers: a column says what
-each takes, the server's over the whole run. The peak is that of all processes but the server's.
+a bandwidth per connection. Remote and local runs take turns, each in a process of its own. The
+server shares the processor with the workers, which a bucket's does not: a column says what each
+takes. The ratio is that of the medians, first to local runs beside a neighbour that takes as many
+cores as the server did, then to those of an idle machine. The peak is that of all processes but
+the server's.
 An epoch visits every case ``--visits`` times: with 1 it is over in half a second, of which a
 bucket's first answers are a tenth.
 """
@@ -39,9 +41,9 @@ CLIENTS = ("fsspec", "obstore")
 COLUMNS = (
     "format",
     "client",
-    "local patches/s",
-    "remote patches/s",
-    "ratio",
+    "patches/s (local, beside a neighbour, remote)",
+    "server's cores",
+    "ratio (beside a neighbour, idle)",
     "requests/patch",
     "MB/patch",
     "first batch s (local, remote)",
@@ -119,25 +121,27 @@ def _row(
         {key: value.replace(f"{folder}/", prefix) for key, value in case.items()} for case in local
     ]
     settings = {**of_server, "VOXPIPE_REMOTE": client}
-    here, there, requests, megabytes, serving = [], [], [], [], []
+    idle, here, there, requests, megabytes, serving = [], [], [], [], [], []
     for _ in range(chosen.rounds):
-        here.append(_measured(chosen, local, {}))
         before, cpu = _counts(of_server), processes.cpu_seconds([server])
         there.append(_measured(chosen, remote, settings))
         after, patches = _counts(of_server), there[-1]["patches"]
         serving.append(1000 * (processes.cpu_seconds([server]) - cpu) / patches)
         requests.append((after["requests"] - before["requests"]) / patches)
         megabytes.append((after["bytes"] - before["bytes"]) / patches / throughput.MB)
-    rates = [statistics.median(run["rate"] for run in runs) for runs in (here, there)]
-    firsts = [statistics.median(run["first"] for run in runs) for runs in (here, there)]
-    costs = [statistics.median(run["cpu_ms"] for run in runs) for runs in (here, there)]
+        with processes.neighbour(serving[-1] / 1000 * there[-1]["rate"]):
+            here.append(_measured(chosen, local, {}))
+        idle.append(_measured(chosen, local, {}))
+    rates = [statistics.median(run["rate"] for run in runs) for runs in (idle, here, there)]
+    firsts = [statistics.median(run["first"] for run in runs) for runs in (idle, there)]
+    costs = [statistics.median(run["cpu_ms"] for run in runs) for runs in (idle, there)]
     peaks = [
         max((run["peak"] for run in runs), key=lambda memory: memory.total)
-        for runs in (here, there)
+        for runs in (idle, there)
     ]
     for peak in peaks:
         print(f"<!-- {processes.as_text(peak)} -->", file=sys.stderr)
-    ratio, peak_mb = rates[1] / rates[0], peaks[1].total / throughput.MB
+    ratio, peak_mb = rates[2] / rates[1], peaks[1].total / throughput.MB
     text = f"{form} by {client} from a bucket has {ratio:.2f} of the local rate"
     print(results.at_least(ratio, promises.BUCKET, text), file=sys.stderr)
     text = f"peak of all processes {peak_mb:.0f} MB"
@@ -145,9 +149,9 @@ def _row(
     return [
         form,
         client,
-        f"{rates[0]:.1f}",
-        f"{rates[1]:.1f}",
-        f"{rates[1] / rates[0]:.2f}",
+        ", ".join(f"{rate:.1f}" for rate in rates),
+        f"{statistics.median(serving) / 1000 * rates[2]:.2f}",
+        f"{ratio:.2f}, {rates[2] / rates[0]:.2f}",
         f"{statistics.median(requests):.1f}",
         f"{statistics.median(megabytes):.1f}",
         f"{firsts[0]:.2f}, {firsts[1]:.2f}",
