@@ -360,7 +360,9 @@ class _Measuring:
         if every:
             took = self._extent.clock() - start
             count = count_text(len(every), "volume was", "volumes were")
-            self.notes.append(f"{count} made readable first, in {took:.2g} s")
+            self.notes.append(
+                f"{count} made readable first, in {took:.2g} s: a part of no batch, once for each"
+            )
 
     def _storage(self, costs: CostModel) -> tuple[CostModel, float]:
         """Measure fetching and decoding without a cache; return the bytes decoded per batch."""
@@ -433,22 +435,14 @@ class _Measuring:
 
     def _rest(self, costs: CostModel, decoded_bytes: float) -> CostModel:
         """Make whole batches in one thread here; return what of that no part has shown."""
-        work = replace(self._work, workers=0, threads=1)
-        with closing(
-            self._batches(InProcessReadingService(), self._subject.cursor, work)
-        ) as batches:
-            for _ in range(2):
-                next(batches)
-            counts, busy = IO_COUNTERS.snapshot(), time.process_time()
-            number, start, is_enough = 0, self._extent.clock(), self._extent.stop_rule(2)
-            while not is_enough(number):
-                next(batches)
-                number += 1
-            seconds = (self._extent.clock() - start) / number - costs.planning
-            busy = (time.process_time() - busy) / number - costs.planning
-            counts = IO_COUNTERS.snapshot() - counts
+        # What is done once for each volume is no part of a batch: its copy that can be read at
+        # random, its statistics. A first run does that for all batches that the second makes.
+        known, *_ = self._whole_batches(self._extent.stop_rule(len(self._tasks)))
+        is_enough = self._extent.stop_rule(known, most=known)
+        _, seconds, busy, bytes_decoded = self._whole_batches(is_enough)
+        seconds, busy = seconds - costs.planning, busy - costs.planning
         # Chunks that were kept are neither fetched nor decoded again.
-        new = min(1.0, counts.bytes_decoded / number / decoded_bytes) if decoded_bytes else 1.0
+        new = min(1.0, bytes_decoded / decoded_bytes) if decoded_bytes else 1.0
         whole = max(0.0, busy if self._waits else seconds)
         fetch, decode = (each and each * new for each in (costs.fetch, costs.decode))
         total = (fetch or 0.0) + (decode or 0.0) + sum(costs.kernels.values())
@@ -462,8 +456,27 @@ class _Measuring:
             waiting=costs.waiting * new,
             kernels={key: each * scale for key, each in costs.kernels.items()},
             rest=max(0.0, whole - total),
-            bytes_decoded=counts.bytes_decoded / number / costs.items,
+            bytes_decoded=bytes_decoded / costs.items,
         )
+
+    def _whole_batches(self, is_enough: Callable[[int], bool]) -> tuple[int, float, float, float]:
+        """Make batches here, the same ones each time; return how many, and what one takes.
+
+        That is seconds, seconds of processors, and bytes of voxels that chunks were decoded to.
+        """
+        work = replace(self._work, workers=0, threads=1)
+        batches = self._batches(InProcessReadingService(), self._subject.cursor, work)
+        with closing(batches):
+            for _ in range(2):
+                next(batches)
+            size, busy = IO_COUNTERS.snapshot().bytes_decoded, time.process_time()
+            number, start = 0, self._extent.clock()
+            while not is_enough(number):
+                next(batches)
+                number += 1
+            seconds, busy = self._extent.clock() - start, time.process_time() - busy
+            size = IO_COUNTERS.snapshot().bytes_decoded - size
+        return number, seconds / number, busy / number, size / number
 
     def _in_lanes(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
         """Return the seconds of one thread on a core of its own, of what all makers did."""

@@ -651,6 +651,42 @@ def test_a_disk_is_waited_for_where_it_brings_bytes(monkeypatch, size):
     assert any("fetched a second time" in note for note in found.notes) is bool(size)
 
 
+class Packed(Slow):
+    """A volume that takes fifty seconds more where it is read for the first time."""
+
+    seen: ClassVar[set[object]] = set()
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.path = str(request.source)
+
+    def read(self, region, channels=None):
+        """Unpack the volume first."""
+        Slow.clock.now += 0.0 if self.path in self.seen else 50.0
+        self.seen.add(self.path)
+        return super().read(region, channels)
+
+
+def test_what_is_done_once_for_each_volume_is_no_part_of_a_batch(monkeypatch):
+    """More volumes are unpacked while whole batches are made than had been looked at before."""
+    monkeypatch.setattr(Slow, "fetching", 1.0)
+    monkeypatch.setattr(Slow, "decoding", 2.0)
+    monkeypatch.setattr(Slow, "resampling", 1.0)
+    Packed.seen.clear()
+    vp.register_backend("packed", lambda request: str(request.source).endswith(".packed"), Packed)
+    try:
+        chain = vp.from_cases([{"image": f"{name}.packed"} for name in range(8)]).open_volume()
+        chain = chain.lazy_patch(4).batch_patches(1).map(slowly)
+        subject = Subject(chain, vp.InProcessReadingService(), 0, 0, DeliveredBatches())
+        found = measure(subject, Extent(batches=3, seconds=200.0, clock=Slow.clock), cores=1)
+    finally:
+        vp.unregister_backend("packed")
+
+    assert len(Packed.seen) > 3
+    assert (found.costs.fetch, found.costs.decode, found.costs.rest) == pytest.approx((1, 2, 1))
+    assert found.predict().batches_per_second == pytest.approx(1 / 4)
+
+
 def test_a_task_names_its_cases():
     """Errors of a worker say which; what is no lazy patch is not read."""
     sample = vp.Sample({"image": 1}, case="knee")
