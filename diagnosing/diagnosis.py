@@ -40,6 +40,8 @@ class Prediction:
     """The part that sets the pace, one of ``STAGES``."""
     seconds: Mapping[str, float]
     """Seconds per batch that each part would need alone, with all workers; in that order."""
+    set_by: str = ""
+    """Which of the parts' times make up that of a batch, as a formula in the table's words."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,10 @@ class CostModel:
         work = {part: pace * seconds for part, seconds in own.items() if seconds is not None}
         rest = self.rest or 0.0
         theirs = {part: seconds / lanes for part, seconds in work.items()}
+        apart = max(1, min(makers, cores))
         if "resample" in theirs:
             waits = _lock_waits(self.lock, sum(work.values()) + rest, lanes) if is_shared else 0.0
-            theirs["resample"] += (rest + waits) / max(1, min(makers, cores))
+            theirs["resample"] += (rest + waits) / apart
         if "fetch" in theirs:
             theirs["fetch"] += self.waiting / (makers * ahead)
         ours: dict[str, float | None] = {"planning": self.planning, "consumer": self.consumer}
@@ -137,14 +140,29 @@ class CostModel:
         parts = {p: t for p, t in every.items() if with_consumer or p != "consumer"}
         busy = sum(work.values()) + rest + self.planning + (ours.get("transport") or 0.0)
         separate = is_shared or workers > 0
-        total = _slowest_line(parts, separate)[1]
-        lock_bound = self.lock + self.planning if is_shared else 0.0
+        line, total = _slowest_line(parts, separate)
+        less, hidden = "", ""
+        if self.waiting and makers * ahead > 1:
+            less, hidden = " - waiting", f" + waiting / {makers * ahead}"
+        by_makers = f"(sum - planning{less}) / {lanes}{hidden}"
+        if apart < lanes:  # threads of workers
+            by_makers = f"rest / {apart} + (sum - planning - rest{less}) / {lanes}{hidden}"
+        name = " + ".join(line) if line[-1] in CONSUMERS_LINE else by_makers
+        bounds = {name if separate else f"sum{less}{hidden}": total}
+        if separate:
+            added = " + transport" if workers else ""
+            every_core = f"(sum{less}{added})" if less or added else "sum"
+            bounds[f"{every_core} / {count_text(cores, 'core')}"] = busy / cores
+        if is_shared:
+            bounds["lock + planning"] = self.lock + self.planning
+        set_by = max(bounds, key=lambda name: bounds[name])
         # The limit is that of the consumer too, also where what happens is measured without it.
         limit = max(_slowest_line(every, separate)[0], key=lambda part: every[part])
         return Prediction(
-            _rate(max(total, busy / cores if separate else 0.0, lock_bound)),
+            _rate(bounds[set_by]),
             limit,
             {stage: every[stage] for stage in STAGES if stage in every},
+            set_by,
         )
 
     @property
@@ -152,9 +170,14 @@ class CostModel:
         """Cores that threads of one process can use: what a batch takes, by that with the lock."""
         if not self.lock:
             return math.inf
-        parts = (self.fetch, self.decode, *self.kernels.values(), self.rest, self.planning)
+        whole = sum(self.one_by_one()) - self.waiting
         # Measured one after another: on a busy machine the lock's part may come out larger.
-        return max(1.0, sum(filter(None, parts)) / (self.lock + self.planning))
+        return max(1.0, whole / (self.lock + self.planning))
+
+    def one_by_one(self, pace: float = 1.0) -> tuple[float, ...]:
+        """Return the seconds of all that a batch takes in one process, at such a pace of a core."""
+        work = (self.fetch or 0.0, self.decode or 0.0, *self.kernels.values())
+        return self.planning, self.waiting, self.rest or 0.0, *(pace * each for each in work)
 
 
 def _lock_waits(lock: float, whole: float, threads: int) -> float:
@@ -265,7 +288,7 @@ class Measurement:
         return max(1, self.facts.cores // workers) if workers else 1
 
     def table(self, workers: Sequence[int], threads: Sequence[int] = ()) -> str:
-        """Return the parts of a patch, and the rates of so many workers each, then threads."""
+        """Return the parts of a patch and their sum, and the rates of so many workers, threads."""
         costs = self.costs
         needs, decodes = (size / 1e6 for size in (costs.bytes_read, costs.bytes_decoded))
         place = "behind URLs" if costs.remote else "on this machine"
@@ -276,18 +299,25 @@ class Measurement:
             ("decode", costs.decode, f"{decodes:.3g} MB of voxels"),
             *((f"kernel {key}", seconds, "") for key, seconds in costs.kernels.items()),
             ("rest", costs.rest, "plans, functions, Python, new memory"),
-            ("lock", costs.lock or None, "of all these, with the interpreter's lock"),
-            ("transport", costs.transport, "a worker to this process"),
+        ]
+        beside = f" beside {count_text(costs.lanes - 1, 'other')} at work" * (costs.lanes > 1)
+        alone = 1000 * sum(costs.one_by_one(costs.alone)) / costs.items
+        alone_too = f", {_short(alone)} where it is alone" * (costs.alone < 1)
+        parts += [
+            ("sum", sum(costs.one_by_one()), f"of one core{beside}{alone_too}"),
+            ("lock", costs.lock or None, "of this sum, with the interpreter's lock"),
+            ("transport", costs.transport, "a worker to this process; no part of the sum"),
         ]
         rows = [("part", "ms/patch", "what")]
         rows += [(n, _short(1000 * s / costs.items), w) for n, s, w in parts if s is not None]
-        gives = [("workers", "threads", "patches/s", "limit")]
+        gives = [("workers", "threads", "patches/s", "ms/patch", "limit", "set by")]
         own = [(str(n), str(self._threads(n)), self.predict(n)) for n in workers]
         own += [("here", str(n), self.predict(threads=n)) for n in threads]
         for place, count, outlook in own:
             rate = outlook.batches_per_second * costs.items
-            gives.append((place, count, _short(rate), outlook.limit))
-        lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(3,))]
+            each = (_short(rate), _short(1000 / rate), outlook.limit, outlook.set_by)
+            gives.append((place, count, *each))
+        lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(4, 5))]
         if threads and not math.isinf(costs.lock_cores):
             note = "the interpreter's lock limits threads at about {} cores, and not processes."
             lines += ["", f"here: ThreadReadingService; {note.format(_short(costs.lock_cores))}"]
