@@ -41,7 +41,7 @@ class Prediction:
     seconds: Mapping[str, float]
     """Seconds per batch that each part would need alone, with all workers; in that order."""
     set_by: str = ""
-    """Which of the parts' times make up that of a batch, as a formula in the table's words."""
+    """The formula of a batch's time, in the words of the table."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,9 @@ class CostModel:
         work = {part: pace * seconds for part, seconds in own.items() if seconds is not None}
         rest = self.rest or 0.0
         theirs = {part: seconds / lanes for part, seconds in work.items()}
-        apart = max(1, min(makers, cores))
         if "resample" in theirs:
             waits = _lock_waits(self.lock, sum(work.values()) + rest, lanes) if is_shared else 0.0
-            theirs["resample"] += (rest + waits) / apart
+            theirs["resample"] += (rest + waits) / max(1, min(makers, cores))
         if "fetch" in theirs:
             theirs["fetch"] += self.waiting / (makers * ahead)
         ours: dict[str, float | None] = {"planning": self.planning, "consumer": self.consumer}
@@ -141,21 +140,13 @@ class CostModel:
         busy = sum(work.values()) + rest + self.planning + (ours.get("transport") or 0.0)
         separate = is_shared or workers > 0
         line, total = _slowest_line(parts, separate)
-        less, hidden = "", ""
-        if self.waiting and makers * ahead > 1:
-            less, hidden = " - waiting", f" + waiting / {makers * ahead}"
-        by_makers = f"(sum - planning{less}) / {lanes}{hidden}"
-        if apart < lanes:  # threads of workers
-            by_makers = f"rest / {apart} + (sum - planning - rest{less}) / {lanes}{hidden}"
-        name = " + ".join(line) if line[-1] in CONSUMERS_LINE else by_makers
-        bounds = {name if separate else f"sum{less}{hidden}": total}
+        name = " + ".join(line) if line[-1] in CONSUMERS_LINE else "sum / makers"
+        bounds = {name if separate else "sum": total}
         if separate:
-            added = " + transport" if workers else ""
-            every_core = f"(sum{less}{added})" if less or added else "sum"
-            bounds[f"{every_core} / {count_text(cores, 'core')}"] = busy / cores
+            bounds[f"{'(sum + transport)' if workers else 'sum'} / cores"] = busy / cores
         if is_shared:
             bounds["lock + planning"] = self.lock + self.planning
-        set_by = max(bounds, key=lambda name: bounds[name])
+        set_by = max(bounds, key=bounds.__getitem__)
         # The limit is that of the consumer too, also where what happens is measured without it.
         limit = max(_slowest_line(every, separate)[0], key=lambda part: every[part])
         return Prediction(
@@ -170,9 +161,8 @@ class CostModel:
         """Cores that threads of one process can use: what a batch takes, by that with the lock."""
         if not self.lock:
             return math.inf
-        whole = sum(self.one_by_one()) - self.waiting
         # Measured one after another: on a busy machine the lock's part may come out larger.
-        return max(1.0, whole / (self.lock + self.planning))
+        return max(1.0, (sum(self.one_by_one()) - self.waiting) / (self.lock + self.planning))
 
     def one_by_one(self, pace: float = 1.0) -> tuple[float, ...]:
         """Return the seconds of all that a batch takes in one process, at such a pace of a core."""
@@ -214,8 +204,8 @@ class Setup:
     """Whether fetching waited for a disk or a network: it was faster from memory."""
     together: tuple[str, ...] = ()
     """Volumes whose fetching and decoding cannot be told apart; ``decode`` then holds both."""
-    straight: bool = True
-    """Whether patches are realized straight into the batch's memory."""
+    detours: bool = False
+    """Whether patches are copied into the batch, not realized straight into its memory."""
     functions: bool = False
     """Whether functions of the user's run where voxels are realized."""
     planned_functions: bool = False
@@ -225,11 +215,6 @@ class Setup:
     def reads_too_much(self) -> bool:
         """Whether chunks are so large that the volumes are worth storing anew."""
         return self.amplification >= MUCH_TOO_MUCH
-
-    @property
-    def detours(self) -> bool:
-        """Whether patches are copied into the batch."""
-        return not self.straight
 
     @property
     def makers(self) -> int:
@@ -301,10 +286,13 @@ class Measurement:
             ("rest", costs.rest, "plans, functions, Python, new memory"),
         ]
         beside = f" beside {count_text(costs.lanes - 1, 'other')} at work" * (costs.lanes > 1)
-        alone = 1000 * sum(costs.one_by_one(costs.alone)) / costs.items
-        alone_too = f", {_short(alone)} where it is alone" * (costs.alone < 1)
+        alone = _short(1000 * sum(costs.one_by_one(costs.alone)) / costs.items)
         parts += [
-            ("sum", sum(costs.one_by_one()), f"of one core{beside}{alone_too}"),
+            (
+                "sum",
+                sum(costs.one_by_one()),
+                f"of one core{beside}; {alone} where nothing else runs",
+            ),
             ("lock", costs.lock or None, "of this sum, with the interpreter's lock"),
             ("transport", costs.transport, "a worker to this process; no part of the sum"),
         ]
@@ -315,8 +303,8 @@ class Measurement:
         own += [("here", str(n), self.predict(threads=n)) for n in threads]
         for place, count, outlook in own:
             rate = outlook.batches_per_second * costs.items
-            each = (_short(rate), _short(1000 / rate), outlook.limit, outlook.set_by)
-            gives.append((place, count, *each))
+            times = (_short(rate), _short(1000 / rate))
+            gives.append((place, count, *times, outlook.limit, outlook.set_by))
         lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(4, 5))]
         if threads and not math.isinf(costs.lock_cores):
             note = "the interpreter's lock limits threads at about {} cores, and not processes."
@@ -497,7 +485,8 @@ def advice_for(limit: str, seconds: Mapping[str, float], facts: Setup) -> str:
     text = next(text or facts.wants for fact, text in rows if not fact or getattr(facts, fact))
     spare, step = "", seconds.get("consumer", 0.0)  # 0 where nothing takes any time
     if step > _TICK:
-        fewer = max(1, math.ceil(facts.makers * _sum(seconds, WORKERS_LINE) / step))
+        work = sum(seconds.get(part, 0.0) for part in WORKERS_LINE)
+        fewer = max(1, math.ceil(facts.makers * work / step))
         spare = f"; {fewer} of {facts.who} would do" if fewer < facts.makers else ""
     each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
     own = " and your functions" if facts.functions else ""
@@ -506,10 +495,6 @@ def advice_for(limit: str, seconds: Mapping[str, float], facts: Setup) -> str:
     return text.format(
         f=facts, each=each, busy=facts.cores - facts.idle_cores, spare=spare, **words
     )
-
-
-def _sum(seconds: Mapping[str, float], stages: tuple[str, ...]) -> float:
-    return sum(seconds.get(stage, 0.0) for stage in stages)
 
 
 def _rate(seconds: float) -> float:

@@ -127,27 +127,24 @@ def budget_error(terms: Mapping[str, int], budget: Budget) -> BudgetExceeded:
     """Return the error that names the largest of the terms that exceed a budget."""
     largest = max(terms, key=lambda term: terms[term])
     every = ", ".join(f"{term} {size}" for term, size in terms.items())
-    # What a service of workers, of threads, and of neither calls the number of its makers.
-    ahead, makers = "prefetch_cnt", ""
-    if budget.workers:
-        ahead, makers = "worker_prefetch_cnt or num_workers", "num_workers or threads_per_worker, "
-    elif budget.threads > 1:
-        ahead, makers = "prefetch_cnt or num_threads", "num_threads, "
+    # As the services name their settings: threads, or none, without workers.
+    threads = "num_threads" if budget.threads > 1 else ""
+    makers = "num_workers or threads_per_worker" if budget.workers else threads
+    ahead = f"prefetch_cnt or {threads}" if threads else "prefetch_cnt"
+    ahead = "worker_prefetch_cnt or num_workers" if budget.workers else ahead
+    remedy = _REMEDIES[largest].format(ahead=ahead, makers=makers + ", " * bool(makers))
     return BudgetExceeded(
         f"reading would take {sum(terms.values())} bytes of memory and may take "
-        f"{budget.memory_bytes}; most of it are {largest}: {terms[largest]} bytes (all terms: "
-        f"{every}).",
-        do=_REMEDIES[largest].format(ahead=ahead, makers=makers),
+        f"{budget.memory_bytes}; most of it are {largest}: {terms[largest]} bytes (all: {every}).",
+        do=f"{remedy}, or raise memory_bytes= of the reading service.",
     )
 
 
-_RAISE = "raise memory_bytes= of the reading service."
 _REMEDIES = {
-    BATCHES: f"Make batches smaller, lower {{ahead}}, or {_RAISE}",
-    BUFFERS: f"Lower {{makers}}the size of patches or of chunks, or {_RAISE}",
-    INTERMEDIATE: "Lower {makers}the size of patches, or put spatial pipes before what voxels are "
-    "sampled anew after.",
-    ON_THE_WAY: f"Store the volumes in smaller chunks, or {_RAISE}",
+    BATCHES: "Make batches smaller, lower {ahead}",
+    BUFFERS: "Lower {makers}the size of patches or of chunks",
+    INTERMEDIATE: "Lower {makers}the size of patches, put spatial pipes before flush() or cache()",
+    ON_THE_WAY: "Store the volumes in smaller chunks",
 }
 
 

@@ -288,7 +288,7 @@ def test_a_profile_counts_what_the_user_runs(cases, workers):
         diagnosis = loader.diagnose(**BRIEF)
 
         assert loader.profile() == before
-    assert diagnosis.facts.straight
+    assert not diagnosis.facts.detours
 
 
 def test_functions_of_the_user_are_part_of_resampling(cases):
@@ -652,7 +652,7 @@ def test_a_disk_is_waited_for_where_it_brings_bytes(monkeypatch, size):
 
 
 class Packed(Slow):
-    """A volume that takes fifty seconds more where it is read for the first time."""
+    """A volume whose first read takes fifty seconds more."""
 
     seen: ClassVar[set[object]] = set()
 

@@ -208,8 +208,8 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
     assert [line.split()[:2] for line in table.splitlines()[-5:-2]] == [
         *(["0", "1"], ["here", "1"], ["here", "2"])
     ]
-    assert table.splitlines()[-3].endswith("resample  sum / 2 cores")
-    assert "resample  (sum + transport) / 2 cores" in found.table([2])
+    assert table.splitlines()[-3].endswith("resample  sum / cores")
+    assert "resample  (sum + transport) / cores" in found.table([2])
     assert "limits threads at about 10.1 cores" in table
 
 
@@ -267,7 +267,7 @@ def test_time_that_no_part_shows_is_told():
         ("decode", {"amplification": 4.0, "cores": 8}, "smaller chunks"),
         ("decode", {"cores": 8}, "num_workers=8"),
         ("decode", {}, "(lz4hc)"),
-        ("resample", {"straight": False}, "FuseSpatial()"),
+        ("resample", {"detours": True}, "FuseSpatial()"),
         ("resample", {"cores": 8}, "num_workers=8"),
         ("resample", {"cores": 8, "threads": 4}, "fewer augmentations"),
         ("resample", {"cores": 8, "threads": 3}, "6 of them work"),
