@@ -94,7 +94,9 @@ demo: $(VENV)/installed-demo
 	$(if $(BUCKET),$(SERVED)) $(RUN) examples/demo --output $(DEMO_OUTPUT) \
 		$(if $(BUCKET),--bucket s3://voxpipe-demo/cases)
 
-# Longer, and one at a time: see benchmarks/README.md.
+# Speed, memory and planning of what users run. The others (kernel, diagnosing, accuracy, codecs,
+# remote, zarr_reader, b2nd, resuming, decoded_twice) are about one part each, take minutes, and are
+# run when that part changes: see benchmarks/README.md.
 bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/throughput.py --workers 0 2 --seconds 5
 	$(RUN) benchmarks/memory.py

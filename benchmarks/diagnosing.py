@@ -56,6 +56,9 @@ def main() -> None:
         folder = chosen.folder or Path(name)
         if chosen.folder is None:
             write(folder, chosen)
+        for file in folder.rglob("*"):  # parts and loaders then find the same in memory
+            if file.is_file():
+                file.read_bytes()
         print("| format | makers | predicted patches/s | measured | ratio | limit | others |")
         print("|---|---|---|---|---|---|---|", flush=True)
         ratios = [ratio for form in chosen.formats for ratio in _rows(chosen, folder, form)]

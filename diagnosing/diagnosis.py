@@ -40,6 +40,8 @@ class Prediction:
     """The part that sets the pace, one of ``STAGES``."""
     seconds: Mapping[str, float]
     """Seconds per batch that each part would need alone, with all workers; in that order."""
+    set_by: str = ""
+    """The formula of a batch's time, in the words of the table."""
 
 
 @dataclass(frozen=True)
@@ -137,14 +139,21 @@ class CostModel:
         parts = {p: t for p, t in every.items() if with_consumer or p != "consumer"}
         busy = sum(work.values()) + rest + self.planning + (ours.get("transport") or 0.0)
         separate = is_shared or workers > 0
-        total = _slowest_line(parts, separate)[1]
-        lock_bound = self.lock + self.planning if is_shared else 0.0
+        line, total = _slowest_line(parts, separate)
+        name = " + ".join(line) if line[-1] in CONSUMERS_LINE else "sum / makers"
+        bounds = {name if separate else "sum": total}
+        if separate:
+            bounds[f"{'(sum + transport)' if workers else 'sum'} / cores"] = busy / cores
+        if is_shared:
+            bounds["lock + planning"] = self.lock + self.planning
+        set_by = max(bounds, key=bounds.__getitem__)
         # The limit is that of the consumer too, also where what happens is measured without it.
         limit = max(_slowest_line(every, separate)[0], key=lambda part: every[part])
         return Prediction(
-            _rate(max(total, busy / cores if separate else 0.0, lock_bound)),
+            _rate(bounds[set_by]),
             limit,
             {stage: every[stage] for stage in STAGES if stage in every},
+            set_by,
         )
 
     @property
@@ -152,9 +161,13 @@ class CostModel:
         """Cores that threads of one process can use: what a batch takes, by that with the lock."""
         if not self.lock:
             return math.inf
-        parts = (self.fetch, self.decode, *self.kernels.values(), self.rest, self.planning)
         # Measured one after another: on a busy machine the lock's part may come out larger.
-        return max(1.0, sum(filter(None, parts)) / (self.lock + self.planning))
+        return max(1.0, (sum(self.one_by_one()) - self.waiting) / (self.lock + self.planning))
+
+    def one_by_one(self, pace: float = 1.0) -> tuple[float, ...]:
+        """Return the seconds of all that a batch takes in one process, at such a pace of a core."""
+        work = (self.fetch or 0.0, self.decode or 0.0, *self.kernels.values())
+        return self.planning, self.waiting, self.rest or 0.0, *(pace * each for each in work)
 
 
 def _lock_waits(lock: float, whole: float, threads: int) -> float:
@@ -191,8 +204,8 @@ class Setup:
     """Whether fetching waited for a disk or a network: it was faster from memory."""
     together: tuple[str, ...] = ()
     """Volumes whose fetching and decoding cannot be told apart; ``decode`` then holds both."""
-    straight: bool = True
-    """Whether patches are realized straight into the batch's memory."""
+    detours: bool = False
+    """Whether patches are copied into the batch, not realized straight into its memory."""
     functions: bool = False
     """Whether functions of the user's run where voxels are realized."""
     planned_functions: bool = False
@@ -202,11 +215,6 @@ class Setup:
     def reads_too_much(self) -> bool:
         """Whether chunks are so large that the volumes are worth storing anew."""
         return self.amplification >= MUCH_TOO_MUCH
-
-    @property
-    def detours(self) -> bool:
-        """Whether patches are copied into the batch."""
-        return not self.straight
 
     @property
     def makers(self) -> int:
@@ -265,7 +273,7 @@ class Measurement:
         return max(1, self.facts.cores // workers) if workers else 1
 
     def table(self, workers: Sequence[int], threads: Sequence[int] = ()) -> str:
-        """Return the parts of a patch, and the rates of so many workers each, then threads."""
+        """Return the parts of a patch and their sum, and the rates of so many workers, threads."""
         costs = self.costs
         needs, decodes = (size / 1e6 for size in (costs.bytes_read, costs.bytes_decoded))
         place = "behind URLs" if costs.remote else "on this machine"
@@ -276,18 +284,28 @@ class Measurement:
             ("decode", costs.decode, f"{decodes:.3g} MB of voxels"),
             *((f"kernel {key}", seconds, "") for key, seconds in costs.kernels.items()),
             ("rest", costs.rest, "plans, functions, Python, new memory"),
-            ("lock", costs.lock or None, "of all these, with the interpreter's lock"),
-            ("transport", costs.transport, "a worker to this process"),
+        ]
+        beside = f" beside {count_text(costs.lanes - 1, 'other')} at work" * (costs.lanes > 1)
+        alone = _short(1000 * sum(costs.one_by_one(costs.alone)) / costs.items)
+        parts += [
+            (
+                "sum",
+                sum(costs.one_by_one()),
+                f"of one core{beside}; {alone} where nothing else runs",
+            ),
+            ("lock", costs.lock or None, "of this sum, with the interpreter's lock"),
+            ("transport", costs.transport, "a worker to this process; no part of the sum"),
         ]
         rows = [("part", "ms/patch", "what")]
         rows += [(n, _short(1000 * s / costs.items), w) for n, s, w in parts if s is not None]
-        gives = [("workers", "threads", "patches/s", "limit")]
+        gives = [("workers", "threads", "patches/s", "ms/patch", "limit", "set by")]
         own = [(str(n), str(self._threads(n)), self.predict(n)) for n in workers]
         own += [("here", str(n), self.predict(threads=n)) for n in threads]
         for place, count, outlook in own:
             rate = outlook.batches_per_second * costs.items
-            gives.append((place, count, _short(rate), outlook.limit))
-        lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(3,))]
+            times = (_short(rate), _short(1000 / rate))
+            gives.append((place, count, *times, outlook.limit, outlook.set_by))
+        lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(4, 5))]
         if threads and not math.isinf(costs.lock_cores):
             note = "the interpreter's lock limits threads at about {} cores, and not processes."
             lines += ["", f"here: ThreadReadingService; {note.format(_short(costs.lock_cores))}"]
@@ -467,7 +485,8 @@ def advice_for(limit: str, seconds: Mapping[str, float], facts: Setup) -> str:
     text = next(text or facts.wants for fact, text in rows if not fact or getattr(facts, fact))
     spare, step = "", seconds.get("consumer", 0.0)  # 0 where nothing takes any time
     if step > _TICK:
-        fewer = max(1, math.ceil(facts.makers * _sum(seconds, WORKERS_LINE) / step))
+        work = sum(seconds.get(part, 0.0) for part in WORKERS_LINE)
+        fewer = max(1, math.ceil(facts.makers * work / step))
         spare = f"; {fewer} of {facts.who} would do" if fewer < facts.makers else ""
     each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
     own = " and your functions" if facts.functions else ""
@@ -476,10 +495,6 @@ def advice_for(limit: str, seconds: Mapping[str, float], facts: Setup) -> str:
     return text.format(
         f=facts, each=each, busy=facts.cores - facts.idle_cores, spare=spare, **words
     )
-
-
-def _sum(seconds: Mapping[str, float], stages: tuple[str, ...]) -> float:
-    return sum(seconds.get(stage, 0.0) for stage in stages)
 
 
 def _rate(seconds: float) -> float:

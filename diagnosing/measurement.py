@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from numbers import Real
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
@@ -30,7 +29,7 @@ from ..batching.parts import PartResult, Parts, Task, map_patches
 from ..core import IO_COUNTERS, Region, Sample
 from ..core.call_site import shorten
 from ..core.errors import GraphError
-from ..core.validate import count_text, validate_int
+from ..core.validate import count_text, is_number, validate_int
 from ..datapipes import DataPipe
 from ..datapipes.epoch import may_look_ahead
 from ..datapipes.iter import BatchPatches
@@ -82,10 +81,9 @@ class Extent:
     def __post_init__(self) -> None:
         validate_int("batches", self.batches, least=1)
         seconds: Any = self.seconds
-        is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-        if not is_number or not seconds > 0:
+        if not is_number(seconds) or not seconds > 0:
             msg = f"each part is measured for some time in seconds, got seconds={seconds!r}"
-            raise ValueError(msg) if is_number else TypeError(msg)
+            raise (ValueError if is_number(seconds) else TypeError)(msg)
 
     def stop_rule(self, least: int, most: int | None = None) -> Callable[[int], bool]:
         """Return what says after ``number`` batches whether these are enough.
@@ -102,13 +100,15 @@ class Extent:
 
         return is_enough
 
-    def seconds_per_call(self, call: Callable[[], object], least: int) -> float:
-        """Return how long a call takes, of ``least`` calls or as many as there is time for."""
-        is_enough, number, start = self.stop_rule(least), 0, self.clock()
+    def repeat(
+        self, call: Callable[[], object], least: int, most: int | None = None
+    ) -> tuple[int, float]:
+        """Call until it is enough; return how often, and the seconds of each."""
+        is_enough, number, start = self.stop_rule(least, most), 0, self.clock()
         while not is_enough(number):
             call()
             number += 1
-        return (self.clock() - start) / number
+        return number, (self.clock() - start) / number
 
 
 def copy_service(service: ReadingService) -> ReadingService:
@@ -326,7 +326,7 @@ class _Measuring:
             amplification=amplification([read for task in self._tasks for read in task.reads]),
             waits=self._waits,
             together=self._together,
-            straight=all(p.straight for p in split.realizing if isinstance(p, BatchPatches)),
+            detours=not all(p.straight for p in split.realizing if isinstance(p, BatchPatches)),
             functions=any(traits_of(pipe).runs_user_code for pipe in split.realizing),
             planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),
         )
@@ -360,7 +360,7 @@ class _Measuring:
         if every:
             took = self._extent.clock() - start
             count = count_text(len(every), "volume was", "volumes were")
-            self.notes.append(f"{count} made readable first, in {took:.2g} s")
+            self.notes.append(f"{count} made readable first, once for each, in {took:.2g} s")
 
     def _storage(self, costs: CostModel) -> tuple[CostModel, float]:
         """Measure fetching and decoding without a cache; return the bytes decoded per batch."""
@@ -433,23 +433,13 @@ class _Measuring:
 
     def _rest(self, costs: CostModel, decoded_bytes: float) -> CostModel:
         """Make whole batches in one thread here; return what of that no part has shown."""
-        work = replace(self._work, workers=0, threads=1)
-        with closing(
-            self._batches(InProcessReadingService(), self._subject.cursor, work)
-        ) as batches:
-            for _ in range(2):
-                next(batches)
-            counts, busy = IO_COUNTERS.snapshot(), time.process_time()
-            number, start, is_enough = 0, self._extent.clock(), self._extent.stop_rule(2)
-            while not is_enough(number):
-                next(batches)
-                number += 1
-            seconds = (self._extent.clock() - start) / number - costs.planning
-            busy = (time.process_time() - busy) / number - costs.planning
-            counts = IO_COUNTERS.snapshot() - counts
+        # What is done once for each volume is no part of a batch: its copy that can be read at
+        # random, its statistics. A first run does that for all batches that the second makes.
+        number, *_ = self._whole_batches(len(self._tasks))
+        _, seconds, busy, bytes_decoded = self._whole_batches(number, number)
         # Chunks that were kept are neither fetched nor decoded again.
-        new = min(1.0, counts.bytes_decoded / number / decoded_bytes) if decoded_bytes else 1.0
-        whole = max(0.0, busy if self._waits else seconds)
+        new = min(1.0, bytes_decoded / decoded_bytes) if decoded_bytes else 1.0
+        whole = max(0.0, (busy if self._waits else seconds) - costs.planning)
         fetch, decode = (each and each * new for each in (costs.fetch, costs.decode))
         total = (fetch or 0.0) + (decode or 0.0) + sum(costs.kernels.values())
         # Apart from each other they may take longer than together.
@@ -462,8 +452,21 @@ class _Measuring:
             waiting=costs.waiting * new,
             kernels={key: each * scale for key, each in costs.kernels.items()},
             rest=max(0.0, whole - total),
-            bytes_decoded=counts.bytes_decoded / number / costs.items,
+            bytes_decoded=bytes_decoded / costs.items,
         )
+
+    def _whole_batches(self, *numbers: int) -> tuple[int, float, float, float]:
+        """Make batches here; return how many, and seconds, processor time and bytes of each."""
+        work = replace(self._work, workers=0, threads=1)
+        batches = self._batches(InProcessReadingService(), self._subject.cursor, work)
+        with closing(batches):
+            for _ in range(2):
+                next(batches)
+            size, busy = IO_COUNTERS.snapshot().bytes_decoded, time.process_time()
+            number, seconds = self._extent.repeat(lambda: next(batches), *numbers)
+            busy = time.process_time() - busy
+            size = IO_COUNTERS.snapshot().bytes_decoded - size
+        return number, seconds, busy / number, size / number
 
     def _in_lanes(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
         """Return the seconds of one thread on a core of its own, of what all makers did."""
@@ -524,7 +527,7 @@ class _Measuring:
             # Workers start, import and open; the consumer's first step warms up.
             for _ in range(self._least):
                 use()
-            rate = 1 / self._extent.seconds_per_call(use, self._least)
+            rate = 1 / self._extent.repeat(use, self._least)[1]
         return rate, self._consuming(costs, batch, step)
 
     def _batches(
@@ -541,7 +544,7 @@ class _Measuring:
 
     def _consuming(self, costs: CostModel, batch: Any, step: Step | None) -> CostModel:
         if step is not None:
-            return replace(costs, consumer=self._extent.seconds_per_call(lambda: step(batch), 1))
+            return replace(costs, consumer=self._extent.repeat(lambda: step(batch), 1)[1])
         if self._subject.kept_seconds is not None:
             self.notes.append("consumer: how long your loop kept a batch, the median")
             return replace(costs, consumer=self._subject.kept_seconds)

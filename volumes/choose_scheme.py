@@ -66,7 +66,7 @@ def choose_scheme(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadSc
     memory = fixed_memory(layout, demand, budget)
     room = budget.memory_bytes - sum(memory.values())
     if room < 0:
-        raise budget_error(memory, budget.memory_bytes)
+        raise budget_error(memory, budget)
     ahead = min(wanted_ahead(layout, demand, budget), room // (AHEAD_PART * budget.processes))
     room -= budget.processes * ahead
     if ahead:
@@ -123,26 +123,28 @@ def _patch_bytes(layout: StoreLayout, demand: Demand) -> int:
     return math.ceil(demand.chunks) * layout.unit_bytes
 
 
-def budget_error(terms: Mapping[str, int], limit: int) -> BudgetExceeded:
-    """Return the error that names the largest of the terms that exceed a limit."""
+def budget_error(terms: Mapping[str, int], budget: Budget) -> BudgetExceeded:
+    """Return the error that names the largest of the terms that exceed a budget."""
     largest = max(terms, key=lambda term: terms[term])
     every = ", ".join(f"{term} {size}" for term, size in terms.items())
+    # As the services name their settings: threads, or none, without workers.
+    threads = "num_threads" if budget.threads > 1 else ""
+    makers = "num_workers or threads_per_worker" if budget.workers else threads
+    ahead = f"prefetch_cnt or {threads}" if threads else "prefetch_cnt"
+    ahead = "worker_prefetch_cnt or num_workers" if budget.workers else ahead
+    remedy = _REMEDIES[largest].format(ahead=ahead, makers=makers + ", " * bool(makers))
     return BudgetExceeded(
-        f"reading would take {sum(terms.values())} bytes of memory and may take {limit}; most of "
-        f"it are {largest}: {terms[largest]} bytes (all terms: {every}).",
-        do=_REMEDIES[largest],
+        f"reading would take {sum(terms.values())} bytes of memory and may take "
+        f"{budget.memory_bytes}; most of it are {largest}: {terms[largest]} bytes (all: {every}).",
+        do=f"{remedy}, or raise memory_bytes= of the reading service.",
     )
 
 
 _REMEDIES = {
-    BATCHES: "Make batches smaller, lower worker_prefetch_cnt or num_workers, or raise "
-    "memory_bytes= of the reading service.",
-    BUFFERS: "Use fewer workers or threads_per_worker, smaller patches or smaller chunks, or raise "
-    "memory_bytes= of the reading service.",
-    INTERMEDIATE: "Use fewer workers or threads_per_worker, or put spatial pipes before what "
-    "voxels are sampled anew after.",
-    ON_THE_WAY: "Store the volumes in smaller chunks, or raise memory_bytes= of the reading "
-    "service.",
+    BATCHES: "Make batches smaller, lower {ahead}",
+    BUFFERS: "Lower {makers}the size of patches or of chunks",
+    INTERMEDIATE: "Lower {makers}the size of patches, put spatial pipes before flush() or cache()",
+    ON_THE_WAY: "Store the volumes in smaller chunks",
 }
 
 
@@ -343,7 +345,7 @@ def choose_schemes(
         terms.update(own)
     rest = budget.memory_bytes - sum(terms.values())
     if rest < 0:
-        raise budget_error(terms, budget.memory_bytes)
+        raise budget_error(terms, budget)
     cache_keys = [
         key
         for key, layout in layouts.items()

@@ -288,7 +288,7 @@ def test_a_profile_counts_what_the_user_runs(cases, workers):
         diagnosis = loader.diagnose(**BRIEF)
 
         assert loader.profile() == before
-    assert diagnosis.facts.straight
+    assert not diagnosis.facts.detours
 
 
 def test_functions_of_the_user_are_part_of_resampling(cases):
@@ -649,6 +649,42 @@ def test_a_disk_is_waited_for_where_it_brings_bytes(monkeypatch, size):
     assert found.facts.waits is bool(size)
     assert found.costs.waiting == pytest.approx(3.0 if size else 0.0)
     assert any("fetched a second time" in note for note in found.notes) is bool(size)
+
+
+class Packed(Slow):
+    """A volume whose first read takes fifty seconds more."""
+
+    seen: ClassVar[set[object]] = set()
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.path = str(request.source)
+
+    def read(self, region, channels=None):
+        """Unpack the volume first."""
+        Slow.clock.now += 0.0 if self.path in self.seen else 50.0
+        self.seen.add(self.path)
+        return super().read(region, channels)
+
+
+def test_what_is_done_once_for_each_volume_is_no_part_of_a_batch(monkeypatch):
+    """More volumes are unpacked while whole batches are made than had been looked at before."""
+    monkeypatch.setattr(Slow, "fetching", 1.0)
+    monkeypatch.setattr(Slow, "decoding", 2.0)
+    monkeypatch.setattr(Slow, "resampling", 1.0)
+    Packed.seen.clear()
+    vp.register_backend("packed", lambda request: str(request.source).endswith(".packed"), Packed)
+    try:
+        chain = vp.from_cases([{"image": f"{name}.packed"} for name in range(8)]).open_volume()
+        chain = chain.lazy_patch(4).batch_patches(1).map(slowly)
+        subject = Subject(chain, vp.InProcessReadingService(), 0, 0, DeliveredBatches())
+        found = measure(subject, Extent(batches=3, seconds=200.0, clock=Slow.clock), cores=1)
+    finally:
+        vp.unregister_backend("packed")
+
+    assert len(Packed.seen) > 3
+    assert (found.costs.fetch, found.costs.decode, found.costs.rest) == pytest.approx((1, 2, 1))
+    assert found.predict().batches_per_second == pytest.approx(1 / 4)
 
 
 def test_a_task_names_its_cases():

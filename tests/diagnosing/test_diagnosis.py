@@ -200,13 +200,16 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
 
     total = sum(float(next(filter(lambda cell: cell[0].isdigit(), row))) for row in parts)
     assert len(parts) == 6
+    assert float(next(row for row in rows if row[0] == "sum")[1]) == pytest.approx(total, rel=1e-2)
     assert total == pytest.approx(1000 / found.predict(0).batches_per_second / 4, rel=1e-3)
-    assert ["0", "1", "56.3", "resample"] in rows
-    assert ["2", "1", "110", "resample"] in rows
+    assert ["0", "1", "56.3", "17.8", "resample", "sum"] in rows
+    assert ["2", "1", "110", "9.13", "resample"] in [row[:5] for row in rows]
     table = replace(found, costs=replace(found.costs, lock=0.006)).table([0], [1, 2])
     assert [line.split()[:2] for line in table.splitlines()[-5:-2]] == [
         *(["0", "1"], ["here", "1"], ["here", "2"])
     ]
+    assert table.splitlines()[-3].endswith("resample  sum / cores")
+    assert "resample  (sum + transport) / cores" in found.table([2])
     assert "limits threads at about 10.1 cores" in table
 
 
@@ -264,7 +267,7 @@ def test_time_that_no_part_shows_is_told():
         ("decode", {"amplification": 4.0, "cores": 8}, "smaller chunks"),
         ("decode", {"cores": 8}, "num_workers=8"),
         ("decode", {}, "(lz4hc)"),
-        ("resample", {"straight": False}, "FuseSpatial()"),
+        ("resample", {"detours": True}, "FuseSpatial()"),
         ("resample", {"cores": 8}, "num_workers=8"),
         ("resample", {"cores": 8, "threads": 4}, "fewer augmentations"),
         ("resample", {"cores": 8, "threads": 3}, "6 of them work"),

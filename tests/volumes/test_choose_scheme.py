@@ -163,21 +163,27 @@ def test_keys_share_what_is_under_way():
     assert on_the_way == 8 * (2 * min(patch, 48 * 1024**2) + 64 * 1024**2)
 
 
+MANY, LARGE = demand(CT, (145,) * 3, items=1000), demand(CT, (400,) * 3, items=1)
+
+
 @pytest.mark.parametrize(
-    ("asked", "budget", "term"),
+    ("asked", "budget", "term", "said"),
     [
-        (demand(CT, (145,) * 3, items=1000), Budget(GIB), BATCHES),
-        (demand(CT, (400,) * 3, items=1), Budget(GIB // 4, workers=8), BUFFERS),
+        (MANY, Budget(GIB), BATCHES, "lower prefetch_cnt, or"),
+        (MANY, Budget(GIB, 8), BATCHES, "lower worker_prefetch_cnt or num_workers, or"),
+        (MANY, Budget(GIB, threads=2), BATCHES, "lower prefetch_cnt or num_threads, or"),
+        (LARGE, Budget(GIB // 4, 8), BUFFERS, "Lower num_workers or threads_per_worker, the size"),
+        (LARGE, Budget(GIB // 4, threads=2), BUFFERS, "Lower num_threads, the size"),
     ],
 )
-def test_too_little_memory_names_the_term(asked, budget, term):
+def test_too_little_memory_names_the_term(asked, budget, term, said):
     """Before anything is read, with the number and what to do; as a MemoryError."""
     with pytest.raises(MemoryError, match=rf"most of it are {term}: [0-9]+ bytes") as caught:
         choose_scheme(CT, asked, budget)
 
     assert isinstance(caught.value, BudgetExceeded)
     assert isinstance(caught.value, VoxpipeError)
-    assert "memory_bytes=" in str(caught.value)
+    assert all(words in str(caught.value) for words in (said, "memory_bytes="))
 
 
 def test_keys_share_one_budget():
