@@ -393,20 +393,20 @@ class CoalescedRanges:
             ReadRange(objects[n], a, None if b < 0 else b)
             for n, a, b in zip(*(c[alone].tolist() for c in (which, start, stop)), strict=True)
         ]
-        (closed,) = (~is_whole & (which >= 0)).nonzero()
-        if not len(closed):
+        (members,) = (~is_whole & (which >= 0)).nonzero()
+        if not len(members):
             return
         # Objects are laid one behind another, further apart than what is joined; one by one where
         # a damaged index speaks of places for which numbers do not suffice.
-        which, start, stop = which[closed], start[closed], stop[closed]
+        which, start, stop = which[members], start[members], stop[members]
         pitch = int(np.maximum.reduce(stop)) + gap + 1
         if pitch * len(objects) < 2**62:
-            self._join(closed, objects, start + which * pitch, stop - start, pitch, gap, most)
+            self._join(members, objects, start + which * pitch, stop - start, pitch, gap, most)
             return
         for number in dict.fromkeys(which.tolist()):
             its = which == number
             one, size = [objects[number]], (stop - start)[its]
-            self._join(closed[its], one, start[its], size, 1 << 63, gap, most)
+            self._join(members[its], one, start[its], size, 1 << 63, gap, most)
 
     def _join(
         self,

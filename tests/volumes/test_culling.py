@@ -82,9 +82,9 @@ def test_culled_chunks_are_not_looked_at(tmp_path, monkeypatch, form):
     decoded = set()
     read_absent = ChunkedArray._read_absent
 
-    def noted(self, out, chunks, *rest):
-        decoded.update(map(tuple, chunks[rest[-1]].tolist()))
-        read_absent(self, out, chunks, *rest)
+    def noted(self, read, entries, absent):
+        decoded.update(map(tuple, read.chunks[absent].tolist()))
+        read_absent(self, read, entries, absent)
 
     monkeypatch.setattr(ChunkedArray, "_read_absent", noted)
     monkeypatch.setenv("VOXPIPE_POISON", "1")

@@ -198,10 +198,10 @@ class ChunkCache:
                 rows = self._rows
             for key in keys:
                 rows.setdefault(key, len(rows))
-        found = np.fromiter(map(rows.__getitem__, keys), np.int64, len(keys))
+        these = np.fromiter(map(rows.__getitem__, keys), np.int64, len(keys))
         if isinstance(keys, ChunkKeys):
-            keys.columns, keys.rows = self._columns, found
-        return found
+            keys.columns, keys.rows = self._columns, these
+        return these
 
     def _renew_rows(self, count: int) -> None:
         """Leave out rows that are not used, and make room for more."""
@@ -357,6 +357,15 @@ class ChunkSource(Protocol):
         """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
 
 
+class _Read(NamedTuple):
+    """A region that is read, and the chunks that it needs."""
+
+    out: NDArray[Any]
+    keys: ChunkKeys
+    chunks: NDArray[np.int64]  # their places (N, axes)
+    parts: NDArray[np.int64]  # (N, axes, 3), see ``ChunkGrid.parts_in``
+
+
 class ChunkedArray:
     """Reads regions of an array that is stored in chunks.
 
@@ -401,28 +410,20 @@ class ChunkedArray:
         chunks = self.needed_chunks(region)
         if out.size == 0 or len(chunks) == 0:
             return out
-        parts, keys = self._cuts.parts_in(chunks, region), self._keys(region, chunks)
-        found = self._cache.get_all(keys)
-        (absent,) = (~found.is_here).nonzero()
+        keys, parts = self._keys(region, chunks), self._cuts.parts_in(chunks, region)
+        entries, is_native = self._cache.get_all(keys), is_available(self.ndim)
+        (absent,) = (~entries.is_here).nonzero()
         if len(absent):
-            self._read_absent(out, chunks, parts, keys, found, absent)
-        elif is_available(self.ndim):
-            place_chunks(out, self.chunks, parts, found.addresses, self._fill_row)
-        if not is_available(self.ndim):
-            for (there, inside), chunk in zip(_slices(parts), found.arrays, strict=True):
+            self._read_absent(_Read(out, keys, chunks, parts), entries, absent)
+        elif is_native:
+            place_chunks(out, self.chunks, parts, entries.addresses, self._fill_row)
+        if not is_native:
+            for (there, inside), chunk in zip(_slices(parts), entries.arrays, strict=True):
                 if chunk is not None:
                     out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
         return out
 
-    def _read_absent(
-        self,
-        out: NDArray[Any],
-        chunks: NDArray[np.int64],
-        parts: NDArray[np.int64],
-        keys: ChunkKeys,
-        found: FoundChunks,
-        absent: NDArray[np.int64],
-    ) -> None:
+    def _read_absent(self, read: _Read, entries: FoundChunks, absent: NDArray[np.int64]) -> None:
         """Fetch and decode the chunks that are not here, and place all, or in Python only these."""
         if 0 < usable_memory() < 2 * self.chunk_bytes:  # the chunk, and what it was made of
             raise VolumeTooLarge(
@@ -430,27 +431,28 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        count, (here,) = 0, found.is_here.nonzero()
-        payload = self._source.fetch_chunks(chunks[absent])
+        count, (here,) = 0, entries.is_here.nonzero()
+        payload = self._source.fetch_chunks(read.chunks[absent])
         try:
             is_native = is_available(self.ndim)
-            stored = payload.stored_chunks() if is_native else None
-            if stored is None and is_native and len(here):
-                place_chunks(out, self.chunks, parts[here], found.addresses[here], self._fill_row)
+            bodies = payload.stored_chunks() if is_native else None
+            if bodies is None and is_native and len(here):
+                place = read.parts[here], entries.addresses[here], self._fill_row
+                place_chunks(read.out, self.chunks, *place)
             # What is decoded to be kept is in memory before it is known whether it has room.
             step = max(1, _STEP_BYTES // self.chunk_bytes)
             for first in range(0, len(absent), step):
                 its = absent[first : first + step]
-                if stored is not None:
-                    some = stored._replace(columns=stored.columns[:, first : first + step])
+                if bodies is not None:
+                    columns = bodies.columns[:, first : first + step]
                     # Those that are here come to their places along with the first ones.
                     members = its if first or not len(here) else np.concatenate([here, its])
-                    rooms = found.addresses[members]
-                    is_done = self._decode_all(out, keys, members, parts[members], rooms, some)
-                    count += len((is_done & some.is_stored).nonzero()[0])
+                    rooms, some = entries.addresses[members], bodies._replace(columns=columns)
+                    is_done = self._decode_all(read, members, rooms, some)
+                    count += len((is_done & (columns[[0, 3]] != 0).any(axis=0)).nonzero()[0])
                     its = its[~is_done]
                 if len(its):
-                    count += self._decode_each(out, keys, its, chunks[its], parts[its], payload)
+                    count += self._decode_each(read, its, payload)
         finally:
             payload.close()
         if count:
@@ -467,25 +469,21 @@ class ChunkedArray:
         return result
 
     def _decode_all(
-        self,
-        out: NDArray[Any],
-        keys: ChunkKeys,
-        members: NDArray[np.int64],
-        parts: NDArray[np.int64],
-        rooms: NDArray[np.int64],
-        stored: StoredChunks,
+        self, read: _Read, members: NDArray[np.int64], rooms: NDArray[np.int64], those: StoredChunks
     ) -> NDArray[np.bool_]:
         """Place chunks in one call, the last of them decoded first; return which could be."""
-        first = len(members) - stored.columns.shape[1]
-        arrays: list[NDArray[Any]] = []
+        columns, arrays = those.columns, list[NDArray[Any]]()
+        first = len(members) - columns.shape[1]
         if self._cache.most_bytes >= self.chunk_bytes:
-            shape, dtype, is_stored = self.chunks, self.dtype, stored.is_stored.tolist()
-            arrays = [np.empty(shape, dtype) if one else FILL_CHUNK for one in is_stored]
-            rooms[first:][stored.is_stored] = addresses_of(compress(arrays, is_stored))
-        place = out, self.chunks, parts, rooms, self._fill_row
-        is_done = place_chunks(*place, stored.decoder, stored.columns)[first:]
+            shape, dtype, is_there = self.chunks, self.dtype, (columns[0] | columns[3]) != 0
+            flags = is_there.tolist()
+            arrays = [np.empty(shape, dtype) if one else FILL_CHUNK for one in flags]
+            rooms[first:][is_there] = addresses_of(compress(arrays, flags))
+        place = read.out, self.chunks, read.parts[members], rooms, self._fill_row
+        is_done = place_chunks(*place, those.decoder, columns)[first:]
         if arrays:
-            self._keep(keys, members[first:], arrays, rooms[first:], is_done)
+            arrays = [*compress(arrays, is_done.tolist())]
+            self._keep(read.keys, members[first:][is_done], arrays, rooms[first:][is_done])
         return is_done
 
     def _keep(
@@ -494,26 +492,15 @@ class ChunkedArray:
         members: NDArray[np.int64],
         arrays: list[NDArray[Any]],
         rooms: NDArray[np.int64],
-        is_done: NDArray[np.bool_],
     ) -> None:
-        """Give the cache the chunks that could be decoded."""
-        if not is_done.all():
-            arrays = [*compress(arrays, is_done.tolist())]
-            members, rooms = members[is_done], rooms[is_done]
+        """Give the cache chunks that were decoded."""
         sizes = np.where(rooms == 0, ENTRY_BYTES, self.chunk_bytes)
         self._cache.put_all(keys, arrays, sizes, rooms, members)
 
-    def _decode_each(
-        self,
-        out: NDArray[Any],
-        keys: ChunkKeys,
-        members: NDArray[np.int64],
-        chunks: NDArray[np.int64],
-        parts: NDArray[np.int64],
-        payload: FetchedChunks,
-    ) -> int:
+    def _decode_each(self, read: _Read, members: NDArray[np.int64], payload: FetchedChunks) -> int:
         """Decode chunks one after another, and return how many were stored."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
+        out, chunks, parts = read.out, read.chunks[members], read.parts[members]
         scratch = np.empty(self.chunks, self.dtype)
         count, rooms = 0, list[NDArray[Any]]()
         for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
@@ -532,7 +519,7 @@ class ChunkedArray:
                 scratch = np.empty(self.chunks, self.dtype) if is_stored else scratch
         if keeps:
             addresses = np.array([0 if r is FILL_CHUNK else r.ctypes.data for r in rooms], np.int64)
-            self._keep(keys, members, rooms, addresses, np.ones(len(rooms), bool))
+            self._keep(read.keys, members, rooms, addresses)
         return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:

@@ -59,12 +59,6 @@ class StoredChunks(NamedTuple):
     file, 0 of bytes in memory. Address and file are 0 of a chunk that is not stored."""
     holds: Any  # what keeps the bytes in memory, or the files open
 
-    @property
-    def is_stored(self) -> NDArray[np.bool_]:
-        """Which of them are stored: (N,)."""
-        result: NDArray[np.bool_] = (self.columns[0] | self.columns[3]) != 0
-        return result
-
 
 @cache
 def native_decoder(codec: str) -> NativeDecoder | None:
@@ -93,7 +87,7 @@ def place_chunks(
     rooms: NDArray[np.int64],
     fill_row: NDArray[Any],
     decoder: NativeDecoder = PLAIN,
-    stored: NDArray[np.int64] | None = None,
+    columns: NDArray[np.int64] | None = None,
 ) -> NDArray[np.bool_]:
     """Bring parts of chunks to their places in ``out``, decoded first where they are not yet.
 
@@ -107,10 +101,10 @@ def place_chunks(
         (N, axes, 3) int64: first voxel in the region, first in the chunk, and how many.
     rooms
         (N,) int64: where in memory each chunk is, or is decoded to; 0 for one that is not stored,
-        and for one of ``stored`` that is not kept.
+        and for one of ``columns`` that is not kept.
     fill_row
         What all rows of a chunk are that is not stored.
-    decoder, stored
+    decoder, columns
         What the last M chunks are decoded with, and from: (4, M), see :class:`StoredChunks`.
 
     Returns
@@ -124,11 +118,11 @@ def place_chunks(
     rows[:, _ROOM] = rooms
     size = math.prod(shape) * out.itemsize
     is_empty = rows[:, _ROOM] == 0
-    if stored is not None:
-        its = rows[count - stored.shape[1] :]
-        its[:, _DATA:_ROOM] = stored.T
+    if columns is not None:
+        its = rows[count - columns.shape[1] :]
+        its[:, _DATA:_ROOM] = columns.T
         is_empty &= (rows[:, _DATA] == 0) & (rows[:, _FILE] == 0)
-        longest, last_file = np.maximum.reduce(stored[[1, 3]], axis=1).tolist()
+        longest, last_file = np.maximum.reduce(columns[[1, 3]], axis=1).tolist()
         size += longest if last_file else 0
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(size, np.uint8)

@@ -371,6 +371,8 @@ class Bytes:
         self._came = came
         # The numbers of all others, and where they lie.
         self._rest, self._places, self._files = rest, places, files
+        self.close: Callable[[], None] = list[None]().clear if files is None else files.close
+        """Lets go of files."""
         if files is None:
             self._answers  # noqa: B018  fetched now
 
@@ -379,47 +381,38 @@ class Bytes:
         """Return what came of where they lie."""
         return self._source._read(self._places)
 
-    def close(self) -> None:
-        """Let go of files."""
-        if self._files is not None:
-            self._files.close()
-
     def stored_chunks(self) -> StoredChunks | None:
         """Return where the bytes are, for a native decoder; None where there is none."""
         decoder = getattr(self._source._decoder, "native", None)
         if decoder is None:
             return None
         if self._files is not None:
-            return StoredChunks(decoder, self._columns_of(self._files), self)
+            _, which, start, stop = self._places
+            columns = np.zeros((4, len(which)), np.int64)
+            columns[0], size = start, stop - start
+            # More than a chunk can need is refused where they are read here.
+            columns[1] = np.where(size <= (self._source._most or size), size, 0)
+            columns[3] = np.array([*self._files.descriptors, -1])[which] + 1
+            return StoredChunks(decoder, columns, self)
         plan, answers = self._answers
         # The last stands for those of which nothing was asked.
         bases = [*(0 if body is None else address_of_bytes(body) for body in answers), 0]
         lengths = [*(0 if body is None else len(body) for body in answers), 0]
-        found = np.array([bases, lengths, lengths, lengths], np.int64).take(plan.request, axis=1)
-        base, size, length = found[:3]
+        places = np.array([bases, lengths, lengths, lengths], np.int64).take(plan.request, axis=1)
+        base, size, length = places[:3]
         np.copyto(size, plan.length, where=plan.length >= 0)
         # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
         size[plan.offset + size > length] = 0
         base += np.where(base == 0, 0, plan.offset)
-        found[2:] = 0
+        places[2:] = 0
         if not self._came:
-            return StoredChunks(decoder, found, self)
+            return StoredChunks(decoder, places, self)
         columns = np.zeros((4, len(self._chunks)), np.int64)
-        columns[:, self._rest] = found
+        columns[:, self._rest] = places
         for n, piece in self._came.items():
             if piece is not None:
                 columns[:2, n] = address_of_bytes(piece), len(piece)
         return StoredChunks(decoder, columns, self)
-
-    def _columns_of(self, files: OpenFiles) -> NDArray[np.int64]:
-        """Return where the bytes are in files."""
-        _, which, start, stop = self._places
-        columns = np.zeros((4, len(which)), np.int64)
-        columns[0], size = start, stop - start
-        # More than a chunk can need is refused where they are read here.
-        columns[1] = np.where(size <= (self._source._most or size), size, 0)
-        columns[3] = np.array([*files.descriptors, -1])[which] + 1
-        return columns
 
     @cached_property
     def _pieces(self) -> dict[Index, tuple[memoryview | None, ReadRange | None]]:
