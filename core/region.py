@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+_ONE_BEFORE = np.array([[0], [1]])  # of a start nothing, of a stop one voxel
+
 
 @dataclass(frozen=True, init=False, repr=False)
 class Region:
@@ -139,7 +141,8 @@ class OrientedBox:
         oriented box; those of the boxes are their bounding region, which the caller has
         intersected already. Leaving out the edge normals keeps a few boxes too many.
         """
-        start, stop = start[:, self.axes], stop[:, self.axes]
+        if start.shape[1] > 3 or self.axes != (0, 1, 2):
+            start, stop = start[:, self.axes], stop[:, self.axes]
         turn = self.matrix[:, :3]
         half_output = (np.array(self.shape, dtype=np.float64) - 1) / 2
         centre = turn @ half_output + self.matrix[:, 3]
@@ -202,26 +205,32 @@ class ChunkGrid:
         if region.is_empty:
             return np.empty((0, len(self.counts)), np.int64)
         ends = np.array([region.start, region.stop])
-        chunk, voxel = np.divmod(ends - [[0], [1]], self._chunk)
-        first, last = (chunk * self._per_chunk + voxel // self._block).tolist()
-        sizes = [b - a + 1 for a, b in zip(first, last, strict=True)]
-        grid = np.empty((*sizes, len(sizes)), np.int64)
-        for n, size in enumerate(sizes):
-            grid[..., n] = np.arange(first[n], last[n] + 1).reshape(
-                size, *[1] * (len(sizes) - n - 1)
-            )
-        parts = grid.reshape(-1, len(sizes))
+        chunk, voxel = np.divmod(ends - _ONE_BEFORE, self._chunk)
+        if self._is_whole:
+            first, last = chunk
+        else:
+            first, last = chunk * self._per_chunk + voxel // self._block
+        parts: NDArray[np.int64] = np.indices((last - first + 1).tolist()).reshape(len(first), -1).T
+        parts = parts + first
+        start, stop = self.bounds(parts)
         if region.box is not None and len(parts) > 1:
-            start, stop = self.bounds(parts)
-            parts = parts[region.box.touches(np.maximum(start, ends[0]), np.minimum(stop, ends[1]))]
+            near = region.box.touches(np.maximum(start, ends[0]), np.minimum(stop, ends[1]))
+            parts, start, stop = parts[near], start[near], stop[near]
         parts.setflags(write=False)  # whoever asks again gets the same
-        vars(region)["_touched"] = self, parts
+        vars(region)["_touched"] = self, parts, start, stop
         return parts
 
-    def voxels(self, parts: NDArray[np.int64]) -> int:
-        """Return how many voxels of the array parts (N, axes) hold."""
-        start, stop = self.bounds(parts)
-        return int((stop - start).prod(axis=1).sum())
+    def _bounds_in(
+        self, parts: NDArray[np.int64], region: Region | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the bounds of parts, which may be those that a region touches."""
+        memo = None if region is None else vars(region).get("_touched")
+        return self.bounds(parts) if memo is None or memo[1] is not parts else memo[2:]
+
+    def voxels(self, parts: NDArray[np.int64], region: Region | None = None) -> int:
+        """Return how many voxels of the array parts (N, axes) hold, those of a region perhaps."""
+        start, stop = self._bounds_in(parts, region)
+        return int(np.add.reduce(np.multiply.reduce(stop - start, axis=1)))
 
     def bounds(self, parts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where parts (N, axes) begin, and one past their last voxels inside the array."""
@@ -238,7 +247,7 @@ class ChunkGrid:
 
         Per axis, the first of them in indices of the region, in indices of the part, and how many.
         """
-        start, stop = self.bounds(parts)
+        start, stop = self._bounds_in(parts, region)
         first = np.maximum(start, region.start)
         result = np.empty((*first.shape, 3), np.int64)
         result[..., 0] = first - region.start

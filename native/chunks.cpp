@@ -3,6 +3,11 @@
 #include "chunks.h"
 
 #include <string.h>
+#if defined(_WIN32)
+#define pread(...) -1
+#else
+#include <unistd.h>
+#endif
 
 namespace {
 
@@ -20,35 +25,27 @@ uint32_t little(const char* bytes) {
 // What a library is handed bytes from outside with: nothing that its header contradicts. What is
 // refused here the caller decodes in its own way, which says what is wrong.
 bool decode(const VoxpipeChunks& job, const VoxpipeChunk& chunk, Bytes room, int64_t bytes) {
-  const char* data = reinterpret_cast<const char*>(chunk.data);
+  Bytes data = reinterpret_cast<Bytes>(chunk.file ? job.scratch + bytes : chunk.data);
   const size_t size = static_cast<size_t>(chunk.size), wanted = static_cast<size_t>(bytes);
-  if (chunk.size < 1) return false;
+  const int file = static_cast<int>(chunk.file - 1);
+  if (chunk.size < 1 || (chunk.file && pread(file, data, size, chunk.data) != chunk.size))
+    return false;
   switch (job.stored) {
     case VOXPIPE_PLAIN:
-      if (size != wanted) return false;
-      memcpy(room, data, wanted);
-      return true;
+      return size == wanted && memcpy(room, data, wanted);
     case VOXPIPE_BLOSC:  // version, codec, flags, item size, decoded size, block size, stored size
-      if (size < 16 || little(data + 12) < 16 || little(data + 12) > size ||
-          little(data + 4) != wanted)
-        return false;
-      return reinterpret_cast<Blosc>(job.decode)(data, room, wanted, 1) == bytes;
+      return size >= 16 && little(data + 12) >= 16 && little(data + 12) <= size &&
+             little(data + 4) == wanted &&
+             reinterpret_cast<Blosc>(job.decode)(data, room, wanted, 1) == bytes;
     case VOXPIPE_ZSTD:
       return reinterpret_cast<ZstdMeasure>(job.measure)(data, size) == wanted &&
              reinterpret_cast<Zstd>(job.decode)(room, wanted, data, size) == wanted;
     default:
-      if (size > INT32_MAX || wanted > INT32_MAX) return false;
-      return reinterpret_cast<Blosc2>(job.decode)(
+      return size <= INT32_MAX && wanted <= INT32_MAX &&
+             reinterpret_cast<Blosc2>(job.decode)(
                  data, static_cast<int32_t>(size), static_cast<int>(chunk.first),
                  static_cast<int>(bytes / job.item), room, static_cast<int32_t>(bytes)) == bytes;
   }
-}
-
-// A row is short: so many bytes at once, the last ones twice where they are no multiple.
-template <int64_t STEP>
-void copy_row(Bytes out, const char* in, int64_t bytes) {
-  for (int64_t n = 0; n < bytes - STEP; n += STEP) memcpy(out + n, in + n, STEP);
-  memcpy(out + bytes - STEP, in + bytes - STEP, STEP);
 }
 
 void copy_part(const VoxpipeChunks& job, const VoxpipePart* parts, const int64_t* stride, Bytes out,
@@ -56,9 +53,10 @@ void copy_part(const VoxpipeChunks& job, const VoxpipePart* parts, const int64_t
   const int64_t length = parts[axis].length;
   if (axis + 1 == job.axes) {
     const int64_t bytes = length * job.item;
-    if (bytes >= 16 && bytes <= 1024) copy_row<16>(out, in, bytes);
-    else memcpy(out, in, static_cast<size_t>(bytes));
-    return;
+    if (bytes < 16 || bytes > 1024) return void(memcpy(out, in, static_cast<size_t>(bytes)));
+    // A row is short: 16 bytes at once, the last ones twice where they are no multiple.
+    for (int64_t n = 0; n < bytes - 16; n += 16) memcpy(out + n, in + n, 16);
+    return void(memcpy(out + bytes - 16, in + bytes - 16, 16));
   }
   for (int64_t n = 0; n < length; n++)
     copy_part(job, parts, stride, out + n * job.out_stride[axis], in + n * stride[axis], axis + 1);
@@ -93,10 +91,11 @@ int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
       out += chunk.parts[a].out * job->out_stride[a];
       shift += chunk.parts[a].chunk * (chunk.is_row ? row : stride)[a];
     }
-    const bool in_place = chunk.data && !chunk.room && is_in_place(*job, chunk.parts, stride);
+    const bool stored = chunk.data || chunk.file;
+    const bool in_place = stored && !chunk.room && is_in_place(*job, chunk.parts, stride);
     from = in_place ? out : reinterpret_cast<Bytes>(chunk.room ? chunk.room : job->scratch);
     chunk.status = VOXPIPE_UNSUPPORTED;
-    if (chunk.data && !decode(*job, chunk, from, bytes)) continue;
+    if (stored && !decode(*job, chunk, from, bytes)) continue;
     chunk.status = VOXPIPE_DONE;
     if (!in_place)
       copy_part(*job, chunk.parts, chunk.is_row ? row : stride, out, from + shift, 0);

@@ -1,8 +1,8 @@
 // The C interface of what brings many chunks of one array to their places in a region of it.
 //
 // A chunk is decoded by a function of the library that owns its format, whose address the caller
-// gives, and its part of the region is copied. As in job.h every field has eight bytes and strides
-// are in bytes; callers pack the job in volumes/chunks/native.py. Axes are those of the stored array.
+// gives, and its part of the region is copied. Fields and strides are as in job.h; callers pack the
+// job in volumes/chunks/native.py. Axes are those of the stored array.
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@
 #include "job.h"
 
 // Raised whenever a field is added, moved or changes its meaning.
-#define VOXPIPE_CHUNKS_ABI 1
+#define VOXPIPE_CHUNKS_ABI 2
 #define VOXPIPE_CHUNK_AXES 8
 
 // What the stored bytes of a chunk are, and the function that decodes them.
@@ -31,9 +31,10 @@ struct VoxpipePart {
 };
 
 struct VoxpipeChunk {
-  int64_t data;   // address of its stored bytes; 0 for one that is in ``room``
+  int64_t data;   // address of its stored bytes, or their place in a file
   int64_t size;   // how many there are
   int64_t first;  // BLOSC2: the first of its items in these bytes
+  int64_t file;   // 1 and its descriptor; 0 where they are in memory, ``data`` too for one in ``room``
   int64_t room;   // address of a chunk in C order, decoded or to be; 0 for ``scratch``
   int64_t is_row;  // whether ``room`` is one row of voxels, which all rows are like
   int64_t status;  // set: a VoxpipeStatus; what cannot be decoded is UNSUPPORTED, its part anything
@@ -47,7 +48,7 @@ struct VoxpipeChunks {
   int64_t measure;
   int64_t count;
   int64_t chunks;   // address of so many VoxpipeChunk, each followed by its parts
-  int64_t scratch;  // address of room for a chunk
+  int64_t scratch;  // address of room for a chunk, and behind it for the longest that is in a file
   int64_t out;      // address of the region, whose last axis is without gaps
   int64_t item;     // bytes of a voxel
   int64_t axes;     // 1 to VOXPIPE_CHUNK_AXES

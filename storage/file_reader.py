@@ -425,6 +425,11 @@ class KernelHints:
         """Start anew in a forked child, which has told nothing."""
         self.hinted_bytes = self._warm = self._turn = 0
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether whatever was asked about lately was in the page cache."""
+        return self._warm >= _WARM_ROW
+
     def worth_asking(self) -> bool:
         """Whether to work out what is going to be read: not each time, where all is there."""
         if not hasattr(os, "posix_fadvise"):
@@ -435,6 +440,13 @@ class KernelHints:
             self._turn = (self._turn + 1) % _WARM_STEP
             return self._turn == 0
 
+    def is_here(self, fd: int, places: list[int]) -> bool:
+        """Whether the page cache has every one of these bytes; notes it for the next question."""
+        warm = is_cached(fd, places)
+        with self.lock:
+            self._warm = self._warm + 1 if warm else 0
+        return warm
+
     def add(self, size: int) -> None:
         """Count so many bytes more; whoever calls it has the lock."""
         self.hinted_bytes += size
@@ -443,10 +455,7 @@ class KernelHints:
         """Tell that a box is going to be read; None where it is there, or there is no room."""
         if not hasattr(os, "posix_fadvise"):
             return None
-        warm = is_cached(fd, [offset + place for place in blocks.places(_SAMPLES)])
-        with self.lock:
-            self._warm = self._warm + 1 if warm else 0
-        if warm:
+        if self.is_here(fd, [offset + place for place in blocks.places(_SAMPLES)]):
             return None
         spans = [(offset + b.start, b.size) for b in islice(blocks, _MOST_HINTS)]
         size = sum(size for _, size in spans)

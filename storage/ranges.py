@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
@@ -164,6 +164,16 @@ class LocalRanges:
             self.newest = max(self.newest, self._change_time(folder))
         return answers
 
+    def open_files(self, keys: Sequence[str]) -> OpenFiles | None:
+        """Return open files for whoever reads ranges of them; None where one is not there."""
+        files = OpenFiles(self)
+        try:
+            files.descriptors.extend(map(self._open, keys))
+        except (FileNotFoundError, NotADirectoryError):
+            files.close()
+            return None
+        return files
+
     def _change_time(self, folder: str) -> int:
         """Return when something was added to a folder, or removed; of one that is gone, above."""
         while True:
@@ -174,8 +184,15 @@ class LocalRanges:
                     return 0
                 folder = os.path.dirname(folder)
 
-    def will_need(self, ranges: Sequence[ReadRange] | ObjectRanges) -> None:
-        """Tell the system to bring in these ranges; it does so beside everything else."""
+    def will_need(
+        self,
+        ranges: Sequence[ReadRange] | ObjectRanges,
+        is_here: Callable[[int, list[int]], bool] | None = None,
+    ) -> None:
+        """Tell the system to bring in these ranges; it does so beside everything else.
+
+        Of a file none where ``is_here``, given its descriptor and where they begin, says so.
+        """
         if not hasattr(os, "posix_fadvise"):
             return
         by_object: dict[str, list[tuple[int, int]]] = {}
@@ -187,6 +204,9 @@ class LocalRanges:
             with suppress(OSError, VolumeError):
                 fd = self._open(key)
                 try:
+                    places = [place for start, n in spans for place in (start, start + n // 2)]
+                    if is_here is not None and is_here(fd, places):
+                        continue
                     for start, length in spans:
                         os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
                 finally:
@@ -220,6 +240,24 @@ class LocalRanges:
                 os.close(fd)
                 raise leads_outside(path, target)
         return fd
+
+
+class OpenFiles:
+    """Files of a folder that are open, to be closed when their ranges were read."""
+
+    def __init__(self, store: LocalRanges) -> None:
+        self._store = store
+        self.descriptors: list[int] = []
+
+    def close(self) -> None:
+        """Close them and note when they were changed; any number of times."""
+        store = self._store
+        while self.descriptors:
+            fd = self.descriptors.pop()
+            store.newest = max(store.newest, changed_at(os.fstat(fd)))
+            os.close(fd)
+
+    __del__ = close
 
 
 def changed_at(status: os.stat_result) -> int:
@@ -355,19 +393,45 @@ class CoalescedRanges:
             ReadRange(objects[n], a, None if b < 0 else b)
             for n, a, b in zip(*(c[alone].tolist() for c in (which, start, stop)), strict=True)
         ]
-        is_closed = ~is_whole & (which >= 0)
-        for number in range(len(objects)) if is_closed.any() else ():
-            (members,) = (is_closed & (which == number)).nonzero()
-            if not len(members):
-                continue
-            members = members[np.lexsort((stop[members], start[members]))]
-            starts = start[members]
-            runs = coalesce(np.array([starts, stop[members]]).T, gap, most)
-            firsts = np.array([first for first, _ in runs])
-            run = firsts.searchsorted(starts, "right") - 1
-            self.request[members] = run + len(self.requests)
-            self.offset[members] = starts - firsts[run]
-            self.requests += [ReadRange(objects[number], *span) for span in runs]
+        (members,) = (~is_whole & (which >= 0)).nonzero()
+        if not len(members):
+            return
+        # Objects are laid one behind another, further apart than what is joined; one by one where
+        # a damaged index speaks of places for which numbers do not suffice.
+        which, start, stop = which[members], start[members], stop[members]
+        pitch = int(np.maximum.reduce(stop)) + gap + 1
+        if pitch * len(objects) < 2**62:
+            self._join(members, objects, start + which * pitch, stop - start, pitch, gap, most)
+            return
+        for number in dict.fromkeys(which.tolist()):
+            its = which == number
+            one, size = [objects[number]], (stop - start)[its]
+            self._join(members[its], one, start[its], size, 1 << 63, gap, most)
+
+    def _join(
+        self,
+        members: NDArray[np.int64],
+        objects: Sequence[str],
+        start: NDArray[np.int64],
+        length: NDArray[np.int64],
+        pitch: int,
+        gap: int,
+        most: int,
+    ) -> None:
+        """Join ranges of objects of which one begins every ``pitch`` bytes."""
+        stop = start + length
+        order = np.lexsort((stop, start))
+        members, start = members[order], start[order]
+        runs = coalesce(np.array([start, stop[order]]).T, gap, most)
+        firsts = np.array([first for first, _ in runs])
+        run = firsts.searchsorted(start, "right") - 1
+        self.request[members] = run + len(self.requests)
+        self.offset[members] = start - firsts[run]
+        for first, last in runs:
+            number = first // pitch
+            self.requests.append(
+                ReadRange(objects[number], first - number * pitch, last - number * pitch)
+            )
 
     def split(self, answers: Sequence[bytes | None]) -> list[memoryview | None]:
         """Return the bytes of each range, of those of each request."""

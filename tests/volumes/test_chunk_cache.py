@@ -19,8 +19,12 @@ class ChunkCache(chunked_array.ChunkCache):
     def holds(self, key):
         return key in self._rows and self._arrays[self._rows[key]] is not None
 
+    def put_chunks(self, keys, chunks):
+        sizes = np.array([chunk.nbytes for chunk in chunks], np.int64)
+        self.put_all(keys, chunks, sizes, np.array([chunk.ctypes.data for chunk in chunks]))
+
     def put(self, key, chunk):
-        self.put_all([key], [chunk], [chunk.ctypes.data])
+        self.put_chunks([key], [chunk])
         return self.holds(key) and self._arrays[self._rows[key]] is chunk
 
 
@@ -222,7 +226,7 @@ def test_many_at_once_are_kept_as_one_by_one(steps, most):
             assert cache.get_all(keys).is_here.tolist() == [*map(plain.get, keys)]
         elif act == "put":
             chunks = [np.zeros(1 + key % 3, np.uint8) for key in keys]
-            cache.put_all(keys, chunks, [chunk.ctypes.data for chunk in chunks])
+            cache.put_chunks(keys, chunks)
             plain.put({key: 1 + key % 3 for key in keys})
         elif act == "close" and told:
             announcement, moment = told.pop(0)

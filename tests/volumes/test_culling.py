@@ -80,13 +80,13 @@ def test_culled_chunks_are_not_looked_at(tmp_path, monkeypatch, form):
     array = np.random.default_rng(0).normal(size=(192, 176, 208)).astype(np.float32)
     path = write_chunked(tmp_path / "a", array, form, 32)
     decoded = set()
-    read_missing = ChunkedArray._read_missing
+    read_absent = ChunkedArray._read_absent
 
-    def noted(self, out, chunks, parts):
-        decoded.update(map(tuple, chunks.tolist()))
-        read_missing(self, out, chunks, parts)
+    def noted(self, read, entries, absent):
+        decoded.update(map(tuple, read.chunks[absent].tolist()))
+        read_absent(self, read, entries, absent)
 
-    monkeypatch.setattr(ChunkedArray, "_read_missing", noted)
+    monkeypatch.setattr(ChunkedArray, "_read_absent", noted)
     monkeypatch.setenv("VOXPIPE_POISON", "1")
     plan = (turn(0.5, 0.5, 0.5), np.array([95.0, 88.0, 104.0]), (128, 128, 128))
     realized(Volume(path), plan, Policy("linear"))

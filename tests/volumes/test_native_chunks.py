@@ -1,5 +1,7 @@
 """Chunks in one call of the native library: the voxels, counts and errors of one at a time."""
 
+import os
+import time
 from contextlib import closing, nullcontext
 
 import numpy as np
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VoxpipeError
+from voxpipe.storage.file_reader import KernelHints
+from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks import chunked_array, native
 from voxpipe.volumes.chunks.chunked_array import CHUNKS
@@ -51,6 +55,12 @@ def write(path, form, dtype, codec):
     return path
 
 
+@pytest.fixture(params=[False, True], ids=["cold", "warm"])
+def _warm(request, monkeypatch):
+    """Files are read in joined requests, or by the native library, which is for warm ones."""
+    monkeypatch.setattr(KernelHints, "is_warm", request.param)
+
+
 def read(path, region, monkeypatch, *, is_native, kept_bytes=0, twice=False):
     """Return what a read gives, or the text of what it raises, and the bytes that it decoded."""
     monkeypatch.setenv("VOXPIPE_NATIVE", "" if is_native else "0")
@@ -84,6 +94,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.usefixtures("_warm")
 @pytest.mark.parametrize(("form", "dtype", "codec"), FORMS)
 def test_the_same_voxels_and_counts(tmp_path, monkeypatch, form, dtype, codec):
     """Kept chunks, kept ones among others, and none; read again while they are kept."""
@@ -104,6 +115,7 @@ def test_the_same_voxels_and_counts(tmp_path, monkeypatch, form, dtype, codec):
     check()
 
 
+@pytest.mark.usefixtures("_warm")
 @pytest.mark.parametrize(
     ("form", "codec"), [("shards", codec) for codec in CODECS] + [("b2nd", "")]
 )
@@ -150,3 +162,25 @@ def test_all_chunks_of_a_read_are_decoded_in_one_call(tmp_path, monkeypatch):
     Volume(path).read(Region((0, 0, 0), SHAPE))
 
     assert placed == [[True] * 27]
+
+
+def test_warm_files_are_read_by_the_native_library(tmp_path, monkeypatch):
+    """No request is made in Python; that a shard is written anew is noted, and it is closed."""
+    path = write(tmp_path / "a.zarr", "shards", "int16", "lz4")
+    volume = Volume(path)
+    region = Region((0, 0, 0), SHAPE)
+    expected = volume.read(region).array.copy()
+    monkeypatch.setattr(KernelHints, "is_warm", True)
+    monkeypatch.setattr(LocalRanges, "get_ranges", None)
+    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+    np.testing.assert_array_equal(volume.read(region).array, expected)
+
+    if descriptors:
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+    moment = time.time_ns()
+    assert volume.probe().is_as_of(moment)
+    shard = path / "c" / "0" / "0" / "0"
+    shard.write_bytes(shard.read_bytes())
+    volume.read(region)
+    assert not volume.probe().is_as_of(moment)

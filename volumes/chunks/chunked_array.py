@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import compress, repeat
+from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -45,6 +45,7 @@ ENTRY_BYTES = 512
 """What the entry of a chunk without voxels takes: key, array, its row."""
 FILL_CHUNK = np.zeros(0, np.uint8)
 """Kept of a chunk that is not stored: nobody has to look for it in the store again."""
+_ALL = slice(None)
 _NEVER = 2**62  # where there is no moment; all others are smaller
 _MOST_CHUNKS = 2**64  # of an array; a header that claims more is damaged
 
@@ -55,12 +56,19 @@ def first_key(token: str) -> int:
     return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest()) * _MOST_CHUNKS
 
 
+class ChunkKeys(list[Hashable]):
+    """Keys of chunks, which remember where a cache has them: who announces and who reads share."""
+
+    columns: Any = None  # of which columns of a cache the rows are
+    rows: NDArray[np.int64]
+
+
 class FoundChunks(NamedTuple):
     """What a cache has of N chunks."""
 
     is_here: NDArray[np.bool_]  # (N,)
     addresses: NDArray[np.int64]  # (N,): where voxels begin; 0 of one that is not stored, or here
-    arrays: list[NDArray[Any] | None]  # in C order, read-only; holds the memory
+    arrays: NDArray[Any]  # (N,) of arrays in C order, read-only, and None; holds the memory
 
 
 class ChunkCache:
@@ -83,78 +91,76 @@ class ChunkCache:
     def _clear(self) -> None:
         self.held_bytes = 0
         self._rows: dict[Hashable, int] = {}
-        self._arrays: list[NDArray[Any] | None] = []
+        self._arrays: NDArray[Any] = np.zeros(0, object)
         self._set_columns(np.zeros((3, 0), np.int64), np.zeros((0, 1), np.int64))
 
     def _set_columns(self, columns: NDArray[np.int64], moments: NDArray[np.int64]) -> None:
         # Size is 0 of a chunk that is not here; the last used has the largest use.
+        self._columns = columns
         self._size, self._address, self._use = columns
         # Of each row the moments at which it is needed, soonest first, then `_NEVER`. Each is
         # doubled, and odd if somebody counts on the chunk until then.
         self._moments = moments
 
     def get_all(self, keys: Sequence[Hashable]) -> FoundChunks:
-        """Return what is here of keys.
+        """Return what is here of keys, which differ.
 
         What was announced for each has come: the next time that it is needed is a later one.
         """
         with self._lock:
             rows = self._rows_of(keys)
-            is_known = rows >= 0
-            present = rows[is_known]
-            self._pass(present, self._moments[present, :1] >> 1)
-            self._use[present] = self._uses + np.arange(len(present))
-            self._uses += len(present)
-            is_here, addresses = np.zeros(len(keys), bool), np.zeros(len(keys), np.int64)
-            is_here[is_known] = self._size[present] > 0
-            addresses[is_known] = self._address[present]
-            count = int(is_here.sum())
-            self.misses += len(keys) - count
+            moments = self._moments.take(rows, axis=0)
+            moments[:, :-1] = moments[:, 1:]
+            moments[:, -1] = _NEVER
+            self._moments[rows] = moments
+            self._note_use(rows)
+            is_here = self._size.take(rows) > 0
+            count = len(is_here.nonzero()[0])
+            self.misses += len(rows) - count
             self.hits += count
-            arrays = [self._arrays[row] if row >= 0 else None for row in rows.tolist()]
-            return FoundChunks(is_here, addresses, arrays)
+            return FoundChunks(is_here, self._address.take(rows), self._arrays.take(rows))
 
     def put_all(
         self,
         keys: Sequence[Hashable],
         chunks: Sequence[NDArray[Any]],
-        addresses: Sequence[int] | NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        addresses: NDArray[np.int64],
+        which: NDArray[np.int64] | slice = _ALL,
     ) -> None:
         """Keep chunks for which there is room, or something less needed to make room.
 
-        Their keys differ. What is kept is the cache's, and read-only.
+        Their keys differ; ``which`` says which of the keys are theirs. A size is what keeping a
+        chunk takes, in bytes. What is kept is the cache's, and read-only.
         """
         with self._lock:
-            rows = self._rows_of(keys, adds=True)
-            sizes = np.array([chunk.nbytes or ENTRY_BYTES for chunk in chunks], np.int64)
-            is_new = (self._size[rows] == 0) & (sizes <= self.most_bytes)
-            rows, sizes = rows[is_new], sizes[is_new]
-            for row, n in zip(rows.tolist(), is_new.nonzero()[0].tolist(), strict=True):
-                self._arrays[row] = chunks[n]
-                chunks[n].setflags(write=False)
-            self._size[rows], self._address[rows] = sizes, np.asarray(addresses)[is_new]
-            self._use[rows] = self._uses + np.arange(len(rows))
-            self._uses += len(rows)
-            self.held_bytes += int(sizes.sum())
+            rows = self._rows_of(keys)[which]
+            new = ((self._size[rows] == 0) & (sizes <= self.most_bytes)).nonzero()[0]
+            rows, sizes = rows[new], sizes[new]
+            self._arrays[rows] = np.fromiter(chunks, object, len(chunks))[new]
+            for chunk in chunks:
+                chunk.setflags(write=False)
+            self._size[rows], self._address[rows] = sizes, addresses[new]
+            self._note_use(rows)
+            self.held_bytes += int(np.add.reduce(sizes))
             if self.held_bytes > self.most_bytes:
                 self._make_room()
 
-    def announce(self, keys: Iterable[Hashable], *, keep: bool = False) -> Announcement:
+    def announce(self, keys: Sequence[Hashable], *, keep: bool = False) -> Announcement:
         """Say that chunks are going to be asked for, all at once and after all said before.
 
         With ``keep`` somebody counts on those that are here: they stay until then.
         """
-        all_keys = tuple(keys)
         with self._lock:
             self._moment += 1
-            rows = self._rows_of(all_keys, adds=True)
+            rows = self._rows_of(keys)
             is_here = self._size[rows] > 0
-            count = (self._moments[rows] < _NEVER).sum(axis=1)
-            if len(rows) and count.max() == self._moments.shape[1]:
+            count = np.add.reduce(self._moments.take(rows, axis=0) < _NEVER, axis=1)
+            if np.maximum.reduce(count, initial=0) == self._moments.shape[1]:
                 more = np.full_like(self._moments, _NEVER)
                 self._moments = np.concatenate([self._moments, more], axis=1)
             self._moments[rows, count] = 2 * self._moment + (is_here & keep)
-            return Announcement(self, self._moment, all_keys, is_here, count > 0)
+            return Announcement(self, self._moment, keys, is_here, count > 0)
 
     def lend(self, count: int) -> ExitStack:
         """Let chunks take ``count`` bytes more until what is returned is closed."""
@@ -181,16 +187,21 @@ class ChunkCache:
         """Forget every chunk, and what was announced."""
         self._lock.defer(self._clear)
 
-    def _rows_of(self, keys: Sequence[Hashable], *, adds: bool = False) -> NDArray[np.int64]:
-        """Return the rows of keys, -1 of one that has none, unless ``adds``."""
+    def _rows_of(self, keys: Sequence[Hashable]) -> NDArray[np.int64]:
+        """Return the rows of keys; those that have none get one."""
+        if isinstance(keys, ChunkKeys) and keys.columns is self._columns:
+            return keys.rows
         rows = self._rows
-        if adds and (fresh := [key for key in keys if key not in rows]):
+        if fresh := [key for key in keys if key not in rows]:
             if len(rows) + len(fresh) > len(self._size):
-                self._renew_rows(len(fresh))
+                self._renew_rows(len(keys))
                 rows = self._rows
-            for key in fresh:
+            for key in keys:
                 rows.setdefault(key, len(rows))
-        return np.fromiter(map(rows.get, keys, repeat(-1)), np.int64, len(keys))
+        these = np.fromiter(map(rows.__getitem__, keys), np.int64, len(keys))
+        if isinstance(keys, ChunkKeys):
+            keys.columns, keys.rows = self._columns, these
+        return these
 
     def _renew_rows(self, count: int) -> None:
         """Leave out rows that are not used, and make room for more."""
@@ -206,25 +217,26 @@ class ChunkCache:
         moments = np.full((capacity, depth), _NEVER)
         width = min(depth, self._moments.shape[1])
         moments[: len(live), :width] = self._moments[live, :width]
-        self._arrays = [arrays[row] for row in live.tolist()] + [None] * (capacity - len(live))
+        self._arrays = np.full(capacity, None, object)
+        self._arrays[: len(live)] = arrays[live]
         self._set_columns(columns, moments)
 
-    def _pass(self, rows: NDArray[np.int64], moments: Any) -> NDArray[np.bool_]:
-        """Take a moment out of each row, if it is there: it came, or never will; return where."""
-        before = self._moments[rows]
-        following = before.copy()
-        following[:, :-1], following[:, -1] = before[:, 1:], _NEVER
-        is_later = np.logical_or.accumulate(before >> 1 == moments, axis=1)
-        self._moments[rows] = np.where(is_later, following, before)
-        return is_later[:, -1]
+    def _note_use(self, rows: NDArray[np.int64]) -> None:
+        """Note that chunks were used, one after another."""
+        self._use[rows] = np.arange(self._uses, self._uses + len(rows))
+        self._uses += len(rows)
 
     def _take_away(self, moment: int, keys: Sequence[Hashable]) -> None:
-        """Take back what was announced for a moment."""
+        """Take back what was announced for a moment and has not come."""
         rows = self._rows_of(keys)
-        rows = rows[rows >= 0]
-        rows = rows[self._pass(rows, moment)]
-        self._use[rows] = self._uses + np.arange(len(rows))
-        self._uses += len(rows)
+        its = (self._moments.take(rows, axis=0) >> 1 == moment).nonzero()
+        if not len(its[0]):
+            return
+        rows = rows[its[0]]
+        later = np.concatenate([self._moments[rows], np.full((len(rows), 1), _NEVER)], axis=1)
+        column = np.arange(later.shape[1] - 1)
+        self._moments[rows] = np.take_along_axis(later, column + (column >= its[1][:, None]), 1)
+        self._note_use(rows)
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
@@ -238,17 +250,23 @@ class ChunkCache:
         somebody counts on, which a newcomer never drives out.
         """
         (here,) = self._size.nonzero()
-        moments, use = self._moments[here], self._use[here]
-        soonest = np.where((moments & 1).any(axis=1), -1, moments[:, 0])
+        first = self._moments[here, 0]
+        idle = here[first == _NEVER]
+        idle = idle[self._use[idle].argsort()]
+        count = 1 + int(self._size[idle].cumsum().searchsorted(self.held_bytes - self.most_bytes))
+        if count <= len(idle):
+            self._drop(idle[:count])
+            return
+        counts = (self._moments[here] & 1).any(axis=1)
+        use, soonest = self._use[here], np.where(counts, -1, first)
         here = here[np.lexsort((np.where(soonest == _NEVER, -use, use), soonest))]
         self._drop(here[self._size[here].cumsum() > self.most_bytes])
 
     def _drop(self, rows: NDArray[np.int64]) -> None:
-        self.held_bytes -= int(self._size[rows].sum())
+        self.held_bytes -= int(np.add.reduce(self._size[rows]))
         self._size[rows] = self._address[rows] = 0
         self._moments[rows] &= ~1
-        for row in rows.tolist():
-            self._arrays[row] = None
+        self._arrays[rows] = None
 
 
 class Announcement(NamedTuple):
@@ -256,7 +274,7 @@ class Announcement(NamedTuple):
 
     cache: ChunkCache
     moment: int
-    keys: tuple[Hashable, ...]
+    keys: Sequence[Hashable]
     is_here: NDArray[np.bool_]  # which of them were in the cache
     is_expected: NDArray[np.bool_]  # which of them were announced already
 
@@ -305,6 +323,9 @@ class FetchedChunks(Protocol):
         bytes are damaged.
         """
 
+    def close(self) -> None:
+        """Let go of what was opened for them; any number of times."""
+
     def place(self, index: Index) -> str:
         """Return which file holds the bytes of a chunk; empty where nobody knows."""
 
@@ -334,6 +355,15 @@ class ChunkSource(Protocol):
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
         """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
+
+
+class _Read(NamedTuple):
+    """A region that is read, and the chunks that it needs."""
+
+    out: NDArray[Any]
+    keys: ChunkKeys
+    chunks: NDArray[np.int64]  # their places (N, axes)
+    parts: NDArray[np.int64]  # (N, axes, 3), see ``ChunkGrid.parts_in``
 
 
 class ChunkedArray:
@@ -380,83 +410,97 @@ class ChunkedArray:
         chunks = self.needed_chunks(region)
         if out.size == 0 or len(chunks) == 0:
             return out
-        parts = self._cuts.parts_in(chunks, region)
-        entries = self._cache.get_all(self._keys(chunks))
-        is_here = entries.is_here
-        here_at = is_here.nonzero()[0]
-        if len(here_at) and is_available(self.ndim):
-            rooms = entries.addresses[is_here]
-            place_chunks(out, self.chunks, parts[is_here], rooms, self._fill_row)
-        elif len(here_at):
-            for (there, here), chunk in zip(_slices(parts), entries.arrays, strict=True):
+        keys, parts = self._keys(region, chunks), self._cuts.parts_in(chunks, region)
+        entries, is_native = self._cache.get_all(keys), is_available(self.ndim)
+        (absent,) = (~entries.is_here).nonzero()
+        if len(absent):
+            self._read_absent(_Read(out, keys, chunks, parts), entries, absent)
+        elif is_native:
+            place_chunks(out, self.chunks, parts, entries.addresses, self._fill_row)
+        if not is_native:
+            for (there, inside), chunk in zip(_slices(parts), entries.arrays, strict=True):
                 if chunk is not None:
-                    out[there] = self._fill if chunk is FILL_CHUNK else chunk[here]
-        if len(here_at) < len(chunks):
-            self._read_missing(out, chunks[~is_here], parts[~is_here])
+                    out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
         return out
 
-    def _keys(self, chunks: NDArray[np.int64]) -> list[Hashable]:
-        """Return the keys of chunks in the cache."""
-        first = self._first_key
-        return [first + number for number in (chunks @ self._steps).tolist()]
-
-    def _read_missing(
-        self, out: NDArray[Any], chunks: NDArray[np.int64], parts: NDArray[np.int64]
-    ) -> None:
-        # The chunk, and what it was made of.
-        if 0 < usable_memory() < 2 * self.chunk_bytes:
+    def _read_absent(self, read: _Read, entries: FoundChunks, absent: NDArray[np.int64]) -> None:
+        """Fetch and decode the chunks that are not here, and place all, or in Python only these."""
+        if 0 < usable_memory() < 2 * self.chunk_bytes:  # the chunk, and what it was made of
             raise VolumeTooLarge(
                 f"a chunk of {self._source.name}, {self.chunks} {self.dtype}, takes "
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        payload = self._source.fetch_chunks(chunks)
-        stored_chunks = payload.stored_chunks() if is_available(self.ndim) else None
-        count = 0
-        # What is decoded to be kept is in memory before it is known whether there is room for it.
-        step = max(1, _STEP_BYTES // self.chunk_bytes)
-        for first in range(0, len(chunks), step):
-            some = slice(first, first + step)
-            its, places = chunks[some], parts[some]
-            if stored_chunks is not None:
-                those = stored_chunks.of(some)
-                is_done = self._decode_all(out, its, places, those)
-                count += int((is_done & (those.addresses != 0)).sum())
-                its, places = its[~is_done], places[~is_done]
-            if len(its):
-                count += self._decode_each(out, its, places, payload)
-        IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
+        count, (here,) = 0, entries.is_here.nonzero()
+        payload = self._source.fetch_chunks(read.chunks[absent])
+        try:
+            is_native = is_available(self.ndim)
+            bodies = payload.stored_chunks() if is_native else None
+            if bodies is None and is_native and len(here):
+                place = read.parts[here], entries.addresses[here], self._fill_row
+                place_chunks(read.out, self.chunks, *place)
+            # What is decoded to be kept is in memory before it is known whether it has room.
+            step = max(1, _STEP_BYTES // self.chunk_bytes)
+            for first in range(0, len(absent), step):
+                its = absent[first : first + step]
+                if bodies is not None:
+                    columns = bodies.columns[:, first : first + step]
+                    # Those that are here come to their places along with the first ones.
+                    members = its if first or not len(here) else np.concatenate([here, its])
+                    rooms, some = entries.addresses[members], bodies._replace(columns=columns)
+                    is_done = self._decode_all(read, members, rooms, some)
+                    count += len((is_done & (columns[[0, 3]] != 0).any(axis=0)).nonzero()[0])
+                    its = its[~is_done]
+                if len(its):
+                    count += self._decode_each(read, its, payload)
+        finally:
+            payload.close()
+        if count:
+            IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
+
+    def _keys(self, region: Region, chunks: NDArray[np.int64]) -> ChunkKeys:
+        """Return the keys in the cache of the chunks of a region; worked out once for it."""
+        first = self._first_key
+        memo = vars(region).get("_keys")
+        if memo is None or memo[0] != first:
+            keys = ChunkKeys(map(first.__add__, (chunks @ self._steps).tolist()))
+            memo = vars(region)["_keys"] = first, keys
+        result: ChunkKeys = memo[1]
+        return result
 
     def _decode_all(
-        self,
-        out: NDArray[Any],
-        chunks: NDArray[np.int64],
-        parts: NDArray[np.int64],
-        stored_chunks: StoredChunks,
+        self, read: _Read, members: NDArray[np.int64], rooms: NDArray[np.int64], those: StoredChunks
     ) -> NDArray[np.bool_]:
-        """Decode chunks in one call, and return which of them could be."""
-        is_empty = stored_chunks.addresses == 0
-        rooms: list[NDArray[Any]] = []
-        addresses = np.zeros(len(parts), np.int64)
+        """Place chunks in one call, the last of them decoded first; return which could be."""
+        columns, arrays = those.columns, list[NDArray[Any]]()
+        first = len(members) - columns.shape[1]
         if self._cache.most_bytes >= self.chunk_bytes:
-            shape, dtype = self.chunks, self.dtype
-            rooms = [FILL_CHUNK if n else np.empty(shape, dtype) for n in is_empty.tolist()]
-            addresses[~is_empty] = addresses_of([r for r in rooms if r is not FILL_CHUNK])
-        is_done = place_chunks(out, self.chunks, parts, addresses, self._fill_row, stored_chunks)
-        if rooms:
-            good = [*compress(rooms, is_done.tolist())]
-            self._cache.put_all(self._keys(chunks[is_done]), good, addresses[is_done])
+            shape, dtype, is_there = self.chunks, self.dtype, (columns[0] | columns[3]) != 0
+            flags = is_there.tolist()
+            arrays = [np.empty(shape, dtype) if one else FILL_CHUNK for one in flags]
+            rooms[first:][is_there] = addresses_of(compress(arrays, flags))
+        place = read.out, self.chunks, read.parts[members], rooms, self._fill_row
+        is_done = place_chunks(*place, those.decoder, columns)[first:]
+        if arrays:
+            arrays = [*compress(arrays, is_done.tolist())]
+            self._keep(read.keys, members[first:][is_done], arrays, rooms[first:][is_done])
         return is_done
 
-    def _decode_each(
+    def _keep(
         self,
-        out: NDArray[Any],
-        chunks: NDArray[np.int64],
-        parts: NDArray[np.int64],
-        payload: FetchedChunks,
-    ) -> int:
+        keys: ChunkKeys,
+        members: NDArray[np.int64],
+        arrays: list[NDArray[Any]],
+        rooms: NDArray[np.int64],
+    ) -> None:
+        """Give the cache chunks that were decoded."""
+        sizes = np.where(rooms == 0, ENTRY_BYTES, self.chunk_bytes)
+        self._cache.put_all(keys, arrays, sizes, rooms, members)
+
+    def _decode_each(self, read: _Read, members: NDArray[np.int64], payload: FetchedChunks) -> int:
         """Decode chunks one after another, and return how many were stored."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
+        out, chunks, parts = read.out, read.chunks[members], read.parts[members]
         scratch = np.empty(self.chunks, self.dtype)
         count, rooms = 0, list[NDArray[Any]]()
         for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
@@ -474,8 +518,8 @@ class ChunkedArray:
                 rooms.append(scratch if is_stored else FILL_CHUNK)
                 scratch = np.empty(self.chunks, self.dtype) if is_stored else scratch
         if keeps:
-            addresses = [0 if room is FILL_CHUNK else room.ctypes.data for room in rooms]
-            self._cache.put_all(self._keys(chunks), rooms, addresses)
+            addresses = np.array([0 if r is FILL_CHUNK else r.ctypes.data for r in rooms], np.int64)
+            self._keep(read.keys, members, rooms, addresses)
         return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
@@ -504,7 +548,7 @@ class ChunkedArray:
             return self._source.prefetch(chunks, self.chunk_bytes)
         # What is here is not fetched, and stays until it was read, as a read that missed it would
         # wait for a request; where nothing is far away, what is needed sooner may take its place.
-        announcement = self._cache.announce(self._keys(chunks), keep=self._source.is_far)
+        announcement = self._cache.announce(self._keys(region, chunks), keep=self._source.is_far)
         try:
             skips = announcement.is_here
             if not self._source.is_far:  # the system was told when they were announced

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import math
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from ...core.native_library import native_level, native_library
 
-ABI = 1  # VOXPIPE_CHUNKS_ABI of native/chunks.h
+ABI = 2  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
 _JOB = struct.Struct("=10q8q8q")
 # VoxpipeStored; by module, the functions that decode and measure.
@@ -32,7 +33,7 @@ _LIBRARIES = {
     "blosc2": (_BLOSC2, "blosc2", "lib/libblosc2.so", ("blosc2_getitem",)),
 }
 # Columns of a row; those behind them are where its part lies.
-_DATA, _SIZE, _FIRST, _ROOM, _IS_ROW, _STATUS, _PARTS = range(7)
+_DATA, _SIZE, _FIRST, _FILE, _ROOM, _IS_ROW, _STATUS, _PARTS = range(8)
 _OK, _INT_MAX = 0, 2**31 - 1
 
 
@@ -49,18 +50,14 @@ PLAIN = NativeDecoder(_PLAIN)
 
 
 class StoredChunks(NamedTuple):
-    """Stored bytes of chunks that a native decoder takes; all arrays are (N,) int64."""
+    """Stored bytes of chunks that a native decoder takes."""
 
     decoder: NativeDecoder
-    addresses: NDArray[np.int64]  # of the bytes; 0 of a chunk that is not stored
-    sizes: NDArray[np.int64]  # how many bytes there are, 0 if fewer than there should be
-    firsts: NDArray[np.int64]  # of blosc2: the first of its items in these bytes
-    holds: Any  # what keeps the bytes in memory
-
-    def of(self, members: slice) -> StoredChunks:
-        """Return some of them."""
-        addresses, sizes, firsts = (column[members] for column in self[1:4])
-        return StoredChunks(self.decoder, addresses, sizes, firsts, self.holds)
+    columns: NDArray[np.int64]
+    """(4, N): address of the bytes, or their place in a file; how many there are, 0 if fewer than
+    there should be; of blosc2 the first of its items in these bytes; 1 and the descriptor of the
+    file, 0 of bytes in memory. Address and file are 0 of a chunk that is not stored."""
+    holds: Any  # what keeps the bytes in memory, or the files open
 
 
 @cache
@@ -87,9 +84,10 @@ def place_chunks(
     out: NDArray[Any],
     shape: tuple[int, ...],
     parts: NDArray[np.int64],
-    rooms: Sequence[int] | NDArray[np.int64],
+    rooms: NDArray[np.int64],
     fill_row: NDArray[Any],
-    stored_chunks: StoredChunks | None = None,
+    decoder: NativeDecoder = PLAIN,
+    columns: NDArray[np.int64] | None = None,
 ) -> NDArray[np.bool_]:
     """Bring parts of chunks to their places in ``out``, decoded first where they are not yet.
 
@@ -102,12 +100,12 @@ def place_chunks(
     parts
         (N, axes, 3) int64: first voxel in the region, first in the chunk, and how many.
     rooms
-        Where in memory each chunk is, or is decoded to; 0 for one that is not kept, of ``stored``,
-        and for one that is not stored.
+        (N,) int64: where in memory each chunk is, or is decoded to; 0 for one that is not stored,
+        and for one of ``columns`` that is not kept.
     fill_row
         What all rows of a chunk are that is not stored.
-    stored
-        What chunks are decoded from; None if all are decoded.
+    decoder, columns
+        What the last M chunks are decoded with, and from: (4, M), see :class:`StoredChunks`.
 
     Returns
     -------
@@ -118,15 +116,16 @@ def place_chunks(
     rows = np.zeros((count, _PARTS + 3 * axes), np.int64)
     rows[:, _PARTS:] = parts.reshape(count, -1)
     rows[:, _ROOM] = rooms
-    decoder = PLAIN
-    if stored_chunks is not None:
-        decoder = stored_chunks.decoder
-        rows[:, _DATA], rows[:, _SIZE], rows[:, _FIRST] = stored_chunks[1:4]
-        is_empty = rows[:, _DATA] == 0
-    else:
-        is_empty = rows[:, _ROOM] == 0
+    size = math.prod(shape) * out.itemsize
+    is_empty = rows[:, _ROOM] == 0
+    if columns is not None:
+        its = rows[count - columns.shape[1] :]
+        its[:, _DATA:_ROOM] = columns.T
+        is_empty &= (rows[:, _DATA] == 0) & (rows[:, _FILE] == 0)
+        longest, last_file = np.maximum.reduce(columns[[1, 3]], axis=1).tolist()
+        size += longest if last_file else 0
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
-    scratch = np.empty(shape, out.dtype)
+    scratch = np.empty(size, np.uint8)
     fill_place, *places = addresses_of([fill_row, rows, scratch, out])
     rows[is_empty, _ROOM] = fill_place
     rows[:, _IS_ROW] = is_empty
@@ -158,7 +157,7 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
     return items if size == items.nbytes else None
 
 
-def addresses_of(arrays: Sequence[NDArray[Any]]) -> list[int]:
+def addresses_of(arrays: Iterable[NDArray[Any]]) -> list[int]:
     """Return where arrays begin that can be written to: a third of what NumPy takes for it."""
     address, view = ctypes.addressof, ctypes.c_char.from_buffer
     return [address(view(array.data)) for array in arrays]

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 from ...core.errors import CorruptVolume, VoxpipeError
 from ...core.lru_cache import cached_property
 from ...storage.decompress import most_between
+from ...storage.file_reader import HINTS
 from ...storage.in_flight import RequestPriority
 from ...storage.ranges import (
     CoalescedRanges,
     CoalescePolicy,
     LocalRanges,
     ObjectRanges,
+    OpenFiles,
     RangeStore,
     ReadRange,
     Span,
@@ -44,6 +46,8 @@ from ...storage.zip_ranges import ZipRanges
 from ..session import close_volumes, opening_session
 from .chunked_array import ChunkIndices, ChunkMap, Index
 from .native import StoredChunks, address_of_bytes
+
+_MOST_FILES = 16  # open at once for one read
 
 MOSTLY = 0.5
 """What part of a shard its requests must bring for all of it to be asked for."""
@@ -161,7 +165,22 @@ class RangedChunks:
                 rest = np.array([n for n in rest.tolist() if n not in came], np.int64)
                 absent = [indices[n] for n in rest.tolist()]
         places = self._map.locate(absent) if len(absent) else ObjectRanges.of([])
-        return Bytes(self, chunks, came, rest, places, *self._read(places))
+        return Bytes(self, chunks, came, rest, places, self._open_files(places))
+
+    def _open_files(self, places: ObjectRanges) -> OpenFiles | None:
+        """Return the files that a native decoder reads by itself; None where they are read here.
+
+        Requests that join neighbours are for what is not in memory. Where it is, a chunk at a time
+        goes through memory that stays in the cache of the processor.
+        """
+        store = self._store
+        if not HINTS.is_warm or not isinstance(store, LocalRanges) or not places.objects:
+            return None
+        if getattr(self._decoder, "native", None) is None or len(places.objects) > _MOST_FILES:
+            return None
+        if min(np.minimum.reduce(places.start), np.minimum.reduce(places.stop)) < 0:
+            return None  # counted from the end, or up to it
+        return store.open_files(places.objects)
 
     def _again(self, index: Index) -> tuple[memoryview | None, ReadRange | None]:
         """Read the stored bytes of a chunk from the store itself; return where they lie, too."""
@@ -176,10 +195,10 @@ class RangedChunks:
         self._ahead.requests.forget(self._token)
 
     def prefetch(self, chunks: ChunkIndices, size: int) -> Ticket | None:
-        """Begin to fetch; the system does so by itself for local files."""
+        """Begin to fetch; the system does so by itself for local files, where it has to."""
         if isinstance(self._store, LocalRanges):
-            if len(chunks):
-                self._store.will_need(self._map.locate(chunks))
+            if len(chunks) and HINTS.worth_asking():
+                self._store.will_need(self._map.locate(chunks), HINTS.is_here)
             return None
         store = self._store
         if not works_ahead(store):
@@ -343,42 +362,64 @@ class Bytes:
         came: dict[int, memoryview | None],
         rest: NDArray[np.int64],
         places: ObjectRanges,
-        plan: CoalescedRanges,
-        answers: list[bytes | None],
+        files: OpenFiles | None,
     ) -> None:
         self.strided = source._strided
         """Whether the decoder writes into memory of any strides."""
         self._source, self._chunks = source, chunks
         # By number of the chunk, of those that were asked for ahead; None is not stored.
         self._came = came
-        # The numbers of all others, where they lie, and what came of there.
-        self._rest, self._places, self._plan, self._answers = rest, places, plan, answers
+        # The numbers of all others, and where they lie.
+        self._rest, self._places, self._files = rest, places, files
+        self.close: Callable[[], None] = list[None]().clear if files is None else files.close
+        """Lets go of files."""
+        if files is None:
+            self._answers  # noqa: B018  fetched now
+
+    @cached_property
+    def _answers(self) -> tuple[CoalescedRanges, list[bytes | None]]:
+        """Return what came of where they lie."""
+        return self._source._read(self._places)
 
     def stored_chunks(self) -> StoredChunks | None:
         """Return where the bytes are, for a native decoder; None where there is none."""
         decoder = getattr(self._source._decoder, "native", None)
         if decoder is None:
             return None
-        addresses, sizes = np.zeros((2, len(self._chunks)), np.int64)
+        if self._files is not None:
+            _, which, start, stop = self._places
+            columns = np.zeros((4, len(which)), np.int64)
+            columns[0], size = start, stop - start
+            # More than a chunk can need is refused where they are read here.
+            columns[1] = np.where(size <= (self._source._most or size), size, 0)
+            columns[3] = np.array([*self._files.descriptors, -1])[which] + 1
+            return StoredChunks(decoder, columns, self)
+        plan, answers = self._answers
+        # The last stands for those of which nothing was asked.
+        bases = [*(0 if body is None else address_of_bytes(body) for body in answers), 0]
+        lengths = [*(0 if body is None else len(body) for body in answers), 0]
+        places = np.array([bases, lengths, lengths, lengths], np.int64).take(plan.request, axis=1)
+        base, size, length = places[:3]
+        np.copyto(size, plan.length, where=plan.length >= 0)
+        # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
+        size[plan.offset + size > length] = 0
+        base += np.where(base == 0, 0, plan.offset)
+        places[2:] = 0
+        if not self._came:
+            return StoredChunks(decoder, places, self)
+        columns = np.zeros((4, len(self._chunks)), np.int64)
+        columns[:, self._rest] = places
         for n, piece in self._came.items():
             if piece is not None:
-                addresses[n], sizes[n] = address_of_bytes(piece), len(piece)
-        plan, answers = self._plan, self._answers
-        # The last stands for those of which nothing was asked.
-        bases = [0 if body is None else address_of_bytes(body) for body in answers]
-        lengths = [0 if body is None else len(body) for body in answers]
-        base, length = np.array([[*bases, 0], [*lengths, 0]], np.int64)[:, plan.request]
-        size = np.where(plan.length < 0, length, plan.length)
-        addresses[self._rest] = np.where(base, base + plan.offset, 0)
-        # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
-        sizes[self._rest] = np.where(plan.offset + size <= length, size, 0)
-        return StoredChunks(decoder, addresses, sizes, np.zeros(len(sizes), np.int64), self)
+                columns[:2, n] = address_of_bytes(piece), len(piece)
+        return StoredChunks(decoder, columns, self)
 
     @cached_property
     def _pieces(self) -> dict[Index, tuple[memoryview | None, ReadRange | None]]:
         """By chunk its bytes, None where it is not stored, and where they lie, if that is known."""
         indices = [*map(tuple, np.asarray(self._chunks).tolist())]
-        pieces = self._plan.split(self._answers), self._places.ranges()
+        plan, answers = self._answers
+        pieces = plan.split(answers), self._places.ranges()
         by_number = dict(zip(self._rest.tolist(), zip(*pieces, strict=True), strict=True))
         by_number.update((n, (piece, None)) for n, piece in self._came.items())
         return {index: by_number[n] for n, index in enumerate(indices)}

@@ -256,6 +256,9 @@ class FetchedBlocks:
         self._blocks, self._indices = blocks, indices
         self.decode = blocks.decode
 
+    def close(self) -> None:
+        """Do nothing: the file stays mapped."""
+
     def place(self, index: Index) -> str:
         """Return the file."""
         return self._blocks.name
@@ -266,8 +269,9 @@ class FetchedBlocks:
         if decoder is None:
             return None
         chunk, first = self._blocks.items_of(self._indices)
-        address, size = self._blocks.chunk_bytes[:, chunk]
-        return StoredChunks(decoder, address, size, first, self._blocks)
+        columns = np.zeros((4, len(chunk)), np.int64)
+        columns[:2], columns[2] = self._blocks.chunk_bytes[:, chunk], first
+        return StoredChunks(decoder, columns, self._blocks)
 
 
 def _open(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:

@@ -30,7 +30,7 @@ from ...storage.decompress import (
 from ...storage.ranges import ObjectRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
-from ..chunks.chunked_array import ChunkIndices, ChunkMap, Index, Lookup
+from ..chunks.chunked_array import ChunkIndices, ChunkMap, Lookup
 from ..chunks.native import PLAIN, NativeDecoder, native_decoder
 from ..chunks.ranged_chunks import Decoder, decoder_factory
 
@@ -38,6 +38,7 @@ from ..chunks.ranged_chunks import Decoder, decoder_factory
 _NO_CHUNK = 2**64 - 1
 _ENTRY_BYTES = 16
 _CHECK_BYTES = 4
+_ALL = slice(None)
 # An index of 64 chunks takes a kilobyte; thousands of shards stay known.
 MOST_INDEX_BYTES = 16 * 1024**2
 
@@ -98,13 +99,16 @@ class ShardedChunks(ChunkMap):
         self._metadata, self._store = metadata, store
         pairs = zip(metadata.shards, metadata.chunks, strict=True)
         self._per_shard = tuple(s // c for s, c in pairs)
-        # In C order.
+        # In C order; of shards in Python's numbers, of which a header may claim any number.
         self._steps = np.cumprod([1, *self._per_shard[:0:-1]])[::-1]
+        counts = [-(-n // s) for n, s in zip(metadata.shape, metadata.shards, strict=True)]
+        steps = np.cumprod([1, *counts[:0:-1]], dtype=object)[::-1]
+        self._shard_steps = steps.astype(np.int64) if math.prod(counts) < 2**63 else steps
         checks = _CHECK_BYTES if metadata.index_checked else 0
         self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
-        # Key, and table of places, of each shard whose index was read.
-        self._tables: OrderedDict[Index, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
-        self._extents: dict[Index, Span | None] = {}
+        # Key, and table of places, of each shard whose index was read; by its number.
+        self._tables: OrderedDict[int, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
+        self._extents: dict[int, Span | None] = {}
         self._lock = threading.Lock()
 
     def forget(self) -> None:
@@ -126,49 +130,52 @@ class ShardedChunks(ChunkMap):
 
     def lookup(self, chunks: ChunkIndices) -> Lookup:
         """Return which indices must be read to say where chunks lie, and how to say it then."""
-        count = len(self._per_shard)
-        shards, inner = np.divmod(np.array(chunks, np.int64).reshape(-1, count), self._per_shard)
+        indices = np.asarray(chunks, np.int64).reshape(-1, len(self._per_shard))
+        shards, inner = np.divmod(indices, self._per_shard)
         # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
-        flat = inner @ self._steps
-        rows = [*map(tuple, shards.tolist())]
-        by_shard: dict[Index, int] = dict.fromkeys(rows, 0)
-        by_shard.update(zip(by_shard, range(len(by_shard)), strict=True))
-        which = np.array([by_shard[row] for row in rows], np.int64)
+        number, flat = shards @ self._shard_steps, inner @ self._steps
+        numbers = [*dict.fromkeys(number.tolist())]
         with self._lock:
-            hits = {shard: self._tables[shard] for shard in by_shard if shard in self._tables}
-        unknown = {s: self._metadata.key(s) for s in by_shard if s not in hits}
+            hits = {n: self._tables[n] for n in numbers if n in self._tables}
+        unknown: dict[int, str] = {}
+        if len(hits) < len(numbers):
+            by_number = dict(zip(number.tolist(), shards.tolist(), strict=True))
+            keys = ((n, self._metadata.key(by_number[n])) for n in numbers if n not in hits)
+            unknown = dict(keys)
         at_end = self._metadata.index_at_end
         span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
 
         def places(answers: Sequence[bytes | None]) -> ObjectRanges:
-            entries = np.empty((len(flat), 2), np.uint64)
-            entries[...] = _NO_CHUNK
             tables = {**hits, **self._learnt(unknown, answers)} if unknown else hits
-            for shard, (_, table) in tables.items():
-                if table is not None:
-                    members = which == by_shard[shard]
-                    entries[members] = table[flat[members]]
+            entries, which = np.empty((len(flat), 2), np.uint64), np.zeros(len(flat), np.int64)
+            for n, one in enumerate(numbers):
+                table = tables[one][1]
+                members = (number == one).nonzero()[0] if len(numbers) > 1 else _ALL
+                which[members] = n
+                entries[members] = _NO_CHUNK if table is None else table[flat[members]]
             first, length = entries.T
-            is_absent, end = (first == _NO_CHUNK) & (length == _NO_CHUNK), first + length
+            end = first + length
             # Sums that wrap around, and those that are too large for an offset in a file.
-            is_bad = ((end < first) | (end >= 2**63)) & ~is_absent
-            if is_bad.any():
-                n = int(is_bad.argmax())
-                what = f"a chunk at {first[n]}, {length[n]} bytes long"
-                raise self._corrupt(tables[rows[n]][0], what)
-            start, stop = (np.where(is_absent, 0, each).astype(np.int64) for each in (first, end))
-            keys = [tables[shard][0] for shard in by_shard]
-            return ObjectRanges(keys, np.where(is_absent, -1, which), start, stop)
+            if len(odd := ((end < first) | (end >= 2**63)).nonzero()[0]):
+                for n in odd.tolist():
+                    if (entries[n] != _NO_CHUNK).any():
+                        what = f"a chunk at {first[n]}, {length[n]} bytes long"
+                        raise self._corrupt(tables[numbers[which[n]]][0], what)
+                which[odd], entries[odd], end[odd] = -1, 0, 0
+            keys = [tables[one][0] for one in numbers]
+            return ObjectRanges(keys, which, first.astype(np.int64), end.astype(np.int64))
 
         def extents() -> dict[str, Span]:
-            spans = {self._metadata.key(shard): self._extent(shard) for shard in by_shard}
+            with self._lock:
+                keys = {n: self._tables[n][0] for n in numbers if n in self._tables}
+            spans = {key: self._extent(n) for n, key in keys.items()}
             return {key: span for key, span in spans.items() if span is not None}
 
         return Lookup([ReadRange(key, *span) for key in unknown.values()], places, extents)
 
     def _learnt(
-        self, shards: Mapping[Index, str], answers: Sequence[bytes | None]
-    ) -> dict[Index, tuple[str, NDArray[np.uint64] | None]]:
+        self, shards: Mapping[int, str], answers: Sequence[bytes | None]
+    ) -> dict[int, tuple[str, NDArray[np.uint64] | None]]:
         learnt = {
             shard: (key, None if answer is None else self._parse(key, answer))
             for (shard, key), answer in zip(shards.items(), answers, strict=True)
@@ -179,7 +186,7 @@ class ShardedChunks(ChunkMap):
                 self._extents.pop(self._tables.popitem(last=False)[0], None)
         return learnt
 
-    def _extent(self, shard: Index) -> Span | None:
+    def _extent(self, shard: int) -> Span | None:
         """Return from where to where a shard holds chunks; None if it holds none."""
         with self._lock:
             if shard not in self._extents:
