@@ -159,6 +159,8 @@ class Clamp(AffineValueOp):
 
 # batchgeneratorsv2's: of a patch that is constant afterwards.
 _LEAST_STD = 1e-7
+# One by less is no float32.
+_LEAST_RANGE = 2.0**-126
 
 
 @dataclass(frozen=True)
@@ -319,13 +321,12 @@ class _Bend:
 
     def _bend(self, channel: NDArray[np.float32], low: float, high: float) -> None:
         size = high - low
-        if not size:
-            return
         # Upside down the lower end is the upper one, and each value as far from it.
         start, sign = (high, -1) if self.invert else (low, 1)
+        inward = sign / size if abs(size) >= _LEAST_RANGE else 0.0
         # Plane by plane: what lies in between stays in the cache.
         for plane in channel:
-            part = (plane - np.float32(start)) * np.float32(sign / size)
+            part = (plane - np.float32(start)) * np.float32(inward)
             bent = np.copysign(power(np.abs(part), self.gamma), part)
             plane[...] = bent * np.float32(sign * size) + np.float32(start)
 

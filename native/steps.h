@@ -15,6 +15,7 @@
 namespace VOXPIPE_PATH_NAME {
 
 constexpr int64_t VALUES_AT_ONCE = 4096;  // floats at once: 16 KiB stay in the fastest cache
+constexpr double LEAST_RANGE = 0x1p-126;  // one by less is no float32
 constexpr double LEAST_DEVIATION = 1e-7;  // batchgeneratorsv2's, of a patch that is constant
 
 inline bool keeps_statistics(const VoxpipeStep& step) {
@@ -63,7 +64,7 @@ struct Stage {
       const double first = of_patch ? s.lowest() : number[1], last = of_patch ? s.highest() : number[2];
       const double length = last - first, sign = step->flags & VOXPIPE_INVERT ? -1.0 : 1.0;
       start = static_cast<float>(sign < 0 ? last : first);
-      inward = length != 0 ? static_cast<float>(sign / length) : 0.0f;
+      inward = __builtin_fabs(length) >= LEAST_RANGE ? static_cast<float>(sign / length) : 0.0f;
       outward = static_cast<float>(sign * length);
       if (keeps_statistics(*step)) {
         mean = s.mean();

@@ -102,6 +102,20 @@ def test_a_patch_without_range_is_refused_at_its_change(
     change_values(array, [of_gamma(in_range=(0, 1))(0.5)])
 
 
+@pytest.mark.parametrize("path", ["0", *NATIVE_PATHS])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_range_that_float32_cannot_divide_by_is_none(
+    path: str, keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers so close that they are equal, as far as arithmetic goes, stay finite."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", path)
+    array = np.linspace(0, 1e-40, 60, dtype=np.float32).reshape(1, 1, 3, 20)
+
+    change_values(array, [of_gamma(over="patch", keep_statistics=keeps)(0.5)])
+
+    assert np.abs(array).max() <= 1e-40
+
+
 @pytest.mark.parametrize("exponent", [0.5, 0.7, 1.0, 1.5, 2.0])
 def test_powers_are_within_two_and_a_half_units_of_the_last_place(exponent: float) -> None:
     """From the smallest numbers up to large ones; ends are exact."""
