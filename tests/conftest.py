@@ -138,6 +138,14 @@ def draws_of_its_own():
 
 
 @pytest.fixture(autouse=True)
+def hints_of_its_own():
+    """Start every test as if nothing was in the page cache: requests depend on no other test."""
+    reader = sys.modules.get("voxpipe.storage.file_reader")
+    if reader is not None:
+        reader.HINTS._warm = 0
+
+
+@pytest.fixture(autouse=True)
 def nothing_left_behind():
     """Fail a test that leaves a process, a thread, an open file, an epoch or another locale."""
     before, encoding = leftovers.alive(), locale.nl_langinfo(locale.CODESET)

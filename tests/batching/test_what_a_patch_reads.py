@@ -155,6 +155,11 @@ def first(pipe: Any, seed: int) -> Sample:
     return sample
 
 
+def absent_chunks(read: Any, entries: Any, absent: Any) -> Any:
+    """Return the chunks that a read has to decode."""
+    return read.chunks[absent].tolist()
+
+
 # Every chain where chunks are cubes, and have another axis; elsewhere those that cull and widen.
 PAIRS = [
     (form, chain)
@@ -177,7 +182,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     """Read, look-ahead, counts, negotiation, explanation, report and joining agree."""
     pipe, seed = CHAINS[chain](vp.from_cases([{"image": stored(form)}]).open_volume()), 7
     close_volumes()  # what is kept would not be decoded again
-    with noted("_read_missing", lambda out, chunks, parts: chunks.tolist()) as read:
+    with noted("_read_absent", absent_chunks) as read:
         before = IO_COUNTERS.snapshot()
         first(pipe, seed)["image"].realize()
         done = IO_COUNTERS.snapshot() - before
@@ -210,7 +215,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     close_volumes()
     reads = reads_of([first(pipe, seed)])
     assert len(reads) == bool(read)
-    with noted("_read_missing", lambda out, chunks, parts: chunks.tolist()) as measured_read:
+    with noted("_read_absent", absent_chunks) as measured_read:
         for one in reads:
             one.volume.read(one.region)
     assert measured_read == read
@@ -277,7 +282,7 @@ def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
     pipe = CHAINS[chain](vp.from_cases([{"image": _zarr(tmp_path)}]).open_volume())
     patch = first(pipe, 3)["image"]
     close_volumes()
-    with noted("_read_missing", lambda out, chunks, parts: chunks.tolist()) as read:
+    with noted("_read_absent", absent_chunks) as read:
         patch.realize()
 
     (block,) = group_reads([Reader(0, "image", patch)], 2**20)

@@ -179,15 +179,15 @@ def test_no_chunk_is_decoded_by_two_workers(folder, tmp_path, monkeypatch):
     All jobs are given at once: later on, a worker that has nothing to do may take one of another.
     """
     log = tmp_path / "decoded"
-    real = ChunkedArray._read_missing
+    real = ChunkedArray._read_absent
 
-    def noted(self, out, chunks, parts):
+    def noted(self, read, entries, absent):
         with open(log, "a", encoding="utf-8") as file:
-            for index in map(tuple, chunks.tolist()):
+            for index in map(tuple, read.chunks[absent].tolist()):
                 file.write(f"{os.getpid()} {self._token} {index}\n")
-        real(self, out, chunks, parts)
+        real(self, read, entries, absent)
 
-    monkeypatch.setattr(ChunkedArray, "_read_missing", noted)
+    monkeypatch.setattr(ChunkedArray, "_read_absent", noted)
     cases = epoch(chain(folder), 2, "fork", ahead=4)
     lines = [line.split(" ", 1) for line in log.read_text().splitlines()]
     by_chunk = Counter(chunk for _, chunk in set(map(tuple, lines)))
