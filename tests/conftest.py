@@ -142,7 +142,7 @@ def hints_of_its_own():
     """Start every test as if nothing was in the page cache: requests depend on no other test."""
     reader = sys.modules.get("voxpipe.storage.file_reader")
     if reader is not None:
-        reader.HINTS._warm = 0
+        reader.HINTS.after_fork()
 
 
 @pytest.fixture(autouse=True)

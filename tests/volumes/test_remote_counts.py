@@ -11,7 +11,6 @@ from s3_server import Fault
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.storage import volume_cache
-from voxpipe.storage.file_reader import HINTS
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.storage.remote import open_remote
@@ -198,7 +197,6 @@ def test_local_chunks_are_announced_to_the_kernel(tmp_path, monkeypatch):
     told = []
     will_need = lambda self, ranges, is_here: told.extend(ranges.ranges())  # noqa: E731
     monkeypatch.setattr(LocalRanges, "will_need", will_need)
-    HINTS.after_fork()  # whatever was warm before
 
     assert volume.prefetch(Region((6, 0, 0), (24, 4, 4))) is None
 
