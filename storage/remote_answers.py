@@ -251,8 +251,10 @@ def advice_on(error: BaseException) -> FaultAdvice:
 
 
 def _advice_on(error: BaseException) -> FaultAdvice:
-    if isinstance(error, (NoRanges, WrongAnswer)):
-        return FaultAdvice.WRONG if isinstance(error, WrongAnswer) else FaultAdvice.NO_RANGES
+    if isinstance(error, NoRanges):
+        return FaultAdvice.NO_RANGES
+    if isinstance(error, WrongAnswer):
+        return FaultAdvice.WRONG
     error = cause_of(error)
     if has_expired(error):
         return FaultAdvice.REFUSAL
