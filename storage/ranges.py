@@ -164,16 +164,6 @@ class LocalRanges:
             self.newest = max(self.newest, self._change_time(folder))
         return answers
 
-    def open_files(self, keys: Sequence[str]) -> OpenFiles | None:
-        """Return open files for whoever reads ranges of them; None where one is not there."""
-        files = OpenFiles(self)
-        try:
-            files.descriptors.extend(map(self._open, keys))
-        except (FileNotFoundError, NotADirectoryError):
-            files.close()
-            return None
-        return files
-
     def _change_time(self, folder: str) -> int:
         """Return when something was added to a folder, or removed; of one that is gone, above."""
         while True:
@@ -243,11 +233,22 @@ class LocalRanges:
 
 
 class OpenFiles:
-    """Files of a folder that are open, to be closed when their ranges were read."""
+    """Files of a folder that are open, to be closed when their ranges were read.
 
-    def __init__(self, store: LocalRanges) -> None:
+    Raises
+    ------
+    FileNotFoundError, NotADirectoryError
+        One is not there.
+    """
+
+    def __init__(self, store: LocalRanges, keys: Sequence[str]) -> None:
         self._store = store
         self.descriptors: list[int] = []
+        try:
+            self.descriptors.extend(map(store._open, keys))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close them and note when they were changed; any number of times."""

@@ -176,11 +176,18 @@ class RangedChunks:
         store = self._store
         if not HINTS.is_warm or not isinstance(store, LocalRanges) or not places.objects:
             return None
+        if (
+            not self._most
+        ):  # nobody says how many bytes a chunk may claim, for which memory is taken
+            return None
         if getattr(self._decoder, "native", None) is None or len(places.objects) > _MOST_FILES:
             return None
         if min(np.minimum.reduce(places.start), np.minimum.reduce(places.stop)) < 0:
             return None  # counted from the end, or up to it
-        return store.open_files(places.objects)
+        try:
+            return OpenFiles(store, places.objects)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def _again(self, index: Index) -> tuple[memoryview | None, ReadRange | None]:
         """Read the stored bytes of a chunk from the store itself; return where they lie, too."""
@@ -371,15 +378,20 @@ class Bytes:
         self._came = came
         # The numbers of all others, and where they lie.
         self._rest, self._places, self._files = rest, places, files
-        self.close: Callable[[], None] = list[None]().clear if files is None else files.close
-        """Lets go of files."""
-        if files is None:
-            self._answers  # noqa: B018  fetched now
+        # What came of there; of open files only where the native decoder gave a chunk back.
+        self._came_of_requests = None if files is not None else source._read(places)
 
-    @cached_property
+    @property
     def _answers(self) -> tuple[CoalescedRanges, list[bytes | None]]:
         """Return what came of where they lie."""
-        return self._source._read(self._places)
+        if self._came_of_requests is None:
+            self._came_of_requests = self._source._read(self._places)
+        return self._came_of_requests
+
+    def close(self) -> None:
+        """Let go of files; any number of times."""
+        if self._files is not None:
+            self._files.close()
 
     def stored_chunks(self) -> StoredChunks | None:
         """Return where the bytes are, for a native decoder; None where there is none."""
@@ -391,24 +403,19 @@ class Bytes:
             columns = np.zeros((4, len(which)), np.int64)
             columns[0], size = start, stop - start
             # More than a chunk can need is refused where they are read here.
-            columns[1] = np.where(size <= (self._source._most or size), size, 0)
+            columns[1] = np.where(size <= self._source._most, size, 0)
             columns[3] = np.array([*self._files.descriptors, -1])[which] + 1
             return StoredChunks(decoder, columns, self)
         plan, answers = self._answers
         # The last stands for those of which nothing was asked.
         bases = [*(0 if body is None else address_of_bytes(body) for body in answers), 0]
         lengths = [*(0 if body is None else len(body) for body in answers), 0]
-        places = np.array([bases, lengths, lengths, lengths], np.int64).take(plan.request, axis=1)
-        base, size, length = places[:3]
-        np.copyto(size, plan.length, where=plan.length >= 0)
-        # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
-        size[plan.offset + size > length] = 0
-        base += np.where(base == 0, 0, plan.offset)
-        places[2:] = 0
-        if not self._came:
-            return StoredChunks(decoder, places, self)
+        base, length = np.array([bases, lengths], np.int64)[:, plan.request]
+        size = np.where(plan.length < 0, length, plan.length)
         columns = np.zeros((4, len(self._chunks)), np.int64)
-        columns[:, self._rest] = places
+        columns[0, self._rest] = np.where(base, base + plan.offset, 0)
+        # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
+        columns[1, self._rest] = np.where(plan.offset + size <= length, size, 0)
         for n, piece in self._came.items():
             if piece is not None:
                 columns[:2, n] = address_of_bytes(piece), len(piece)
