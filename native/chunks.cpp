@@ -27,12 +27,16 @@ uint32_t little(const char* bytes) {
 bool decode(const VoxpipeChunks& job, const VoxpipeChunk& chunk, Bytes room, int64_t bytes) {
   Bytes data = reinterpret_cast<Bytes>(chunk.file ? job.scratch + bytes : chunk.data);
   const size_t size = static_cast<size_t>(chunk.size), wanted = static_cast<size_t>(bytes);
-  const int file = static_cast<int>(chunk.file - 1);
-  if (chunk.size < 1 || (chunk.file && pread(file, data, size, chunk.data) != chunk.size))
-    return false;
+  if (chunk.size < 1) return false;
+  if (chunk.file) {
+    const int descriptor = static_cast<int>(chunk.file - 1);
+    if (pread(descriptor, data, size, chunk.data) != chunk.size) return false;
+  }
   switch (job.stored) {
     case VOXPIPE_PLAIN:
-      return size == wanted && memcpy(room, data, wanted);
+      if (size != wanted) return false;
+      memcpy(room, data, wanted);
+      return true;
     case VOXPIPE_BLOSC:  // version, codec, flags, item size, decoded size, block size, stored size
       return size >= 16 && little(data + 12) >= 16 && little(data + 12) <= size &&
              little(data + 4) == wanted &&
@@ -53,10 +57,14 @@ void copy_part(const VoxpipeChunks& job, const VoxpipePart* parts, const int64_t
   const int64_t length = parts[axis].length;
   if (axis + 1 == job.axes) {
     const int64_t bytes = length * job.item;
-    if (bytes < 16 || bytes > 1024) return void(memcpy(out, in, static_cast<size_t>(bytes)));
+    if (bytes < 16 || bytes > 1024) {
+      memcpy(out, in, static_cast<size_t>(bytes));
+      return;
+    }
     // A row is short: 16 bytes at once, the last ones twice where they are no multiple.
     for (int64_t n = 0; n < bytes - 16; n += 16) memcpy(out + n, in + n, 16);
-    return void(memcpy(out + bytes - 16, in + bytes - 16, 16));
+    memcpy(out + bytes - 16, in + bytes - 16, 16);
+    return;
   }
   for (int64_t n = 0; n < length; n++)
     copy_part(job, parts, stride, out + n * job.out_stride[axis], in + n * stride[axis], axis + 1);
