@@ -128,11 +128,13 @@ def budget_error(terms: Mapping[str, int], budget: Budget) -> BudgetExceeded:
     largest = max(terms, key=lambda term: terms[term])
     every = ", ".join(f"{term} {size}" for term, size in terms.items())
     # As the services name their settings: threads, or none, without workers.
-    threads = "num_threads" if budget.threads > 1 else ""
-    makers = "num_workers or threads_per_worker" if budget.workers else threads
-    ahead = f"prefetch_cnt or {threads}" if threads else "prefetch_cnt"
-    ahead = "worker_prefetch_cnt or num_workers" if budget.workers else ahead
-    remedy = _REMEDIES[largest].format(ahead=ahead, makers=makers + ", " * bool(makers))
+    if budget.workers:
+        ahead, makers = "worker_prefetch_cnt or num_workers", "num_workers or threads_per_worker, "
+    elif budget.threads > 1:
+        ahead, makers = "prefetch_cnt or num_threads", "num_threads, "
+    else:
+        ahead, makers = "prefetch_cnt", ""
+    remedy = _REMEDIES[largest].format(ahead=ahead, makers=makers)
     return BudgetExceeded(
         f"reading would take {sum(terms.values())} bytes of memory and may take "
         f"{budget.memory_bytes}; most of it are {largest}: {terms[largest]} bytes (all: {every}).",
