@@ -8,7 +8,8 @@ a bandwidth per connection. Remote and local runs take turns, each in a process 
 server shares the processor with the workers, which a bucket's does not: a column says what each
 takes. The ratio is that of the medians, first to local runs beside a neighbour that takes as many
 cores as the server did, then to those of an idle machine. The peak is that of all processes but
-the server's.
+the server's. Last, obstore alone asks for as many ranges of the same length, in threads, and drops
+them: the ratio that would be left if nothing but this came on top of a local patch.
 An epoch visits every case ``--visits`` times: with 1 it is over in half a second, of which a
 bucket's first answers are a tenth.
 """
@@ -17,12 +18,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,12 +53,20 @@ COLUMNS = (
     "MB/patch",
     "first batch s (local, remote)",
     "CPU ms/patch (local, remote, server)",
+    "obstore alone: CPU ms/patch, ratio left",
     "peak MB: anonymous + shared + mapped (local, remote)",
 )
 
 
+BARE_REQUESTS = 1000
+"""Requests of obstore alone: about a second, as many at a time as a worker may send."""
+
+
 def main() -> None:
     chosen = _arguments()
+    if chosen.bare:
+        print(json.dumps(bare_cpu_ms(**json.loads(chosen.bare))))
+        return
     processes.require_linux()
     print("## Remote\n")
     print(machine.describe())
@@ -100,6 +113,8 @@ def _arguments() -> argparse.Namespace:
         default=throughput.VISITS,
         help="times that an epoch visits a case",
     )
+    # How obstore alone is measured, in a process of its own.
+    parser.add_argument("--bare", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -132,6 +147,8 @@ def _row(
         with processes.neighbour(serving[-1] / 1000 * there[-1]["rate"]):
             here.append(_measured(chosen, local, {}))
         idle.append(_measured(chosen, local, {}))
+    asked, size = statistics.median(requests), statistics.median(megabytes) * throughput.MB
+    bare = asked * _bare_cpu_ms(folder, form, round(size / asked), of_server)
     rates = [statistics.median(run["rate"] for run in runs) for runs in (idle, here, there)]
     firsts = [statistics.median(run["first"] for run in runs) for runs in (idle, there)]
     costs = [statistics.median(run["cpu_ms"] for run in runs) for runs in (idle, there)]
@@ -156,8 +173,46 @@ def _row(
         f"{statistics.median(megabytes):.1f}",
         f"{firsts[0]:.2f}, {firsts[1]:.2f}",
         f"{costs[0]:.1f}, {costs[1]:.1f}, {statistics.median(serving):.1f}",
+        f"{bare:.1f}, {costs[0] / (costs[0] + bare):.2f}",
         ", ".join(processes.parts_as_text(peak) for peak in peaks),
     ]
+
+
+def _bare_cpu_ms(folder: Path, form: str, size: int, of_server: dict[str, str]) -> float:
+    """Return the processor time of one request by obstore alone, in ms."""
+    keys = [
+        str(file.relative_to(folder))
+        for file in sorted(folder.rglob("c/**/*"))
+        if f".{form}." in str(file) and file.is_file() and file.stat().st_size >= size
+    ]
+    job = json.dumps({"keys": keys, "size": size})
+    found = processes.run([sys.executable, __file__, "--bare", job], of_server).answer()
+    return float(found)
+
+
+def bare_cpu_ms(keys: list[str], size: int) -> float:
+    """Ask for ranges of some objects as plainly as obstore can; return ms of CPU of each."""
+    from obstore.store import S3Store
+
+    from voxpipe.storage.in_flight import MOST_REQUESTS
+
+    store = S3Store(
+        BUCKET,
+        endpoint=os.environ["AWS_ENDPOINT_URL"],
+        client_options={"allow_http": True, "pool_max_idle_per_host": str(MOST_REQUESTS)},
+        virtual_hosted_style_request=False,
+    )
+    draws = random.Random(0)
+    asked = [draws.choice(keys) for _ in range(BARE_REQUESTS)]
+
+    def get(key: str) -> int:
+        return len(store.get_range(key, start=0, length=size))
+
+    with ThreadPoolExecutor(MOST_REQUESTS) as threads:
+        list(threads.map(get, asked[:MOST_REQUESTS]))  # connections and threads are there then
+        start = time.process_time()
+        assert sum(threads.map(get, asked)) == size * len(asked)
+        return 1000 * (time.process_time() - start) / len(asked)
 
 
 def _measured(
