@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from voxpipe.volumes import Volume
 from voxpipe.volumes.chunks.native import (
-    StoredChunks,
     address_of_bytes,
     native_decoder,
     place_chunks,
@@ -33,6 +32,7 @@ from voxpipe.volumes.chunks.native import (
 SHAPE = (320, 320, 256)
 CHUNKS, ROUNDS = 100, 7
 EDGES = (32, 64)
+QUICK_SHAPE, QUICK_EDGES = (32, 32, 32), (8, 16)
 SHUFFLES = {"none": Blosc.NOSHUFFLE, "bytes": Blosc.SHUFFLE, "bits": Blosc.BITSHUFFLE}
 CODECS: dict[str, Any] = {
     **{f"blosc lz4-5, {s}": Blosc("lz4", 5, how) for s, how in SHUFFLES.items()},
@@ -49,11 +49,13 @@ CODECS: dict[str, Any] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--image", action="append", default=[], help="NAME=VOLUME, more to measure")
+    parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
     chosen = parser.parse_args()
+    shape, edges = (QUICK_SHAPE, QUICK_EDGES) if chosen.quick else (SHAPE, EDGES)
     blosc.use_threads = False  # as in a worker
     print("## Codecs of chunks\n")
     print(machine.describe())
-    scan, label = phantom.scan(SHAPE, np.random.default_rng(0), SHAPE, (0, 0, 0))
+    scan, label = phantom.scan(shape, np.random.default_rng(0), shape, (0, 0, 0))
     arrays: dict[str, NDArray[Any]] = {
         "CT phantom, int16": scan,
         "its label, uint8": label,
@@ -64,10 +66,10 @@ def main() -> None:
         array = np.ascontiguousarray(Volume(path).numpy()[0])
         arrays[f"{name}, {array.dtype}"] = array
     for name, array in arrays.items():
-        heads = " | ".join(f"{edge}³: ratio, GB/s, written MB/s" for edge in EDGES)
-        print(f"\n| {name} | {heads} |\n|---" + "|---" * len(EDGES) + "|")
+        heads = " | ".join(f"{edge}³: ratio, GB/s, written MB/s" for edge in edges)
+        print(f"\n| {name} | {heads} |\n|---" + "|---" * len(edges) + "|")
         for codec in CODECS:
-            cells = [measure(array, edge, CODECS[codec]) for edge in EDGES]
+            cells = [measure(array, edge, CODECS[codec]) for edge in edges]
             row = " | ".join(f"{r:.2f}, {speed:.1f}, {write:.0f}" for r, speed, write in cells)
             print(f"| {codec} | {row} |")
 
@@ -100,12 +102,12 @@ def measure(array: NDArray[Any], edge: int, codec: Any) -> tuple[float, float, f
     parts = np.array([[[n % 5 * edge, 0, edge], [0, 0, edge], [0, 0, edge]] for n in range(CHUNKS)])
     decoder = native_decoder("zstd" if codec.codec_id == "zstd" else "blosc")
     assert decoder is not None, "numcodecs' functions are not to be found"
-    columns = np.array([[address_of_bytes(e), len(e), 0] for e in encoded], np.int64).T
-    stored_chunks = StoredChunks(decoder, *columns, encoded)
+    columns = np.array([[address_of_bytes(e), len(e), 0, 0] for e in encoded], np.int64).T
+    rooms = np.zeros(CHUNKS, np.int64)
     row, best = np.zeros(edge, array.dtype), float("inf")
     for _ in range(ROUNDS):
         start = time.thread_time()
-        is_done = place_chunks(out, (edge,) * 3, parts, [0] * CHUNKS, row, stored_chunks)
+        is_done = place_chunks(out, (edge,) * 3, parts, rooms, row, decoder, columns)
         best = min(best, time.thread_time() - start)
         assert is_done.all()
     size = sum(piece.nbytes for piece in pieces)

@@ -203,7 +203,7 @@ def test_the_kernel_meets_its_peers(tmp_path):
 QUICK = [["throughput.py", "--formats", "nii"], ["io.py", "--formats", "nii"], ["scaling.py"]]
 QUICK += [["memory.py", "--formats", "nii"], ["transport.py"], ["kernel.py", "--only", "u1 C"]]
 QUICK += [["accuracy.py"], ["diagnosing.py", "--formats", "nii"]]
-QUICK += [["decoded_twice.py"]]
+QUICK += [["decoded_twice.py"], ["codecs.py"]]
 
 
 @pytest.mark.parametrize("command", QUICK, ids=lambda command: command[0])
@@ -214,4 +214,30 @@ def test_a_quick_run_judges_nothing(tmp_path, command):
     assert done.returncode == 0, done.stderr
     assert len(rows(done.stdout)) > 1
     assert not any(word in done.stdout for word in ("PASS", "FAIL", "bar is met", "Not met"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["zarr_reader.py", "--rounds", "1"], ["resuming.py"]])
+def test_scripts_without_a_quick_run(tmp_path, command):
+    """They end well as they are, and leave no file."""
+    done = run(tmp_path, *command)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("## ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bucket_is_compared_with_the_disk(tmp_path):
+    """A row with the rates of both, and what the client takes alone."""
+    small = [*SMALL, "1", "--count", "2", "--seconds", "0.1", "--rounds", "1", "--visits", "1"]
+
+    done = run(tmp_path, "remote.py", *small, "--formats", "zarr64", "--clients", "obstore")
+
+    assert done.returncode == 0, done.stderr
+    # So small, most is kept: the client may take 0.0 ms a patch.
+    row = rows(done.stdout)["zarr64"]
+    rates = [float(rate) for rate in row[2].split(", ")]
+    ratio = float(row[9].split(", ")[1])
+    assert min(rates) > 0
+    assert 0 < ratio <= 1
     assert list(tmp_path.iterdir()) == []
