@@ -40,7 +40,9 @@ class Negotiation:
             work,
             cache_bytes=DEFAULT_BYTES if unknown else sum(each.cache_bytes for each in schemes),
             ahead_bytes=None if unknown else sum(each.ahead_bytes for each in schemes),
-            joinings={k: CoalescePolicy(s.gap, s.longest_run) for k, s in self.schemes.items()},
+            coalesce_policies={
+                k: CoalescePolicy(s.gap, s.longest_run) for k, s in self.schemes.items()
+            },
             remote=self.remote,
         )
 

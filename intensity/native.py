@@ -20,6 +20,7 @@ _JOB = struct.Struct("=5q3q3q2q")
 _STEP = struct.Struct("=2qQ4d3q3q3q")
 _NO_RANGE = 1024  # VOXPIPE_NO_RANGE, of the first step
 _OK = 0
+MOST_STEPS = 64  # VOXPIPE_MOST_STEPS, of one call
 SCALE, SPREAD, GAMMA, GAUSSIAN, RICIAN, FILTER, COARSEN = range(7)
 OF_PATCH, KEEP_RANGE, KEEP_STATISTICS, INVERT = 1, 2, 4, 8
 
@@ -40,7 +41,7 @@ def pack_step(
 
 
 def change(array: NDArray[Any], steps: Sequence[bytes]) -> int | None:
-    """Do ``steps`` to ``array``, (C, I, J, K), in place; None if it was left alone.
+    """Do up to 64 steps to ``array``, (C, I, J, K), in place; None if it was left alone.
 
     Else return how many were done: all, or those before one that asks for the mean or the range of
     values of which some are not finite.

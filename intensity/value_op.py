@@ -50,13 +50,15 @@ def change_values(array: NDArray[np.float32], changes: Sequence[ArrayChange]) ->
 
     ``NoRange`` has the number of a change that needs a mean or range that is not there.
     """
-    count = native.change(array, [change.native_step() for change in changes])
-    if count is None:
-        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            failures = (n for n, change in enumerate(changes) if not change.in_numpy(array))
-            count = next(failures, len(changes))
-    if count < len(changes):
-        raise NoRange(changes[count], count)
+    for start in range(0, len(changes), native.MOST_STEPS):
+        some = changes[start : start + native.MOST_STEPS]
+        count = native.change(array, [change.native_step() for change in some])
+        if count is None:
+            with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+                failures = (n for n, change in enumerate(some) if not change.in_numpy(array))
+                count = next(failures, len(some))
+        if count < len(some):
+            raise NoRange(some[count], start + count)
 
 
 @dataclass(frozen=True)

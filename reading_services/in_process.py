@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -20,7 +21,7 @@ from ..datapipes.epoch import set_epoch
 from ..datapipes.iter import Prefetcher
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
-from ..storage.ranges import COALESCE_POLICIES, Table
+from ..storage.ranges import COALESCE_POLICIES, PoliciesByKey
 from ..volumes.scheme import Budget
 from ..volumes.session import SESSION
 from .delivered_batches import DeliveredBatches
@@ -91,7 +92,8 @@ class InProcessReadingService:
         """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
         # One batch is made while the one before is in use.
         ahead = 2 + self.prefetch_cnt
-        return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=1)
+        threads = 1 if work is None else work.threads
+        return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=threads)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
@@ -102,6 +104,8 @@ class InProcessReadingService:
                 "in this process; give reading_service=MultiProcessingReadingService()",
                 UserWarning,
             )
+        if work.hints.threads and isinstance(work, PlannedWork):
+            return replace(work, threads=work.hints.threads)
         return work
 
     def epoch(
@@ -231,12 +235,12 @@ def _batches(
                     batch = BatchResult(batch, job.failures, is_empty=not job.items)
                 yield job.index, as_tensors(batch)
         return
-    with closing(_prefetch(plan, work.joinings)) as coming:
+    with closing(_prefetch(plan, work.coalesce_policies)) as coming:
         for job, tickets in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-            threads = using_threads(work.hints.threads)
+            threads = using_threads(work.threads if work.hints.threads else None)
             try:
-                with holding(COALESCE_POLICIES, work.joinings), threads:
+                with holding(COALESCE_POLICIES, work.coalesce_policies), threads:
                     batch = source.run(job, seed, epoch)
             finally:
                 for ticket in tickets:
@@ -268,7 +272,9 @@ def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any],
     return index
 
 
-def _prefetch(plan: Iterator[Job], joinings: Table) -> Generator[tuple[Job, list[Any]], None, None]:
+def _prefetch(
+    plan: Iterator[Job], coalesce_policies: PoliciesByKey
+) -> Generator[tuple[Job, list[Any]], None, None]:
     """Yield jobs and what keeps the bytes they read; the next one's are being fetched by then."""
     queue: deque[tuple[Job, list[Any]]] = deque()
     error: Exception | None = None
@@ -280,7 +286,7 @@ def _prefetch(plan: Iterator[Job], joinings: Table) -> Generator[tuple[Job, list
             except Exception as failure:  # told when its turn comes
                 error = failure
             if job is not None:
-                with holding(COALESCE_POLICIES, joinings):
+                with holding(COALESCE_POLICIES, coalesce_policies):
                     queue.append((job, tickets_of(job)))
                 if len(queue) == 1:
                     continue

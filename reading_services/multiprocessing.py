@@ -68,7 +68,7 @@ JOBS_PER_WORKER = 2
 # A job's bytes take a while to come from a bucket, and are asked for when the job arrives: two
 # round trips where a volume is new, and a turn of the processor for each answer, 80 to 200 ms
 # together. Small batches are made in 75. With 3 in flight, processors were idle for 9 % of the
-# time; with 5 for 3 %, as from a local disk (docs/performance.md).
+# time; with 5 for 3 %, as from a local disk (docs/measured-before.md).
 JOBS_PER_REMOTE_WORKER = 5
 
 

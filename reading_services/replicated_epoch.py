@@ -27,7 +27,6 @@ from .workers.worker_process import Worker
 _FIRST_AHEAD, MOST_AHEAD = 2, 16
 # What torchdata's round_robin_demux lets wait.
 MOST_WAITING = 1000
-_DISPATCH = "sharding_round_robin_dispatch()"
 _END, _FAILURE = Deal(ends=True), Deal(fails=True)
 
 

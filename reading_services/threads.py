@@ -34,7 +34,7 @@ from ..core.validate import validate_int
 from ..datapipes.background_iterator import join_threads, note_progress
 from ..graph import Pipe, describe, traits_of
 from ..spatial.lazy.virtual_volume import use_tiles
-from ..storage.ranges import COALESCE_POLICIES, Table
+from ..storage.ranges import COALESCE_POLICIES, PoliciesByKey
 from ..volumes.scheme import Budget
 from .delivered_batches import DeliveredBatches
 from .in_process import InProcessEpoch, InProcessReadingService
@@ -206,7 +206,7 @@ class _Exchange:
     """What an epoch shares with its threads. It does not know the epoch, which may be dropped."""
 
     make: Callable[[Job], Any]
-    joinings: Table  # which ranges become one request, by key
+    coalesce_policies: PoliciesByKey  # which ranges become one request, by key
     buffers: BatchBuffers
     waiting: queue.SimpleQueue[tuple[Job, QueuedJob] | None] = field(
         default_factory=queue.SimpleQueue
@@ -237,7 +237,7 @@ class _Exchange:
             seat.job = None
 
     def _scheme(self) -> AbstractContextManager[None]:
-        return holding(COALESCE_POLICIES, self.joinings)
+        return holding(COALESCE_POLICIES, self.coalesce_policies)
 
     def look_ahead(self) -> None:
         """Begin to fetch what jobs that wait will read."""
@@ -341,7 +341,7 @@ class ThreadBatches:
         self._jobs = JobsInFlight(self._with_limit(plan), self._room, in_order=in_order)
         self._buffers = BatchBuffers(ahead + 1, ahead_bytes)
         make = self._finishing() if rest else partial(_make, self._threads_part.maker(), run)
-        self._exchange = exchange = _Exchange(make, dict(work.joinings), self._buffers)
+        self._exchange = exchange = _Exchange(make, dict(work.coalesce_policies), self._buffers)
         self._seats = [_Seat(number) for number in range(work.threads)]
         targets: dict[str, Callable[[], None]] = {
             f"voxpipe-batches-{seat.number}": partial(exchange.serve, seat) for seat in self._seats
@@ -516,7 +516,7 @@ def _last_steps(
     while True:
         threads = using_threads(work.threads)
         # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-        with batches_in(buffers), holding(COALESCE_POLICIES, work.joinings), threads:
+        with batches_in(buffers), holding(COALESCE_POLICIES, work.coalesce_policies), threads:
             batch = finisher.finish(inbox.popleft(), *run)
         yield as_tensors(batch)
         del batch

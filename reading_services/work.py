@@ -28,7 +28,7 @@ from ..graph import (
     traits_of,
     walk,
 )
-from ..storage.ranges import Table
+from ..storage.ranges import PoliciesByKey
 from .pipe_runner import PipeRunner
 from .planner import DROP, PAD, WHOLE, RankPart, run_planner
 from .replica import (
@@ -86,7 +86,7 @@ class _WorkBase:
     cache_bytes: int = 0  # decoded chunks that each process may keep during an epoch, in bytes
     ahead_bytes: int | None = None
     """What each process may fetch for later patches and keep, in bytes; None: as usual."""
-    joinings: Table = field(default_factory=dict)  # which ranges become one request, by key
+    coalesce_policies: PoliciesByKey = field(default_factory=dict)  # by key
     remote: bool = False  # whether volumes lie behind URLs
     part: RankPart = WHOLE  # which rank runs it, and what it makes of every batch
     hints: RuntimeHints = _NO_HINTS  # what the graph asks for itself

@@ -475,8 +475,8 @@ class CoalescePolicy(NamedTuple):
     longest: int  # most bytes of one request; a range that is longer alone stays whole
 
 
-Table = Mapping[str, CoalescePolicy]
-COALESCE_POLICIES: ContextVar[Table | None] = ContextVar("coalesce_policies", default=None)
+PoliciesByKey = Mapping[str, CoalescePolicy]
+COALESCE_POLICIES: ContextVar[PoliciesByKey | None] = ContextVar("coalesce_policies", default=None)
 """By key of a sample, what reads go by."""
 READ_KEY: ContextVar[str] = ContextVar("read_key", default="")
 """Of which key of a sample the reads are."""

@@ -39,7 +39,7 @@ WORTHWHILE = 0.1
 SHARED_PART = 1 / 3
 # Many chunks are asked for once, and none of the others all the time. Visits to volumes in chunks
 # of 32 and 64 cubed, int16 and float32, decoded as little with 0.6 of what their patches touch as
-# with four times as much (docs/measured-before.md), with 0.5 up to 1.4 % more, with 0.4 up to 6 %.
+# with four times as much (docs/decisions/0033-workers-share-no-decoded-chunks.md).
 KEPT_PART = 0.6
 
 # Of what a user grants beyond what is needed in any case, what may be fetched for later patches:

@@ -143,7 +143,7 @@ class WorkerPool:
             # Asked for no shared memory, a worker says nothing about having none.
             self._share if budget.limit else None,
             work.cache_bytes,
-            dict(work.joinings),
+            dict(work.coalesce_policies),
             ahead,
             len(payloads),
             work.ahead_bytes,

@@ -27,7 +27,7 @@ from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
 from ...spatial.lazy.virtual_volume import divide_tiles
-from ...storage.ranges import COALESCE_POLICIES, Table
+from ...storage.ranges import COALESCE_POLICIES, PoliciesByKey
 from ...volumes import register_backend, register_decoder
 from ...volumes.session import SESSION
 from ..transport.batch_pickle import pack
@@ -77,7 +77,7 @@ class WorkerSettings:
     slot_bytes: int | None
     """Shared memory that it may take for batches; None sends them through the pipe."""
     cache_bytes: int = 0  # decoded chunks that it keeps, in bytes
-    joinings: Table = field(default_factory=dict)  # which ranges become one request, by key
+    coalesce_policies: PoliciesByKey = field(default_factory=dict)  # by key
     ahead: int = 0  # batches of each worker that may be in flight
     workers: int = 1  # how many workers there are
     ahead_bytes: int | None = None
@@ -109,7 +109,7 @@ def run_worker(
     queue = JobQueue(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, queue), daemon=True).start()
     with (
-        holding(COALESCE_POLICIES, settings.joinings),
+        holding(COALESCE_POLICIES, settings.coalesce_policies),
         using_threads(settings.threads),
         warnings.catch_warnings(record=True) as record,
     ):

@@ -184,6 +184,8 @@ def test_the_graph_says_how_many_threads(at, monkeypatch):
     pipe = vp.from_cases(cases()).open_volume().lazy_patch(4).batch_patches(3)
     adapters = [vp.FuseSpatial(), vp.Runtime(threads=3, at=at)]
     with vp.DataLoader2(pipe, adapters, seed=1) as loader:
+        of_process = "realized in 3 threads of this process" in str(loader.explain())
+        assert of_process == (at is None)  # else the pipe alone has them
         assert len(list(loader)) == 2
 
 

@@ -103,6 +103,28 @@ def test_a_patch_without_range_is_refused_at_its_change(
 
 
 @pytest.mark.parametrize("path", ["0", *NATIVE_PATHS])
+def test_more_changes_than_a_call_takes(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls follow each other, and the number of one that fails counts from the first."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", path)
+    done: list[int | None] = []
+    change = native.change
+
+    def noted(array: Any, steps: Any) -> Any:
+        done.append(change(array, steps))
+        return done[-1]
+
+    monkeypatch.setattr(native, "change", noted)
+    array = np.ones((1, 2, 2, 2), np.float32)
+    change_values(array, [Epilogue(shift=1.0)] * 70)
+    assert array.min() == array.max() == 71.0
+    assert done == ([None, None] if path == "0" else [64, 6])
+    array[0, 0, 0, 0] = np.nan
+    with pytest.raises(NoRange) as caught:
+        change_values(array, [*[Epilogue(2.0)] * 66, of_gamma(over="patch")(0.5)])
+    assert caught.value.number == 66
+
+
+@pytest.mark.parametrize("path", ["0", *NATIVE_PATHS])
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_range_that_float32_cannot_divide_by_is_none(
     path: str, keeps: bool, monkeypatch: pytest.MonkeyPatch
