@@ -31,11 +31,10 @@ import machine
 import memory
 import numpy as np
 import phantom
+import predictions
 import processes
 import promises
 import throughput
-
-import diagnosing
 
 VOLUMES = (320, 640, 1280, 2048, 3200)
 """Edges of int16 cubes: 66 MB, 524 MB, 4.2 GB, 17 GB, 66 GB."""
@@ -286,7 +285,7 @@ def _workers(chosen: argparse.Namespace) -> None:
             print(f"| {workers} | " + " | ".join(cells) + " |", flush=True)
         measured = min(machine.usable_cores(), OUTLOOK)
         more = {"workers": measured, "counts": [], "part_seconds": chosen.seconds / 10}
-        command = [sys.executable, diagnosing.__file__, "--measure", json.dumps({**job, **more})]
+        command = [sys.executable, predictions.__file__, "--measure", json.dumps({**job, **more})]
         costs = processes.run(command).answer()["costs"]
         rates = [copy_rate(threads, chosen.quick) for threads in (1, measured)]
         print("\n" + "\n".join(outlook(costs, chosen.size, rates)), flush=True)
@@ -328,9 +327,9 @@ def outlook(parts: dict[str, Any], size: int, copy_rates: Sequence[float]) -> li
     ms = {part: 1000 * (seconds or 0.0) / costs.items for part, seconds in ms.items()}
     lock = 1000 * costs.lock / costs.items
     names = ", ".join(f"{part} {value:.3g}" for part, value in ms.items())
-    slower = (1 / costs.alone - 1) / max(1, costs.lanes - 1)
+    slower = (1 / costs.alone - 1) / max(1, costs.at_once - 1)
     lines = [
-        f"Parts of a patch in ms, measured with {costs.lanes} at once: {names}; {lock:.3g} of it "
+        f"Parts of a patch in ms, measured with {costs.at_once} at once: {names}; {lock:.3g} of it "
         f"Python with the interpreter's lock. A core beside another is {slower:.0%} slower.",
         "",
         f"| {OUTLOOK} workers, 1 thread each | patches/s, limit | if each core slows others so |",

@@ -24,7 +24,7 @@ from ..datapipes.background_iterator import STOP_SECONDS
 from ..datapipes.cost import cost_of, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
-from ..diagnosing import Diagnosis, Extent, Measurement, Subject
+from ..diagnosing import Diagnosis, Effort, Measurement, Subject
 from ..diagnosing import diagnose as diagnose_parts
 from ..diagnosing import measure as measure_parts
 from ..diagnosing.measurement import BATCHES, DIAGNOSE_SECONDS, MEASURE_SECONDS
@@ -491,7 +491,7 @@ class DataLoader2:
             The graph cannot be split, so its parts cannot be measured apart; or its source
             cannot be planned twice, because it is an iterator or an epoch is running.
         """
-        extent = Extent(batches, seconds)
+        extent = Effort(batches, seconds)
         self._measurement = diagnosis = diagnose_parts(self._subject(), extent, step)
         return diagnosis
 
@@ -501,7 +501,7 @@ class DataLoader2:
         The first half of :meth:`diagnose`, without ``step`` and in less time: the loader is not run
         as a whole. Takes about nine times ``seconds``, and the start of the workers.
         """
-        self._measurement = measure_parts(self._subject(), Extent(batches, seconds))
+        self._measurement = measure_parts(self._subject(), Effort(batches, seconds))
         return self._measurement
 
     def _subject(self) -> Subject:

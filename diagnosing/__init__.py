@@ -1,12 +1,13 @@
 """The bottleneck of a loader: each part of the making of a batch measured alone, and judged."""
 
-from .diagnosis import CostModel, Diagnosis, Measurement, Prediction
-from .measurement import Extent, Subject, diagnose, measure
+from .cost_model import CostModel, Measurement, Prediction
+from .diagnosis import Diagnosis
+from .measurement import Effort, Subject, diagnose, measure
 
 __all__ = [
     "CostModel",
     "Diagnosis",
-    "Extent",
+    "Effort",
     "Measurement",
     "Prediction",
     "Subject",

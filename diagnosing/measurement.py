@@ -44,16 +44,8 @@ from ..spatial import LazyPatch
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
 from ..volumes.scheme import LOCAL_LATENCY
-from .diagnosis import (
-    FROM_MEMORY,
-    CostModel,
-    Diagnosis,
-    Measurement,
-    Setup,
-    judge,
-    ranks_beside,
-    share_of,
-)
+from .cost_model import CostModel, LoaderFacts, Measurement, ranks_beside, share_of
+from .diagnosis import Diagnosis, judge
 
 BATCHES = 8
 """Batches whose plans are looked at: enough that their mean says something."""
@@ -64,6 +56,8 @@ MEASURE_SECONDS = 0.3
 
 DISK_SHARE = 0.1
 """Part of the bytes needed that a disk has to bring: fewer are those of folders and headers."""
+FROM_MEMORY = 0.5
+"""A second fetch that takes less than this part of the first came from memory: that one waited."""
 KERNEL_BATCHES = 100
 """Batches of which a mean of the kernel's time is taken, at most."""
 
@@ -71,7 +65,7 @@ Clock: TypeAlias = "Callable[[], float]"
 
 
 @dataclass(frozen=True)
-class Extent:
+class Effort:
     """How much is measured."""
 
     batches: int = BATCHES
@@ -166,7 +160,7 @@ class Tasks(IterDataPipe[Task]):
             number += 1
 
 
-class Stage(DataPipe):
+class PartPipe(DataPipe):
     """Does one part of each task of what realizes, with torch or functions if that needs it."""
 
     def __init__(
@@ -197,7 +191,7 @@ NOISE = 0.05
 # What comes faster than this does not come from a disk that anybody waits for.
 MEMORY_BYTES_PER_SECOND = 2e9
 
-Step: TypeAlias = "Callable[[Any], object]"
+TrainStep: TypeAlias = "Callable[[Any], object]"
 
 
 @dataclass(frozen=True)
@@ -220,27 +214,27 @@ class Subject:
 
 
 def diagnose(
-    subject: Subject, extent: Extent, step: Step | None = None, cores: int | None = None
+    subject: Subject, effort: Effort, step: TrainStep | None = None, cores: int | None = None
 ) -> Diagnosis:
     """Return what limits a loader; GraphError if its parts cannot be measured apart."""
     function: Any = step
     if function is not None and not callable(function):
         msg = "step is a function of a batch, e.g. one training step, or None"
         raise TypeError(f"{msg}, got {shorten(step)}")
-    with _measuring(subject, extent, cores) as measuring:
+    with _measuring(subject, effort, cores) as measuring:
         costs = measuring.costs()
         rate, costs = measuring.whole(costs, step)
         return judge(measuring.measurement(costs), rate, has_step=step is not None)
 
 
-def measure(subject: Subject, extent: Extent, cores: int | None = None) -> Measurement:
+def measure(subject: Subject, effort: Effort, cores: int | None = None) -> Measurement:
     """Return what the parts of a loader take; it is not run as a whole."""
-    with _measuring(subject, extent, cores) as measuring:
+    with _measuring(subject, effort, cores) as measuring:
         return measuring.measurement(measuring.costs())
 
 
 @contextmanager
-def _measuring(subject: Subject, extent: Extent, cores: int | None) -> Iterator[_Measuring]:
+def _measuring(subject: Subject, effort: Effort, cores: int | None) -> Iterator[_Measuring]:
     service = copy_service(subject.service)
     work = service.distribute(without_timers(subject.graph))
     if not isinstance(work, PlannedWork):
@@ -249,7 +243,7 @@ def _measuring(subject: Subject, extent: Extent, cores: int | None) -> Iterator[
         raise GraphError(msg, do=do)
     check_source(work.cut.planner, running=subject.running)
     own: Any = subject.apply_schemes(work)
-    measuring = _Measuring(subject, extent, service, own, cores or usable_cores())
+    measuring = _Measuring(subject, effort, service, own, cores or usable_cores())
     # The volumes that threads of this process have opened stay open from one part to the next.
     begin(measuring)
     try:
@@ -264,7 +258,7 @@ class _Measuring:
     """The measurements of one diagnosis, in the order in which they are made."""
 
     _subject: Subject
-    _extent: Extent
+    _effort: Effort
     _service: ReadingService
     _work: PlannedWork
     _cores: int
@@ -280,12 +274,11 @@ class _Measuring:
         self._cores = share_of(self._cores, self._beside)
         # Makers, and threads of all of them, that have a core to themselves.
         self._at_once = min(self._makers, self._cores)
-        self._lanes = min(max(1, self._workers) * work.threads, self._cores)
+        self._threads_at_once = min(max(1, self._workers) * work.threads, self._cores)
         # Each maker makes two of everything before the time may end a measurement.
         self._least = 2 * self._makers
-        self._stage = Stage(work, subject.seed, subject.epoch, self._extent.clock)
+        self._part_pipe = PartPipe(work, subject.seed, subject.epoch, self._effort.clock)
         self.notes: list[str] = []
-        self._together: tuple[str, ...] = ()
         self._waits = False
         self._tasks: list[Task] = []
 
@@ -306,8 +299,8 @@ class _Measuring:
         costs = self._kernels(costs)
         if self._workers:
             self._pass("transport", most=self._least)  # the layout is looked at once
-            start, batches = self._extent.clock(), self._pass("transport")
-            costs = replace(costs, transport=(self._extent.clock() - start) / len(batches))
+            start, batches = self._effort.clock(), self._pass("transport")
+            costs = replace(costs, transport=(self._effort.clock() - start) / len(batches))
         self._service.stop()  # what follows needs the cores
         return self._rest(self._lock(costs), decoded_bytes)
 
@@ -315,7 +308,7 @@ class _Measuring:
         """Return the costs with what advice depends on besides."""
         work, split = self._work, self._work.cut
         ahead: Any = getattr(self._service, "jobs_per_worker", lambda remote: 1)
-        facts = Setup(
+        facts = LoaderFacts(
             workers=self._workers,
             threads=work.threads if self._workers else self._sharing,
             beside_loop=self._in_threads,
@@ -325,7 +318,6 @@ class _Measuring:
             ranks=self._beside,
             amplification=amplification([read for task in self._tasks for read in task.reads]),
             waits=self._waits,
-            together=self._together,
             detours=not all(p.straight for p in split.realizing if isinstance(p, BatchPatches)),
             functions=any(traits_of(pipe).runs_user_code for pipe in split.realizing),
             planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),
@@ -336,11 +328,11 @@ class _Measuring:
         """Plan batches without making them; return seconds per batch, and the first of them."""
         plans: list[Job] = []
         for epoch, cursor in islice(_runs(self._subject.epoch, self._subject.cursor), 2):
-            is_enough = self._extent.stop_rule(self._least)
-            moments = [self._extent.clock()]
+            is_enough = self._effort.stop_rule(self._least)
+            moments = [self._effort.clock()]
             for job in jobs(self._work.cut, self._subject.seed, epoch, cursor, self._work.part):
-                moments.append(self._extent.clock())
-                if len(plans) < self._extent.batches:
+                moments.append(self._effort.clock())
+                if len(plans) < self._effort.batches:
                     plans.append(job)
                 if is_enough(len(moments) - 1):
                     break
@@ -354,11 +346,11 @@ class _Measuring:
         """Make the decoded copies of volumes that can only be read from their beginning."""
         volumes = (read.volume for task in tasks for read in task.reads)
         every = {volume.token: volume for volume in volumes if volume.access == "stream"}
-        start = self._extent.clock()
+        start = self._effort.clock()
         for volume in every.values():
             volume.read(Region((0, 0, 0), (1, 1, 1)))
         if every:
-            took = self._extent.clock() - start
+            took = self._effort.clock() - start
             count = count_text(len(every), "volume was", "volumes were")
             self.notes.append(f"{count} made readable first, once for each, in {took:.2g} s")
 
@@ -377,12 +369,12 @@ class _Measuring:
             / (len(self._tasks) * costs.items),
             remote=any(source is not None and not source.path for source in every),
         )
-        self._together = tuple(dict.fromkeys(name for each in cold for name in each.result))
-        if self._together:
-            more = f" and {len(self._together) - 1} more" if self._together[1:] else ""
+        joint = tuple(dict.fromkeys(name for each in cold for name in each.result))
+        if joint:
+            more = f" and {len(joint) - 1} more" if joint[1:] else ""
             what = "decode holds fetching too: they cannot be told apart for"
-            self.notes.append(f"{what} {self._together[0]}{more}")
-            return replace(costs, decode=self._in_lanes(cold)), _mean(cold, "bytes_decoded")
+            self.notes.append(f"{what} {joint[0]}{more}")
+            return replace(costs, decode=self._on_one_core(cold)), _mean(cold, "bytes_decoded")
         warm = self._pass("fetch")
         first, second = _mean(cold, "seconds"), _mean(warm, "seconds")
         size = costs.bytes_read * costs.items * self._makers
@@ -400,15 +392,15 @@ class _Measuring:
             waiting = first - second
         if second < FROM_MEMORY * first and slow:
             self.notes.append(f"fetched a second time it took {second / first:.0%} as long")
-        fetch = self._in_lanes(warm, waiting if costs.remote else 0.0)
+        fetch = self._on_one_core(warm, waiting if costs.remote else 0.0)
         costs = replace(costs, fetch=fetch, waiting=waiting, decode=0.0)
         if all(read.volume.chunks is None for read in volumes.values()):
             return costs, 0.0
         both = self._pass("read")
         decode = _mean(both, "seconds") - second
-        lanes = decode * self._lanes / self._makers
+        on_one_core = decode * self._threads_at_once / self._makers
         is_noise = decode <= NOISE * _mean(both, "seconds")
-        return replace(costs, decode=0.0 if is_noise else lanes), _mean(both, "bytes_decoded")
+        return replace(costs, decode=0.0 if is_noise else on_one_core), _mean(both, "bytes_decoded")
 
     def _kernels(self, costs: CostModel) -> CostModel:
         """Sample voxels that are in memory, all makers at once and one thread alone."""
@@ -422,7 +414,7 @@ class _Measuring:
         whole = sum(kernels.values())
         # More than alone where cores share something; less is noise.
         faster = min(1.0, alone / whole) if whole and self._at_once > 1 else 1.0
-        return replace(costs, kernels=kernels, alone=faster, lanes=self._at_once)
+        return replace(costs, kernels=kernels, alone=faster, at_once=self._at_once)
 
     def _lock(self, costs: CostModel) -> CostModel:
         """Make some batches in this thread; return what of that held the interpreter's lock."""
@@ -463,14 +455,14 @@ class _Measuring:
             for _ in range(2):
                 next(batches)
             size, busy = IO_COUNTERS.snapshot().bytes_decoded, time.process_time()
-            number, seconds = self._extent.repeat(lambda: next(batches), *numbers)
+            number, seconds = self._effort.repeat(lambda: next(batches), *numbers)
             busy = time.process_time() - busy
             size = IO_COUNTERS.snapshot().bytes_decoded - size
         return number, seconds, busy / number, size / number
 
-    def _in_lanes(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
+    def _on_one_core(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
         """Return the seconds of one thread on a core of its own, of what all makers did."""
-        return (_mean(every, "seconds") - waiting) * self._lanes / self._makers
+        return (_mean(every, "seconds") - waiting) * self._threads_at_once / self._makers
 
     def _pass(
         self, part: str, tasks: Sequence[Task] | None = None, most: int | None = None
@@ -479,11 +471,11 @@ class _Measuring:
         return self._run(self._cut(part, self._tasks if tasks is None else tasks, most))
 
     def _cut(self, part: str, tasks: Sequence[Task], most: int | None = None) -> Cut:
-        is_enough = self._extent.stop_rule(self._least, most)
+        is_enough = self._effort.stop_rule(self._least, most)
         own = [Task(part, task.job, task.reads) for task in tasks]
         pipes = walk(self._work.cut.planner)
         imports = sorted({m for pipe in pipes for m in getattr(pipe, "imports", ())})
-        return Cut(Tasks(own, is_enough, imports), (self._stage,), group=1, drop_last=False)
+        return Cut(Tasks(own, is_enough, imports), (self._part_pipe,), group=1, drop_last=False)
 
     def _run(self, split: Cut, *, here: bool = False) -> list[Any]:
         outcomes = []
@@ -505,7 +497,7 @@ class _Measuring:
         with closing(epoch) as running:
             yield from running
 
-    def whole(self, costs: CostModel, step: Step | None) -> tuple[float, CostModel]:
+    def whole(self, costs: CostModel, step: TrainStep | None) -> tuple[float, CostModel]:
         """Run the loader for a while on what comes next.
 
         Returns batches per second, and the costs with those of the consumer.
@@ -527,7 +519,7 @@ class _Measuring:
             # Workers start, import and open; the consumer's first step warms up.
             for _ in range(self._least):
                 use()
-            rate = 1 / self._extent.repeat(use, self._least)[1]
+            rate = 1 / self._effort.repeat(use, self._least)[1]
         return rate, self._consuming(costs, batch, step)
 
     def _batches(
@@ -542,9 +534,9 @@ class _Measuring:
             if running.last < 0 and epoch > self._subject.epoch:
                 raise _nothing()
 
-    def _consuming(self, costs: CostModel, batch: Any, step: Step | None) -> CostModel:
+    def _consuming(self, costs: CostModel, batch: Any, step: TrainStep | None) -> CostModel:
         if step is not None:
-            return replace(costs, consumer=self._extent.repeat(lambda: step(batch), 1)[1])
+            return replace(costs, consumer=self._effort.repeat(lambda: step(batch), 1)[1])
         if self._subject.kept_seconds is not None:
             self.notes.append("consumer: how long your loop kept a batch, the median")
             return replace(costs, consumer=self._subject.kept_seconds)

@@ -7,12 +7,13 @@ from checkout import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 from count_tree import circles_of, count, imports_in, read_modules
 
-MODULES = 261
+# 261, and two that were parts of others: the cost model and the page-locking of slots.
+MODULES = 263
 # 62 000, and threads that make batches (700), chunks (460) and values (240) that go to native code
 # in one call, predictions from measured parts, of threads too (590), counted pages of mapped files
 # (160), settings of the environment that are refused when a loader is made (80), shards in the page
-# cache that native code reads itself (180).
-LINES = 64_600
+# cache that native code reads itself (180), heads of two modules (30).
+LINES = 64_650
 FOLDERS = 26
 SMALL = 3
 CIRCLES = 0

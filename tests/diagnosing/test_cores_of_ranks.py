@@ -5,16 +5,16 @@ import pytest
 import torch.distributed as dist
 
 import voxpipe as vp
-from voxpipe.diagnosing import Extent
-from voxpipe.diagnosing.diagnosis import (
+from voxpipe.diagnosing import Effort
+from voxpipe.diagnosing.cost_model import (
     LAUNCHERS,
     CostModel,
+    LoaderFacts,
     Measurement,
-    Setup,
-    judge,
     ranks_beside,
     share_of,
 )
+from voxpipe.diagnosing.diagnosis import judge
 from voxpipe.diagnosing.measurement import Subject, diagnose
 from voxpipe.reading_services import distributed
 from voxpipe.reading_services.delivered_batches import DeliveredBatches
@@ -40,7 +40,7 @@ def diagnosed(cores):
     pipe = vp.from_cases([{"image": np.zeros((8, 8, 8), np.float32)}] * 4).open_volume()
     pipe = pipe.lazy_patch(4, samples_per_volume=4).batch_patches(RANKS)
     service = vp.DistributedReadingService()
-    return diagnose(Subject(pipe, service, 0, 0, DeliveredBatches()), Extent(2, 0.001), None, cores)
+    return diagnose(Subject(pipe, service, 0, 0, DeliveredBatches()), Effort(2, 0.001), None, cores)
 
 
 @pytest.mark.parametrize(("local", "own"), [("", 4), ("2", 8), ("4", 4), ("9", 4), ("two", 4)])
@@ -65,7 +65,7 @@ def test_every_rank_has_a_core():
 def test_the_advice_says_whose_cores_they_are():
     """What it advises fits beside the other ranks."""
     costs = CostModel(items=1.0, fetch=1.0, decode=1.0, kernels={"image": 8.0}, rest=1.0)
-    facts = Setup(workers=2, cores=4, ranks=4)
+    facts = LoaderFacts(workers=2, cores=4, ranks=4)
     advice = judge(Measurement(costs, facts), 0.1).advice
 
     assert "4 cores are there for each of 4 ranks and 2 of them work" in advice

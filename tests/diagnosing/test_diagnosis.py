@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.dataloader2.iterator import RECENT_BATCHES, Counts
-from voxpipe.diagnosing.diagnosis import (
+from voxpipe.diagnosing.cost_model import (
     CONSUMERS_LINE,
     STAGES,
     WORKERS_LINE,
     CostModel,
+    LoaderFacts,
     Measurement,
-    Setup,
-    judge,
 )
+from voxpipe.diagnosing.diagnosis import judge
 
 THREADS = {"workers": 0, "threads": 2, "beside_loop": True}
 EVEN = dict.fromkeys(STAGES, 1.0)
@@ -35,13 +35,13 @@ CHUNKS = CostModel(
     kernels={"image": 0.024, "label": 0.008},
     rest=0.012,
     transport=0.002,
-    lanes=2,
+    at_once=2,
     alone=0.8,
 )
 
 
 def facts(**changed):
-    return Setup(**{"workers": 2, "cores": 2, **changed})
+    return LoaderFacts(**{"workers": 2, "cores": 2, **changed})
 
 
 def costs(seconds, **changed):
@@ -194,7 +194,7 @@ class TestPredictions:
 
 def test_parts_of_a_patch_sum_to_what_one_process_takes():
     """Also in the table, which gives milliseconds per patch."""
-    found = Measurement(replace(CHUNKS, alone=1.0), Setup(workers=2, cores=2))
+    found = Measurement(replace(CHUNKS, alone=1.0), LoaderFacts(workers=2, cores=2))
     rows = [line.split() for line in found.table([0, 2]).splitlines() if line]
     parts = [row for row in rows if row[0] in ("planning", "fetch", "decode", "kernel", "rest")]
 

@@ -15,9 +15,9 @@ from links import STEP, Link
 
 from voxpipe.core.errors import SlotsUsedUp
 from voxpipe.reading_services import transport
+from voxpipe.reading_services.transport import pinning
 from voxpipe.reading_services.transport import shared_memory as mapping
-from voxpipe.reading_services.transport import slot_reader as pinning
-from voxpipe.reading_services.transport.slot_reader import Cuda
+from voxpipe.reading_services.transport.pinning import Cuda
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
 

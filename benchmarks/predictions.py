@@ -1,7 +1,7 @@
 """Patches per second that were predicted from parts, beside those that a loader then gives.
 
-    python benchmarks/diagnosing.py
-    python benchmarks/diagnosing.py --formats nii converted --rounds 3
+    python benchmarks/predictions.py
+    python benchmarks/predictions.py --formats nii converted --rounds 3
 
 The chain is that of throughput.py. In each round every format is measured part by part, once,
 with as many workers as the most that are asked for; from that all rows are predicted, also those
