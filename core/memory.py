@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
 import os
 import sys
 import time
@@ -20,6 +21,16 @@ _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 # Version 2 of control groups, and version 1, which keeps memory in a tree of its own.
 _TREES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
+
+
+def private_pages(size: int) -> mmap.mmap:
+    """Return zeros in pages of their own, which go back to the system when they are let go of.
+
+    Among short-lived arrays, long-lived ones would hold the heap at its largest.
+    """
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 @cache

@@ -126,18 +126,25 @@ class CostModel:
         if "resample" in theirs:
             waits = _lock_waits(self.lock, sum(work.values()) + rest, at_once) if is_shared else 0.0
             theirs["resample"] += (rest + waits) / max(1, min(makers, cores))
-        if "fetch" in theirs:
-            theirs["fetch"] += self.waiting / (makers * ahead)
+        separate = is_shared or workers > 0
+        if "fetch" in theirs:  # one that makes batches in the loop waits for each
+            theirs["fetch"] += self.waiting / (makers * ahead if separate else 1)
         ours: dict[str, float | None] = {"planning": self.planning, "consumer": self.consumer}
         if workers:
             ours["transport"] = self.transport
         every = theirs | {part: seconds for part, seconds in ours.items() if seconds is not None}
         parts = {p: t for p, t in every.items() if with_consumer or p != "consumer"}
         busy = sum(work.values()) + rest + self.planning + (ours.get("transport") or 0.0)
-        separate = is_shared or workers > 0
         line, total = _slowest_line(parts, separate)
-        name = " + ".join(line) if line[-1] in CONSUMERS_LINE else "sum / makers"
-        bounds = {name if separate else "sum": total}
+        if not separate:
+            name = "sum alone"
+        elif line[-1] in CONSUMERS_LINE:
+            name = " + ".join(line)
+        elif workers and threads > 1:
+            name = "(sum - rest) / all threads + rest / workers"
+        else:
+            name = "sum / makers" if makers <= cores else "sum / cores"
+        bounds = {name: total}
         if separate:
             bounds[f"{'(sum + transport)' if workers else 'sum'} / cores"] = busy / cores
         if is_shared:
@@ -158,7 +165,8 @@ class CostModel:
         if not self.lock:
             return math.inf
         # Measured one after another: on a busy machine the lock's part may come out larger.
-        return max(1.0, (sum(self.one_by_one()) - self.waiting) / (self.lock + self.planning))
+        whole = sum(self.one_by_one(self.alone)) - self.waiting
+        return max(1.0, whole / (self.lock + self.planning))
 
     def one_by_one(self, pace: float = 1.0) -> tuple[float, ...]:
         """Return the seconds of all that a batch takes in one process, at such a pace of a core."""
@@ -273,21 +281,25 @@ class Measurement:
         costs = self.costs
         needs, decodes = (size / 1e6 for size in (costs.bytes_read, costs.bytes_decoded))
         place = "behind URLs" if costs.remote else "on this machine"
+        voxels = f"{decodes:.3g} MB of voxels"
+        if not costs.decode and decodes:
+            voxels += ": too little time to be told from that of fetch"
         parts: list[tuple[str, float | None, str]] = [
             ("planning", costs.planning, "this process"),
             ("fetch", costs.fetch, f"{needs:.3g} MB of voxels {place}, in the chunks needed"),
             ("waiting", costs.waiting or None, "for a disk or a network"),
-            ("decode", costs.decode, f"{decodes:.3g} MB of voxels"),
+            ("decode", costs.decode, voxels),
             *((f"kernel {key}", seconds, "") for key, seconds in costs.kernels.items()),
-            ("rest", costs.rest, "plans, functions, Python, new memory"),
+            ("rest", costs.rest, "plans, functions, Python, new memory; with kernels: resample"),
         ]
         beside = f" beside {count_text(costs.at_once - 1, 'other')} at work" * (costs.at_once > 1)
         alone = short_number(1000 * sum(costs.one_by_one(costs.alone)) / costs.items)
+        waits = ", of which it waits for a part" if costs.waiting else ""
         parts += [
             (
                 "sum",
                 sum(costs.one_by_one()),
-                f"of one core{beside}; {alone} where nothing else runs",
+                f"of one core{beside}{waits}; sum alone, with nothing beside it: {alone}",
             ),
             ("lock", costs.lock or None, "of this sum, with the interpreter's lock"),
             ("transport", costs.transport, "a worker to this process; no part of the sum"),
@@ -303,7 +315,7 @@ class Measurement:
             gives.append((place, count, *times, outlook.limit, outlook.set_by))
         lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(4, 5))]
         if threads and not math.isinf(costs.lock_cores):
-            note = "the interpreter's lock limits threads at about {} cores, and not processes."
+            note = "on more than about {} cores take processes, which share no interpreter's lock."
             note = note.format(short_number(costs.lock_cores))
             lines += ["", f"here: ThreadReadingService; {note}"]
         return "\n".join(lines)

@@ -127,8 +127,8 @@ _ADVICE = {
     ("decode", "reads_too_much"): _CHUNKS + _MAPPED_FORMATS,
     ("decode", _TOO_FEW): "",
     ("decode", ""): (
-        "Every core decodes: store the volumes anew by `voxpipe convert`, whose codec (lz4hc) decodes "
-        f"several times as fast as zstd, or {_MAPPED_FORMATS}"
+        "Every core decodes: store the volumes anew by `voxpipe convert`, whose codec (lz4hc) "
+        f"decodes several times as fast as zstd, or {_MAPPED_FORMATS}"
     ),
     ("resample", "detours"): (
         "Add the adapter FuseSpatial(): patches are then resampled straight into the batch."

@@ -408,7 +408,8 @@ def _chain_of(options: argparse.Namespace) -> Any:
     from .dataloader2.check import pipe_of
 
     module, _, name = options.data.rpartition(":")
-    if name.isidentifier() and not is_url(options.data) and not os.path.exists(options.data):
+    is_name = bool(module) and name.isidentifier()
+    if is_name and not is_url(options.data) and not os.path.exists(options.data):
         file = Path(module)
         if file.suffix == ".py" and not file.exists():
             raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import multiprocessing as mp
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from ..batching.collate import usable_cores
-from ..core.call_site import WarnOnce, shorten, warn
+from ..core.call_site import WarnOnce, warn
 from ..core.errors import IdleWorkers
-from ..core.suggest import closest
 from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
@@ -19,7 +17,7 @@ from .delivered_batches import DeliveredBatches
 from .in_process import InProcessEpoch
 from .memory_budget import SlotBudget, budgets, count_or_none, default_slot_bytes
 from .planned_epoch import USUAL_RESTARTS, Flow, PlannedEpoch
-from .reading_service import Epoch
+from .reading_service import Epoch, refuse_unknown, text_of
 from .replica import Hooks, InitFunction, ResetFunction
 from .replicated_epoch import ReplicatedEpoch
 from .work import PlannedWork, ReplicatedWork, Work, work_of
@@ -46,18 +44,6 @@ _STANDS = {
     "seed": "DataLoader2(..., seed={value})",
     "timeout": "DataLoader2(..., [Timeout(item={value})])",
 }
-
-
-def _refuse_unknown(others: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` for arguments that the service does not have, saying what is meant."""
-    for other, value in others.items():
-        parameters = inspect.signature(MultiProcessingReadingService).parameters.values()
-        names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-        suggestions = [f"{close}={shorten(value)}" for close in closest(other, names, 0.6)]
-        if other in _STANDS:
-            suggestions.insert(0, _STANDS[other].format(value=shorten(value)))
-        words = f"give {suggestions[0]}" if suggestions else f"it takes {', '.join(names)}"
-        raise TypeError(f"MultiProcessingReadingService has no {other}; {words}")
 
 
 START_METHODS = ("forkserver", "fork", "spawn")
@@ -143,7 +129,7 @@ class MultiProcessingReadingService:
         prefetch_bytes: int | None = None,
         **others: NoReturn,
     ) -> None:
-        _refuse_unknown(others)
+        refuse_unknown(MultiProcessingReadingService, others, _STANDS)
         self.num_workers = validate_int("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
         self.worker_prefetch_cnt = count_or_none(
@@ -275,7 +261,7 @@ class MultiProcessingReadingService:
         return {**self.__dict__, "_pool": None, "_budget": SlotBudget(self.slot_bytes)}
 
     def __repr__(self) -> str:
-        return f"MultiProcessingReadingService(num_workers={self.num_workers})"
+        return text_of(self, "num_workers")
 
 
 class PrototypeMultiProcessingReadingService(MultiProcessingReadingService):

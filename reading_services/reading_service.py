@@ -29,11 +29,14 @@ their next batch, and wait for nobody's limit.
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from ..core.call_site import shorten
+from ..core.suggest import closest
 from ..graph import Pipe
 from ..volumes import close_volumes
 from .delivered_batches import DeliveredBatches
@@ -54,6 +57,36 @@ class Epoch(Protocol):
 
     def close(self) -> None:
         """Free what the pass holds."""
+
+
+def refuse_unknown(
+    service: type, others: Mapping[str, Any], substitutes: Mapping[str, str]
+) -> None:
+    """Raise ``TypeError`` for arguments that a service does not have, saying what is meant.
+
+    ``substitutes`` say what users of other loaders and services give instead, with ``{value}``.
+    """
+    for other, value in others.items():
+        parameters = inspect.signature(service).parameters.values()
+        names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+        suggestions = [f"{close}={shorten(value)}" for close in closest(other, names, 0.6)]
+        if other in substitutes:
+            suggestions.insert(0, substitutes[other].format(value=shorten(value)))
+        words = f"give {suggestions[0]}" if suggestions else f"it takes {', '.join(names)}"
+        raise TypeError(f"{service.__name__} has no {other}; {words}")
+
+
+def text_of(service: Any, first: str, **usual: Any) -> str:
+    """Return a service as it is written: its first argument, and those that are not as usual.
+
+    ``usual`` are values that an attribute has where its argument was left out.
+    """
+    words = [f"{first}={getattr(service, first)!r}"]
+    for name, parameter in inspect.signature(type(service)).parameters.items():
+        value = getattr(service, name, parameter.default)
+        if name != first and value != usual.get(name, parameter.default):
+            words.append(f"{name}={value!r}")
+    return f"{type(service).__name__}({', '.join(words)})"
 
 
 def leave(epoch: object) -> None:

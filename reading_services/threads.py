@@ -42,6 +42,7 @@ from .memory_budget import PrefetchBudget, budgets, default_slot_bytes
 from .multiprocessing import JOBS_PER_REMOTE_WORKER, JOBS_PER_WORKER, ORDERS
 from .pipe_runner import PipeRunner
 from .planner import JobsInFlight, jobs
+from .reading_service import refuse_unknown, text_of
 from .timeout_iterator import TimeoutIterator
 from .transport.slot_reader import BatchBuffers
 from .work import PlannedWork, Work, WorkerStatus, instructions_of
@@ -106,7 +107,9 @@ class ThreadReadingService(InProcessReadingService):
         order: str = "plan",
         memory_bytes: int | None = None,
         prefetch_bytes: int | None = None,
+        **others: NoReturn,
     ) -> None:
+        refuse_unknown(ThreadReadingService, others, _STANDS)
         super().__init__(
             prefetch_cnt or 0, memory_bytes=memory_bytes, prefetch_bytes=prefetch_bytes
         )
@@ -167,14 +170,23 @@ class ThreadReadingService(InProcessReadingService):
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"ThreadReadingService(num_threads={self.num_threads})"
+        return text_of(self, "num_threads", prefetch_cnt=0)
 
+
+# What users of processes give, and what stands for it here.
+_STANDS = {
+    "num_workers": "num_threads={value}",
+    "threads_per_worker": "num_threads, of which each makes a batch",
+}
 
 _ALONE = (
     "one thread runs it, as it is not split: MultiProcessingReadingService(num_workers) runs "
     "shares of it at once, where there is a .sharding_filter()"
 )
-_LOCK = "they share the interpreter's lock: explain(measure=True) says at how many cores it limits"
+_LOCK = (
+    "threads share the interpreter's lock: explain(measure=True) says on how many cores processes "
+    "do better"
+)
 _FUNCTIONS = (
     "where these functions take long, MultiProcessingReadingService(num_workers) runs them in "
     "workers, several at once and ahead of your loop"

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from ...batching.collate import ArraySpec
 from ...core.locks import ForkSafeLock, at_fork
+from ...core.memory import private_pages
 from ..memory_budget import SlotBudget
 from .pinning import Check, Cuda
 from .shared_memory import SharedMemory
-from .slot_writer import ALIGNMENT, offsets_of
+from .slot_writer import offsets_of
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.
 _READERS: weakref.WeakValueDictionary[int, SlotReader] = weakref.WeakValueDictionary()
@@ -181,10 +182,9 @@ class _Buffer:
     size: int
 
     def __post_init__(self) -> None:
-        memory = np.empty(self.size + ALIGNMENT, np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT
+        # Of the heap, each epoch would leave holes of this size in those of the threads before.
         # Arrays hold this object and not each other, so one of them tells when its views are gone.
-        self.owner: Any = (ctypes.c_uint8 * self.size).from_buffer(memory.data, start)
+        self.owner: Any = (ctypes.c_uint8 * self.size).from_buffer(private_pages(self.size))
         self.address = ctypes.addressof(self.owner)
         self.is_pinned: bool | None = None  # None where that was not tried
 

@@ -125,7 +125,7 @@ class TestPredictions:
         assert seconds(1) == pytest.approx(0.8 * 0.058 + 0.012)
         assert seconds(2) == pytest.approx((0.070 + 0.006 * 6 / 70) / 2)
         assert seconds(2) < 1 / model.predict(0, threads=2, cores=16).batches_per_second
-        assert model.lock_cores == pytest.approx(0.071 / 0.007)
+        assert model.lock_cores == pytest.approx((0.001 + 0.8 * 0.058 + 0.012) / 0.007)
         assert (
             replace(model, lock=1.0).lock_cores == 1
         )  # parts that were measured on a busier machine
@@ -134,6 +134,24 @@ class TestPredictions:
         rates = [model.predict(n, cores=16).batches_per_second for n in (2, 16)]
         assert rates[0] == pytest.approx(1 / seconds(2), rel=0.01)
         assert rates[1] > 1.2 / seconds(16)
+
+    def test_waiting_is_hidden_only_by_who_fetches_ahead(self):
+        """A loop alone waits for each batch; two workers that fetch for 5 wait a tenth of it."""
+        model = replace(CHUNKS, waiting=0.5, alone=1.0)
+
+        alone, workers = model.predict(0, ahead=5), model.predict(2, cores=8, ahead=5)
+
+        assert 1 / alone.batches_per_second == pytest.approx(0.001 + 0.058 + 0.012 + 0.5)
+        assert 1 / workers.batches_per_second == pytest.approx((0.058 + 0.012 + 0.1) / 2)
+
+    def test_the_formula_of_a_rate_is_named_as_it_is_worked_out(self):
+        """By makers where each has a core, by cores where there are fewer."""
+        names = [CHUNKS.predict(n, cores=4, threads=t).set_by for n, t in ((2, 1), (8, 1), (2, 2))]
+        beside = CHUNKS.predict(0, threads=8, cores=4, beside_loop=True)
+
+        work = "(sum - rest) / all threads + rest / workers"
+        assert names == ["sum / makers", "(sum + transport) / cores", work]
+        assert beside.set_by == "sum / cores"
 
     @given(lock=st.floats(0, 0.07), cores=st.sampled_from([1, 2, 8]))
     def test_threads_are_never_faster_than_the_lock_or_processes(self, lock, cores):
@@ -202,7 +220,7 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
     assert len(parts) == 6
     assert float(next(row for row in rows if row[0] == "sum")[1]) == pytest.approx(total, rel=1e-2)
     assert total == pytest.approx(1000 / found.predict(0).batches_per_second / 4, rel=1e-3)
-    assert ["0", "1", "56.3", "17.8", "resample", "sum"] in rows
+    assert ["0", "1", "56.3", "17.8", "resample", "sum", "alone"] in rows
     assert ["2", "1", "110", "9.13", "resample"] in [row[:5] for row in rows]
     table = replace(found, costs=replace(found.costs, lock=0.006)).table([0], [1, 2])
     assert [line.split()[:2] for line in table.splitlines()[-5:-2]] == [
@@ -210,7 +228,7 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
     ]
     assert table.splitlines()[-3].endswith("resample  sum / cores")
     assert "resample  (sum + transport) / cores" in found.table([2])
-    assert "limits threads at about 10.1 cores" in table
+    assert "on more than about 10.1 cores take processes" in table
 
 
 def test_a_consumer_that_did_not_run_is_not_predicted():

@@ -15,8 +15,10 @@ from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
 from voxpipe.batching.collate import LikelyLabels
+from voxpipe.core import memory
 from voxpipe.core.counters import IO_COUNTERS, counted_apart, counts_here
 from voxpipe.core.errors import ItemTimeout
+from voxpipe.reading_services.transport import slot_reader
 from voxpipe.reading_services.transport.slot_reader import BatchBuffers
 
 SEED = 7
@@ -446,7 +448,7 @@ def test_explain_says_what_runs_where_and_what_would_do_better(cases):
     made = vp.DataLoader2(full_chain(cases), None, vp.ThreadReadingService(3)).explain()
     assert "realized in 3 threads of this process" in made
     assert "MultiProcessingReadingService" not in made
-    assert "explain(measure=True) says at how many cores" in made
+    assert "explain(measure=True) says on how many cores" in made
 
     chain = full_chain(cases).map(add_to_batch)
     functions = vp.DataLoader2(chain, None, vp.ThreadReadingService(3)).explain()
@@ -493,3 +495,46 @@ def test_a_stop_iteration_of_a_reader_is_no_end(gated, monkeypatch):
     monkeypatch.setattr(Gate, "__getitem__", stop)
     with pytest.raises(RuntimeError, match="StopIteration"):
         batches(gated("fast"), vp.ThreadReadingService(1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"num_workers": 2}, "has no num_workers; give num_threads=2"),
+        ({"threads_per_worker": 2}, "give num_threads, of which each makes a batch"),
+        ({"num_thread": 3}, "give num_threads=3"),
+        ({"persistent_workers": True}, "it takes num_threads, prefetch_cnt, order"),
+    ],
+)
+def test_arguments_of_processes_are_refused_by_what_stands_for_them(arguments, words):
+    """Whoever changes the name of the class alone learns what to change besides."""
+    with pytest.raises(TypeError, match=words):
+        vp.ThreadReadingService(**arguments)
+
+
+def test_memory_of_batches_goes_back_to_the_system(monkeypatch):
+    """It lies in pages of its own, so that no heap of an epoch's threads keeps a hole as large."""
+    sizes = []
+
+    def noted(size):
+        sizes.append(size)
+        return memory.private_pages(size)
+
+    monkeypatch.setattr(slot_reader, "private_pages", noted)
+    buffers = BatchBuffers(most_free=1, most_bytes=10**6)
+    first, second = buffers.take([((3, 1000), np.dtype(np.float32)), ((5,), np.dtype(np.uint8))])
+
+    assert sizes == [12_096]  # 12 000 bytes and 5, each from a multiple of 64 to the next
+    assert not first.any()
+    assert second.ctypes.data - first.ctypes.data == 12_032
+    assert first.ctypes.data % 4096 == 0
+
+
+def test_a_service_is_shown_as_it_was_written():
+    """With what is not as usual."""
+    service = vp.ThreadReadingService(2, prefetch_cnt=7, order="as_ready", memory_bytes=2**20)
+    words = "num_threads=2, prefetch_cnt=7, order='as_ready', memory_bytes=1048576"
+    assert repr(service) == f"ThreadReadingService({words})"
+    assert repr(vp.ThreadReadingService(3)) == "ThreadReadingService(num_threads=3)"
+    workers = vp.MultiProcessingReadingService(2, order="as_ready")
+    assert repr(workers) == "MultiProcessingReadingService(num_workers=2, order='as_ready')"
