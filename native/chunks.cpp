@@ -3,6 +3,9 @@
 #include "chunks.h"
 
 #include <string.h>
+
+#include <algorithm>
+
 #if defined(_WIN32)
 #define pread(...) -1
 #else
@@ -78,7 +81,139 @@ bool is_in_place(const VoxpipeChunks& job, const VoxpipePart* parts, const int64
   return true;
 }
 
+const int64_t kNever = int64_t{1} << 62;  // where there is no moment
+
+// A row of a table, whose number an array says.
+struct Row {
+  int64_t &size, &address, &use;
+  int64_t* moments;
+  Row(const VoxpipeTable& table, int64_t n)
+      : size(reinterpret_cast<int64_t*>(table.columns)[n]),
+        address((&size)[table.capacity]),
+        use((&size)[2 * table.capacity]),
+        moments(reinterpret_cast<int64_t*>(table.moments) + n * table.depth) {}
+  void shift(int64_t from, int64_t depth) {
+    memmove(moments + from, moments + from + 1, static_cast<size_t>(depth - from - 1) * 8);
+    moments[depth - 1] = kNever;
+  }
+};
+
+// What may be dropped: by when it is needed, of one moment by when it was used.
+struct Candidate {
+  int64_t rank, use, row;
+  bool operator<(const Candidate& other) const {
+    return rank != other.rank ? rank < other.rank : use < other.use;
+  }
+};
+
+VoxpipeTable& table_at(int64_t place) { return *reinterpret_cast<VoxpipeTable*>(place); }
+int64_t* numbers_at(int64_t place) { return reinterpret_cast<int64_t*>(place); }
+unsigned char* flags_at(int64_t place) { return reinterpret_cast<unsigned char*>(place); }
+
 }  // namespace
+
+int64_t voxpipe_table_take(int64_t place, int64_t count, int64_t rows, int64_t here,
+                           int64_t addresses, int64_t uses) {
+  const VoxpipeTable& table = table_at(place);
+  for (int64_t n = 0; n < count; n++) {
+    Row row(table, numbers_at(rows)[n]);
+    row.shift(0, table.depth);
+    row.use = uses + n;
+    flags_at(here)[n] = row.size > 0;
+    numbers_at(addresses)[n] = row.address;
+  }
+  return count;
+}
+
+int64_t voxpipe_table_announce(int64_t place, int64_t count, int64_t rows, int64_t here,
+                               int64_t expected, int64_t moment, int64_t keep) {
+  const VoxpipeTable& table = table_at(place);
+  for (int64_t n = 0; n < count; n++)
+    if (Row(table, numbers_at(rows)[n]).moments[table.depth - 1] != kNever) return 1;
+  for (int64_t n = 0; n < count; n++) {
+    Row row(table, numbers_at(rows)[n]);
+    int64_t* free = row.moments;
+    while (*free != kNever) free++;
+    flags_at(here)[n] = row.size > 0;
+    flags_at(expected)[n] = free > row.moments;
+    *free = 2 * moment + (keep && row.size > 0);
+  }
+  return 0;
+}
+
+int64_t voxpipe_table_put(int64_t place, int64_t count, int64_t rows, int64_t sizes,
+                          int64_t addresses, int64_t entered, int64_t most, int64_t uses) {
+  int64_t number = 0;
+  for (int64_t n = 0; n < count; n++) {
+    Row row(table_at(place), numbers_at(rows)[n]);
+    if (row.size || numbers_at(sizes)[n] > most) continue;
+    row.size = numbers_at(sizes)[n];
+    row.address = numbers_at(addresses)[n];
+    row.use = uses + number;
+    numbers_at(entered)[number++] = n;
+  }
+  return number;
+}
+
+int64_t voxpipe_table_make_room(int64_t place, int64_t over, int64_t most) {
+  VoxpipeTable& table = table_at(place);
+  int64_t* dropped = numbers_at(table.room);
+  Candidate* all = reinterpret_cast<Candidate*>(dropped + table.capacity);
+  int64_t bytes = 0, count = 0, number = 0;
+  for (int64_t n = 0; n < table.capacity; n++) {
+    Row row(table, n);
+    if (!row.size || row.moments[0] != kNever) continue;
+    all[count++] = {0, row.use, n};
+    bytes += row.size;
+  }
+  const auto later = [](const Candidate& one, const Candidate& other) { return other < one; };
+  int64_t gone = 0;
+  const auto drop = [&](int64_t n) {
+    Row row(table, n);
+    gone += row.size;
+    row.size = row.address = 0;
+    for (int64_t m = 0; m < table.depth; m++) row.moments[m] &= ~int64_t{1};
+    dropped[number++] = n;
+  };
+  if (count && bytes >= over) {  // enough that nobody has announced: nothing else is looked at
+    std::make_heap(all, all + count, later);
+    do {
+      std::pop_heap(all, all + count--, later);
+      drop(all[count].row);
+    } while (gone < over);
+  } else {
+    count = bytes = 0;
+    for (int64_t n = 0; n < table.capacity; n++) {
+      Row row(table, n);
+      if (!row.size) continue;
+      const int64_t first = row.moments[0];
+      bool counts = false;
+      for (int64_t m = 0; m < table.depth; m++) counts |= row.moments[m] & 1;
+      all[count++] = {counts ? -1 : first, first == kNever ? -row.use : row.use, n};
+    }
+    std::sort(all, all + count);
+    for (int64_t n = 0; n < count; n++)
+      if ((bytes += Row(table, all[n].row).size) > most) drop(all[n].row);
+  }
+  table.bytes = gone;
+  return number;
+}
+
+int64_t voxpipe_table_withdraw(int64_t place, int64_t count, int64_t rows, int64_t moment,
+                               int64_t uses) {
+  const VoxpipeTable& table = table_at(place);
+  int64_t number = 0;
+  for (int64_t n = 0; n < count; n++) {
+    Row row(table, numbers_at(rows)[n]);
+    for (int64_t m = 0; m < table.depth; m++) {
+      if (row.moments[m] == kNever || row.moments[m] >> 1 != moment) continue;
+      row.shift(m, table.depth);
+      row.use = uses + number++;
+      break;
+    }
+  }
+  return number;
+}
 
 int64_t voxpipe_chunks_abi(void) { return VOXPIPE_CHUNKS_ABI; }
 

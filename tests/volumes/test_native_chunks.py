@@ -16,7 +16,7 @@ from voxpipe.storage.file_reader import KernelHints
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks import chunked_array, native
-from voxpipe.volumes.chunks.chunked_array import CHUNKS
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
 blosc2 = pytest.importorskip("blosc2")
 pytestmark = pytest.mark.skipif(not native.is_available(3), reason="no native library")

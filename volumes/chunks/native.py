@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ...core.native_library import native_level, native_library
 
-ABI = 2  # VOXPIPE_CHUNKS_ABI of native/chunks.h
+ABI = 3  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
 _JOB = struct.Struct("=10q8q8q")
 # VoxpipeStored; by module, the functions that decode and measure.
@@ -160,13 +160,42 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
 def addresses_of(arrays: Iterable[NDArray[Any]]) -> list[int]:
     """Return where arrays begin that can be written to: a third of what NumPy takes for it."""
     address, view = ctypes.addressof, ctypes.c_char.from_buffer
-    return [address(view(array.data)) for array in arrays]
+    return [address(view(array.data)) if array.size else 0 for array in arrays]
 
 
 def address_of_bytes(data: bytes | memoryview) -> int:
     """Return where bytes begin that are read-only; not 0 where there are none, either."""
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0] if data else 1
     return address
+
+
+_SHORT_CALLS = {
+    "voxpipe_table_take": 6,
+    "voxpipe_table_announce": 7,
+    "voxpipe_table_put": 8,
+    "voxpipe_table_make_room": 3,
+    "voxpipe_table_withdraw": 5,
+}
+"""Functions that take so many numbers, and microseconds."""
+
+
+@cache
+def _short_calls() -> Any:
+    library = _library()
+    if library is None:
+        return None
+    # They keep the interpreter's lock, for which threads would wait longer than they take.
+    short = ctypes.PyDLL(library._name)
+    for name, count in _SHORT_CALLS.items():
+        function = getattr(short, name)
+        function.argtypes, function.restype = [ctypes.c_int64] * count, ctypes.c_int64
+    return short
+
+
+def short_calls() -> Any:
+    """Return the library by whose functions the lock is kept; None where it is not to be used."""
+    calls: Any = None if native_level() is None else _short_calls()
+    return calls
 
 
 @cache
