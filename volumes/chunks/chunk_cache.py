@@ -158,7 +158,7 @@ class ChunkTable:
         """Return the rows of what is here or announced."""
         return ((self.size > 0) | (self.moments[:, 0] < _NEVER)).nonzero()[0]
 
-    def renewed(self, rows: NDArray[np.int64], capacity: int) -> ChunkTable:
+    def renew(self, rows: NDArray[np.int64], capacity: int) -> ChunkTable:
         """Return a table of so many rows that begins with some of these."""
         depth = int((self.moments[rows] < _NEVER).sum(axis=1).max(initial=0)) + 1
         table = type(self)(capacity, depth, self.uses)
@@ -362,7 +362,7 @@ class ChunkCache:
         if not len(self._arrays):  # the first ones, or after all was forgotten
             kind = ChunkTable if short_calls() is None else NativeTable
             self._table = kind(0, uses=self._table.uses)
-        self._table = self._table.renewed(live, capacity)
+        self._table = self._table.renew(live, capacity)
         self._rows = {keys[row]: n for n, row in enumerate(live.tolist())}
         self._arrays = np.full(capacity, None, object)
         self._arrays[: len(live)] = arrays[live]

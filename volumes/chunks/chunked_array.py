@@ -22,8 +22,26 @@ from ...core.memory import usable_memory
 from ...core.settings import POISON, read_setting
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
-from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, FoundChunks, first_key
-from .native import StoredChunks, addresses_of, is_available, place_chunks
+from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_key
+from .native import (
+    DATA,
+    DECODE,
+    DONE,
+    FILE,
+    LEAVE,
+    LOCATE,
+    PARTS,
+    ROOM,
+    STATUS,
+    TASK,
+    ChunkPlaces,
+    LocatedChunks,
+    NativeGrid,
+    StoredChunks,
+    addresses_of,
+    is_available,
+    place_chunks,
+)
 
 _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
 
@@ -86,6 +104,12 @@ class ChunkSource(Protocol):
     def is_far(self) -> bool:
         """Whether stored bytes are fetched before they are needed, and waited for."""
 
+    def located(self, count: int) -> LocatedChunks | None:
+        """Return what finds ``count`` chunks and decodes them natively; None if nothing does."""
+
+    def learn(self, chunks: ChunkIndices) -> bool:
+        """Read what tells where chunks lie, if that is not known; return whether it was not."""
+
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedChunks:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
@@ -96,13 +120,40 @@ class ChunkSource(Protocol):
         """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
 
 
+class _Plan:
+    """The chunks that a region needs. Worked out once for it: who looks ahead and who reads ask."""
+
+    __slots__ = ("chunks", "cuts", "keys", "order", "rows", "voxels")
+
+    def __init__(
+        self,
+        cuts: ChunkGrid,
+        chunks: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        order: NDArray[Any],
+        voxels: int,
+    ) -> None:
+        self.cuts = cuts  # of which array
+        self.chunks = chunks  # their places (N, axes)
+        self.rows = rows  # what native code is asked with, their parts in it
+        self.order = order  # their numbers in C order
+        self.voxels = voxels  # how many of the array they hold
+        self.keys: ChunkKeys | None = None  # in the cache
+        chunks.setflags(write=False)  # whoever asks again gets the same
+
+    @property
+    def parts(self) -> NDArray[np.int64]:
+        """(N, axes, 3), see ``ChunkGrid.parts_in``."""
+        return self.rows[:, PARTS:].reshape(*self.chunks.shape, 3)
+
+
 class _Read(NamedTuple):
-    """A region that is read, and the chunks that it needs."""
+    """A region that is read."""
 
     out: NDArray[Any]
-    keys: ChunkKeys
-    chunks: NDArray[np.int64]  # their places (N, axes)
-    parts: NDArray[np.int64]  # (N, axes, 3), see ``ChunkGrid.parts_in``
+    plan: _Plan
+    rows: NDArray[np.int64]  # those of the plan, and what was found
+    is_native: bool
 
 
 class ChunkedArray:
@@ -129,15 +180,13 @@ class ChunkedArray:
         self.chunk_bytes = math.prod(chunks) * dtype.itemsize
         self._fill = np.asarray(fill_value).astype(dtype)[()]
         self._cuts = ChunkGrid(shape, chunks) if cuts is None else cuts
-        self.voxels = self._cuts.voxels
-        self.needed_chunks = self._cuts.touched_parts
-        """Returns the chunks (N, axes) of a region of stored axes."""
         self._source, self._cache, self._token = source, cache, token
         self._first_key = first_key(token)
         # In C order; Python's numbers where the chunks that a header claims are too many.
         steps = np.cumprod([1, *self._cuts.counts[:0:-1]], dtype=object)[::-1]
         is_short = math.prod(self._cuts.counts) < 2**63
         self._steps = steps.astype(np.int64) if is_short else steps
+        self._grid = NativeGrid(self._cuts) if is_short and is_available(self.ndim) else None
         # One row of a chunk that is not stored.
         self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
@@ -146,23 +195,54 @@ class ChunkedArray:
         out = np.empty(region.shape, self.dtype)
         if POISON in os.environ and read_setting(POISON, "0") == "1":
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
-        chunks = self.needed_chunks(region)
-        if out.size == 0 or len(chunks) == 0:
+        plan = self._plan(region)
+        if out.size == 0 or len(plan.chunks) == 0:
             return out
-        keys, parts = self._keys(region, chunks), self._cuts.parts_in(chunks, region)
-        entries, is_native = self._cache.get_all(keys), is_available(self.ndim)
+        entries = self._cache.get_all(self._keys(plan))
+        read = _Read(out, plan, plan.rows.copy(), is_available(self.ndim))
+        read.rows[:, ROOM], read.rows[:, TASK] = entries.addresses, entries.is_here
         (absent,) = (~entries.is_here).nonzero()
         if len(absent):
-            self._read_absent(_Read(out, keys, chunks, parts), entries, absent)
-        elif is_native:
-            place_chunks(out, self.chunks, parts, entries.addresses, self._fill_row)
-        if not is_native:
-            for (there, inside), chunk in zip(_slices(parts), entries.arrays, strict=True):
+            self._read_absent(read, absent)
+        elif read.is_native:
+            place_chunks(out, self.chunks, read.rows, self._fill_row)
+        if not read.is_native:
+            for (there, inside), chunk in zip(_slices(plan.parts), entries.arrays, strict=True):
                 if chunk is not None:
                     out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
         return out
 
-    def _read_absent(self, read: _Read, entries: FoundChunks, absent: NDArray[np.int64]) -> None:
+    def needed_chunks(self, region: Region) -> NDArray[np.int64]:
+        """Return the chunks (N, axes) of a region of stored axes."""
+        return self._plan(region).chunks
+
+    def needed_voxels(self, region: Region) -> int:
+        """Return how many voxels of the array they hold."""
+        return self._plan(region).voxels
+
+    def _plan(self, region: Region) -> _Plan:
+        """Return what a region needs."""
+        plan: _Plan | None = vars(region).get("_plan")
+        if plan is not None and plan.cuts is self._cuts:
+            return plan
+        touched = None
+        if self._grid is not None and not region.is_empty and min(region.start) >= 0:
+            touched = self._grid.touched(region) if is_available(self.ndim) else None
+        if touched is None:
+            chunks = self._cuts.touched_parts(region)
+            rows = np.zeros((len(chunks), PARTS + 3 * self.ndim), np.int64)
+            rows[:, PARTS:] = self._cuts.parts_in(chunks, region).reshape(-1, 3 * self.ndim)
+            touched = chunks, rows, chunks @ self._steps, self._cuts.voxels(chunks, region)
+        plan = vars(region)["_plan"] = _Plan(self._cuts, *touched)
+        return plan
+
+    def _keys(self, plan: _Plan) -> ChunkKeys:
+        """Return the keys in the cache of chunks."""
+        if plan.keys is None:
+            plan.keys = ChunkKeys(map(self._first_key.__add__, plan.order.tolist()))
+        return plan.keys
+
+    def _read_absent(self, read: _Read, absent: NDArray[np.int64]) -> None:
         """Fetch and decode the chunks that are not here, and place all, or in Python only these."""
         if 0 < usable_memory() < 2 * self.chunk_bytes:  # the chunk, and what it was made of
             raise VolumeTooLarge(
@@ -170,95 +250,109 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        count, (here,) = 0, entries.is_here.nonzero()
-        payload = self._source.fetch_chunks(read.chunks[absent])
-        try:
-            is_native = is_available(self.ndim)
-            bodies = payload.stored_chunks() if is_native else None
-            if bodies is None and is_native and len(here):
-                place = read.parts[here], entries.addresses[here], self._fill_row
-                place_chunks(read.out, self.chunks, *place)
-            # What is decoded to be kept is in memory before it is known whether it has room.
-            step = max(1, _STEP_BYTES // self.chunk_bytes)
-            for first in range(0, len(absent), step):
-                its = absent[first : first + step]
-                if bodies is not None:
-                    columns = bodies.columns[:, first : first + step]
-                    # Those that are here come to their places along with the first ones.
-                    members = its if first or not len(here) else np.concatenate([here, its])
-                    rooms, some = entries.addresses[members], bodies._replace(columns=columns)
-                    is_done = self._decode_all(read, members, rooms, some)
-                    count += len((is_done & (columns[[0, 3]] != 0).any(axis=0)).nonzero()[0])
-                    its = its[~is_done]
-                if len(its):
-                    count += self._decode_each(read, its, payload)
-        finally:
-            payload.close()
+        count, located = 0, self._source.located(len(absent)) if read.is_native else None
+        if located is not None:
+            count, absent = self._decode_all(read, absent, located)
+            if len(absent) and self._source.learn(read.plan.chunks[absent]):
+                more, absent = self._decode_all(read, absent, located)
+                count += more
+        if len(absent):
+            count += self._fetch_absent(read, absent)
         if count:
             IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
 
-    def _keys(self, region: Region, chunks: NDArray[np.int64]) -> ChunkKeys:
-        """Return the keys in the cache of the chunks of a region; worked out once for it."""
-        first = self._first_key
-        memo = vars(region).get("_keys")
-        if memo is None or memo[0] != first:
-            keys = ChunkKeys(map(first.__add__, (chunks @ self._steps).tolist()))
-            memo = vars(region)["_keys"] = first, keys
-        result: ChunkKeys = memo[1]
-        return result
+    def _fetch_absent(self, read: _Read, absent: NDArray[np.int64]) -> int:
+        """Fetch chunks before they are decoded; return how many were stored."""
+        count, payload = 0, self._source.fetch_chunks(read.plan.chunks[absent])
+        try:
+            bodies = payload.stored_chunks() if read.is_native else None
+            if bodies is not None:
+                count, absent = self._decode_all(read, absent, bodies)
+            elif read.is_native and read.rows[:, TASK].any():
+                place_chunks(read.out, self.chunks, read.rows, self._fill_row)
+            if len(absent):
+                count += self._decode_each(read, absent, payload)
+        finally:
+            payload.close()
+        return count
 
     def _decode_all(
-        self, read: _Read, members: NDArray[np.int64], rooms: NDArray[np.int64], those: StoredChunks
-    ) -> NDArray[np.bool_]:
-        """Place chunks in one call, the last of them decoded first; return which could be."""
-        columns, arrays = those.columns, list[NDArray[Any]]()
-        first = len(members) - columns.shape[1]
-        if self._cache.most_bytes >= self.chunk_bytes:
-            shape, dtype, is_there = self.chunks, self.dtype, (columns[0] | columns[3]) != 0
-            flags = is_there.tolist()
-            arrays = [np.empty(shape, dtype) if one else FILL_CHUNK for one in flags]
-            rooms[first:][is_there] = addresses_of(compress(arrays, flags))
-        place = read.out, self.chunks, read.parts[members], rooms, self._fill_row
-        is_done = place_chunks(*place, those.decoder, columns)[first:]
-        if arrays:
-            arrays = [*compress(arrays, is_done.tolist())]
-            self._keep(read.keys, members[first:][is_done], arrays, rooms[first:][is_done])
-        return is_done
+        self, read: _Read, members: NDArray[np.int64], those: StoredChunks | LocatedChunks
+    ) -> tuple[int, NDArray[np.int64]]:
+        """Place chunks, those that are here too; return how many were stored, and which remain."""
+        rows, chunks, remaining, number = read.rows, read.plan.chunks, [], 0
+        keeps, decoder = self._cache.most_bytes >= self.chunk_bytes, those.decoder
+        # What is decoded to be kept is in memory before it is known whether it has room.
+        step = max(1, _STEP_BYTES // self.chunk_bytes)
+        for first in range(0, len(members), step):
+            its = members[first : first + step]
+            arrays: list[NDArray[Any]] = []
+            if keeps:
+                arrays = [np.empty(self.chunks, self.dtype) for _ in range(len(its))]
+                rows[its, ROOM] = addresses_of(arrays)
+            place = read.out, self.chunks, rows, self._fill_row, decoder
+            if isinstance(those, StoredChunks):
+                columns = those.columns[:, first : first + step]
+                rows[its, :ROOM], rows[its, TASK] = 0, DECODE
+                rows[its, : len(columns)] = columns.T
+                place_chunks(*place)
+            else:
+                rows[its, TASK] = LOCATE
+                newest = place_chunks(*place, places=those.places, indices=chunks)
+                if newest and newest > those.store.newest:
+                    those.store.newest = newest
+            rows[:, TASK] = LEAVE
+            found = rows[its]
+            is_stored = (found[:, DATA] | found[:, FILE]) != 0
+            if (found[:, STATUS] != DONE).any():
+                is_done = found[:, STATUS] == DONE
+                remaining.append(its[~is_done])
+                its, is_stored, found = its[is_done], is_stored[is_done], found[is_done]
+                arrays = [*compress(arrays, is_done.tolist())]
+            number += int(np.add.reduce(is_stored))
+            if keeps:
+                self._keep(read, its, arrays, found[:, ROOM], is_stored)
+        return number, np.concatenate(remaining) if remaining else members[:0]
 
     def _keep(
         self,
-        keys: ChunkKeys,
+        read: _Read,
         members: NDArray[np.int64],
         arrays: list[NDArray[Any]],
         rooms: NDArray[np.int64],
+        is_stored: NDArray[np.bool_],
     ) -> None:
-        """Give the cache chunks that were decoded."""
-        sizes = np.where(rooms == 0, ENTRY_BYTES, self.chunk_bytes)
-        self._cache.put_all(keys, arrays, sizes, rooms, members)
+        """Give the cache chunks that were decoded, or are not stored."""
+        sizes = np.where(is_stored, self.chunk_bytes, ENTRY_BYTES)
+        if not is_stored.all():
+            pairs = zip(arrays, is_stored.tolist(), strict=True)
+            arrays = [array if one else FILL_CHUNK for array, one in pairs]
+        self._cache.put_all(self._keys(read.plan), arrays, sizes, rooms * is_stored, members)
 
     def _decode_each(self, read: _Read, members: NDArray[np.int64], payload: FetchedChunks) -> int:
         """Decode chunks one after another, and return how many were stored."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
-        out, chunks, parts = read.out, read.chunks[members], read.parts[members]
+        out, chunks, parts = read.out, read.plan.chunks[members], read.plan.parts[members]
         scratch = np.empty(self.chunks, self.dtype)
         count, rooms = 0, list[NDArray[Any]]()
         for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
             slot = out[there]
             if not keeps and slot.shape == self.chunks and (strided or slot.flags.c_contiguous):
                 # Straight to where it is wanted: no copy of the chunk is made.
-                if is_stored := self._decode(payload, index, slot):
+                if stores := self._decode(payload, index, slot):
                     count += 1
                     continue
             else:
-                is_stored = self._decode(payload, index, scratch)
-            count += is_stored
-            slot[...] = scratch[here] if is_stored else self._fill
+                stores = self._decode(payload, index, scratch)
+            count += stores
+            slot[...] = scratch[here] if stores else self._fill
             if keeps:
-                rooms.append(scratch if is_stored else FILL_CHUNK)
-                scratch = np.empty(self.chunks, self.dtype) if is_stored else scratch
+                rooms.append(scratch if stores else FILL_CHUNK)
+                scratch = np.empty(self.chunks, self.dtype) if stores else scratch
         if keeps:
-            addresses = np.array([0 if r is FILL_CHUNK else r.ctypes.data for r in rooms], np.int64)
-            self._keep(read.keys, members, rooms, addresses)
+            addresses = np.array([room.ctypes.data for room in rooms], np.int64)
+            is_stored = np.array([room is not FILL_CHUNK for room in rooms])
+            self._keep(read, members, rooms, addresses, is_stored)
         return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
@@ -282,12 +376,13 @@ class ChunkedArray:
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
         where there is nothing to wait for. What goes wrong is raised by the read.
         """
-        chunks = self.needed_chunks(region)
+        plan = self._plan(region)
+        chunks = plan.chunks
         if not self._cache.most_bytes:
             return self._source.prefetch(chunks, self.chunk_bytes)
         # What is here is not fetched, and stays until it was read, as a read that missed it would
         # wait for a request; where nothing is far away, what is needed sooner may take its place.
-        announcement = self._cache.announce(self._keys(region, chunks), keep=self._source.is_far)
+        announcement = self._cache.announce(self._keys(plan), keep=self._source.is_far)
         try:
             skips = announcement.is_here
             if not self._source.is_far:  # the system was told when they were announced
@@ -337,3 +432,7 @@ class ChunkMap(Protocol):
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
         """Return where each chunk lies; nowhere if it is known not to be stored."""
+
+    def native_places(self, most: int) -> ChunkPlaces | None:
+        """Return where those lie that are known, of at most so many bytes, for native code."""
+        return None
