@@ -123,6 +123,7 @@ def realized(volume, plan, policy):
 @pytest.mark.parametrize("native", ["", "0"])
 def test_the_same_question_has_the_same_box_and_chunks(monkeypatch, native):
     """Who looks ahead asks of the next patch what its reader asks later: worked out once each."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", native)
     own = ChunkedArray(
         SHAPE, (4, 4, 4), np.dtype(np.int16), 0, source=None, cache=None, token="an array"
     )
@@ -136,14 +137,12 @@ def test_the_same_question_has_the_same_box_and_chunks(monkeypatch, native):
         region = plan.source_region(policy)
         questions.append(Region(region.start, region.stop, box))
     asked = []
-    touches, monkeypatched = OrientedBox.touches, monkeypatch.setattr
-    monkeypatch.setenv("VOXPIPE_NATIVE", native)
-    monkeypatched(OrientedBox, "touches", lambda self, *a: asked.append(self) or touches(self, *a))
-    touched = NativeGrid.touched
-    monkeypatched(
-        NativeGrid,
-        "touched",
-        lambda self, region: asked.append(region.box) or touched(self, region),
+    touches, cover = OrientedBox.touches, NativeGrid.cover
+    monkeypatch.setattr(
+        OrientedBox, "touches", lambda self, *a: asked.append(self) or touches(self, *a)
+    )
+    monkeypatch.setattr(
+        NativeGrid, "cover", lambda self, region: asked.append(region.box) or cover(self, region)
     )
 
     found = [own.needed_chunks(question) for question in questions]

@@ -155,7 +155,7 @@ def test_all_chunks_of_a_read_are_decoded_in_one_call(tmp_path, monkeypatch):
 
     def noted(out, shape, rows, *args, **more):
         newest = place_chunks(out, shape, rows, *args, **more)
-        placed.append((rows[:, native.STATUS] == native.DONE).tolist())
+        placed.append((rows[:, native.STATUS] == native.SUCCESS).tolist())
         return newest
 
     monkeypatch.setattr(chunked_array, "place_chunks", noted)

@@ -59,10 +59,10 @@ def test_the_same_chunks_and_parts(question):
     cuts, region = question
     expected = cuts.touched_parts(region)
 
-    chunks, rows, order, voxels = NativeGrid(cuts).touched(region)
+    chunks, rows, order, voxels = NativeGrid(cuts).cover(region)
 
     np.testing.assert_array_equal(chunks, expected)
-    parts = rows[:, PARTS:].reshape(len(rows), -1, 3)
+    parts = rows[:, PARTS:].reshape(*expected.shape, 3)
     np.testing.assert_array_equal(parts, cuts.parts_in(expected, region))
     assert not rows[:, :PARTS].any()
     numbers = np.ravel_multi_index(tuple(expected.T), cuts.counts)
@@ -76,7 +76,6 @@ def test_what_is_no_box_is_left_to_numpy():
     huge = Region((0, 0, 0), (10**6,) * 3)
 
     assert (
-        NativeGrid(ChunkGrid((9, 9, 9), (2, 2, 2))).touched(Region((0,) * 3, (9,) * 3, flat))
-        is None
+        NativeGrid(ChunkGrid((9, 9, 9), (2, 2, 2))).cover(Region((0,) * 3, (9,) * 3, flat)) is None
     )
-    assert NativeGrid(ChunkGrid(huge.stop, (2, 2, 2))).touched(huge) is None
+    assert NativeGrid(ChunkGrid(huge.stop, (2, 2, 2))).cover(huge) is None

@@ -342,14 +342,15 @@ class ChunkCache:
         """Return the rows of keys; those that have none get one."""
         if isinstance(keys, ChunkKeys) and keys.table is self._table:
             return keys.rows
-        rows = self._rows
-        if fresh := [key for key in keys if key not in rows]:
-            if len(rows) + len(fresh) > len(self._arrays):
+        numbers = [*map(self._rows.get, keys)]
+        if fresh := numbers.count(None):
+            if len(self._rows) + fresh > len(self._arrays):
                 self._renew_rows(len(keys))
-                rows = self._rows
+            rows = self._rows
             for key in keys:
                 rows.setdefault(key, len(rows))
-        these = np.fromiter(map(rows.__getitem__, keys), np.int64, len(keys))
+            numbers = [*map(rows.get, keys)]
+        these = np.array(numbers, np.int64)
         if isinstance(keys, ChunkKeys):
             keys.table, keys.rows = self._table, these
         return these

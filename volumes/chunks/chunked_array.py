@@ -26,13 +26,13 @@ from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_k
 from .native import (
     DATA,
     DECODE,
-    DONE,
     FILE,
     LEAVE,
     LOCATE,
     PARTS,
     ROOM,
     STATUS,
+    SUCCESS,
     TASK,
     ChunkPlaces,
     LocatedChunks,
@@ -104,7 +104,7 @@ class ChunkSource(Protocol):
     def is_far(self) -> bool:
         """Whether stored bytes are fetched before they are needed, and waited for."""
 
-    def located(self, count: int) -> LocatedChunks | None:
+    def native_source(self, count: int) -> LocatedChunks | None:
         """Return what finds ``count`` chunks and decodes them natively; None if nothing does."""
 
     def learn(self, chunks: ChunkIndices) -> bool:
@@ -153,7 +153,6 @@ class _Read(NamedTuple):
     out: NDArray[Any]
     plan: _Plan
     rows: NDArray[np.int64]  # those of the plan, and what was found
-    is_native: bool
 
 
 class ChunkedArray:
@@ -186,7 +185,9 @@ class ChunkedArray:
         steps = np.cumprod([1, *self._cuts.counts[:0:-1]], dtype=object)[::-1]
         is_short = math.prod(self._cuts.counts) < 2**63
         self._steps = steps.astype(np.int64) if is_short else steps
-        self._grid = NativeGrid(self._cuts) if is_short and is_available(self.ndim) else None
+        # Asked of the environment when a volume is opened, and not at each read.
+        self._is_native = is_available(self.ndim)
+        self._grid = NativeGrid(self._cuts) if is_short and self._is_native else None
         # One row of a chunk that is not stored.
         self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
@@ -199,14 +200,14 @@ class ChunkedArray:
         if out.size == 0 or len(plan.chunks) == 0:
             return out
         entries = self._cache.get_all(self._keys(plan))
-        read = _Read(out, plan, plan.rows.copy(), is_available(self.ndim))
+        read = _Read(out, plan, plan.rows.copy())
         read.rows[:, ROOM], read.rows[:, TASK] = entries.addresses, entries.is_here
         (absent,) = (~entries.is_here).nonzero()
         if len(absent):
             self._read_absent(read, absent)
-        elif read.is_native:
+        elif self._is_native:
             place_chunks(out, self.chunks, read.rows, self._fill_row)
-        if not read.is_native:
+        if not self._is_native:
             for (there, inside), chunk in zip(_slices(plan.parts), entries.arrays, strict=True):
                 if chunk is not None:
                     out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
@@ -225,15 +226,15 @@ class ChunkedArray:
         plan: _Plan | None = vars(region).get("_plan")
         if plan is not None and plan.cuts is self._cuts:
             return plan
-        touched = None
+        need = None
         if self._grid is not None and not region.is_empty and min(region.start) >= 0:
-            touched = self._grid.touched(region) if is_available(self.ndim) else None
-        if touched is None:
+            need = self._grid.cover(region)
+        if need is None:
             chunks = self._cuts.touched_parts(region)
             rows = np.zeros((len(chunks), PARTS + 3 * self.ndim), np.int64)
             rows[:, PARTS:] = self._cuts.parts_in(chunks, region).reshape(-1, 3 * self.ndim)
-            touched = chunks, rows, chunks @ self._steps, self._cuts.voxels(chunks, region)
-        plan = vars(region)["_plan"] = _Plan(self._cuts, *touched)
+            need = chunks, rows, chunks @ self._steps, self._cuts.voxels(chunks, region)
+        plan = vars(region)["_plan"] = _Plan(self._cuts, *need)
         return plan
 
     def _keys(self, plan: _Plan) -> ChunkKeys:
@@ -250,11 +251,11 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        count, located = 0, self._source.located(len(absent)) if read.is_native else None
-        if located is not None:
-            count, absent = self._decode_all(read, absent, located)
+        count, source = 0, self._source.native_source(len(absent)) if self._is_native else None
+        if source is not None:
+            count, absent = self._decode_all(read, absent, source)
             if len(absent) and self._source.learn(read.plan.chunks[absent]):
-                more, absent = self._decode_all(read, absent, located)
+                more, absent = self._decode_all(read, absent, source)
                 count += more
         if len(absent):
             count += self._fetch_absent(read, absent)
@@ -265,10 +266,10 @@ class ChunkedArray:
         """Fetch chunks before they are decoded; return how many were stored."""
         count, payload = 0, self._source.fetch_chunks(read.plan.chunks[absent])
         try:
-            bodies = payload.stored_chunks() if read.is_native else None
+            bodies = payload.stored_chunks() if self._is_native else None
             if bodies is not None:
                 count, absent = self._decode_all(read, absent, bodies)
-            elif read.is_native and read.rows[:, TASK].any():
+            elif self._is_native and read.rows[:, TASK].any():
                 place_chunks(read.out, self.chunks, read.rows, self._fill_row)
             if len(absent):
                 count += self._decode_each(read, absent, payload)
@@ -302,16 +303,16 @@ class ChunkedArray:
                 if newest and newest > those.store.newest:
                     those.store.newest = newest
             rows[:, TASK] = LEAVE
-            found = rows[its]
-            is_stored = (found[:, DATA] | found[:, FILE]) != 0
-            if (found[:, STATUS] != DONE).any():
-                is_done = found[:, STATUS] == DONE
+            result = rows[its]
+            is_stored = (result[:, DATA] | result[:, FILE]) != 0
+            is_done = result[:, STATUS] == SUCCESS
+            if np.add.reduce(is_done) < len(its):
                 remaining.append(its[~is_done])
-                its, is_stored, found = its[is_done], is_stored[is_done], found[is_done]
+                its, is_stored, result = its[is_done], is_stored[is_done], result[is_done]
                 arrays = [*compress(arrays, is_done.tolist())]
             number += int(np.add.reduce(is_stored))
             if keeps:
-                self._keep(read, its, arrays, found[:, ROOM], is_stored)
+                self._keep(read, its, arrays, result[:, ROOM], is_stored)
         return number, np.concatenate(remaining) if remaining else members[:0]
 
     def _keep(

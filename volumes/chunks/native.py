@@ -39,7 +39,7 @@ DATA, FILE, ROOM, TASK, STATUS, PARTS = 0, 3, 4, 5, 6, 7
 LEAVE, _PLACE, DECODE, LOCATE = range(4)
 """What is done with a chunk: nothing, what is in its room is copied, or it is decoded before, from
 where its row says that its bytes are, or from where :class:`ChunkPlaces` does."""
-DONE, _INT_MAX = 0, 2**31 - 1
+SUCCESS, _INT_MAX = 0, 2**31 - 1
 
 
 class NativeDecoder(NamedTuple):
@@ -157,7 +157,7 @@ def place_chunks(
         Of a chunk, whole.
     rows
         (N, PARTS + 3 axes) int64, struct VoxpipeChunk of ``native/chunks.h``. ``STATUS`` is set to
-        ``DONE``, or to another number where one could not be decoded, of which ``out`` holds
+        ``SUCCESS``, or to another number where one could not be decoded, of which ``out`` holds
         anything; ``DATA`` and ``FILE`` are both 0 then where it is not stored.
     fill_row
         What all rows of a chunk are that is not stored.
@@ -186,7 +186,7 @@ def place_chunks(
         *(at_places, at_indices, longest, at_newest, out.itemsize, axes),
         *(*shape, *rest, *out.strides, *rest),
     )
-    if _library().voxpipe_place_chunks(job) != DONE:
+    if _library().voxpipe_place_chunks(job) != SUCCESS:
         raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
     return int(newest[0])
 
@@ -202,8 +202,9 @@ class NativeGrid:
         numbers = [axes, int(cuts.is_whole), *(n for row in columns for n in (*row, *self._rest))]
         self._table = np.array(numbers, np.int64)
         (self._place,) = addresses_of([self._table])
+        self._cover = _short_calls().voxpipe_cover
 
-    def touched(
+    def cover(
         self, region: Region
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int] | None:
         """Return the parts that a region touches, and its box, in C order.
@@ -220,16 +221,15 @@ class NativeGrid:
             faces = (0,) * 6 if clamp is None else (*clamp.start, *clamp.stop)
             whole = (*numbers, 1, int(clamp is not None), *faces, *box.axes, *box.shape)
             job = _COVER.pack(*whole, *box.matrix.ravel().tolist(), *box.halo)
-        cover = short_calls().voxpipe_cover
-        at_job = address_of_bytes(job)
-        count = cover(self._place, at_job, 0, 0, 0, 0, 0)
+        cover = self._cover
+        count = cover(self._place, job, 0, 0, 0, 0, 0)
         if count < 0:
             return None
         indices, order = np.empty((count, self._axes), np.int64), np.empty(count + 1, np.int64)
         rows = np.empty((count, PARTS + 3 * self._axes), np.int64)
         at_indices, at_rows, at_order = addresses_of([indices, rows, order])
         at_voxels = at_order + 8 * count
-        number = cover(self._place, at_job, count, at_indices, at_rows, at_order, at_voxels)
+        number = cover(self._place, job, count, at_indices, at_rows, at_order, at_voxels)
         if number < 0:
             return None
         return indices[:number], rows[:number], order[:number], int(order[-1])
@@ -255,7 +255,10 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
 def addresses_of(arrays: Iterable[NDArray[Any]]) -> list[int]:
     """Return where arrays begin that can be written to: a third of what NumPy takes for it."""
     address, view = ctypes.addressof, ctypes.c_char.from_buffer
-    return [address(view(array.data)) if array.size else 0 for array in arrays]
+    places = []
+    for array in arrays:
+        places.append(address(view(array.data)) if array.size else 0)
+    return places
 
 
 def address_of_bytes(data: bytes | memoryview) -> int:
@@ -285,6 +288,7 @@ def _short_calls() -> Any:
     for name, count in _SHORT_CALLS.items():
         function = getattr(short, name)
         function.argtypes, function.restype = [ctypes.c_int64] * count, ctypes.c_int64
+    short.voxpipe_cover.argtypes = [ctypes.c_int64, ctypes.c_char_p, *[ctypes.c_int64] * 5]
     return short
 
 

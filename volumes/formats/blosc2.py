@@ -172,32 +172,29 @@ class Blosc2Blocks:
                 f"{total} of {ndarray.dtype}."
             )
 
-    def located(self, count: int) -> LocatedChunks | None:
+    def native_source(self, count: int) -> LocatedChunks | None:
         """Let go of pages if there are too many; the system brings in those that are touched."""
-        decoder = native_decoder("blosc2")
-        if decoder is None:
-            return None
-        self._touch(count)
-        return LocatedChunks(decoder, self._places)
+        file_map = self._alive[0]
+        MAPS.touch(file_map, count * (len(file_map) / self._blocks + MAPPED_AROUND))
+        return self._native_source
 
     def learn(self, chunks: ChunkIndices) -> bool:
         """Nothing has to be read."""
         return False
 
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedBlocks:
-        """Decode one by one what native code leaves."""
-        self._touch(len(chunks))
+        """Return what decodes blocks one by one: those that native code leaves, or all."""
+        self.native_source(len(chunks))
         return FetchedBlocks(self)
 
-    def _touch(self, blocks: int) -> None:
-        file_map = self._alive[0]
-        MAPS.touch(file_map, blocks * (len(file_map) / self._blocks + MAPPED_AROUND))
-
     @cached_property
-    def _places(self) -> ChunkPlaces:
+    def _native_source(self) -> LocatedChunks | None:
+        decoder = native_decoder("blosc2")
+        if decoder is None:
+            return None
         places = ChunkPlaces(self._per_chunk, self._chunks, items=self._size)
         places.set_frame(self.chunk_bytes, self._alive)
-        return places
+        return LocatedChunks(decoder, places)
 
     def items_of(self, blocks: ChunkIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return in which chunk each block lies, and which item of that is its first."""
