@@ -30,6 +30,7 @@ from .native import (
     LEAVE,
     LOCATE,
     PARTS,
+    PLACE,
     ROOM,
     STATUS,
     SUCCESS,
@@ -201,7 +202,7 @@ class ChunkedArray:
             return out
         entries = self._cache.get_all(self._keys(plan))
         read = _Read(out, plan, plan.rows.copy())
-        read.rows[:, ROOM], read.rows[:, TASK] = entries.addresses, entries.is_here
+        read.rows[:, ROOM], read.rows[:, TASK] = entries.addresses, entries.is_here * PLACE
         (absent,) = (~entries.is_here).nonzero()
         if len(absent):
             self._read_absent(read, absent)

@@ -36,7 +36,7 @@ _LIBRARIES = {
 }
 # Columns of a row; those behind them are where its part lies.
 DATA, FILE, ROOM, TASK, STATUS, PARTS = 0, 3, 4, 5, 6, 7
-LEAVE, _PLACE, DECODE, LOCATE = range(4)
+LEAVE, PLACE, DECODE, LOCATE = range(4)
 """What is done with a chunk: nothing, what is in its room is copied, or it is decoded before, from
 where its row says that its bytes are, or from where :class:`ChunkPlaces` does."""
 SUCCESS, _INT_MAX = 0, 2**31 - 1
