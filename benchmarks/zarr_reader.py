@@ -28,7 +28,7 @@ import phantom
 from voxpipe.core import Grid, Region
 from voxpipe.spatial import SpatialPlan
 from voxpipe.storage.ranges import LocalRanges
-from voxpipe.volumes.chunks.chunked_array import ChunkCache
+from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.formats.zarr_array import open_node
 
 SHAPE = (320, 320, 256)

@@ -183,12 +183,13 @@ class ChunkGrid:
     def __init__(
         self, shape: Sequence[int], chunk: Sequence[int], block: Sequence[int] | None = None
     ) -> None:
-        self._is_whole = block is None
+        self.is_whole = block is None
+        """Whether parts are whole chunks."""
         block = chunk if block is None else block
         per_chunk = [-(-c // b) for c, b in zip(chunk, block, strict=True)]
-        self._shape, self._chunk, self._block, self._per_chunk = np.array(
-            [shape, chunk, block, per_chunk], np.int64
-        )
+        self.columns: NDArray[np.int64] = np.array([shape, chunk, block, per_chunk], np.int64)
+        """Of each axis length, chunk, part of a chunk, and how many of these are in one."""
+        self._shape, self._chunk, self._block, self._per_chunk = self.columns
         axes = zip(shape, chunk, block, per_chunk, strict=True)
         self.counts = tuple(n // c * per - (-(n % c) // b) for n, c, b, per in axes)
         """Number of parts along each axis."""
@@ -206,7 +207,7 @@ class ChunkGrid:
             return np.empty((0, len(self.counts)), np.int64)
         ends = np.array([region.start, region.stop])
         chunk, voxel = np.divmod(ends - _ONE_BEFORE, self._chunk)
-        if self._is_whole:
+        if self.is_whole:
             first, last = chunk
         else:
             first, last = chunk * self._per_chunk + voxel // self._block
@@ -234,7 +235,7 @@ class ChunkGrid:
 
     def bounds(self, parts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where parts (N, axes) begin, and one past their last voxels inside the array."""
-        if self._is_whole:
+        if self.is_whole:
             start = parts * self._chunk
             return start, np.minimum(start + self._chunk, self._shape)
         # One ends where the next begins, sooner than its length where it is cut short.

@@ -16,7 +16,7 @@ from ..storage.disk_cache import cache_budget
 from ..storage.ranges import CoalescePolicy
 from ..storage.remote_ranges import MOST_BYTES
 from ..volumes.choose_scheme import AHEAD_PART, choose_schemes, wanted_ahead
-from ..volumes.chunks.chunked_array import DEFAULT_BYTES
+from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.scheme import Budget, ReadScheme, SchemeRefusal
 
 

@@ -2,10 +2,17 @@
 
 #include "chunks.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
+
+#include <algorithm>
 #if defined(_WIN32)
 #define pread(...) -1
 #else
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 
@@ -78,35 +85,383 @@ bool is_in_place(const VoxpipeChunks& job, const VoxpipePart* parts, const int64
   return true;
 }
 
+// Files of a read, opened once each and closed when it is done; a few at a time.
+class Files {
+ public:
+  explicit Files(int64_t newest) : newest_(reinterpret_cast<int64_t*>(newest)) {}
+  Files(const Files&) = delete;
+  ~Files() {
+    for (int64_t n = 0; n < count_; n++) close_one(n);
+  }
+
+#if defined(_WIN32)
+  int descriptor(int64_t, const char*, const char*) { return -1; }
+#else
+  // As ``LocalRanges`` opens them, -1 for what it has to say something about.
+  int descriptor(int64_t unit, const char* path, const char* root) {
+    for (int64_t n = 0; n < count_; n++)
+      if (units_[n] == unit) return open_[n];
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat status;
+    if (file < 0) return -1;
+    if (fstat(file, &status) || !S_ISREG(status.st_mode) || (root && !is_in(file, root))) {
+      close(file);
+      return -1;
+    }
+    if (count_ == kMost) {
+      close_one(0);
+      open_[0] = open_[--count_];
+      units_[0] = units_[count_];
+    }
+    units_[count_] = unit;
+    return open_[count_++] = file;
+  }
+#endif
+
+ private:
+  static const int64_t kMost = 16;
+#if defined(_WIN32)
+  void close_one(int64_t) {}
+#else
+  static bool is_in(int file, const char* root) {
+    char link[32], target[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    const ssize_t size = readlink(link, target, sizeof target);
+    return size > 0 && static_cast<size_t>(size) >= strlen(root) && !memcmp(target, root, strlen(root));
+  }
+
+  void close_one(int64_t n) {
+    struct stat status;
+    timespec now;
+    if (!fstat(open_[n], &status) && !clock_gettime(CLOCK_REALTIME, &now)) {
+#if defined(__APPLE__)
+      const int64_t times[] = {nanoseconds(status.st_mtimespec), nanoseconds(status.st_ctimespec)};
+#else
+      const int64_t times[] = {nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)};
+#endif
+      for (int64_t time : times)
+        if (time <= nanoseconds(now)) *newest_ = std::max(*newest_, time);
+    }
+    close(open_[n]);
+  }
+
+  static int64_t nanoseconds(const timespec& time) {
+    return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
+  }
+#endif
+
+  int64_t* newest_;
+  int64_t count_ = 0, units_[kMost];
+  int open_[kMost];
+};
+
+// Finds the stored bytes of a chunk; false where the caller has to look.
+bool locate(const VoxpipeChunks& job, int64_t n, VoxpipeChunk& chunk, Files& files) {
+  const VoxpipePlaces& places = *reinterpret_cast<const VoxpipePlaces*>(job.places);
+  const int64_t* index = reinterpret_cast<const int64_t*>(job.indices) + n * job.axes;
+  int64_t unit = 0, inner = 0;
+  for (int64_t a = 0; a < job.axes; a++) {
+    unit = unit * places.counts[a] + index[a] / places.per_unit[a];
+    inner = inner * places.per_unit[a] + index[a] % places.per_unit[a];
+  }
+  if (unit < 0 || unit >= places.units) return false;
+  const int64_t* entry = reinterpret_cast<const int64_t*>(places.entries) + 2 * unit;
+  chunk.data = chunk.size = chunk.first = chunk.file = 0;
+  if (places.is_frame) {
+    chunk.data = entry[0];
+    chunk.size = entry[1];
+    chunk.first = inner * places.items;
+    return true;
+  }
+  if (entry[0] == 1) return true;  // nothing is stored of it
+  if (!entry[0] || !entry[1]) return false;
+  const uint64_t* place = reinterpret_cast<const uint64_t*>(entry[0]) + 2 * inner;
+  const uint64_t start = place[0], stop = start + place[1];
+  if (place[0] == UINT64_MAX && place[1] == UINT64_MAX) return true;
+  if (stop < start || stop > INT64_MAX || place[1] > static_cast<uint64_t>(job.longest)) return false;
+  const char* root = reinterpret_cast<const char*>(places.root);
+  const int file = files.descriptor(unit, reinterpret_cast<const char*>(entry[1]), root);
+  chunk.data = static_cast<int64_t>(start);
+  chunk.size = static_cast<int64_t>(place[1]);
+  chunk.file = file + 1;
+  return file >= 0;
+}
+
+const int64_t kNever = int64_t{1} << 62;  // where there is no moment
+
+// A row of a table, whose number an array says.
+struct Row {
+  int64_t &size, &address, &use;
+  int64_t* moments;
+  Row(const VoxpipeTable& table, int64_t n)
+      : size(reinterpret_cast<int64_t*>(table.columns)[n]),
+        address((&size)[table.capacity]),
+        use((&size)[2 * table.capacity]),
+        moments(reinterpret_cast<int64_t*>(table.moments) + n * table.depth) {}
+  void shift(int64_t from, int64_t depth) {
+    memmove(moments + from, moments + from + 1, static_cast<size_t>(depth - from - 1) * 8);
+    moments[depth - 1] = kNever;
+  }
+};
+
+// What may be dropped: by when it is needed, of one moment by when it was used.
+struct Candidate {
+  int64_t rank, use, row;
+  bool operator<(const Candidate& other) const {
+    return rank != other.rank ? rank < other.rank : use < other.use;
+  }
+};
+
+VoxpipeTable& table_at(int64_t place) { return *reinterpret_cast<VoxpipeTable*>(place); }
+int64_t* numbers_at(int64_t place) { return reinterpret_cast<int64_t*>(place); }
+unsigned char* flags_at(int64_t place) { return reinterpret_cast<unsigned char*>(place); }
+
 }  // namespace
+
+int64_t voxpipe_table_take(int64_t place, int64_t count, int64_t rows, int64_t here,
+                           int64_t addresses, int64_t uses) {
+  const VoxpipeTable& table = table_at(place);
+  for (int64_t n = 0; n < count; n++) {
+    Row row(table, numbers_at(rows)[n]);
+    row.shift(0, table.depth);
+    row.use = uses + n;
+    flags_at(here)[n] = row.size > 0;
+    numbers_at(addresses)[n] = row.address;
+  }
+  return count;
+}
+
+int64_t voxpipe_table_announce(int64_t place, int64_t count, int64_t rows, int64_t here,
+                               int64_t expected, int64_t moment, int64_t keep) {
+  const VoxpipeTable& table = table_at(place);
+  for (int64_t n = 0; n < count; n++)
+    if (Row(table, numbers_at(rows)[n]).moments[table.depth - 1] != kNever) return 1;
+  for (int64_t n = 0; n < count; n++) {
+    Row row(table, numbers_at(rows)[n]);
+    int64_t* free = row.moments;
+    while (*free != kNever) free++;
+    flags_at(here)[n] = row.size > 0;
+    flags_at(expected)[n] = free > row.moments;
+    *free = 2 * moment + (keep && row.size > 0);
+  }
+  return 0;
+}
+
+int64_t voxpipe_table_put(int64_t place, int64_t count, int64_t rows, int64_t sizes,
+                          int64_t addresses, int64_t entered, int64_t most, int64_t uses) {
+  int64_t number = 0;
+  for (int64_t n = 0; n < count; n++) {
+    Row row(table_at(place), numbers_at(rows)[n]);
+    if (row.size || numbers_at(sizes)[n] > most) continue;
+    row.size = numbers_at(sizes)[n];
+    row.address = numbers_at(addresses)[n];
+    row.use = uses + number;
+    numbers_at(entered)[number++] = n;
+  }
+  return number;
+}
+
+int64_t voxpipe_table_make_room(int64_t place, int64_t over, int64_t most) {
+  VoxpipeTable& table = table_at(place);
+  int64_t* dropped = numbers_at(table.room);
+  Candidate* all = reinterpret_cast<Candidate*>(dropped + table.capacity);
+  int64_t bytes = 0, count = 0, number = 0;
+  for (int64_t n = 0; n < table.capacity; n++) {
+    Row row(table, n);
+    if (!row.size || row.moments[0] != kNever) continue;
+    all[count++] = {0, row.use, n};
+    bytes += row.size;
+  }
+  const auto later = [](const Candidate& one, const Candidate& other) { return other < one; };
+  int64_t gone = 0;
+  const auto drop = [&](int64_t n) {
+    Row row(table, n);
+    gone += row.size;
+    row.size = row.address = 0;
+    for (int64_t m = 0; m < table.depth; m++) row.moments[m] &= ~int64_t{1};
+    dropped[number++] = n;
+  };
+  if (count && bytes >= over) {  // enough that nobody has announced: nothing else is looked at
+    std::make_heap(all, all + count, later);
+    do {
+      std::pop_heap(all, all + count--, later);
+      drop(all[count].row);
+    } while (gone < over);
+  } else {
+    count = bytes = 0;
+    for (int64_t n = 0; n < table.capacity; n++) {
+      Row row(table, n);
+      if (!row.size) continue;
+      const int64_t first = row.moments[0];
+      bool counts = false;
+      for (int64_t m = 0; m < table.depth; m++) counts |= row.moments[m] & 1;
+      all[count++] = {counts ? -1 : first, first == kNever ? -row.use : row.use, n};
+    }
+    std::sort(all, all + count);
+    for (int64_t n = 0; n < count; n++)
+      if ((bytes += Row(table, all[n].row).size) > most) drop(all[n].row);
+  }
+  table.bytes = gone;
+  return number;
+}
+
+int64_t voxpipe_table_withdraw(int64_t place, int64_t count, int64_t rows, int64_t moment,
+                               int64_t uses) {
+  const VoxpipeTable& table = table_at(place);
+  int64_t number = 0;
+  for (int64_t n = 0; n < count; n++) {
+    Row row(table, numbers_at(rows)[n]);
+    for (int64_t m = 0; m < table.depth; m++) {
+      if (row.moments[m] == kNever || row.moments[m] >> 1 != moment) continue;
+      row.shift(m, table.depth);
+      row.use = uses + number++;
+      break;
+    }
+  }
+  return number;
+}
 
 int64_t voxpipe_chunks_abi(void) { return VOXPIPE_CHUNKS_ABI; }
 
 int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
   if (!job || job->abi != VOXPIPE_CHUNKS_ABI || job->axes < 1 || job->axes > VOXPIPE_CHUNK_AXES ||
-      job->stored < 0 || job->stored >= VOXPIPE_STORED || !job->out || !job->scratch)
+      job->stored < 0 || job->stored >= VOXPIPE_STORED || !job->out || !job->scratch || !job->fill)
     return VOXPIPE_BAD_JOB;
   int64_t stride[VOXPIPE_CHUNK_AXES], row[VOXPIPE_CHUNK_AXES] = {}, bytes = job->item;
   for (int64_t a = job->axes - 1; a >= 0; bytes *= job->shape[a--]) stride[a] = bytes;
   row[job->axes - 1] = job->item;
   const int64_t step = static_cast<int64_t>(sizeof(VoxpipeChunk)) +
                        job->axes * static_cast<int64_t>(sizeof(VoxpipePart));
+  Files files(job->newest);
   for (int64_t n = 0; n < job->count; n++) {
     VoxpipeChunk& chunk = *reinterpret_cast<VoxpipeChunk*>(job->chunks + n * step);
-    Bytes out = reinterpret_cast<Bytes>(job->out), from = out;
+    if (chunk.task == VOXPIPE_LEAVE) continue;
+    chunk.status = VOXPIPE_UNSUPPORTED;
+    if (chunk.task == VOXPIPE_LOCATE && (!job->places || !job->indices)) return VOXPIPE_BAD_JOB;
+    if (chunk.task == VOXPIPE_LOCATE && !locate(*job, n, chunk, files)) continue;
+    const bool stored = chunk.task != VOXPIPE_PLACE && (chunk.data || chunk.file);
+    const bool is_row = chunk.task == VOXPIPE_PLACE ? !chunk.room : !stored;
+    Bytes out = reinterpret_cast<Bytes>(job->out);
     int64_t shift = 0;
     for (int64_t a = 0; a < job->axes; a++) {
       out += chunk.parts[a].out * job->out_stride[a];
-      shift += chunk.parts[a].chunk * (chunk.is_row ? row : stride)[a];
+      shift += chunk.parts[a].chunk * (is_row ? row : stride)[a];
     }
-    const bool stored = chunk.data || chunk.file;
     const bool in_place = stored && !chunk.room && is_in_place(*job, chunk.parts, stride);
-    from = in_place ? out : reinterpret_cast<Bytes>(chunk.room ? chunk.room : job->scratch);
-    chunk.status = VOXPIPE_UNSUPPORTED;
+    Bytes from = reinterpret_cast<Bytes>(is_row ? job->fill : chunk.room ? chunk.room : job->scratch);
+    if (in_place) from = out;
     if (stored && !decode(*job, chunk, from, bytes)) continue;
     chunk.status = VOXPIPE_DONE;
-    if (!in_place)
-      copy_part(*job, chunk.parts, chunk.is_row ? row : stride, out, from + shift, 0);
+    if (!in_place) copy_part(*job, chunk.parts, is_row ? row : stride, out, from + shift, 0);
   }
   return VOXPIPE_DONE;
+}
+
+namespace {
+
+// What a box of an array has to do with chunks: the separating-axis test of OrientedBox.touches.
+struct Box {
+  double centre[3], back[3][3], half[3], low[3], high[3];
+
+  bool set(const VoxpipeCover& c) {
+    double turn[3][3];
+    for (int r = 0; r < 3; r++) {
+      half[r] = (static_cast<double>(c.box_shape[r]) - 1) / 2;
+      for (int k = 0; k < 3; k++) turn[r][k] = c.matrix[4 * r + k];
+    }
+    double determinant = 0;
+    for (int r = 0; r < 3; r++)
+      for (int k = 0; k < 3; k++) {
+        const int a = (k + 1) % 3, b = (k + 2) % 3, d = (r + 1) % 3, e = (r + 2) % 3;
+        back[r][k] = turn[a][d] * turn[b][e] - turn[a][e] * turn[b][d];
+        if (!r) determinant += turn[k][0] * back[0][k];
+      }
+    if (!(fabs(determinant) > 0) || !isfinite(1 / determinant)) return false;
+    for (int r = 0; r < 3; r++) {
+      double reach = c.halo[r];
+      centre[r] = c.matrix[4 * r + 3];
+      for (int k = 0; k < 3; k++) {
+        back[r][k] /= determinant;
+        centre[r] += turn[r][k] * half[k];
+        reach += fabs(turn[r][k]) * half[k];
+      }
+      low[r] = floor(centre[r] - reach);
+      high[r] = ceil(centre[r] + reach) + 1;
+    }
+    return true;
+  }
+
+  bool touches(const VoxpipeCover& c, const int64_t* first, const int64_t* last) const {
+    double middle[3], reach[3];
+    for (int r = 0; r < 3; r++) {
+      double start = static_cast<double>(first[c.axes[r]]), stop = static_cast<double>(last[c.axes[r]]);
+      // What lies before a face is read at the face: chunks there reach out to all of it.
+      if (c.has_clamp && first[c.axes[r]] <= c.clamp_start[r]) start = fmin(start, low[r]);
+      if (c.has_clamp && last[c.axes[r]] >= c.clamp_stop[r]) stop = fmax(stop, high[r]);
+      middle[r] = (start + stop - 1) / 2 - centre[r];
+      reach[r] = (stop - start - 1) / 2 + c.halo[r];
+    }
+    for (int r = 0; r < 3; r++) {
+      double along = 0, most = half[r];
+      for (int k = 0; k < 3; k++) {
+        along += back[r][k] * middle[k];
+        most += fabs(back[r][k]) * reach[k];
+      }
+      if (!(fabs(along) <= most + 1e-6)) return false;
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+int64_t voxpipe_cover(int64_t at, int64_t where, int64_t capacity, int64_t indices, int64_t rows,
+                      int64_t numbers, int64_t voxels) {
+  const VoxpipeGrid& grid = *reinterpret_cast<const VoxpipeGrid*>(at);
+  const VoxpipeCover& cover = *reinterpret_cast<const VoxpipeCover*>(where);
+  int64_t first[VOXPIPE_CHUNK_AXES], count[VOXPIPE_CHUNK_AXES], total = 1;
+  const auto part_of = [&](int64_t voxel, int64_t a) {
+    const int64_t chunk = voxel / grid.chunk[a], rest = voxel % grid.chunk[a];
+    return grid.is_whole ? chunk : chunk * grid.per_chunk[a] + rest / grid.block[a];
+  };
+  const auto start_of = [&](int64_t part, int64_t a) {
+    if (grid.is_whole) return part * grid.chunk[a];
+    return part / grid.per_chunk[a] * grid.chunk[a] + part % grid.per_chunk[a] * grid.block[a];
+  };
+  for (int64_t a = 0; a < grid.axes; a++) {
+    first[a] = part_of(cover.start[a], a);
+    count[a] = part_of(cover.stop[a] - 1, a) - first[a] + 1;
+    if (count[a] < 1 || count[a] > (1 << 20) || (total *= count[a]) > (1 << 20)) return -1;
+  }
+  if (!capacity) return total;
+  Box box;
+  const bool culls = cover.has_box && total > 1;
+  if (culls && !box.set(cover)) return -2;
+  const int64_t fields = static_cast<int64_t>(sizeof(VoxpipeChunk)) / 8 + 3 * grid.axes;
+  int64_t *index = numbers_at(indices), *row = numbers_at(rows), *number = numbers_at(numbers);
+  int64_t found = 0, held = 0;
+  for (int64_t n = 0; n < total; n++) {
+    int64_t start[VOXPIPE_CHUNK_AXES], stop[VOXPIPE_CHUNK_AXES], rest = n, size = 1, order = 0;
+    for (int64_t a = grid.axes - 1; a >= 0; rest /= count[a--]) {
+      const int64_t part = index[a] = first[a] + rest % count[a];
+      const int64_t begin = start_of(part, a), end = std::min(start_of(part + 1, a), grid.shape[a]);
+      order += part * grid.steps[a];
+      size *= end - begin;
+      start[a] = std::max(begin, cover.start[a]);
+      stop[a] = std::min(end, cover.stop[a]);
+      int64_t* part_row = row + fields - 3 * (grid.axes - a);
+      part_row[0] = start[a] - cover.start[a];
+      part_row[1] = start[a] - begin;
+      part_row[2] = stop[a] - start[a];
+    }
+    if (culls && !box.touches(cover, start, stop)) continue;
+    memset(row, 0, static_cast<size_t>(fields - 3 * grid.axes) * 8);
+    *number++ = order;
+    held += size;
+    index += grid.axes;
+    row += fields;
+    found++;
+  }
+  *numbers_at(voxels) = held;
+  return found;
 }

@@ -109,7 +109,8 @@ class LocalRanges:
     def __init__(self, root: str, *, strict: bool = False) -> None:
         self.name = root
         """The folder."""
-        self._real = Folder(root).real if strict else ""
+        self.real = Folder(root).real if strict else ""
+        """The folder that nothing may lead out of, all links followed; empty if anything may."""
         self.newest = 0
         """When the last change was made to files that were read in ranges, or to folders in which
         some were missing: nanoseconds since 1970, by the clock of the file system."""
@@ -120,7 +121,7 @@ class LocalRanges:
         """Return a small file such as metadata, None if there is none; ``BadHeader`` if long."""
         try:
             with os.fdopen(self._open(key), "rb", buffering=0) as file:
-                check_document(os.fstat(file.fileno()).st_size, self._path(key))
+                check_document(os.fstat(file.fileno()).st_size, self.path_of(key))
                 # One that grows has no end either.
                 return file.read(MOST_DOCUMENT_BYTES)
         except (FileNotFoundError, NotADirectoryError):
@@ -149,7 +150,7 @@ class LocalRanges:
                     if start < 0 or stop is None or stop - start > _UNCHECKED_BYTES:
                         size = os.fstat(fd).st_size
                         if start == 0 and stop is None:
-                            check_whole(size, most, self._path(key))
+                            check_whole(size, most, self.path_of(key))
                         start = max(0, size + start) if start < 0 else start
                         stop = size if stop is None else min(stop, size)
                     pieces = []
@@ -168,7 +169,7 @@ class LocalRanges:
         """Return when something was added to a folder, or removed; of one that is gone, above."""
         while True:
             try:
-                return changed_at(os.stat(self._path(folder)))
+                return changed_at(os.stat(self.path_of(folder)))
             except (FileNotFoundError, NotADirectoryError):
                 if not folder:
                     return 0
@@ -204,7 +205,7 @@ class LocalRanges:
 
     def size(self, key: str) -> int:
         """Return the size of a file in bytes."""
-        return os.stat(self._path(key)).st_size
+        return os.stat(self.path_of(key)).st_size
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the files below a folder, as keys."""
@@ -213,52 +214,24 @@ class LocalRanges:
             for file in files:
                 yield file if inside == "." else f"{inside}/{file}".replace(os.sep, "/")
 
-    def _path(self, key: str) -> str:
+    def path_of(self, key: str) -> str:
+        """Return the path of a file."""
         return os.path.join(self.name, key) if key else self.name
 
     def _open(self, key: str) -> int:
         path = os.path.join(self.name, key) if key else self.name
         fd = open_regular(path)
-        if self._real:
+        if self.real:
             try:
                 # Of an open file no link can change any more.
                 target = os.readlink(f"/proc/self/fd/{fd}")  # 2 microseconds, where links take 30
             except OSError:  # not Linux
                 target = os.path.realpath(path)
             # The folder itself may have been moved, or the link to it set anew.
-            if not target.startswith(self._real) and not target.startswith(Folder(self.name).real):
+            if not target.startswith(self.real) and not target.startswith(Folder(self.name).real):
                 os.close(fd)
                 raise leads_outside(path, target)
         return fd
-
-
-class OpenFiles:
-    """Files of a folder that are open, to be closed when their ranges were read.
-
-    Raises
-    ------
-    FileNotFoundError, NotADirectoryError
-        One is not there.
-    """
-
-    def __init__(self, store: LocalRanges, keys: Sequence[str]) -> None:
-        self._store = store
-        self.descriptors: list[int] = []
-        try:
-            self.descriptors.extend(map(store._open, keys))
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close them and note when they were changed; any number of times."""
-        store = self._store
-        while self.descriptors:
-            fd = self.descriptors.pop()
-            store.newest = max(store.newest, changed_at(os.fstat(fd)))
-            os.close(fd)
-
-    __del__ = close
 
 
 def changed_at(status: os.stat_result) -> int:

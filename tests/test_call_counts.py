@@ -10,7 +10,7 @@ from checkout import ROOT
 # batch they were 170 while contexts were contextlib's, whose functions are not counted.
 BOUNDS = {"range": (2, 40, 12), "batch": (1, 174, 42)}
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
-MOST_CALLS, MOST_MORE = 92, 0
+MOST_CALLS, MOST_MORE = 49, 0
 
 
 def test_no_call_is_made_per_chunk():

@@ -16,7 +16,7 @@ from ..core.locks import ForkSafeLock, renew_after_fork
 from ..core.lru_cache import LRUCache
 from ..storage.read_ahead import AHEAD, ReadAhead
 from .backend import Backend
-from .chunks.chunked_array import CHUNKS, ChunkCache
+from .chunks.chunk_cache import CHUNKS, ChunkCache
 from .header import Header
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process

@@ -155,9 +155,9 @@ def first(pipe: Any, seed: int) -> Sample:
     return sample
 
 
-def absent_chunks(read: Any, entries: Any, absent: Any) -> Any:
+def absent_chunks(read: Any, absent: Any) -> Any:
     """Return the chunks that a read has to decode."""
-    return read.chunks[absent].tolist()
+    return read.plan.chunks[absent].tolist()
 
 
 # Every chain where chunks are cubes, and have another axis; elsewhere those that cull and widen.

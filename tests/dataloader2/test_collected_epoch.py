@@ -11,7 +11,7 @@ import voxpipe as vp
 from voxpipe.core.locks import ForkSafeLock
 from voxpipe.reading_services import reading_service as running
 from voxpipe.storage.read_ahead import AHEAD
-from voxpipe.volumes.chunks.chunked_array import CHUNKS
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 from voxpipe.volumes.session import SESSION
 
 # Of a thread that has nothing to wait for.

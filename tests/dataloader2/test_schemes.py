@@ -12,7 +12,7 @@ from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import BudgetExceeded
 from voxpipe.dataloader2.negotiation import Negotiation
 from voxpipe.volumes import Volume, register_backend, unregister_backend
-from voxpipe.volumes.chunks.chunked_array import CHUNKS, DEFAULT_BYTES
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS, DEFAULT_BYTES
 from voxpipe.volumes.scheme import ReadScheme, SchemeRefusal
 
 SHAPE = (26, 24, 28)

@@ -181,11 +181,11 @@ def test_no_chunk_is_decoded_by_two_workers(folder, tmp_path, monkeypatch):
     log = tmp_path / "decoded"
     real = ChunkedArray._read_absent
 
-    def noted(self, read, entries, absent):
+    def noted(self, read, absent):
         with open(log, "a", encoding="utf-8") as file:
-            for index in map(tuple, read.chunks[absent].tolist()):
+            for index in map(tuple, read.plan.chunks[absent].tolist()):
                 file.write(f"{os.getpid()} {self._token} {index}\n")
-        real(self, read, entries, absent)
+        real(self, read, absent)
 
     monkeypatch.setattr(ChunkedArray, "_read_absent", noted)
     cases = epoch(chain(folder), 2, "fork", ahead=4)

@@ -11,6 +11,7 @@ from voxpipe.core.errors import CorruptVolume
 from voxpipe.spatial import LazyPatch, Policy, SpatialPlan, TransformChain
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
+from voxpipe.volumes.chunks.native import NativeGrid
 
 SHAPE = (20, 22, 24)
 
@@ -82,9 +83,9 @@ def test_culled_chunks_are_not_looked_at(tmp_path, monkeypatch, form):
     decoded = set()
     read_absent = ChunkedArray._read_absent
 
-    def noted(self, read, entries, absent):
-        decoded.update(map(tuple, read.chunks[absent].tolist()))
-        read_absent(self, read, entries, absent)
+    def noted(self, read, absent):
+        decoded.update(map(tuple, read.plan.chunks[absent].tolist()))
+        read_absent(self, read, absent)
 
     monkeypatch.setattr(ChunkedArray, "_read_absent", noted)
     monkeypatch.setenv("VOXPIPE_POISON", "1")
@@ -119,8 +120,10 @@ def realized(volume, plan, policy):
     return LazyPatch(volume, pending, policy).realize()
 
 
-def test_the_same_question_has_the_same_box_and_chunks(monkeypatch):
+@pytest.mark.parametrize("native", ["", "0"])
+def test_the_same_question_has_the_same_box_and_chunks(monkeypatch, native):
     """Who looks ahead asks of the next patch what its reader asks later: worked out once each."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", native)
     own = ChunkedArray(
         SHAPE, (4, 4, 4), np.dtype(np.int16), 0, source=None, cache=None, token="an array"
     )
@@ -134,9 +137,12 @@ def test_the_same_question_has_the_same_box_and_chunks(monkeypatch):
         region = plan.source_region(policy)
         questions.append(Region(region.start, region.stop, box))
     asked = []
-    touches = OrientedBox.touches
+    touches, cover = OrientedBox.touches, NativeGrid.cover
     monkeypatch.setattr(
         OrientedBox, "touches", lambda self, *a: asked.append(self) or touches(self, *a)
+    )
+    monkeypatch.setattr(
+        NativeGrid, "cover", lambda self, region: asked.append(region.box) or cover(self, region)
     )
 
     found = [own.needed_chunks(question) for question in questions]

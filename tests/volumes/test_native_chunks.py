@@ -16,7 +16,7 @@ from voxpipe.storage.file_reader import KernelHints
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks import chunked_array, native
-from voxpipe.volumes.chunks.chunked_array import CHUNKS
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
 blosc2 = pytest.importorskip("blosc2")
 pytestmark = pytest.mark.skipif(not native.is_available(3), reason="no native library")
@@ -153,10 +153,10 @@ def test_all_chunks_of_a_read_are_decoded_in_one_call(tmp_path, monkeypatch):
     placed = []
     place_chunks = native.place_chunks
 
-    def noted(*args):
-        done = place_chunks(*args)
-        placed.append(done.tolist())
-        return done
+    def noted(out, shape, rows, *args, **more):
+        newest = place_chunks(out, shape, rows, *args, **more)
+        placed.append((rows[:, native.STATUS] == native.SUCCESS).tolist())
+        return newest
 
     monkeypatch.setattr(chunked_array, "place_chunks", noted)
     Volume(path).read(Region((0, 0, 0), SHAPE))

@@ -15,7 +15,7 @@ from voxpipe.storage.ranges import LocalRanges
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunks.chunked_array import CHUNKS
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (24, 20, 16)

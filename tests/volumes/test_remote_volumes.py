@@ -188,6 +188,6 @@ def test_no_credentials_in_what_a_volume_says(server, client, ramp):
 
 def close_cache():
     """Forget decoded chunks, but not the open volumes."""
-    from voxpipe.volumes.chunks.chunked_array import CHUNKS
+    from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
     CHUNKS.clear()

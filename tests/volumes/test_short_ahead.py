@@ -7,7 +7,8 @@ from voxpipe.core import Region
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.storage.ranges import ObjectRanges, ReadRange
 from voxpipe.storage.remote import open_remote
-from voxpipe.volumes.chunks.chunked_array import ChunkCache, ChunkedArray, Lookup
+from voxpipe.volumes.chunks.chunk_cache import ChunkCache
+from voxpipe.volumes.chunks.chunked_array import ChunkedArray, Lookup
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
 
 SIZE = 30_000

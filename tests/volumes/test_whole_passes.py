@@ -25,7 +25,7 @@ from voxpipe.volumes import (
     volume_statistics,
 )
 from voxpipe.volumes.catalog import whole_pass
-from voxpipe.volumes.chunks.chunked_array import CHUNKS
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (8, 9, 10)

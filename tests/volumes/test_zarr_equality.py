@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core import Region
 from voxpipe.storage.ranges import LocalRanges
-from voxpipe.volumes.chunks.chunked_array import ChunkCache
+from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.formats.zarr_array import ZarrArray, open_node
 from voxpipe.volumes.formats.zarr_chunks import NotOurs
 from voxpipe.volumes.formats.zarr_nodes import open_ranges_node

@@ -7,12 +7,9 @@ pieces together are here.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
@@ -21,272 +18,33 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
-from ...core.locks import ForkSafeLock, renew_after_fork
 from ...core.memory import usable_memory
 from ...core.settings import POISON, read_setting
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
-from .native import StoredChunks, addresses_of, is_available, place_chunks
-
-# Decoded chunks of this process, in bytes, until something that is needed sooner comes.
-#
-# Plans are made ahead, so it is known which chunks come next: what is announced stays, and
-# of the rest the oldest goes first. A chunk that would not be used again is not worth more.
-# What somebody counts on, because its bytes are far away, stays until it was used.
-#
-# The cache of a process keeps nothing unless an epoch lends it memory: a plain read never sees a
-# chunk that was stored anew since.
-
-_FEW = 64  # rows for more than three times the chunks that are here or announced
+from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_key
+from .native import (
+    DATA,
+    DECODE,
+    FILE,
+    LEAVE,
+    LOCATE,
+    PARTS,
+    PLACE,
+    ROOM,
+    STATUS,
+    SUCCESS,
+    TASK,
+    ChunkPlaces,
+    LocatedChunks,
+    NativeGrid,
+    StoredChunks,
+    addresses_of,
+    is_available,
+    place_chunks,
+)
 
 _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
-
-ENTRY_BYTES = 512
-"""What the entry of a chunk without voxels takes: key, array, its row."""
-FILL_CHUNK = np.zeros(0, np.uint8)
-"""Kept of a chunk that is not stored: nobody has to look for it in the store again."""
-_ALL = slice(None)
-_NEVER = 2**62  # where there is no moment; all others are smaller
-_MOST_CHUNKS = 2**64  # of an array; a header that claims more is damaged
-
-
-def first_key(token: str) -> int:
-    """Return the key of the first chunk of an array; the others follow."""
-    # The collector of garbage looks through tuples, not through numbers.
-    return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest()) * _MOST_CHUNKS
-
-
-class ChunkKeys(list[Hashable]):
-    """Keys of chunks, which remember where a cache has them: who announces and who reads share."""
-
-    columns: Any = None  # of which columns of a cache the rows are
-    rows: NDArray[np.int64]
-
-
-class FoundChunks(NamedTuple):
-    """What a cache has of N chunks."""
-
-    is_here: NDArray[np.bool_]  # (N,)
-    addresses: NDArray[np.int64]  # (N,): where voxels begin; 0 of one that is not stored, or here
-    arrays: NDArray[Any]  # (N,) of arrays in C order, read-only, and None; holds the memory
-
-
-class ChunkCache:
-    """Decoded chunks by key, in their stored type, within a number of bytes.
-
-    A key is any hashable value; those of an array are numbers from :func:`first_key` on.
-    """
-
-    # Each chunk that is here or announced has a row in some columns, so that a read takes a few
-    # operations on arrays. Rows of others stay until the columns are full.
-
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.hits = self.misses = 0
-        self._moment = self._uses = 0
-        self._lock = ForkSafeLock()
-        self._clear()
-        renew_after_fork(self)
-
-    def _clear(self) -> None:
-        self.held_bytes = 0
-        self._rows: dict[Hashable, int] = {}
-        self._arrays: NDArray[Any] = np.zeros(0, object)
-        self._set_columns(np.zeros((3, 0), np.int64), np.zeros((0, 1), np.int64))
-
-    def _set_columns(self, columns: NDArray[np.int64], moments: NDArray[np.int64]) -> None:
-        # Size is 0 of a chunk that is not here; the last used has the largest use.
-        self._columns = columns
-        self._size, self._address, self._use = columns
-        # Of each row the moments at which it is needed, soonest first, then `_NEVER`. Each is
-        # doubled, and odd if somebody counts on the chunk until then.
-        self._moments = moments
-
-    def get_all(self, keys: Sequence[Hashable]) -> FoundChunks:
-        """Return what is here of keys, which differ.
-
-        What was announced for each has come: the next time that it is needed is a later one.
-        """
-        with self._lock:
-            rows = self._rows_of(keys)
-            moments = self._moments.take(rows, axis=0)
-            moments[:, :-1] = moments[:, 1:]
-            moments[:, -1] = _NEVER
-            self._moments[rows] = moments
-            self._note_use(rows)
-            is_here = self._size.take(rows) > 0
-            count = len(is_here.nonzero()[0])
-            self.misses += len(rows) - count
-            self.hits += count
-            return FoundChunks(is_here, self._address.take(rows), self._arrays.take(rows))
-
-    def put_all(
-        self,
-        keys: Sequence[Hashable],
-        chunks: Sequence[NDArray[Any]],
-        sizes: NDArray[np.int64],
-        addresses: NDArray[np.int64],
-        which: NDArray[np.int64] | slice = _ALL,
-    ) -> None:
-        """Keep chunks for which there is room, or something less needed to make room.
-
-        Their keys differ; ``which`` says which of the keys are theirs. A size is what keeping a
-        chunk takes, in bytes. What is kept is the cache's, and read-only.
-        """
-        with self._lock:
-            rows = self._rows_of(keys)[which]
-            new = ((self._size[rows] == 0) & (sizes <= self.most_bytes)).nonzero()[0]
-            rows, sizes = rows[new], sizes[new]
-            self._arrays[rows] = np.fromiter(chunks, object, len(chunks))[new]
-            for chunk in chunks:
-                chunk.setflags(write=False)
-            self._size[rows], self._address[rows] = sizes, addresses[new]
-            self._note_use(rows)
-            self.held_bytes += int(np.add.reduce(sizes))
-            if self.held_bytes > self.most_bytes:
-                self._make_room()
-
-    def announce(self, keys: Sequence[Hashable], *, keep: bool = False) -> Announcement:
-        """Say that chunks are going to be asked for, all at once and after all said before.
-
-        With ``keep`` somebody counts on those that are here: they stay until then.
-        """
-        with self._lock:
-            self._moment += 1
-            rows = self._rows_of(keys)
-            is_here = self._size[rows] > 0
-            count = np.add.reduce(self._moments.take(rows, axis=0) < _NEVER, axis=1)
-            if np.maximum.reduce(count, initial=0) == self._moments.shape[1]:
-                more = np.full_like(self._moments, _NEVER)
-                self._moments = np.concatenate([self._moments, more], axis=1)
-            self._moments[rows, count] = 2 * self._moment + (is_here & keep)
-            return Announcement(self, self._moment, keys, is_here, count > 0)
-
-    def lend(self, count: int) -> ExitStack:
-        """Let chunks take ``count`` bytes more until what is returned is closed."""
-        with self._lock:
-            self.most_bytes += count
-        loan = ExitStack()
-        loan.callback(self._lock.defer, partial(self._take_back, count, os.getpid()))
-        return loan
-
-    def after_fork(self) -> None:
-        """Start empty in a forked child, to which nobody has lent anything."""
-        self.most_bytes = self.hits = self.misses = 0
-        self._clear()
-
-    def forget(self, token: str) -> None:
-        """Forget the chunks of one array: they are others now."""
-        with self._lock:
-            first = first_key(token)
-            its = range(first, first + _MOST_CHUNKS)
-            those = [n for key, n in self._rows.items() if isinstance(key, int) and key in its]
-            self._drop(np.array(those, np.int64))
-
-    def clear(self) -> None:
-        """Forget every chunk, and what was announced."""
-        self._lock.defer(self._clear)
-
-    def _rows_of(self, keys: Sequence[Hashable]) -> NDArray[np.int64]:
-        """Return the rows of keys; those that have none get one."""
-        if isinstance(keys, ChunkKeys) and keys.columns is self._columns:
-            return keys.rows
-        rows = self._rows
-        if fresh := [key for key in keys if key not in rows]:
-            if len(rows) + len(fresh) > len(self._size):
-                self._renew_rows(len(keys))
-                rows = self._rows
-            for key in keys:
-                rows.setdefault(key, len(rows))
-        these = np.fromiter(map(rows.__getitem__, keys), np.int64, len(keys))
-        if isinstance(keys, ChunkKeys):
-            keys.columns, keys.rows = self._columns, these
-        return these
-
-    def _renew_rows(self, count: int) -> None:
-        """Leave out rows that are not used, and make room for more."""
-        in_use = (self._size > 0) | (self._moments[:, 0] < _NEVER)
-        in_use[len(self._rows) :] = False
-        (live,) = in_use.nonzero()
-        keys, arrays = [*self._rows], self._arrays
-        self._rows = {keys[row]: n for n, row in enumerate(live.tolist())}
-        capacity = 3 * (len(live) + count) + _FEW
-        columns = np.zeros((3, capacity), np.int64)
-        columns[:, : len(live)] = np.stack([self._size, self._address, self._use])[:, live]
-        depth = int((self._moments[live] < _NEVER).sum(axis=1).max(initial=0)) + 1
-        moments = np.full((capacity, depth), _NEVER)
-        width = min(depth, self._moments.shape[1])
-        moments[: len(live), :width] = self._moments[live, :width]
-        self._arrays = np.full(capacity, None, object)
-        self._arrays[: len(live)] = arrays[live]
-        self._set_columns(columns, moments)
-
-    def _note_use(self, rows: NDArray[np.int64]) -> None:
-        """Note that chunks were used, one after another."""
-        self._use[rows] = np.arange(self._uses, self._uses + len(rows))
-        self._uses += len(rows)
-
-    def _take_away(self, moment: int, keys: Sequence[Hashable]) -> None:
-        """Take back what was announced for a moment and has not come."""
-        rows = self._rows_of(keys)
-        its = (self._moments.take(rows, axis=0) >> 1 == moment).nonzero()
-        if not len(its[0]):
-            return
-        rows = rows[its[0]]
-        later = np.concatenate([self._moments[rows], np.full((len(rows), 1), _NEVER)], axis=1)
-        column = np.arange(later.shape[1] - 1)
-        self._moments[rows] = np.take_along_axis(later, column + (column >= its[1][:, None]), 1)
-        self._note_use(rows)
-
-    def _take_back(self, count: int, process: int) -> None:
-        self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
-        self._make_room()
-
-    def _make_room(self) -> None:
-        """Drop what is needed least until the rest has room.
-
-        What nobody has announced goes first, the oldest before others; then what is needed last
-        (Belady, 1966), and of what is needed at one moment the newcomer; at the very end what
-        somebody counts on, which a newcomer never drives out.
-        """
-        (here,) = self._size.nonzero()
-        first = self._moments[here, 0]
-        idle = here[first == _NEVER]
-        idle = idle[self._use[idle].argsort()]
-        count = 1 + int(self._size[idle].cumsum().searchsorted(self.held_bytes - self.most_bytes))
-        if count <= len(idle):
-            self._drop(idle[:count])
-            return
-        counts = (self._moments[here] & 1).any(axis=1)
-        use, soonest = self._use[here], np.where(counts, -1, first)
-        here = here[np.lexsort((np.where(soonest == _NEVER, -use, use), soonest))]
-        self._drop(here[self._size[here].cumsum() > self.most_bytes])
-
-    def _drop(self, rows: NDArray[np.int64]) -> None:
-        self.held_bytes -= int(np.add.reduce(self._size[rows]))
-        self._size[rows] = self._address[rows] = 0
-        self._moments[rows] &= ~1
-        self._arrays[rows] = None
-
-
-class Announcement(NamedTuple):
-    """Chunks that are going to be asked for; close it when they were, or never will be."""
-
-    cache: ChunkCache
-    moment: int
-    keys: Sequence[Hashable]
-    is_here: NDArray[np.bool_]  # which of them were in the cache
-    is_expected: NDArray[np.bool_]  # which of them were announced already
-
-    def close(self) -> None:
-        """Take it back; any number of times."""
-        self.cache._lock.defer(partial(self.cache._take_away, self.moment, self.keys))
-
-
-DEFAULT_BYTES = 64 * 1024**2
-"""What each process keeps where nothing could be negotiated: what patches of one batch share."""
-CHUNKS = ChunkCache(0)
-"""The decoded chunks of this process; epochs lend it memory."""
 
 
 class NeededChunks(NamedTuple):
@@ -347,6 +105,12 @@ class ChunkSource(Protocol):
     def is_far(self) -> bool:
         """Whether stored bytes are fetched before they are needed, and waited for."""
 
+    def native_source(self, count: int) -> LocatedChunks | None:
+        """Return what finds ``count`` chunks and decodes them natively; None if nothing does."""
+
+    def learn(self, chunks: ChunkIndices) -> bool:
+        """Read what tells where chunks lie, if that is not known; return whether it was not."""
+
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedChunks:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
@@ -357,13 +121,39 @@ class ChunkSource(Protocol):
         """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
 
 
+class _Plan:
+    """The chunks that a region needs. Worked out once for it: who looks ahead and who reads ask."""
+
+    __slots__ = ("chunks", "cuts", "keys", "order", "rows", "voxels")
+
+    def __init__(
+        self,
+        cuts: ChunkGrid,
+        chunks: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        order: NDArray[Any],
+        voxels: int,
+    ) -> None:
+        self.cuts = cuts  # of which array
+        self.chunks = chunks  # their places (N, axes)
+        self.rows = rows  # what native code is asked with, their parts in it
+        self.order = order  # their numbers in C order
+        self.voxels = voxels  # how many of the array they hold
+        self.keys: ChunkKeys | None = None  # in the cache
+        chunks.setflags(write=False)  # whoever asks again gets the same
+
+    @property
+    def parts(self) -> NDArray[np.int64]:
+        """(N, axes, 3), see ``ChunkGrid.parts_in``."""
+        return self.rows[:, PARTS:].reshape(*self.chunks.shape, 3)
+
+
 class _Read(NamedTuple):
-    """A region that is read, and the chunks that it needs."""
+    """A region that is read."""
 
     out: NDArray[Any]
-    keys: ChunkKeys
-    chunks: NDArray[np.int64]  # their places (N, axes)
-    parts: NDArray[np.int64]  # (N, axes, 3), see ``ChunkGrid.parts_in``
+    plan: _Plan
+    rows: NDArray[np.int64]  # those of the plan, and what was found
 
 
 class ChunkedArray:
@@ -390,15 +180,15 @@ class ChunkedArray:
         self.chunk_bytes = math.prod(chunks) * dtype.itemsize
         self._fill = np.asarray(fill_value).astype(dtype)[()]
         self._cuts = ChunkGrid(shape, chunks) if cuts is None else cuts
-        self.voxels = self._cuts.voxels
-        self.needed_chunks = self._cuts.touched_parts
-        """Returns the chunks (N, axes) of a region of stored axes."""
         self._source, self._cache, self._token = source, cache, token
         self._first_key = first_key(token)
         # In C order; Python's numbers where the chunks that a header claims are too many.
         steps = np.cumprod([1, *self._cuts.counts[:0:-1]], dtype=object)[::-1]
         is_short = math.prod(self._cuts.counts) < 2**63
         self._steps = steps.astype(np.int64) if is_short else steps
+        # Asked of the environment when a volume is opened, and not at each read.
+        self._is_native = is_available(self.ndim)
+        self._grid = NativeGrid(self._cuts) if is_short and self._is_native else None
         # One row of a chunk that is not stored.
         self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
@@ -407,23 +197,54 @@ class ChunkedArray:
         out = np.empty(region.shape, self.dtype)
         if POISON in os.environ and read_setting(POISON, "0") == "1":
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
-        chunks = self.needed_chunks(region)
-        if out.size == 0 or len(chunks) == 0:
+        plan = self._plan(region)
+        if out.size == 0 or len(plan.chunks) == 0:
             return out
-        keys, parts = self._keys(region, chunks), self._cuts.parts_in(chunks, region)
-        entries, is_native = self._cache.get_all(keys), is_available(self.ndim)
+        entries = self._cache.get_all(self._keys(plan))
+        read = _Read(out, plan, plan.rows.copy())
+        read.rows[:, ROOM], read.rows[:, TASK] = entries.addresses, entries.is_here * PLACE
         (absent,) = (~entries.is_here).nonzero()
         if len(absent):
-            self._read_absent(_Read(out, keys, chunks, parts), entries, absent)
-        elif is_native:
-            place_chunks(out, self.chunks, parts, entries.addresses, self._fill_row)
-        if not is_native:
-            for (there, inside), chunk in zip(_slices(parts), entries.arrays, strict=True):
+            self._read_absent(read, absent)
+        elif self._is_native:
+            place_chunks(out, self.chunks, read.rows, self._fill_row)
+        if not self._is_native:
+            for (there, inside), chunk in zip(_slices(plan.parts), entries.arrays, strict=True):
                 if chunk is not None:
                     out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
         return out
 
-    def _read_absent(self, read: _Read, entries: FoundChunks, absent: NDArray[np.int64]) -> None:
+    def needed_chunks(self, region: Region) -> NDArray[np.int64]:
+        """Return the chunks (N, axes) of a region of stored axes."""
+        return self._plan(region).chunks
+
+    def needed_voxels(self, region: Region) -> int:
+        """Return how many voxels of the array they hold."""
+        return self._plan(region).voxels
+
+    def _plan(self, region: Region) -> _Plan:
+        """Return what a region needs."""
+        plan: _Plan | None = vars(region).get("_plan")
+        if plan is not None and plan.cuts is self._cuts:
+            return plan
+        need = None
+        if self._grid is not None and not region.is_empty and min(region.start) >= 0:
+            need = self._grid.cover(region)
+        if need is None:
+            chunks = self._cuts.touched_parts(region)
+            rows = np.zeros((len(chunks), PARTS + 3 * self.ndim), np.int64)
+            rows[:, PARTS:] = self._cuts.parts_in(chunks, region).reshape(-1, 3 * self.ndim)
+            need = chunks, rows, chunks @ self._steps, self._cuts.voxels(chunks, region)
+        plan = vars(region)["_plan"] = _Plan(self._cuts, *need)
+        return plan
+
+    def _keys(self, plan: _Plan) -> ChunkKeys:
+        """Return the keys in the cache of chunks."""
+        if plan.keys is None:
+            plan.keys = ChunkKeys(map(self._first_key.__add__, plan.order.tolist()))
+        return plan.keys
+
+    def _read_absent(self, read: _Read, absent: NDArray[np.int64]) -> None:
         """Fetch and decode the chunks that are not here, and place all, or in Python only these."""
         if 0 < usable_memory() < 2 * self.chunk_bytes:  # the chunk, and what it was made of
             raise VolumeTooLarge(
@@ -431,95 +252,109 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        count, (here,) = 0, entries.is_here.nonzero()
-        payload = self._source.fetch_chunks(read.chunks[absent])
-        try:
-            is_native = is_available(self.ndim)
-            bodies = payload.stored_chunks() if is_native else None
-            if bodies is None and is_native and len(here):
-                place = read.parts[here], entries.addresses[here], self._fill_row
-                place_chunks(read.out, self.chunks, *place)
-            # What is decoded to be kept is in memory before it is known whether it has room.
-            step = max(1, _STEP_BYTES // self.chunk_bytes)
-            for first in range(0, len(absent), step):
-                its = absent[first : first + step]
-                if bodies is not None:
-                    columns = bodies.columns[:, first : first + step]
-                    # Those that are here come to their places along with the first ones.
-                    members = its if first or not len(here) else np.concatenate([here, its])
-                    rooms, some = entries.addresses[members], bodies._replace(columns=columns)
-                    is_done = self._decode_all(read, members, rooms, some)
-                    count += len((is_done & (columns[[0, 3]] != 0).any(axis=0)).nonzero()[0])
-                    its = its[~is_done]
-                if len(its):
-                    count += self._decode_each(read, its, payload)
-        finally:
-            payload.close()
+        count, source = 0, self._source.native_source(len(absent)) if self._is_native else None
+        if source is not None:
+            count, absent = self._decode_all(read, absent, source)
+            if len(absent) and self._source.learn(read.plan.chunks[absent]):
+                more, absent = self._decode_all(read, absent, source)
+                count += more
+        if len(absent):
+            count += self._fetch_absent(read, absent)
         if count:
             IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
 
-    def _keys(self, region: Region, chunks: NDArray[np.int64]) -> ChunkKeys:
-        """Return the keys in the cache of the chunks of a region; worked out once for it."""
-        first = self._first_key
-        memo = vars(region).get("_keys")
-        if memo is None or memo[0] != first:
-            keys = ChunkKeys(map(first.__add__, (chunks @ self._steps).tolist()))
-            memo = vars(region)["_keys"] = first, keys
-        result: ChunkKeys = memo[1]
-        return result
+    def _fetch_absent(self, read: _Read, absent: NDArray[np.int64]) -> int:
+        """Fetch chunks before they are decoded; return how many were stored."""
+        count, payload = 0, self._source.fetch_chunks(read.plan.chunks[absent])
+        try:
+            bodies = payload.stored_chunks() if self._is_native else None
+            if bodies is not None:
+                count, absent = self._decode_all(read, absent, bodies)
+            elif self._is_native and read.rows[:, TASK].any():
+                place_chunks(read.out, self.chunks, read.rows, self._fill_row)
+            if len(absent):
+                count += self._decode_each(read, absent, payload)
+        finally:
+            payload.close()
+        return count
 
     def _decode_all(
-        self, read: _Read, members: NDArray[np.int64], rooms: NDArray[np.int64], those: StoredChunks
-    ) -> NDArray[np.bool_]:
-        """Place chunks in one call, the last of them decoded first; return which could be."""
-        columns, arrays = those.columns, list[NDArray[Any]]()
-        first = len(members) - columns.shape[1]
-        if self._cache.most_bytes >= self.chunk_bytes:
-            shape, dtype, is_there = self.chunks, self.dtype, (columns[0] | columns[3]) != 0
-            flags = is_there.tolist()
-            arrays = [np.empty(shape, dtype) if one else FILL_CHUNK for one in flags]
-            rooms[first:][is_there] = addresses_of(compress(arrays, flags))
-        place = read.out, self.chunks, read.parts[members], rooms, self._fill_row
-        is_done = place_chunks(*place, those.decoder, columns)[first:]
-        if arrays:
-            arrays = [*compress(arrays, is_done.tolist())]
-            self._keep(read.keys, members[first:][is_done], arrays, rooms[first:][is_done])
-        return is_done
+        self, read: _Read, members: NDArray[np.int64], those: StoredChunks | LocatedChunks
+    ) -> tuple[int, NDArray[np.int64]]:
+        """Place chunks, those that are here too; return how many were stored, and which remain."""
+        rows, chunks, remaining, number = read.rows, read.plan.chunks, [], 0
+        keeps, decoder = self._cache.most_bytes >= self.chunk_bytes, those.decoder
+        # What is decoded to be kept is in memory before it is known whether it has room.
+        step = max(1, _STEP_BYTES // self.chunk_bytes)
+        for first in range(0, len(members), step):
+            its = members[first : first + step]
+            arrays: list[NDArray[Any]] = []
+            if keeps:
+                arrays = [np.empty(self.chunks, self.dtype) for _ in range(len(its))]
+                rows[its, ROOM] = addresses_of(arrays)
+            place = read.out, self.chunks, rows, self._fill_row, decoder
+            if isinstance(those, StoredChunks):
+                columns = those.columns[:, first : first + step]
+                rows[its, :ROOM], rows[its, TASK] = 0, DECODE
+                rows[its, : len(columns)] = columns.T
+                place_chunks(*place)
+            else:
+                rows[its, TASK] = LOCATE
+                newest = place_chunks(*place, places=those.places, indices=chunks)
+                if newest and newest > those.store.newest:
+                    those.store.newest = newest
+            rows[:, TASK] = LEAVE
+            result = rows[its]
+            is_stored = (result[:, DATA] | result[:, FILE]) != 0
+            is_done = result[:, STATUS] == SUCCESS
+            if np.add.reduce(is_done) < len(its):
+                remaining.append(its[~is_done])
+                its, is_stored, result = its[is_done], is_stored[is_done], result[is_done]
+                arrays = [*compress(arrays, is_done.tolist())]
+            number += int(np.add.reduce(is_stored))
+            if keeps:
+                self._keep(read, its, arrays, result[:, ROOM], is_stored)
+        return number, np.concatenate(remaining) if remaining else members[:0]
 
     def _keep(
         self,
-        keys: ChunkKeys,
+        read: _Read,
         members: NDArray[np.int64],
         arrays: list[NDArray[Any]],
         rooms: NDArray[np.int64],
+        is_stored: NDArray[np.bool_],
     ) -> None:
-        """Give the cache chunks that were decoded."""
-        sizes = np.where(rooms == 0, ENTRY_BYTES, self.chunk_bytes)
-        self._cache.put_all(keys, arrays, sizes, rooms, members)
+        """Give the cache chunks that were decoded, or are not stored."""
+        sizes = np.where(is_stored, self.chunk_bytes, ENTRY_BYTES)
+        if not is_stored.all():
+            pairs = zip(arrays, is_stored.tolist(), strict=True)
+            arrays = [array if one else FILL_CHUNK for array, one in pairs]
+        self._cache.put_all(self._keys(read.plan), arrays, sizes, rooms * is_stored, members)
 
     def _decode_each(self, read: _Read, members: NDArray[np.int64], payload: FetchedChunks) -> int:
         """Decode chunks one after another, and return how many were stored."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
-        out, chunks, parts = read.out, read.chunks[members], read.parts[members]
+        out, chunks, parts = read.out, read.plan.chunks[members], read.plan.parts[members]
         scratch = np.empty(self.chunks, self.dtype)
         count, rooms = 0, list[NDArray[Any]]()
         for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
             slot = out[there]
             if not keeps and slot.shape == self.chunks and (strided or slot.flags.c_contiguous):
                 # Straight to where it is wanted: no copy of the chunk is made.
-                if is_stored := self._decode(payload, index, slot):
+                if stores := self._decode(payload, index, slot):
                     count += 1
                     continue
             else:
-                is_stored = self._decode(payload, index, scratch)
-            count += is_stored
-            slot[...] = scratch[here] if is_stored else self._fill
+                stores = self._decode(payload, index, scratch)
+            count += stores
+            slot[...] = scratch[here] if stores else self._fill
             if keeps:
-                rooms.append(scratch if is_stored else FILL_CHUNK)
-                scratch = np.empty(self.chunks, self.dtype) if is_stored else scratch
+                rooms.append(scratch if stores else FILL_CHUNK)
+                scratch = np.empty(self.chunks, self.dtype) if stores else scratch
         if keeps:
-            addresses = np.array([0 if r is FILL_CHUNK else r.ctypes.data for r in rooms], np.int64)
-            self._keep(read.keys, members, rooms, addresses)
+            addresses = np.array([room.ctypes.data for room in rooms], np.int64)
+            is_stored = np.array([room is not FILL_CHUNK for room in rooms])
+            self._keep(read, members, rooms, addresses, is_stored)
         return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:
@@ -543,12 +378,13 @@ class ChunkedArray:
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
         where there is nothing to wait for. What goes wrong is raised by the read.
         """
-        chunks = self.needed_chunks(region)
+        plan = self._plan(region)
+        chunks = plan.chunks
         if not self._cache.most_bytes:
             return self._source.prefetch(chunks, self.chunk_bytes)
         # What is here is not fetched, and stays until it was read, as a read that missed it would
         # wait for a request; where nothing is far away, what is needed sooner may take its place.
-        announcement = self._cache.announce(self._keys(region, chunks), keep=self._source.is_far)
+        announcement = self._cache.announce(self._keys(plan), keep=self._source.is_far)
         try:
             skips = announcement.is_here
             if not self._source.is_far:  # the system was told when they were announced
@@ -598,3 +434,7 @@ class ChunkMap(Protocol):
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
         """Return where each chunk lies; nowhere if it is known not to be stored."""
+
+    def native_places(self, most: int) -> ChunkPlaces | None:
+        """Return where those lie that are known, of at most so many bytes, for native code."""
+        return None

@@ -13,18 +13,20 @@ import importlib
 import math
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core import ChunkGrid, Region
 from ...core.native_library import native_level, native_library
 
-ABI = 2  # VOXPIPE_CHUNKS_ABI of native/chunks.h
+ABI = 3  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
-_JOB = struct.Struct("=10q8q8q")
+_COVER = struct.Struct("=16q14q15d")
+_JOB = struct.Struct("=15q8q8q")
 # VoxpipeStored; by module, the functions that decode and measure.
 _PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
 _LIBRARIES = {
@@ -33,8 +35,11 @@ _LIBRARIES = {
     "blosc2": (_BLOSC2, "blosc2", "lib/libblosc2.so", ("blosc2_getitem",)),
 }
 # Columns of a row; those behind them are where its part lies.
-_DATA, _SIZE, _FIRST, _FILE, _ROOM, _IS_ROW, _STATUS, _PARTS = range(8)
-_OK, _INT_MAX = 0, 2**31 - 1
+DATA, FILE, ROOM, TASK, STATUS, PARTS = 0, 3, 4, 5, 6, 7
+LEAVE, PLACE, DECODE, LOCATE = range(4)
+"""What is done with a chunk: nothing, what is in its room is copied, or it is decoded before, from
+where its row says that its bytes are, or from where :class:`ChunkPlaces` does."""
+SUCCESS, _INT_MAX = 0, 2**31 - 1
 
 
 class NativeDecoder(NamedTuple):
@@ -54,10 +59,17 @@ class StoredChunks(NamedTuple):
 
     decoder: NativeDecoder
     columns: NDArray[np.int64]
-    """(4, N): address of the bytes, or their place in a file; how many there are, 0 if fewer than
-    there should be; of blosc2 the first of its items in these bytes; 1 and the descriptor of the
-    file, 0 of bytes in memory. Address and file are 0 of a chunk that is not stored."""
-    holds: Any  # what keeps the bytes in memory, or the files open
+    """(2, N): address of the bytes, 0 of a chunk that is not stored; and how many there are, 0 if
+    fewer than there should be."""
+    holds: Any  # what keeps the bytes in memory
+
+
+class LocatedChunks(NamedTuple):
+    """Chunks that a native decoder takes, and finds by itself."""
+
+    decoder: NativeDecoder
+    places: ChunkPlaces
+    store: Any = None  # of files: what notes in ``newest`` when they were changed last
 
 
 @cache
@@ -80,15 +92,61 @@ def is_available(axes: int) -> bool:
     return level is not None and 1 <= axes <= MOST_AXES and _library() is not None
 
 
+class ChunkPlaces:
+    """Where the stored bytes of the chunks of one array lie, for native code to look it up.
+
+    So many chunks along each axis are a unit, in C order: a shard, whose chunks an index tells, or
+    a chunk of a frame of blosc2, of which these are the blocks. ``counts`` are those of units.
+    """
+
+    MOST_UNITS = 1 << 16
+    """Each takes 16 bytes; who has more of them is asked in Python."""
+
+    def __init__(
+        self, per_unit: Sequence[int], counts: Sequence[int], *, items: int = 0, root: str = ""
+    ) -> None:
+        self.longest = 0
+        """Bytes of the longest chunk that lies in a file."""
+        self._entries = np.zeros((math.prod(counts), 2), np.int64)
+        self._holds: dict[int, tuple[Any, ...]] = {-1: (os.fsencode(root) + b"\0",)}
+        (entries,) = addresses_of([self._entries])
+        place = address_of_bytes(self._holds[-1][0]) if root else 0
+        rest = (0,) * (MOST_AXES - len(counts))
+        numbers = (int(items > 0), len(self._entries), entries, items, place)
+        self._table = np.array([*numbers, *per_unit, *rest, *counts, *rest], np.int64)
+        (self.address,) = addresses_of([self._table])
+
+    def set_frame(self, spans: NDArray[np.int64], holds: Any) -> None:
+        """Note where the chunks of a frame lie, address and size (2, N), and what holds them."""
+        self._entries[:], self._holds[0] = spans.T, (holds,)
+
+    def set_shard(self, unit: int, path: str, table: NDArray[np.uint64] | None, most: int) -> None:
+        """Note the index of a shard: (chunks, 2), offset and length; None where it is not there.
+
+        A chunk that takes more than ``most`` bytes is left to Python.
+        """
+        holds = os.fsencode(path) + b"\0", None if table is None else np.ascontiguousarray(table)
+        self._holds[unit] = holds
+        if table is not None:
+            sizes = table[:, 1]
+            longest = int(np.maximum.reduce(sizes[sizes <= most], initial=0))
+            self.longest = max(self.longest, longest)
+        # The second one first: another thread may look meanwhile.
+        self._entries[unit, 1] = address_of_bytes(holds[0])
+        table = holds[1]
+        self._entries[unit, 0] = 1 if table is None else table.__array_interface__["data"][0]
+
+
 def place_chunks(
     out: NDArray[Any],
     shape: tuple[int, ...],
-    parts: NDArray[np.int64],
-    rooms: NDArray[np.int64],
+    rows: NDArray[np.int64],
     fill_row: NDArray[Any],
     decoder: NativeDecoder = PLAIN,
-    columns: NDArray[np.int64] | None = None,
-) -> NDArray[np.bool_]:
+    *,
+    places: ChunkPlaces | None = None,
+    indices: NDArray[np.int64] | None = None,
+) -> int:
     """Bring parts of chunks to their places in ``out``, decoded first where they are not yet.
 
     Parameters
@@ -97,47 +155,84 @@ def place_chunks(
         A region of the array, in C order.
     shape
         Of a chunk, whole.
-    parts
-        (N, axes, 3) int64: first voxel in the region, first in the chunk, and how many.
-    rooms
-        (N,) int64: where in memory each chunk is, or is decoded to; 0 for one that is not stored,
-        and for one of ``columns`` that is not kept.
+    rows
+        (N, PARTS + 3 axes) int64, struct VoxpipeChunk of ``native/chunks.h``. ``STATUS`` is set to
+        ``SUCCESS``, or to another number where one could not be decoded, of which ``out`` holds
+        anything; ``DATA`` and ``FILE`` are both 0 then where it is not stored.
     fill_row
         What all rows of a chunk are that is not stored.
-    decoder, columns
-        What the last M chunks are decoded with, and from: (4, M), see :class:`StoredChunks`.
+    decoder
+        What those are decoded with that have to be.
+    places, indices
+        Where they lie that are to be located, by their index in the grid of chunks (N, axes).
 
     Returns
     -------
-    numpy.ndarray
-        (N,) bool: False for those that could not be decoded, of which ``out`` holds anything.
+    int
+        When one of the files was changed last that were opened, in nanoseconds since 1970.
     """
-    count, axes, _ = parts.shape
-    rows = np.zeros((count, _PARTS + 3 * axes), np.int64)
-    rows[:, _PARTS:] = parts.reshape(count, -1)
-    rows[:, _ROOM] = rooms
-    size = math.prod(shape) * out.itemsize
-    is_empty = rows[:, _ROOM] == 0
-    if columns is not None:
-        its = rows[count - columns.shape[1] :]
-        its[:, _DATA:_ROOM] = columns.T
-        is_empty &= (rows[:, _DATA] == 0) & (rows[:, _FILE] == 0)
-        longest, last_file = np.maximum.reduce(columns[[1, 3]], axis=1).tolist()
-        size += longest if last_file else 0
+    axes, newest = len(shape), np.zeros(1, np.int64)
+    longest = 0 if places is None else places.longest
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
-    scratch = np.empty(size, np.uint8)
-    fill_place, *places = addresses_of([fill_row, rows, scratch, out])
-    rows[is_empty, _ROOM] = fill_place
-    rows[:, _IS_ROW] = is_empty
+    scratch = np.empty(math.prod(shape) * out.itemsize + longest, np.uint8)
+    at_rows, at_scratch, at_out, at_fill, at_newest = addresses_of(
+        [rows, scratch, out, fill_row, newest]
+    )
+    at_places = 0 if places is None else places.address
+    at_indices = 0 if indices is None else indices.__array_interface__["data"][0]
     rest = (0,) * (MOST_AXES - axes)
     job = _JOB.pack(
-        *(ABI, *decoder, count, *places),
-        *(out.itemsize, axes, *shape, *rest, *out.strides, *rest),
+        *(ABI, *decoder, len(rows), at_rows, at_scratch, at_out, at_fill),
+        *(at_places, at_indices, longest, at_newest, out.itemsize, axes),
+        *(*shape, *rest, *out.strides, *rest),
     )
-    if _library().voxpipe_place_chunks(job) != _OK:
+    if _library().voxpipe_place_chunks(job) != SUCCESS:
         raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
-    is_done: NDArray[np.bool_] = rows[:, _STATUS] == _OK
-    return is_done
+    return int(newest[0])
+
+
+class NativeGrid:
+    """A :class:`~voxpipe.core.ChunkGrid` of so many axes that native code cuts."""
+
+    def __init__(self, cuts: ChunkGrid) -> None:
+        axes = len(cuts.counts)
+        self._axes, self._rest = axes, (0,) * (MOST_AXES - axes)
+        steps = np.cumprod([1, *cuts.counts[:0:-1]], dtype=object)[::-1].tolist()
+        columns = [*cuts.columns.tolist(), steps]
+        numbers = [axes, int(cuts.is_whole), *(n for row in columns for n in (*row, *self._rest))]
+        self._table = np.array(numbers, np.int64)
+        (self._place,) = addresses_of([self._table])
+        self._cover = _short_calls().voxpipe_cover
+
+    def cover(
+        self, region: Region
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int] | None:
+        """Return the parts that a region touches, and its box, in C order.
+
+        Their indices (N, axes), their rows for :func:`place_chunks`, their numbers in C order, and
+        how many voxels of the array they hold; None where these are no sensible numbers.
+        """
+        box, rest = region.box, self._rest
+        numbers = (*region.start, *rest, *region.stop, *rest)
+        if box is None:
+            job = _COVER.pack(*numbers, *(0,) * 14, *(0.0,) * 15)
+        else:
+            clamp = box.clamp
+            faces = (0,) * 6 if clamp is None else (*clamp.start, *clamp.stop)
+            whole = (*numbers, 1, int(clamp is not None), *faces, *box.axes, *box.shape)
+            job = _COVER.pack(*whole, *box.matrix.ravel().tolist(), *box.halo)
+        cover = self._cover
+        count = cover(self._place, job, 0, 0, 0, 0, 0)
+        if count < 0:
+            return None
+        indices, order = np.empty((count, self._axes), np.int64), np.empty(count + 1, np.int64)
+        rows = np.empty((count, PARTS + 3 * self._axes), np.int64)
+        at_indices, at_rows, at_order = addresses_of([indices, rows, order])
+        at_voxels = at_order + 8 * count
+        number = cover(self._place, job, count, at_indices, at_rows, at_order, at_voxels)
+        if number < 0:
+            return None
+        return indices[:number], rows[:number], order[:number], int(order[-1])
 
 
 def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
@@ -160,13 +255,47 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
 def addresses_of(arrays: Iterable[NDArray[Any]]) -> list[int]:
     """Return where arrays begin that can be written to: a third of what NumPy takes for it."""
     address, view = ctypes.addressof, ctypes.c_char.from_buffer
-    return [address(view(array.data)) for array in arrays]
+    places = []
+    for array in arrays:
+        places.append(address(view(array.data)) if array.size else 0)
+    return places
 
 
 def address_of_bytes(data: bytes | memoryview) -> int:
     """Return where bytes begin that are read-only; not 0 where there are none, either."""
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0] if data else 1
     return address
+
+
+_SHORT_CALLS = {
+    "voxpipe_table_take": 6,
+    "voxpipe_table_announce": 7,
+    "voxpipe_table_put": 8,
+    "voxpipe_table_make_room": 3,
+    "voxpipe_table_withdraw": 5,
+    "voxpipe_cover": 7,
+}
+"""Functions that take so many numbers, and microseconds."""
+
+
+@cache
+def _short_calls() -> Any:
+    library = _library()
+    if library is None:
+        return None
+    # They keep the interpreter's lock, for which threads would wait longer than they take.
+    short = ctypes.PyDLL(library._name)
+    for name, count in _SHORT_CALLS.items():
+        function = getattr(short, name)
+        function.argtypes, function.restype = [ctypes.c_int64] * count, ctypes.c_int64
+    short.voxpipe_cover.argtypes = [ctypes.c_int64, ctypes.c_char_p, *[ctypes.c_int64] * 5]
+    return short
+
+
+def short_calls() -> Any:
+    """Return the library by whose functions the lock is kept; None where it is not to be used."""
+    calls: Any = None if native_level() is None else _short_calls()
+    return calls
 
 
 @cache

@@ -27,7 +27,6 @@ from ...storage.ranges import (
     CoalescePolicy,
     LocalRanges,
     ObjectRanges,
-    OpenFiles,
     RangeStore,
     ReadRange,
     Span,
@@ -45,9 +44,7 @@ from ...storage.retry import DAMAGE, LOOKS
 from ...storage.zip_ranges import ZipRanges
 from ..session import close_volumes, opening_session
 from .chunked_array import ChunkIndices, ChunkMap, Index
-from .native import StoredChunks, address_of_bytes
-
-_MOST_FILES = 16  # open at once for one read
+from .native import LocatedChunks, StoredChunks, address_of_bytes
 
 MOSTLY = 0.5
 """What part of a shard its requests must bring for all of it to be asked for."""
@@ -147,6 +144,9 @@ class RangedChunks:
         self._chunk_bytes = chunk_bytes
         self._most = most_between(chunk_bytes) if chunk_bytes else 0
         self._strided = bool(getattr(decoder, "strided", False))
+        is_local = isinstance(store, LocalRanges)
+        self._native = getattr(decoder, "native", None) if is_local else None
+        self._native_source: LocatedChunks | None = None
         # Which ranges become one request, where no scheme says it.
         self._usual = CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
         self.is_far = works_ahead(store)
@@ -165,29 +165,31 @@ class RangedChunks:
                 rest = np.array([n for n in rest.tolist() if n not in came], np.int64)
                 absent = [indices[n] for n in rest.tolist()]
         places = self._map.locate(absent) if len(absent) else ObjectRanges.of([])
-        return Bytes(self, chunks, came, rest, places, self._open_files(places))
+        return Bytes(self, chunks, came, rest, places)
 
-    def _open_files(self, places: ObjectRanges) -> OpenFiles | None:
-        """Return the files that a native decoder reads by itself; None where they are read here.
+    def native_source(self, count: int) -> LocatedChunks | None:
+        """Return what finds and decodes chunks by itself; None where their bytes are read here.
 
         Requests that join neighbours are for what is not in memory. Where it is, a chunk at a time
         goes through memory that stays in the cache of the processor.
         """
-        store = self._store
-        if not HINTS.is_warm or not isinstance(store, LocalRanges) or not places.objects:
+        # Where nobody says how many bytes a chunk may claim, no memory is taken for it.
+        if self._native is None or not HINTS.is_warm or not self._most:
             return None
-        if (
-            not self._most
-        ):  # nobody says how many bytes a chunk may claim, for which memory is taken
+        places = self._map.native_places(self._most)
+        if places is None:
             return None
-        if getattr(self._decoder, "native", None) is None or len(places.objects) > _MOST_FILES:
-            return None
-        if min(np.minimum.reduce(places.start), np.minimum.reduce(places.stop)) < 0:
-            return None  # counted from the end, or up to it
-        try:
-            return OpenFiles(store, places.objects)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        if self._native_source is None or self._native_source.places is not places:
+            self._native_source = LocatedChunks(self._native, places, self._store)
+        return self._native_source
+
+    def learn(self, chunks: ChunkIndices) -> bool:
+        """Read where chunks lie, if that is not known; return whether it was not."""
+        lookup = self._map.lookup(chunks)
+        if not lookup.requests:
+            return False
+        self._map.locate(chunks)
+        return True
 
     def _again(self, index: Index) -> tuple[memoryview | None, ReadRange | None]:
         """Read the stored bytes of a chunk from the store itself; return where they lie, too."""
@@ -369,7 +371,6 @@ class Bytes:
         came: dict[int, memoryview | None],
         rest: NDArray[np.int64],
         places: ObjectRanges,
-        files: OpenFiles | None,
     ) -> None:
         self.strided = source._strided
         """Whether the decoder writes into memory of any strides."""
@@ -377,48 +378,30 @@ class Bytes:
         # By number of the chunk, of those that were asked for ahead; None is not stored.
         self._came = came
         # The numbers of all others, and where they lie.
-        self._rest, self._places, self._files = rest, places, files
-        # What came of there; of open files only where the native decoder gave a chunk back.
-        self._came_of_requests = None if files is not None else source._read(places)
-
-    @property
-    def _answers(self) -> tuple[CoalescedRanges, list[bytes | None]]:
-        """Return what came of where they lie."""
-        if self._came_of_requests is None:
-            self._came_of_requests = self._source._read(self._places)
-        return self._came_of_requests
+        self._rest, self._places = rest, places
+        self._answers = source._read(places)
 
     def close(self) -> None:
-        """Let go of files; any number of times."""
-        if self._files is not None:
-            self._files.close()
+        """Do nothing: no file stays open."""
 
     def stored_chunks(self) -> StoredChunks | None:
         """Return where the bytes are, for a native decoder; None where there is none."""
         decoder = getattr(self._source._decoder, "native", None)
         if decoder is None:
             return None
-        if self._files is not None:
-            _, which, start, stop = self._places
-            columns = np.zeros((4, len(which)), np.int64)
-            columns[0], size = start, stop - start
-            # More than a chunk can need is refused where they are read here.
-            columns[1] = np.where(size <= self._source._most, size, 0)
-            columns[3] = np.array([*self._files.descriptors, -1])[which] + 1
-            return StoredChunks(decoder, columns, self)
         plan, answers = self._answers
         # The last stands for those of which nothing was asked.
         bases = [*(0 if body is None else address_of_bytes(body) for body in answers), 0]
         lengths = [*(0 if body is None else len(body) for body in answers), 0]
         base, length = np.array([bases, lengths], np.int64)[:, plan.request]
         size = np.where(plan.length < 0, length, plan.length)
-        columns = np.zeros((4, len(self._chunks)), np.int64)
+        columns = np.zeros((2, len(self._chunks)), np.int64)
         columns[0, self._rest] = np.where(base, base + plan.offset, 0)
         # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
         columns[1, self._rest] = np.where(plan.offset + size <= length, size, 0)
         for n, piece in self._came.items():
             if piece is not None:
-                columns[:2, n] = address_of_bytes(piece), len(piece)
+                columns[:, n] = address_of_bytes(piece), len(piece)
         return StoredChunks(decoder, columns, self)
 
     @cached_property

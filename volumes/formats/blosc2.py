@@ -33,7 +33,7 @@ from ...storage.retry import DAMAGE, read_anew
 from ...storage.volume_cache import VolumeCache
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray, ChunkIndices, Index
-from ..chunks.native import StoredChunks, blosc2_items, native_decoder
+from ..chunks.native import ChunkPlaces, LocatedChunks, blosc2_items, native_decoder
 from ..session import opening_session
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
@@ -163,6 +163,7 @@ class Blosc2Blocks:
         self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
         self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
         self._size = math.prod(ndarray.blocks)
+        self._blocks = math.prod((*self._chunks, *self._per_chunk))
         count, size = len(self.items), self.items.typesize
         total = math.prod((*self._chunks, *self._per_chunk, self._size))
         if size != np.dtype(ndarray.dtype).itemsize or count != total:
@@ -171,11 +172,29 @@ class Blosc2Blocks:
                 f"{total} of {ndarray.dtype}."
             )
 
-    def fetch_chunks(self, chunks: ChunkIndices) -> FetchedBlocks:
+    def native_source(self, count: int) -> LocatedChunks | None:
         """Let go of pages if there are too many; the system brings in those that are touched."""
-        file_map, count = self._alive[0], math.prod((*self._chunks, *self._per_chunk))
-        MAPS.touch(file_map, len(chunks) * (len(file_map) / count + MAPPED_AROUND))
-        return FetchedBlocks(self, chunks)
+        file_map = self._alive[0]
+        MAPS.touch(file_map, count * (len(file_map) / self._blocks + MAPPED_AROUND))
+        return self._native_source
+
+    def learn(self, chunks: ChunkIndices) -> bool:
+        """Nothing has to be read."""
+        return False
+
+    def fetch_chunks(self, chunks: ChunkIndices) -> FetchedBlocks:
+        """Return what decodes blocks one by one: those that native code leaves, or all."""
+        self.native_source(len(chunks))
+        return FetchedBlocks(self)
+
+    @cached_property
+    def _native_source(self) -> LocatedChunks | None:
+        decoder = native_decoder("blosc2")
+        if decoder is None:
+            return None
+        places = ChunkPlaces(self._per_chunk, self._chunks, items=self._size)
+        places.set_frame(self.chunk_bytes, self._alive)
+        return LocatedChunks(decoder, places)
 
     def items_of(self, blocks: ChunkIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return in which chunk each block lies, and which item of that is its first."""
@@ -252,8 +271,8 @@ class FetchedBlocks:
 
     strided = False
 
-    def __init__(self, blocks: Blosc2Blocks, indices: ChunkIndices) -> None:
-        self._blocks, self._indices = blocks, indices
+    def __init__(self, blocks: Blosc2Blocks) -> None:
+        self._blocks = blocks
         self.decode = blocks.decode
 
     def close(self) -> None:
@@ -263,15 +282,8 @@ class FetchedBlocks:
         """Return the file."""
         return self._blocks.name
 
-    def stored_chunks(self) -> StoredChunks | None:
-        """Return the stored bytes of the chunks of the blocks, of which items can be decoded."""
-        decoder = native_decoder("blosc2")
-        if decoder is None:
-            return None
-        chunk, first = self._blocks.items_of(self._indices)
-        columns = np.zeros((4, len(chunk)), np.int64)
-        columns[:2], columns[2] = self._blocks.chunk_bytes[:, chunk], first
-        return StoredChunks(decoder, columns, self._blocks)
+    def stored_chunks(self) -> None:
+        """Native code has found by itself what it decodes."""
 
 
 def _open(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:

@@ -200,8 +200,15 @@ class ChunkedBackend(FilesBackend):
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:
         """Return the chunks that a read fetches and decodes."""
-        chunks = self._array.needed_chunks(self._layout.index(region, channels)[0])
-        return NeededChunks(chunks, self._array.voxels(chunks), self._array.chunk_bytes)
+        index, array = self._layout.index(region, channels)[0], self._array
+        return NeededChunks(
+            array.needed_chunks(index), array.needed_voxels(index), array.chunk_bytes
+        )
+
+    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+        """Return how many bytes of stored voxels a read touches, in whole chunks."""
+        voxels = self._array.needed_voxels(self._layout.index(region, channels)[0])
+        return int(voxels * self.disk_dtype.itemsize)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that a read needs, without decoding them."""

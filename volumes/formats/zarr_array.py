@@ -13,7 +13,8 @@ from ...core.call_site import shorten
 from ...core.errors import BadHeader, LeadsOutside, VolumeNotFound
 from ...core.sample import parse_json
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange
-from ..chunks.chunked_array import ChunkCache, ChunkedArray
+from ..chunks.chunk_cache import ChunkCache
+from ..chunks.chunked_array import ChunkedArray
 from ..chunks.ranged_chunks import RangedChunks, decoder_factory, forget_bytes
 from ..session import opening_session
 from .chunked_backend import check_chunk_bytes

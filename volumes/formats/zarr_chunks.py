@@ -27,11 +27,11 @@ from ...storage.decompress import (
     zstd_content_bytes,
     zstd_most_bytes,
 )
-from ...storage.ranges import ObjectRanges, RangeStore, ReadRange, Span
+from ...storage.ranges import LocalRanges, ObjectRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
 from ..chunks.chunked_array import ChunkIndices, ChunkMap, Lookup
-from ..chunks.native import PLAIN, NativeDecoder, native_decoder
+from ..chunks.native import PLAIN, ChunkPlaces, NativeDecoder, native_decoder
 from ..chunks.ranged_chunks import Decoder, decoder_factory
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
@@ -101,7 +101,9 @@ class ShardedChunks(ChunkMap):
         self._per_shard = tuple(s // c for s, c in pairs)
         # In C order; of shards in Python's numbers, of which a header may claim any number.
         self._steps = np.cumprod([1, *self._per_shard[:0:-1]])[::-1]
-        counts = [-(-n // s) for n, s in zip(metadata.shape, metadata.shards, strict=True)]
+        self._counts = counts = [
+            -(-n // s) for n, s in zip(metadata.shape, metadata.shards, strict=True)
+        ]
         steps = np.cumprod([1, *counts[:0:-1]], dtype=object)[::-1]
         self._shard_steps = steps.astype(np.int64) if math.prod(counts) < 2**63 else steps
         checks = _CHECK_BYTES if metadata.index_checked else 0
@@ -109,6 +111,9 @@ class ShardedChunks(ChunkMap):
         # Key, and table of places, of each shard whose index was read; by its number.
         self._tables: OrderedDict[int, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
         self._extents: dict[int, Span | None] = {}
+        self._most = 0
+        self._places: ChunkPlaces | None = None  # of local shards
+        self._fits = isinstance(store, LocalRanges) and math.prod(counts) <= ChunkPlaces.MOST_UNITS
         self._lock = threading.Lock()
 
     def forget(self) -> None:
@@ -116,6 +121,7 @@ class ShardedChunks(ChunkMap):
         with self._lock:
             self._tables.clear()
             self._extents.clear()
+            self._places = None
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
         """Return where each chunk lies; reads the indices that are not known yet, at once."""
@@ -127,6 +133,21 @@ class ShardedChunks(ChunkMap):
             return lookup.places(self._store.get_ranges(lookup.requests))
 
         return read_anew(read) if works_ahead(self._store) else read()
+
+    def native_places(self, most: int) -> ChunkPlaces | None:
+        """Return where native code finds chunks of at most so many bytes, of known shards."""
+        if self._places is None and self._fits and isinstance(self._store, LocalRanges):
+            with self._lock:
+                self._most = most
+                self._places = ChunkPlaces(self._per_shard, self._counts, root=self._store.real)
+                self._add_places(self._tables)
+        return self._places
+
+    def _add_places(self, tables: Mapping[int, tuple[str, NDArray[np.uint64] | None]]) -> None:
+        """Note where native code finds more; the lock is held."""
+        if self._places is not None and isinstance(self._store, LocalRanges):
+            for shard, (key, table) in tables.items():
+                self._places.set_shard(shard, self._store.path_of(key), table, self._most)
 
     def lookup(self, chunks: ChunkIndices) -> Lookup:
         """Return which indices must be read to say where chunks lie, and how to say it then."""
@@ -182,8 +203,11 @@ class ShardedChunks(ChunkMap):
         }
         with self._lock:
             self._tables.update(learnt)
+            self._add_places(learnt)
             while len(self._tables) * self._index_bytes > MOST_INDEX_BYTES:
                 self._extents.pop(self._tables.popitem(last=False)[0], None)
+                # They would have to be made anew each time that one goes.
+                self._places, self._fits = None, False
         return learnt
 
     def _extent(self, shard: int) -> Span | None:

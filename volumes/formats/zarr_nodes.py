@@ -430,11 +430,14 @@ class ForeignArray:
         self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
         self._cuts = ChunkGrid(self.shape, self.chunks)
-        self.voxels = self._cuts.voxels
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
         """Return the chunks (N, axes) that a region touches."""
         return self._cuts.touched_parts(region.pad(0))
+
+    def needed_voxels(self, region: Region) -> int:
+        """Return how many voxels of the array they hold."""
+        return self._cuts.voxels(self.needed_chunks(region))
 
     def read(self, region: Region) -> NDArray[Any]:
         """Return a region, read anew where the way here may have damaged it."""
