@@ -24,6 +24,13 @@ from numpy.typing import NDArray
 
 from voxpipe.volumes import Volume
 from voxpipe.volumes.chunks.native import (
+    DATA,
+    DECODE,
+    PARTS,
+    SIZE,
+    STATUS,
+    SUCCESS,
+    TASK,
     address_of_bytes,
     native_decoder,
     place_chunks,
@@ -102,16 +109,18 @@ def measure(array: NDArray[Any], edge: int, codec: Any) -> tuple[float, float, f
     parts = np.array([[[n % 5 * edge, 0, edge], [0, 0, edge], [0, 0, edge]] for n in range(CHUNKS)])
     decoder = native_decoder("zstd" if codec.codec_id == "zstd" else "blosc")
     assert decoder is not None, "numcodecs' functions are not to be found"
-    columns = np.array([[address_of_bytes(e), len(e), 0, 0] for e in encoded], np.int64).T
-    rooms = np.zeros(CHUNKS, np.int64)
+    rows = np.zeros((CHUNKS, PARTS + parts[0].size), np.int64)
+    rows[:, DATA] = [address_of_bytes(one) for one in encoded]
+    rows[:, SIZE] = [len(one) for one in encoded]
+    rows[:, TASK], rows[:, PARTS:] = DECODE, parts.reshape(CHUNKS, -1)
     row, best = np.zeros(edge, array.dtype), float("inf")
     for _ in range(ROUNDS):
         start = time.thread_time()
-        is_done = place_chunks(out, (edge,) * 3, parts, rooms, row, decoder, columns)
+        place_chunks(out, (edge,) * 3, rows, row, decoder)
         best = min(best, time.thread_time() - start)
-        assert is_done.all()
+        assert (rows[:, STATUS] == SUCCESS).all()
     size = sum(piece.nbytes for piece in pieces)
-    return size / columns[1].sum(), size / best / 1e9, size / taken / 1e6
+    return size / sum(map(len, encoded)), size / best / 1e9, size / taken / 1e6
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ MODULES = 264
 # 62 000, and threads that make batches (700), chunks (460) and values (240) that go to native code
 # in one call, predictions from measured parts, of threads too (590), counted pages of mapped files
 # (160), settings of the environment that are refused when a loader is made (80), shards in the page
-# cache that native code reads itself (180), heads of two modules and what a newcomer asked for (80),
+# cache that native code reads itself (180), heads of two modules, what a newcomer asked for (80),
 # chunks that it plans, finds and keeps account of, beside NumPy's way to do so (400).
 LINES = 65_100
 FOLDERS = 26

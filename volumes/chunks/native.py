@@ -35,7 +35,7 @@ _LIBRARIES = {
     "blosc2": (_BLOSC2, "blosc2", "lib/libblosc2.so", ("blosc2_getitem",)),
 }
 # Columns of a row; those behind them are where its part lies.
-DATA, FILE, ROOM, TASK, STATUS, PARTS = 0, 3, 4, 5, 6, 7
+DATA, SIZE, FILE, ROOM, TASK, STATUS, PARTS = 0, 1, 3, 4, 5, 6, 7
 LEAVE, PLACE, DECODE, LOCATE = range(4)
 """What is done with a chunk: nothing, what is in its room is copied, or it is decoded before, from
 where its row says that its bytes are, or from where :class:`ChunkPlaces` does."""
