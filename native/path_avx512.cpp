@@ -16,9 +16,7 @@
 
 #define VOXPIPE_PATH_NAME voxpipe_avx512
 #define LANES 16
-#if !defined(__SANITIZE_ADDRESS__)  // which sees plain loads only
-#define VOXPIPE_GATHERS 1
-#endif
+#define VOXPIPE_PICK(a, b, at) _mm512_permutex2var_ps((__m512)(a), (__m512i)(at), (__m512)(b))
 #define VOXPIPE_HAS_FLOOR 1
 #define VOXPIPE_ROUND(x) _mm512_maskz_cvtps_epi32(0xffff, x)
 #define VOXPIPE_MARKED(x) _mm512_movepi32_mask((__m512i)(x))
