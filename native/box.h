@@ -16,8 +16,8 @@ namespace VOXPIPE_PATH_NAME {
 
 // Bytes of one copy; a quarter of a level 2 cache of today.
 constexpr int64_t NEAR_BYTES = 256 * 1024;
-// A box of so many times the tile's voxels is copied, as pairs or as they are stored; a larger one is a
-// map that makes things smaller and meets a part of it only.
+// A box of so many times the tile's voxels is copied, as pairs or as they are stored; a larger one is
+// a map that makes things smaller and meets a part of it only.
 constexpr double NEAR_PAIRS = 64;
 constexpr double NEAR_VOXELS = 16;
 // Voxels of a tile along the runs, where it is copied: longer ones have larger boxes.

@@ -112,8 +112,8 @@ inline auto with_floats(int64_t type, const Act& act) {
 }
 
 // ``row`` is the address of index 0 of the axis, the offsets say the rest.
-VOXPIPE_INLINE void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset, int64_t count,
-                     uint8_t* out, int64_t stride) {
+VOXPIPE_INLINE void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset,
+                             int64_t count, uint8_t* out, int64_t stride) {
   const int64_t size = c.size;
   const bool is_dense = c.as_stored && stride == size;
   if (is_dense && c.along_step == size) {
@@ -236,7 +236,9 @@ inline SliceTurn slice_turn(const Copy& c) {
   const bool has_rows = c.dense_step && c.job->out_stride[c.dense] == c.f->size;
   if (!has_rows || least(length_of(c, c.along), length_of(c, c.dense)) < BLOCK) return nullptr;
   if (c.as_stored && c.is_dense)
-    return with_size(c.f->size, [](auto e) -> SliceTurn { return turn_rows<StoredRow<VOXPIPE_TYPE(e)>>; });
+    return with_size(c.f->size, [](auto e) -> SliceTurn {
+      return turn_rows<StoredRow<VOXPIPE_TYPE(e)>>;
+    });
   if (!c.float_row) return nullptr;
   return with_floats(c.job->source_type, [](auto s) -> SliceTurn {
     return turn_rows<FloatRow<VOXPIPE_TYPE(s)>>;

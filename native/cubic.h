@@ -184,7 +184,8 @@ void cubic_fours(const Geometry& g, const uint8_t* base, const CubicRun& run, in
 
 // Voxels of one channel at ``places``, side by side.
 template <class W>
-inline void cubic_part(const Work& w, const uint8_t* base, Places& places, int64_t count, uint8_t* to) {
+inline void cubic_part(const Work& w, const uint8_t* base, Places& places, int64_t count,
+                       uint8_t* to) {
   const VoxpipeJob& job = *w.job;
   CubicRun run;
   const bool scales_taps = w.zeros && w.f.scaled;

@@ -1,5 +1,5 @@
-// Rows of a tile, blended along axis 2, then 1, then 0, whatever the order in memory, so that the storage
-// of a volume never shows in the result.
+// Rows of a tile, blended along axis 2, then 1, then 0, whatever the order in memory, so that the
+// storage of a volume never shows in the result.
 #pragma once
 
 #include "processor.h"
@@ -179,7 +179,8 @@ void linear_apart(const Reading& r, int64_t count, W* values) {
   for (int64_t v = 0; v < count; v += SOME) {
     V weight[3];
     for (int a = 0; a < 3; a++)
-      weight[a] = __builtin_convertvector(vector_at<HalfInts>(grains[a] + v), V) * static_cast<W>(GRAIN);
+      weight[a] = __builtin_convertvector(vector_at<HalfInts>(grains[a] + v), V) *
+                  static_cast<W>(GRAIN);
     V value = blend_taps<S, V, false>(r, place + v, away, weight, LANES_OF_SOME);
     bool found = false;
     for (int n = 0; n < SOME && HAS_NAN<S>; n++) found |= value[n] != value[n];

@@ -225,4 +225,23 @@ inline int64_t size_of_type(int64_t type) {
   });
 }
 
+// Two slots of something worth keeping, by the offset that it was made from.
+struct Slots {
+  int64_t key[2];
+  bool fresh;  // whether the slot of the last call has to be made
+
+  // The slot of ``want``; it may take the place of anything but ``keep``.
+  inline int of(int64_t want, int64_t keep) {
+    fresh = false;
+    if (key[0] == want) return 0;
+    if (key[1] == want) return 1;
+    fresh = true;
+    const int slot = key[0] == keep ? 1 : 0;
+    key[slot] = want;
+    return slot;
+  }
+};
+
+constexpr Slots EMPTY_SLOTS = {{INT64_MIN, INT64_MIN}, false};
+
 }  // namespace VOXPIPE_PATH_NAME

@@ -1,7 +1,7 @@
-// The output of an affine or displaced map, or of a cubic one, in tiles. A tile is sampled row by row out of
-// a copy of the voxels that it meets, where that pays; a vector goes from its coordinates to its result in
-// registers. Tiles that lie inside the volume are told from those at an edge, whose coordinates are
-// kept within it first, so that one loop serves both.
+// The output of an affine, displaced or cubic map, in tiles. A tile is sampled row by row, out of a
+// copy of the voxels that it meets where that pays; a vector goes from its coordinates to its result
+// in registers. Tiles that lie inside the volume are told from those at an edge, whose coordinates
+// are kept within it first, so that one loop serves both.
 #pragma once
 
 #include "processor.h"
@@ -50,8 +50,8 @@ inline double span_of(const double* row, const int64_t* step) {
   return span;
 }
 
-// Whether the coordinates of a tile, and the places on its control grid, can be counted, and its copy is
-// small, if one is made.
+// Whether the coordinates of a tile, and the places on its control grid, can be counted, and its copy
+// is small, if one is made.
 inline bool fits(const Work& w, const Tiling& t, int64_t size) {
   double voxels = 1, tile = 1;
   for (int a = 0; a < 3; a++) {
@@ -81,10 +81,11 @@ inline void shrink(const Work& w, int64_t size, Tiling& t) {
   }
 }
 
-// Calls make(index, third, row, to, exact) for each row of a tile, which puts elements side by side: whole
-// vectors unless ``exact``. ``index`` is that of the first voxel, and brings them to their places.
+// Calls make(index, third, row, to, exact) for each row of a tile, which puts elements side by side:
+// whole vectors unless ``exact``. ``index`` is that of the first voxel. Brings them to their places.
 template <class Make>
-VOXPIPE_INLINE void each_row(const Work& w, const Tiling& t, const Box& box, uint8_t* out, const Make& make) {
+VOXPIPE_INLINE void each_row(const Work& w, const Tiling& t, const Box& box, uint8_t* out,
+                             const Make& make) {
   const VoxpipeJob& job = *w.job;
   const int64_t size = w.f.size, wide = t.step[t.lane] <= NEAR_RUN ? NEAR_RUN : RUN;
   const int64_t count = box.end[t.lane] - box.begin[t.lane];
@@ -165,7 +166,8 @@ inline void fade_row(const Work& w, const RowPlaces& places, int64_t count, doub
 inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const Bent* bent,
                          const uint8_t* source, uint8_t* out) {
   const int64_t all = box.end[t.lane] - box.begin[t.lane];
-  each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to, bool) {
+  each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
+                               bool) {
     const Interval part = kept_by(w, t.lane, index, all, true);
     const int64_t count = part.end - part.begin, from = (third * TILE + row) * NEAR_RUN;
     RowPlaces row_places;
@@ -196,7 +198,8 @@ VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t byt
 }
 
 template <int UNIT, bool EDGE>
-void blended_row(const Work& w, const Reading& r, int64_t count, bool exact, uint8_t* out) {
+void blended_row(const Work& w, const Reading& reading, int64_t count, bool exact, uint8_t* out) {
+  const Reading r = reading;  // in registers: a store of bytes might change what it lies in
   linear_row<UNIT, EDGE>(r, count, [&](int64_t v, Floats value) {
     if (!EDGE) value = finish_vector(w.f, value);
     put_part(out + 4 * v, value, count - v, 4, exact);
@@ -209,13 +212,15 @@ void apart_row(const Work&, const Reading& r, int64_t count, bool, uint8_t* out)
 }
 
 template <class E, bool EDGE>
-void nearest_row(const Work&, const Reading& r, int64_t count, bool exact, uint8_t* out) {
+void nearest_row(const Work&, const Reading& reading, int64_t count, bool exact, uint8_t* out) {
+  const Reading r = reading;
   typedef E Elements __attribute__((vector_size(LANES * sizeof(E))));
   constexpr int64_t SIZE = sizeof(E);
   for (int64_t v = 0; v < count; v += LANES) {
     alignas(64) int32_t offsets[LANES];
     put_vector(offsets, offsets_of<EDGE, true>(r, v));
-    put_part(out + SIZE * v, elements_at<E, Elements>(r.base, offsets, ALL_LANES), count - v, SIZE, exact);
+    put_part(out + SIZE * v, elements_at<E, Elements>(r.base, offsets, ALL_LANES), count - v, SIZE,
+             exact);
   }
 }
 
@@ -260,7 +265,8 @@ struct Tile {
 inline void fold_ends(const Axis& axis, double& low, double& high) {
   const double face = axis.first - 0.5, length = axis.last + 1.0 - axis.first;
   const double a = fold(low, axis.first, axis.last), b = fold(high, axis.first, axis.last);
-  const double before = floor_of((low - face) / length), mirrors = floor_of((high - face) / length) - before;
+  const double before = floor_of((low - face) / length);
+  const double mirrors = floor_of((high - face) / length) - before;
   const bool at_first = mirrors > 1 || (mirrors == 1 && even_below(before) != before);
   const bool at_last = mirrors > 1 || (mirrors == 1 && even_below(before) == before);
   low = at_first ? face : least(a, b);
@@ -338,7 +344,8 @@ inline bool place_tile(const Work& w, const Tiling& t, const Tile& tile, NearBox
 }
 
 // ``data`` is where the voxels of ``near`` are.
-inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near, const uint8_t* data) {
+inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
+                          const uint8_t* data) {
   constexpr double MOST = 4294967295.0;
   Reading r;
   r.keeps = with_stored(w.job->source_type, [](auto s) { return HAS_NAN<VOXPIPE_TYPE(s)>; });
@@ -350,7 +357,8 @@ inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near, 
     // A tile beside the volume meets its last voxels alone. Coordinates that lie within the volume, but
     // not within what is at hand, are kept at what is counted.
     const double beside = axis.leaves || one ? 0 : MOST_GRAINS / 2;
-    const bool below = tile.high[a] <= axis.start - beside, above = tile.low[a] >= axis.end + beside;
+    const bool below = tile.high[a] <= axis.start - beside;
+    const bool above = tile.low[a] >= axis.end + beside;
     const bool off = below || above, keeps = axis.leaves && !off;
     const double voxel = !off ? origin : (below ? near.first[a] : last);
     const double low = most(0.0, least(MOST, (axis.start - origin) * GRAINS));
@@ -379,11 +387,13 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
   const bool fades = w.zeros && tile.edge && !nearest, covers = job.control && tile.edge;
   alignas(64) double wide[NEAR_RUN + SPARE];
   alignas(64) float narrow[NEAR_RUN + SPARE];
-  uint8_t* made = nearest || w.wide ? reinterpret_cast<uint8_t*>(wide) : reinterpret_cast<uint8_t*>(narrow);
+  uint8_t* made = reinterpret_cast<uint8_t*>(wide);
+  if (!nearest && !w.wide) made = reinterpret_cast<uint8_t*>(narrow);
   alignas(64) uint32_t moved[3][NEAR_RUN];
   for (int a = 0; a < 3; a++) r.along[a] = tile.moved ? moved[a] : tile.grains.along[a];
   RowPlaces places;
   double fade[NEAR_RUN];
+  const double* left = fades ? fade : nullptr;
   const auto sample_row = [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
                               bool exact) VOXPIPE_ALWAYS {
     const int64_t from = (third * TILE + row) * NEAR_RUN;
@@ -404,8 +414,8 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
       if (fades) fade_row(w, places, count, fade);
       if (nearest && !is_done) convert_row(job, w.f, made, count, to, w.f.size);
       else if (is_done && !as_is) put_values<float>(job.out_type, narrow, count, to, w.f.size);
-      else if (!is_done && w.wide) finish<double>(w.f, wide, fades ? fade : nullptr, count, to, w.f.size);
-      else if (!is_done) finish<float>(w.f, narrow, fades ? fade : nullptr, count, to, w.f.size);
+      else if (!is_done && w.wide) finish<double>(w.f, wide, left, count, to, w.f.size);
+      else if (!is_done) finish<float>(w.f, narrow, left, count, to, w.f.size);
       if (covers) cover_moved(w, places, count, to);
     }
     if (tile.edge) fill_around(w.f, some, w.f.zero, count, to);
@@ -442,7 +452,8 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
     if (copied && !tile.edge && !tile.folded) slant = slant_of(w.g, near, tile.box, w.reach);
   }
   for (int64_t c = 0; c < job.channels; c++) {
-    const uint8_t* source = reinterpret_cast<const uint8_t*>(job.source) + c * job.source_channel_stride;
+    const uint8_t* source =
+        reinterpret_cast<const uint8_t*>(job.source) + c * job.source_channel_stride;
     uint8_t* out = reinterpret_cast<uint8_t*>(job.out) + c * job.out_channel_stride;
     if (cubic) {
       sample_cubic(w, t, tile.box, tile.moved ? &bent : nullptr, source, out);

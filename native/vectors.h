@@ -142,6 +142,17 @@ inline Floats floats_at<HalfTag>(const uint8_t* from) {
   return floats_of_halves(__builtin_convertvector(load<Marks>(from), Words));
 }
 
+// Of 2 * LANES numbers those at LANES places.
+inline Floats picked(const float* from, Ints at) {
+#if defined(VOXPIPE_PICK)
+  return (Floats)VOXPIPE_PICK(vector_at<Floats>(from), vector_at<Floats>(from + LANES), at);
+#else
+  Floats found;
+  for (int n = 0; n < LANES; n++) found[n] = from[at[n]];
+  return found;
+#endif
+}
+
 // a * b + c, rounded once. Where a processor cannot, it is worked out in float64, which holds the
 // product, and rounded to odd there, so that the second rounding sees that something was lost.
 inline Floats multiply_add(Floats a, Floats b, Floats c) {

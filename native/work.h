@@ -49,7 +49,8 @@ inline Limits limits_of(const VoxpipeJob& job) {
     const double first = static_cast<double>(job.first[a]), last = static_cast<double>(job.last[a]);
     const double* row = job.matrix + 4 * a;
     const bool zeros = job.padding == VOXPIPE_ZEROS;
-    if (job.padding == VOXPIPE_CONSTANT) limit_to(limits, row, all, first - REACH, last + REACH, true);
+    if (job.padding == VOXPIPE_CONSTANT)
+      limit_to(limits, row, all, first - REACH, last + REACH, true);
     if (zeros && job.mode == VOXPIPE_LINEAR) limit_to(limits, row, all, first - 1, last + 1, false);
     if (zeros && job.mode == VOXPIPE_NEAREST)
       limit_to(limits, row, all, least_rounded(first), -least_rounded(-last), false);

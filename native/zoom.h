@@ -14,26 +14,6 @@ namespace VOXPIPE_PATH_NAME {
 
 // Source voxels of one row for a run of output voxels, at most.
 constexpr int64_t SPAN = 2 * RUN;
-constexpr int64_t NOTHING = INT64_MIN;
-
-// Two slots of something worth keeping, by the offset that it was made from.
-struct Slots {
-  int64_t key[2];
-  bool fresh;  // whether the slot of the last call has to be made
-
-  // The slot of ``want``; it may take the place of anything but ``keep``.
-  inline int of(int64_t want, int64_t keep) {
-    fresh = false;
-    if (key[0] == want) return 0;
-    if (key[1] == want) return 1;
-    fresh = true;
-    const int slot = key[0] == keep ? 1 : 0;
-    key[slot] = want;
-    return slot;
-  }
-};
-
-constexpr Slots EMPTY_SLOTS = {{NOTHING, NOTHING}, false};
 
 struct Zoom {
   const Work* w;
@@ -107,7 +87,7 @@ struct Stretch {
   int64_t first, count;            // bytes to the first source voxel, and how many there are
   int32_t at[RUN + SPARE];         // of them the lower tap
   W weight[RUN + SPARE];
-  int32_t from[RUN / LANES + 1];   // the first that a vector of them takes, or -1 where they are too far apart
+  int32_t from[RUN / LANES + 1];   // the first that a vector takes, or -1 where they are far apart
 };
 
 template <class W>
@@ -136,17 +116,6 @@ inline void find_taps(const Zoom& z, int axis, int64_t begin, int64_t count, Str
     }
     s.from[v / LANES] = high - low < 2 * LANES ? low : -1;
   }
-}
-
-// Of 2 * LANES numbers those at LANES places.
-inline Floats picked(const float* from, Ints at) {
-#if defined(VOXPIPE_PICK)
-  return (Floats)VOXPIPE_PICK(vector_at<Floats>(from), vector_at<Floats>(from + LANES), at);
-#else
-  Floats found;
-  for (int n = 0; n < LANES; n++) found[n] = from[at[n]];
-  return found;
-#endif
 }
 
 // Behind ``row`` there is room for two vectors to be read.
@@ -214,7 +183,8 @@ void zoom_along_k(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
     };
     for (int64_t j = box.begin[1]; j < box.end[1]; j++) {
       const W* lower = row_of(tj.lower[j], upper_of(tj, j));
-      blend_at<S>(z, 1, j, lower, row_of(upper_of(tj, j), tj.lower[j]), count, to[j - box.begin[1]]);
+      const W* upper = row_of(upper_of(tj, j), tj.lower[j]);
+      blend_at<S>(z, 1, j, lower, upper, count, to[j - box.begin[1]]);
     }
   };
   const auto plane_of = [&](int64_t want, int64_t keep) {
@@ -262,8 +232,11 @@ void zoom_along_i(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
         const uint8_t* from = base + along.first + want;
         with_row<S, W>(axis[0].step, [&](const auto& of) {
           const auto first = of(from + tk.lower[k]), second = of(from + upper_of(tk, k));
-          if (axis[2].single) for (int64_t v = 0; v < along.count; v++) row[n][slot][v] = first(v);
-          else blend_rows<S, W>(first, second, static_cast<W>(tk.weight[k]), along.count, row[n][slot]);
+          const W weight = static_cast<W>(tk.weight[k]);
+          if (axis[2].single)
+            for (int64_t v = 0; v < along.count; v++) row[n][slot][v] = first(v);
+          else
+            blend_rows<S, W>(first, second, weight, along.count, row[n][slot]);
         });
         return row[n][slot];
       };
