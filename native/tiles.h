@@ -130,13 +130,8 @@ inline void fill_around(const Finish& f, Interval kept, const uint8_t* element, 
   if (kept.end < count) fill_row(element, f.size, count - kept.end, to + kept.end * f.size, f.size);
 }
 
-// Coordinates of a row, as far as they are asked for.
-struct RowPlaces {
-  double at[3][RUN];
-};
-
 // Displaced voxels that lie outside become fill, and zero under "zeros" where one tap decides.
-inline void cover_moved(const Work& w, const RowPlaces& places, int64_t count, uint8_t* to) {
+inline void cover_moved(const Work& w, const Places& places, int64_t count, uint8_t* to) {
   const bool rounds = w.zeros && w.job->mode == VOXPIPE_NEAREST;
   if (!rounds && w.job->padding != VOXPIPE_CONSTANT) return;
   const double reach = rounds ? 0 : REACH;
@@ -152,7 +147,7 @@ inline void cover_moved(const Work& w, const RowPlaces& places, int64_t count, u
 }
 
 // How much is left of each voxel under padding "zeros".
-inline void fade_row(const Work& w, const RowPlaces& places, int64_t count, double* fade) {
+inline void fade_row(const Work& w, const Places& places, int64_t count, double* fade) {
   for (int64_t v = 0; v < count; v++) fade[v] = 1;
   for (int a = 0; a < 3; a++) {
     const Axis& axis = w.g.axis[a];
@@ -166,23 +161,29 @@ inline void fade_row(const Work& w, const RowPlaces& places, int64_t count, doub
 inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const Bent* bent,
                          const uint8_t* source, uint8_t* out) {
   const int64_t all = box.end[t.lane] - box.begin[t.lane];
+  Places advance;  // what the index along a row adds to its places
+  for (int a = 0; a < 3; a++)
+    for (int64_t v = 0; v < all; v++)
+      advance.at[a][v] =
+          to_grain(w.g.axis[a].row[t.lane] * static_cast<double>(box.begin[t.lane] + v));
   each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
                                bool) {
     const Interval part = kept_by(w, t.lane, index, all, true);
     const int64_t count = part.end - part.begin, from = (third * TILE + row) * NEAR_RUN;
-    RowPlaces row_places;
+    Places moved;
     Places places;
     for (int a = 0; a < 3; a++) {
-      const Line line = line_of(w.g.axis[a].row, t.lane, index);
-      for (int64_t v = 0; v < all; v++) {
-        row_places.at[a][v] = line.at(index[t.lane] + v);
-        if (bent) row_places.at[a][v] += bits_of<int32_t>(bent->by[a][from + v]) * GRAIN;
-      }
-      for (int64_t v = 0; v < count; v++) places.at[a][v] = row_places.at[a][part.begin + v];
+      const double rest = line_of(w.g.axis[a].row, t.lane, index).rest;
+      for (int64_t v = 0; v < all && bent; v++)
+        moved.at[a][v] = advance.at[a][v] + rest + bits_of<int32_t>(bent->by[a][from + v]) * GRAIN;
+      const double* at = (bent ? moved : advance).at[a] + part.begin;
+      const double shift = bent ? 0 : rest;
+      for (int64_t v = 0; v < count; v++) places.at[a][v] = at[v] + shift;
     }
-    if (count && w.wide) cubic_part<double>(w, source, places, count, to + part.begin * w.f.size);
-    if (count && !w.wide) cubic_part<float>(w, source, places, count, to + part.begin * w.f.size);
-    if (bent) cover_moved(w, row_places, all, to);
+    uint8_t* first = to + part.begin * w.f.size;
+    if (count && w.wide) cubic_part<double>(w, source, places, count, first);
+    if (count && !w.wide) cubic_part<float>(w, source, places, count, first);
+    if (bent) cover_moved(w, moved, all, to);
     fill_around(w.f, part, w.f.fill, all, to);
   });
 }
@@ -375,23 +376,26 @@ inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
   return r;
 }
 
-// Rows of a tile of one channel: made, finished, and covered where nothing is sampled.
+// Rows of a tile of one channel: made, finished, and covered where nothing is sampled. PLAIN ones are
+// neither moved nor at an edge.
+template <bool PLAIN>
 inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const Bent& bent,
                         bool copied, Reading& r, uint8_t* out) {
   const VoxpipeJob& job = *w.job;
-  const TileRow make_row = tile_row(w, t.unit, copied, tile.edge);
+  const bool at_edge = !PLAIN && tile.edge, is_moved = !PLAIN && tile.moved;
+  const TileRow make_row = tile_row(w, t.unit, copied, at_edge);
   const int64_t count = tile.box.end[t.lane] - tile.box.begin[t.lane];
   const bool nearest = job.mode == VOXPIPE_NEAREST;
-  const bool is_done = nearest ? is_as_stored(job, w.f) : copied && !w.wide && !tile.edge;
+  const bool is_done = nearest ? is_as_stored(job, w.f) : copied && !w.wide && !at_edge;
   const bool as_is = is_done && (nearest || job.out_type == VOXPIPE_F32);
-  const bool fades = w.zeros && tile.edge && !nearest, covers = job.control && tile.edge;
+  const bool fades = w.zeros && at_edge && !nearest, covers = job.control && at_edge;
   alignas(64) double wide[NEAR_RUN + SPARE];
   alignas(64) float narrow[NEAR_RUN + SPARE];
   uint8_t* made = reinterpret_cast<uint8_t*>(wide);
   if (!nearest && !w.wide) made = reinterpret_cast<uint8_t*>(narrow);
   alignas(64) uint32_t moved[3][NEAR_RUN];
-  for (int a = 0; a < 3; a++) r.along[a] = tile.moved ? moved[a] : tile.grains.along[a];
-  RowPlaces places;
+  for (int a = 0; a < 3; a++) r.along[a] = is_moved ? moved[a] : tile.grains.along[a];
+  Places places;
   double fade[NEAR_RUN];
   const double* left = fades ? fade : nullptr;
   const auto sample_row = [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
@@ -399,13 +403,13 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
     const int64_t from = (third * TILE + row) * NEAR_RUN;
     for (int a = 0; a < 3; a++) {
       r.start[a] = tile.grains.across[a][row] + tile.grains.beyond[a][third];
-      for (int64_t v = 0; v < NEAR_RUN && tile.moved; v += LANES)
+      for (int64_t v = 0; v < NEAR_RUN && is_moved; v += LANES)
         put_vector(moved[a] + v, vector_at<Words>(tile.grains.along[a] + v) +
                                      vector_at<Words>(bent.by[a] + from + v));
     }
     Interval some{0, count}, kept{0, count};  // which are not zero, which are not fill
-    if (tile.edge) some = kept_by(w, t.lane, index, count, false);
-    if (tile.edge) kept = kept_by(w, t.lane, index, count, true);
+    if (at_edge) some = kept_by(w, t.lane, index, count, false);
+    if (at_edge) kept = kept_by(w, t.lane, index, count, true);
     if (least(some.end, kept.end) > most(some.begin, kept.begin)) {
       make_row(w, r, count, exact && as_is, as_is ? to : made);
       for (int a = 0; a < 3 && (fades || covers); a++)
@@ -418,8 +422,8 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
       else if (!is_done) finish<float>(w.f, narrow, left, count, to, w.f.size);
       if (covers) cover_moved(w, places, count, to);
     }
-    if (tile.edge) fill_around(w.f, some, w.f.zero, count, to);
-    if (tile.edge) fill_around(w.f, kept, w.f.fill, count, to);
+    if (at_edge) fill_around(w.f, some, w.f.zero, count, to);
+    if (at_edge) fill_around(w.f, kept, w.f.fill, count, to);
   };
   each_row(w, t, tile.box, out, sample_row);
 }
@@ -467,7 +471,8 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
     else if (copied)
       copy_near(w.g, size, near, source, memory);
     Reading r = tile.empty ? Reading{} : reading_of(w, tile, near, copied ? memory : source);
-    sample_rows(w, t, tile, bent, copied, r, out);
+    if (tile.edge || tile.moved) sample_rows<false>(w, t, tile, bent, copied, r, out);
+    else sample_rows<true>(w, t, tile, bent, copied, r, out);
   }
 }
 
