@@ -360,7 +360,7 @@ inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
     const double beside = axis.leaves || one ? 0 : MOST_GRAINS / 2;
     const bool below = tile.high[a] <= axis.start - beside;
     const bool above = tile.low[a] >= axis.end + beside;
-    const bool off = below || above, keeps = axis.leaves && !off;
+    const bool off = tile.edge && (below || above), keeps = axis.leaves && !off;
     const double voxel = !off ? origin : (below ? near.first[a] : last);
     const double low = most(0.0, least(MOST, (axis.start - origin) * GRAINS));
     const double high = most(0.0, least(MOST, (axis.end - origin) * GRAINS));

@@ -281,6 +281,25 @@ def test_whole_tiles_at_an_edge_have_the_bits_of_the_slow_path(
             assert same, (path, mode, result)
 
 
+@pytest.mark.parametrize("shift", [-0.25, 0.0, 0.25])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_plane_is_met_from_either_side(mode: str, shift: float) -> None:
+    """A tile within half a voxel of the only slice, or of the first one, is not beside it."""
+    turn = np.array([[1, 0, 0, shift], [0, 0.9, 0.3, 1], [0, -0.3, 0.9, 12], [0, 0, 0, 1]])
+    for slices in (1, 3):
+        numbers = np.random.default_rng(slices).integers(0, 99, (1, slices, 40, 44))
+        source = SourceVoxels(
+            numbers.astype("u1"), (5, 0, 0), Region((5, 0, 0), (5 + slices, 40, 44))
+        )
+        matrix = turn + np.outer([1, 0, 0, 0], [0, 0, 0, 5.0])
+        expected = empty(1, (1, 30, 33), "u1", range(4))
+        sampled("0", source, matrix, Policy(mode, "border"), expected)
+        for path in paths_here():
+            found = empty(1, (1, 30, 33), "u1", range(4))
+            sampled(path, source, matrix, Policy(mode, "border"), found)
+            assert np.array_equal(found, expected), (path, slices)
+
+
 @st.composite
 def fields(draw: st.DrawFn) -> Displacement:
     """Control grids along the output's axes, across them, and of a single point."""
